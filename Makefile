@@ -21,7 +21,7 @@ help: ## show this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
 
 run: venv ## start everything on http://127.0.0.1:8000 (PORT=…)
-	@exec $(BIN)/python -m config.run
+	@exec $(BIN)/python -m config.dev.run
 
 test: venv debian ## run the whole suite in parallel (ARGS="-k …", WORKERS=4, BROWSERS=3)
 	@# The browser's driver keeps an event loop in its process, so its tests have processes of their own. Both parts are always run.
@@ -43,7 +43,7 @@ coverage: venv ## how much of the money's modules their tests reach, lines and b
 	@rm -rf test-artifacts/coverage && mkdir -p test-artifacts/coverage
 	@$(BIN)/coverage run -m pytest -q -n $(WORKERS) -m "not slow and not browser" $(MONEY_TESTS)
 	@$(BIN)/coverage combine --quiet
-	@few=0; for part in ledger.py plans.py pricing.py "payments/*" "subscriptions/*" "usage/*"; do \
+	@few=0; for part in ledger.py plans.py pricing.py "top_ups/*" "subscriptions/*" "usage/*"; do \
 	  echo "billing/$$part"; $(BIN)/coverage report --include="billing/$$part" --fail-under=95 || few=1; done; exit $$few
 
 check: venv ## format, lint, types, import contracts, credentials in files, known vulnerabilities
@@ -55,10 +55,10 @@ check: venv ## format, lint, types, import contracts, credentials in files, know
 	@$(MAKE) --no-print-directory secrets audit
 
 secrets: venv ## credentials in tracked files
-	@$(BIN)/python config/security_audit.py secrets
+	@$(BIN)/python config/dev/security_audit.py secrets
 
 audit: venv ## known vulnerabilities of the locked packages, by OSV; says so where it could not ask
-	@$(BIN)/python config/security_audit.py packages
+	@$(BIN)/python config/dev/security_audit.py packages
 
 bench: venv ## measure P1–P19 against a fake provider; prints one table
 	@$(BIN)/python -m bench $(ARGS)
@@ -76,7 +76,7 @@ clean: ## remove the venv, caches and the data of `make run`
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 venv:
-	@$(PYTHON) config/venv.py
+	@$(PYTHON) config/dev/venv.py
 
 debian: # what tests drive and PyPI does not have: a browser, and the sandbox of the tools
 	@missing=""; command -v chromium >/dev/null || command -v chromium-browser >/dev/null || missing="chromium"; \

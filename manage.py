@@ -12,7 +12,7 @@ def main() -> None:
     from config import env
 
     var = os.environ.get("PILOTHOUSE_VAR") or Path(__file__).resolve().parent / "var"
-    env.adopt(Path(var) / "run.env")
+    env.load_run_environment(Path(var) / "run.env")
 
     execute_from_command_line(sys.argv)
 

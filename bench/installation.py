@@ -16,7 +16,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from config.servers import Postgres, Valkey, dies_with_parent, start
+from config.dev.servers import EmbeddedPostgres, EmbeddedValkey, signal_on_parent_death, start_servers
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -30,15 +30,15 @@ class Installation:
 
     def __init__(self, directory: Path, *, redis_is_durable: bool = True) -> None:
         self.directory = directory
-        self.postgres = Postgres(directory / "postgres", durable=True)
-        self.valkey = Valkey(directory / "valkey", durable=redis_is_durable)
+        self.postgres = EmbeddedPostgres(directory / "postgres", durable=True)
+        self.valkey = EmbeddedValkey(directory / "valkey", durable=redis_is_durable)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.environment: dict[str, str] = {}
         self.provider_port = 0
 
     def prepare(self, *, site_url: str, model: str, grace_seconds: int) -> None:
         """Servers and provider run, the database is migrated: our own processes can be spawned."""
-        start(self.valkey, self.postgres)
+        start_servers(self.valkey, self.postgres)
         self.provider_port = self._start_provider()
         (self.directory / "static").mkdir(exist_ok=True)
         self.environment = os.environ | {
@@ -63,7 +63,7 @@ class Installation:
             "STREAMS_PER_ACCOUNT": "100000",
             "CONNECTIONS_PER_ADDRESS": "1000000",
         }
-        self.run("config.prepare")
+        self.run("config.bootstrap")
 
     @property
     def provider_url(self) -> str:
@@ -91,7 +91,7 @@ class Installation:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=dies_with_parent(signal.SIGKILL),
+                preexec_fn=signal_on_parent_death(signal.SIGKILL),
             )
 
     def log(self, name: str) -> Path:
@@ -112,7 +112,7 @@ class Installation:
             [sys.executable, "-m", "bench.fake_provider", "--port", "0"],
             cwd=ROOT,
             stdout=subprocess.PIPE,
-            preexec_fn=dies_with_parent(signal.SIGKILL),
+            preexec_fn=signal_on_parent_death(signal.SIGKILL),
         )
         self.processes["provider"] = process
         assert process.stdout is not None

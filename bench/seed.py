@@ -128,15 +128,16 @@ def _share(user_id: int) -> list[str]:
     """Paths of a shared conversation: its page, then the pictures on it."""
     from django.utils import timezone
 
+    from copilot.chat.permissions import UNRESTRICTED
+    from copilot.files import services as files
     from copilot.models import Message, Session, Turn
-    from copilot.permissions import UNRESTRICTED
-    from copilot.workspace import files, shares
-    from copilot.workspace.drafts import Asked
-    from copilot.workspace.shares import Terms
+    from copilot.sharing import services as sharing
+    from copilot.sharing.drafts import ShareRequest
+    from copilot.sharing.services import ShareTerms
 
     session = Session.objects.create(owner_id=user_id, title="Pictures", fence=1)
     pictures = [
-        files.store(
+        files.store_file(
             user_id, name=f"{n}.png", content=PNG + os.urandom(30_000), source="agent", session_id=session.pk
         )
         for n in range(PICTURES)
@@ -154,7 +155,7 @@ def _share(user_id: int) -> list[str]:
     )
     said = SAID + "".join(f"![picture](workspace://{file.pk})\n\n" for file in pictures)
     Message.objects.create(session=session, kind="assistant", turn=turn, sequence=1, content=said)
-    share = shares.publish(user_id, session.pk, Asked(), Terms())
+    share = sharing.publish_session(user_id, session.pk, ShareRequest(), ShareTerms())
     return [f"/share/{share.token}", *(f"/share/{share.token}/files/{file.pk}" for file in pictures)]
 
 

@@ -17,8 +17,8 @@ import psycopg
 
 from bench.clients import SocketClient, Target
 from bench.installation import Installation, InstallationProblem, answers, directory_of, keep
-from config.run import WORKERS
-from config.servers import free_port
+from config.dev.run import WORKERS
+from config.dev.servers import find_free_port
 
 MODEL = "fake:tokens=20,stamp=1"
 START_SECONDS = 60.0
@@ -44,7 +44,7 @@ class Site(Installation):
 
     def __init__(self, directory: Path, *, users: int, sessions: int) -> None:
         super().__init__(directory)
-        self.port = free_port()
+        self.port = find_free_port()
         self._users, self._sessions = users, sessions
         self._extra_workers = 0
         self.seeded: Seeded
@@ -58,7 +58,7 @@ class Site(Installation):
     def start(self) -> None:
         self.prepare(site_url=self.url, model=MODEL, grace_seconds=1)
         commands = {program.name: program.command for program in WORKERS}
-        web = (sys.executable, "-m", "config.web", "--port", str(self.port))
+        web = (sys.executable, "-m", "config.http.web_server", "--port", str(self.port))
         for name in SITE:
             self.spawn(name, web if name == "web" else commands[name])
         self.seeded = self._seed()
@@ -93,7 +93,7 @@ class Site(Installation):
                 words = self.log(name).read_text()[-2000:] if self.log(name).exists() else ""
                 raise BenchProblem(f"{name} died with code {code}\n{words}")
         for server in (self.postgres, self.valkey):
-            if not server.running:
+            if not server.is_running:
                 raise BenchProblem(f"{server.name} died")
 
     # --- asking ----------------------------------------------------------------------------------

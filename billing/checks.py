@@ -14,12 +14,12 @@ from django.core.checks import Warning as CheckWarning
 from django.db.models import Q
 from django.utils.module_loading import import_string
 
-STRIPE = "https://api.stripe.com"
-_HOST = re.compile(r"[a-z0-9.-]+|[0-9a-f:.]+")
+STRIPE_API_URL = "https://api.stripe.com"
+_HOST_PATTERN = re.compile(r"[a-z0-9.-]+|[0-9a-f:.]+")
 
 
 @register
-def payments_agree(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
+def check_payment_settings(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
     key: str = settings.STRIPE_SECRET_KEY
     found: list[CheckMessage] = []
     if key and not settings.STRIPE_WEBHOOK_SECRETS:
@@ -27,19 +27,23 @@ def payments_agree(app_configs: Sequence[AppConfig] | None, **kwargs: object) ->
             "STRIPE_SECRET_KEY is set without STRIPE_WEBHOOK_SECRETS: nothing that is paid would ever arrive."
         )
         found.append(Error(text, id="billing.E001"))
-    if not _is_stripes_or_local(settings.STRIPE_API_BASE):
+    if not _is_stripe_or_local(settings.STRIPE_API_BASE):
         text = "STRIPE_API_BASE must be Stripe's own address, or this machine's."
         found.append(Error(text, id="billing.E002"))
-    if _is(key, "live") and settings.DEBUG:
+    if _is_key_of_mode(key, "live") and settings.DEBUG:
         found.append(CheckWarning("STRIPE_SECRET_KEY is a live key, and DEBUG is on.", id="billing.W001"))
-    if _is(key, "test") and settings.SITE_URL.startswith("https://") and not _is_local(settings.SITE_URL):
+    if (
+        _is_key_of_mode(key, "test")
+        and settings.SITE_URL.startswith("https://")
+        and not _is_local(settings.SITE_URL)
+    ):
         text = "STRIPE_SECRET_KEY is a test key, and SITE_URL is public."
         found.append(CheckWarning(text, id="billing.W002"))
     return found
 
 
 @register
-def origins_can_be_read(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
+def check_redirect_origins(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
     return [
         Error(
             f"BILLING_REDIRECT_ORIGINS: {origin!r} is no origin like https://example.com.", id="billing.E003"
@@ -50,7 +54,7 @@ def origins_can_be_read(app_configs: Sequence[AppConfig] | None, **kwargs: objec
 
 
 @register
-def hooks_are_known(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
+def check_limit_lifted_hooks(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
     found: list[CheckMessage] = []
     for name in settings.BILLING_LIMIT_LIFTED_HOOKS:
         try:
@@ -63,7 +67,7 @@ def hooks_are_known(app_configs: Sequence[AppConfig] | None, **kwargs: object) -
 
 
 @register(Tags.database)
-def plans_have_prices(
+def check_plan_prices(
     app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **kwargs: object
 ) -> list[CheckMessage]:
     """Only where the database is asked for (`check --database default`)."""
@@ -78,7 +82,7 @@ def plans_have_prices(
     ]
 
 
-def _is(key: str, mode: str) -> bool:
+def _is_key_of_mode(key: str, mode: str) -> bool:
     return key.startswith((f"sk_{mode}_", f"rk_{mode}_"))
 
 
@@ -91,14 +95,14 @@ def _is_origin(text: str) -> bool:
     plain = (parts.path, parts.query, parts.fragment, parts.username) == ("", "", "", None)
     return (
         parts.scheme in ("http", "https")
-        and bool(_HOST.fullmatch(parts.hostname or ""))
+        and bool(_HOST_PATTERN.fullmatch(parts.hostname or ""))
         and plain
         and port != 0
     )
 
 
-def _is_stripes_or_local(address: str) -> bool:
-    return address == STRIPE or (_is_origin(address) and _is_local(address))
+def _is_stripe_or_local(address: str) -> bool:
+    return address == STRIPE_API_URL or (_is_origin(address) and _is_local(address))
 
 
 def _is_local(address: str) -> bool:

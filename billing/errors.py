@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 WindowName = Literal["daily", "weekly"]
 LimitReason = Literal["used", "held"]
-Detail = str | int | bool | dict[str, list[str]]
+RefusalDetail = str | int | bool | dict[str, list[str]]
 
-RESET_REFUSALS: dict[str, tuple[int, _StrPromise]] = {
+RESET_REFUSAL_MESSAGES: dict[str, tuple[int, _StrPromise]] = {
     "reset_not_available": (400, gettext_lazy("Resets are not sold on this installation.")),
     "no_daily_limit": (400, gettext_lazy("You have no daily limit, so there is nothing to reset.")),
     "not_over_limit": (
@@ -64,18 +64,18 @@ class BillingError(Exception):
     retryable: ClassVar[bool] = False
 
 
-class Refused(BillingError):
+class BillingRequestRefused(BillingError):
     """A request that was understood and cannot be served to this user now."""
 
     status: int = 400
 
-    def __init__(self, message: str, *, code: str, **details: Detail) -> None:
+    def __init__(self, message: str, *, code: str, **details: RefusalDetail) -> None:
         super().__init__(message)
         self.message = message
         self.code = code
         self._details = details
 
-    def details(self) -> dict[str, Detail]:
+    def details(self) -> dict[str, RefusalDetail]:
         """The wire's fields besides code and message (B16.3)."""
         return self._details
 
@@ -84,31 +84,31 @@ class Refused(BillingError):
         return None
 
 
-class InvalidRequest(Refused):
+class InvalidRequest(BillingRequestRefused):
     def __init__(self, errors: dict[str, list[str]]) -> None:
         first = next(f"{name}: {texts[0]}" for name, texts in errors.items())
         super().__init__(first, code="invalid_request", errors=errors)
 
 
-class ResetRefused(Refused):
+class UsageResetRefused(BillingRequestRefused):
     """By one of the codes above."""
 
     def __init__(self, code: str) -> None:
-        self.status, sentence = RESET_REFUSALS[code]
+        self.status, sentence = RESET_REFUSAL_MESSAGES[code]
         super().__init__(str(sentence), code=code)
 
 
-class RefundTooLarge(Refused):
+class RefundTooLarge(BillingRequestRefused):
     def __init__(self) -> None:
         super().__init__(_("More would be refunded than was spent."), code="refund_too_large")
 
 
-class TierNotAvailable(Refused):
+class TierNotAvailable(BillingRequestRefused):
     def __init__(self) -> None:
         super().__init__(_("This plan is not for sale."), code="tier_not_available")
 
 
-class PaymentOverdue(Refused):
+class PaymentOverdue(BillingRequestRefused):
     """What is owed comes first; `url` is where it is settled."""
 
     status = 402
@@ -118,14 +118,14 @@ class PaymentOverdue(Refused):
         super().__init__(text, code="payment_overdue", url=url)
 
 
-class ManagedByAdmin(Refused):
+class PlanManagedByAdmin(BillingRequestRefused):
     status = 403
 
     def __init__(self) -> None:
         super().__init__(_("Your plan is managed by an administrator."), code="managed_by_admin")
 
 
-class ChangeInProgress(Refused):
+class PlanChangeInProgress(BillingRequestRefused):
     status = 409
 
     def __init__(self) -> None:
@@ -133,21 +133,21 @@ class ChangeInProgress(Refused):
         super().__init__(text, code="change_in_progress")
 
 
-class InsufficientCredits(Refused):
+class InsufficientCredits(BillingRequestRefused):
     status = 402
 
     def __init__(self) -> None:
         super().__init__(_("You do not have enough credits for this."), code="insufficient_credits")
 
 
-class UnknownUser(Refused):
+class UnknownUser(BillingRequestRefused):
     status = 404
 
     def __init__(self) -> None:
         super().__init__(_("There is no such user."), code="unknown_user")
 
 
-class PaymentsOff(Refused):
+class PaymentsDisabled(BillingRequestRefused):
     status = 409
 
     def __init__(self) -> None:
@@ -155,14 +155,14 @@ class PaymentsOff(Refused):
         super().__init__(text, code="payments_off")
 
 
-class NoCustomer(Refused):
+class NoStripeCustomer(BillingRequestRefused):
     status = 409
 
     def __init__(self) -> None:
         super().__init__(_("You have not paid for anything yet."), code="no_customer")
 
 
-class NoSavedCard(Refused):
+class NoSavedCard(BillingRequestRefused):
     status = 409
 
     def __init__(self) -> None:
@@ -170,7 +170,7 @@ class NoSavedCard(Refused):
         super().__init__(text, code="no_saved_card")
 
 
-class LimitReached(Refused):
+class LimitReached(BillingRequestRefused):
     """No new work before `resets_at` (B6.6). Its text names window and time, never an amount."""
 
     status = 429
@@ -190,7 +190,7 @@ class LimitReached(Refused):
         self.reset_cost_cents = reset_cost_cents
         self.can_reset = can_reset
         super().__init__(
-            _sentence(self),
+            _build_limit_message(self),
             code="limit_reached" if reason == "used" else "limit_held",
             window=window,
             resets_at=f"{resets_at:%Y-%m-%dT%H:%M:%SZ}",
@@ -204,7 +204,7 @@ class LimitReached(Refused):
         return max(1, -((now - self.resets_at) // timedelta(seconds=1)))
 
 
-class ResetUnavailable(Refused):
+class UsageResetUnavailable(BillingRequestRefused):
     status = 503
 
     def __init__(self, *, refunded: bool = False) -> None:
@@ -216,7 +216,7 @@ class ResetUnavailable(Refused):
         super().__init__(text, code="reset_unavailable", refunded=refunded)
 
 
-class GatewayError(Refused):
+class PaymentServiceError(BillingRequestRefused):
     """Stripe did not do what was asked. The user may try again or ask for help; we know more from the log."""
 
     status = 502
@@ -228,21 +228,21 @@ class GatewayError(Refused):
         super().__init__(message or text, code=code)
 
 
-class GatewayDown(GatewayError):
+class PaymentServiceUnavailable(PaymentServiceError):
     """No connection, a fault of theirs, or too many calls: the same may work later."""
 
     retryable = True
 
 
-class GatewayRefusal(GatewayError):
+class PaymentServiceRefusal(PaymentServiceError):
     """Understood and refused: asking the same again is of no use."""
 
 
-class GatewayMissing(GatewayRefusal):
+class PaymentResourceMissing(PaymentServiceRefusal):
     """There is no such thing at Stripe, or no longer."""
 
 
-class CardDeclined(GatewayError):
+class CardDeclined(PaymentServiceError):
     """By the bank. `needs_customer`: it would go through if he were there to prove himself."""
 
     status = 402
@@ -253,21 +253,21 @@ class CardDeclined(GatewayError):
         super().__init__(_("Your card was declined."), code="card_declined")
 
 
-class BadSignature(BillingError):
+class InvalidWebhookSignature(BillingError):
     """Forged, too old, or not readable at all."""
 
 
-class Conflict(BillingError):
+class IdempotencyConflict(BillingError):
     """Nothing was written: the key belongs to an entry of other content (B9.1)."""
 
 
-class CountersDown(BillingError):
+class CountersUnavailable(BillingError):
     """Redis did not answer in time, or not as it should."""
 
     retryable = True
 
 
-_SENTENCES = {
+_LIMIT_MESSAGES = {
     ("daily", "used"): gettext_lazy("You have reached your daily limit. It resets on %(when)s."),
     ("weekly", "used"): gettext_lazy("You have reached your weekly limit. It resets on %(when)s."),
     ("daily", "held"): gettext_lazy(
@@ -279,6 +279,6 @@ _SENTENCES = {
 }
 
 
-def _sentence(limit: LimitReached) -> str:
+def _build_limit_message(limit: LimitReached) -> str:
     when = f"{date_format(limit.resets_at, 'l, d F Y, H:i')} UTC"
-    return str(_SENTENCES[limit.window, limit.reason]) % {"when": when}
+    return str(_LIMIT_MESSAGES[limit.window, limit.reason]) % {"when": when}

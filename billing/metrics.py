@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from prometheus_client import Counter, Gauge, Histogram
 
-checks = Counter(
+limit_checks = Counter(
     "pilothouse_billing_checks_total",
     "Limit checks by result: allowed, daily, weekly, held, degraded.",
     ["result"],
 )
-records = Counter(
+usage_records = Counter(
     "pilothouse_billing_records_total",
     "Recorded model calls by the step that decided their cost.",
     ["source"],
@@ -23,27 +23,27 @@ ledger_entries = Counter(
     "Movements of credit by kind.",
     ["kind"],
 )
-leaks = Counter(
+billing_leaks = Counter(
     "pilothouse_billing_leaks_total",
     "Things that were delivered and could not be charged, by what went wrong.",
     ["leak_type"],
 )
-gateway_calls = Histogram(
+stripe_calls = Histogram(
     "pilothouse_billing_gateway_seconds",
     "Calls of Stripe by operation and outcome: done, declined, missing, refused, down.",
     ["operation", "outcome"],
 )
-alerts = Counter(
+staff_alerts = Counter(
     "pilothouse_billing_alerts_total",
     "Things that staff should look at, by kind.",
     ["kind"],
 )
-oldest_event = Gauge(
+oldest_stripe_event_age = Gauge(
     "pilothouse_billing_oldest_event_seconds",
     "Age of the oldest event of Stripe that is not applied yet.",
     multiprocess_mode="mostrecent",
 )
-events = Counter(
+stripe_events = Counter(
     "pilothouse_billing_events_total",
     "Events of Stripe by type (those that have an effect, or other) and what became of them.",
     ["type", "state"],

@@ -12,11 +12,11 @@ TIERS = ("FREE", "PRO", "BUSINESS", "ENTERPRISE")  # in their order (B11.1)
 DEFAULT_MULTIPLIERS = {"FREE": 1, "PRO": 5, "BUSINESS": 20, "ENTERPRISE": 60}
 UNLIMITED = 0
 DEFAULT_TURNS_AT_ONCE = 10  # of one user; 0 in a tier means no cap
-ASKABLE = ("FREE", "PRO", "BUSINESS")  # by their users; the rest is for staff to give
+REQUESTABLE_TIERS = ("FREE", "PRO", "BUSINESS")  # by their users; the rest is for staff to give
 
 
 @dataclass(frozen=True, kw_only=True)
-class Policy:
+class PolicyValues:
     """Everything staff may set for the whole installation, with its defaults (B6.2)."""
 
     daily_base_microdollars: int = 1_000_000
@@ -42,7 +42,7 @@ class Policy:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
+class TierTerms:
     """What one tier gives; an empty tuple allows everything."""
 
     multiplier: int
@@ -62,7 +62,7 @@ class Entitlement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Window:
+class LimitWindow:
     """A UTC day or an ISO week: where it begins, and the instant its use counts from zero again."""
 
     kind: WindowKind
@@ -78,26 +78,26 @@ class Window:
         return f"{year}-W{week:02d}"
 
 
-def rank(tier: str) -> int:
+def get_tier_rank(tier: str) -> int:
     return TIERS.index(tier)
 
 
-def day_of(instant: datetime) -> Window:
+def get_day_window(instant: datetime) -> LimitWindow:
     today = instant.astimezone(UTC).date()
-    return Window(kind="DAY", starts_on=today, resets_at=_midnight(today + timedelta(days=1)))
+    return LimitWindow(kind="DAY", starts_on=today, resets_at=_get_midnight(today + timedelta(days=1)))
 
 
-def week_of(instant: datetime) -> Window:
+def get_week_window(instant: datetime) -> LimitWindow:
     today = instant.astimezone(UTC).date()
     monday = today - timedelta(days=today.weekday())
-    return Window(kind="WEEK", starts_on=monday, resets_at=_midnight(monday + timedelta(days=7)))
+    return LimitWindow(kind="WEEK", starts_on=monday, resets_at=_get_midnight(monday + timedelta(days=7)))
 
 
-def default_terms(tier: str) -> Terms:
-    return Terms(multiplier=DEFAULT_MULTIPLIERS[tier])
+def get_default_terms(tier: str) -> TierTerms:
+    return TierTerms(multiplier=DEFAULT_MULTIPLIERS[tier])
 
 
-def effective_limit_microdollars(
+def compute_effective_limit_microdollars(
     base_microdollars: int, multiplier: int, override_microdollars: int | None
 ) -> int:
     """An override is absolute; 0 means unlimited in either place (B6.1)."""
@@ -106,13 +106,15 @@ def effective_limit_microdollars(
     return base_microdollars * multiplier
 
 
-def limits_microdollars(policy: Policy, multiplier: int, entitlement: Entitlement) -> tuple[int, int]:
+def compute_limits_microdollars(
+    policy: PolicyValues, multiplier: int, entitlement: Entitlement
+) -> tuple[int, int]:
     """The effective limits of a day and of a week."""
     return (
-        effective_limit_microdollars(
+        compute_effective_limit_microdollars(
             policy.daily_base_microdollars, multiplier, entitlement.daily_override_microdollars
         ),
-        effective_limit_microdollars(
+        compute_effective_limit_microdollars(
             policy.weekly_base_microdollars, multiplier, entitlement.weekly_override_microdollars
         ),
     )
@@ -122,7 +124,7 @@ def is_exhausted(used_microdollars: int, limit_microdollars: int) -> bool:
     return limit_microdollars != UNLIMITED and used_microdollars >= limit_microdollars
 
 
-def percent_used(used_microdollars: int, limit_microdollars: int) -> float | None:
+def compute_percent_used(used_microdollars: int, limit_microdollars: int) -> float | None:
     """100.0 exactly when exhausted, else half up to 0.1 and never above 99.9 (B8.1); None without a limit."""
     if limit_microdollars == UNLIMITED:
         return None
@@ -132,5 +134,5 @@ def percent_used(used_microdollars: int, limit_microdollars: int) -> float | Non
     return min(tenths, 999) / 10
 
 
-def _midnight(day: date) -> datetime:
+def _get_midnight(day: date) -> datetime:
     return datetime.combine(day, time.min, tzinfo=UTC)

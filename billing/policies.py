@@ -21,20 +21,20 @@ from django.db import connection
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from billing import counters, plans, pricing
-from billing.models import ONLY_POLICY, Account, LimitPolicy, ModelPrice, TierPolicy
+from billing import plans, pricing, redis_counters
+from billing.models import POLICY_ID, Account, LimitPolicy, ModelPrice, TierPolicy
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-KEPT_SECONDS = 3.0  # staff changes must act everywhere within 5 (B6.3)
+CACHE_SECONDS = 3.0  # staff changes must act everywhere within 5 (B6.3)
 REFRESH_SECONDS = 2.0
 IDLE_SECONDS = 60.0  # after which nobody asks, and nothing is read ahead
-COMPLAIN_EVERY_SECONDS = 60.0
-MOST_OVERRIDES = 10_000  # kept per process; in an installation with more, Redis is asked for all
-RECENT_CHANGES = timedelta(minutes=2)
-UNREADABLE = (AnyDatabaseError, LimitPolicy.DoesNotExist)
-ENTITLEMENT = (
+LOG_INTERVAL_SECONDS = 60.0
+MAX_CACHED_OVERRIDES = 10_000  # kept per process; in an installation with more, Redis is asked for all
+RECENT_CHANGE_PERIOD = timedelta(minutes=2)
+READ_ERRORS = (AnyDatabaseError, LimitPolicy.DoesNotExist)
+ENTITLEMENT_FIELDS = (
     "tier",
     "daily_limit_override_microdollars",
     "weekly_limit_override_microdollars",
@@ -42,7 +42,7 @@ ENTITLEMENT = (
 )
 
 
-class Kept(Generic[T]):
+class CachedValue(Generic[T]):
     """A value read at most every few seconds per process. Two threads may both read it: harmless."""
 
     def __init__(
@@ -52,47 +52,47 @@ class Kept(Generic[T]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._load = load
-        self._otherwise = otherwise  # given the last value that was read, if any
+        self._fall_back = otherwise  # given the last value that was read, if any
         self._clock = clock
         self._value: tuple[T, float] | None = None
-        self._asked_at = float("-inf")
+        self._used_at = float("-inf")
 
     def get(self) -> T:
-        self._asked_at = self._clock()
+        self._used_at = self._clock()
         kept = self._value
-        if kept is None or self._asked_at >= kept[1]:
-            return self.read()
+        if kept is None or self._used_at >= kept[1]:
+            return self.refresh()
         return kept[0]
 
-    def read(self) -> T:
+    def refresh(self) -> T:
         try:
             value = self._load()
-        except UNREADABLE as problem:
-            if self._otherwise is None:
+        except READ_ERRORS as problem:
+            if self._fall_back is None:
                 raise
-            return self._otherwise(problem, self.last_known())  # not kept: who asks next looks again
-        self._value = value, self._clock() + KEPT_SECONDS
+            return self._fall_back(problem, self.get_last_known())  # not kept: who asks next looks again
+        self._value = value, self._clock() + CACHE_SECONDS
         return value
 
-    def last_known(self) -> T | None:
+    def get_last_known(self) -> T | None:
         """Without reading anything, however old it is: for those who must not wait."""
         return self._value[0] if self._value else None
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         self._value = None
 
     def is_in_use(self) -> bool:
-        return self._clock() - self._asked_at < IDLE_SECONDS
+        return self._clock() - self._used_at < IDLE_SECONDS
 
 
-class Seldom:
+class LogThrottle:
     """Says yes at most once in so many seconds, so that one lasting fault does not fill the log."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._next = float("-inf")
 
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         if time.monotonic() < self._next:
             return False
         self._next = time.monotonic() + self._seconds
@@ -100,51 +100,53 @@ class Seldom:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rules:
+class LimitRules:
     """The policy, the terms of every tier, and who has limits of his own, as they stand now."""
 
-    policy: plans.Policy
-    terms: Mapping[str, plans.Terms]
+    policy: plans.PolicyValues
+    terms: Mapping[str, plans.TierTerms]
     overrides: Mapping[int, plans.Entitlement] | None = None  # by user; None: too many to keep
 
-    def of(self, tier: str) -> plans.Terms:
-        return self.terms.get(tier) or plans.default_terms(tier)
+    def get_terms(self, tier: str) -> plans.TierTerms:
+        return self.terms.get(tier) or plans.get_default_terms(tier)
 
-    def limits_microdollars(self, entitlement: plans.Entitlement) -> tuple[int, int]:
+    def get_limits_microdollars(self, entitlement: plans.Entitlement) -> tuple[int, int]:
         """Of a day and of a week."""
-        return plans.limits_microdollars(self.policy, self.of(entitlement.tier).multiplier, entitlement)
+        return plans.compute_limits_microdollars(
+            self.policy, self.get_terms(entitlement.tier).multiplier, entitlement
+        )
 
     def is_unlimited(self, user_id: int) -> bool:
         """Whether it is known without asking anybody that neither limit binds: a tier multiplies, and 0 stays 0."""
         if self.overrides is None:
             return False
         entitlement = self.overrides.get(user_id) or plans.Entitlement()
-        return not any(self.limits_microdollars(entitlement))
+        return not any(self.get_limits_microdollars(entitlement))
 
 
-def rules() -> Rules:
-    _keep_reading()
-    return _rules.get()
+def get_rules() -> LimitRules:
+    _ensure_reader_thread()
+    return _cached_rules.get()
 
 
-def holds_money() -> bool:
+def are_holds_enabled() -> bool:
     """Whether running turns hold money, as far as this process knows; asked where nothing may be read (B6.7)."""
-    known = _rules.last_known()
+    known = _cached_rules.get_last_known()
     return known is not None and known.policy.turn_hold_microdollars > 0
 
 
-def prices() -> tuple[pricing.Price, ...]:
-    _keep_reading()
-    return _prices.get()
+def get_prices() -> tuple[pricing.CataloguePrice, ...]:
+    _ensure_reader_thread()
+    return _cached_prices.get()
 
 
-def forget() -> None:
+def clear_policy_cache() -> None:
     """After a staff change: this process reads policy, tiers, overrides and prices anew."""
-    _rules.forget()
-    _prices.forget()
+    _cached_rules.clear()
+    _cached_prices.clear()
 
 
-def entitlement_of(account: Account) -> plans.Entitlement:
+def build_entitlement(account: Account) -> plans.Entitlement:
     return plans.Entitlement(
         tier=account.tier,
         daily_override_microdollars=account.daily_limit_override_microdollars,
@@ -153,8 +155,8 @@ def entitlement_of(account: Account) -> plans.Entitlement:
     )
 
 
-def price_of(row: ModelPrice) -> pricing.Price:
-    return pricing.Price(
+def build_price(row: ModelPrice) -> pricing.CataloguePrice:
+    return pricing.CataloguePrice(
         id=row.pk,
         provider=row.provider,
         model=row.model,
@@ -168,23 +170,23 @@ def price_of(row: ModelPrice) -> pricing.Price:
     )
 
 
-def publish_changes() -> int:
+def publish_entitlement_changes() -> int:
     """Entitlements that changed of late, to those copies that still say otherwise; how many there were."""
-    recent = Account.objects.filter(entitlement_changed_at__gt=Now() - RECENT_CHANGES)
-    changed = list(recent.only("user_id", *ENTITLEMENT))
+    recent = Account.objects.filter(entitlement_changed_at__gt=Now() - RECENT_CHANGE_PERIOD)
+    changed = list(recent.only("user_id", *ENTITLEMENT_FIELDS))
     for account in changed:
-        copy = counters.entitlement_copy(account.user_id, entitlement_of(account))
-        counters.publish_or_count([copy])
+        copy = redis_counters.build_entitlement_copy(account.user_id, build_entitlement(account))
+        redis_counters.try_publish_copies([copy])
     return len(changed)
 
 
 # --- reading --------------------------------------------------------------------------------------------
 
 
-def _load_rules() -> Rules:
-    row = LimitPolicy.objects.get(pk=ONLY_POLICY)
+def _load_rules() -> LimitRules:
+    row = LimitPolicy.objects.get(pk=POLICY_ID)
     terms = {
-        tier.tier: plans.Terms(
+        tier.tier: plans.TierTerms(
             multiplier=tier.multiplier,
             turns_at_once=tier.turns_at_once,
             model_tiers=tuple(tier.model_tiers),
@@ -192,63 +194,65 @@ def _load_rules() -> Rules:
         )
         for tier in TierPolicy.objects.all()
     }
-    policy = plans.Policy(**{field.name: getattr(row, field.name) for field in fields(plans.Policy)})
-    return Rules(policy=policy, terms=terms, overrides=_load_overrides())
+    policy = plans.PolicyValues(
+        **{field.name: getattr(row, field.name) for field in fields(plans.PolicyValues)}
+    )
+    return LimitRules(policy=policy, terms=terms, overrides=_load_overrides())
 
 
-def _rules_unread(problem: Exception, known: Rules | None) -> Rules:
+def _fall_back_to_known_rules(problem: Exception, known: LimitRules | None) -> LimitRules:
     """An unreadable policy is the default one, never no limit at all (B6.3); while the database is away, the last that was read."""
-    if _complaint.due():
+    if _read_failure_throttle.is_due():
         logger.error("The limit policy cannot be read: %s", type(problem).__name__)
     if known is None or isinstance(problem, LimitPolicy.DoesNotExist):
-        return Rules(policy=plans.Policy(), terms={})
+        return LimitRules(policy=plans.PolicyValues(), terms={})
     return known
 
 
 def _load_overrides() -> dict[int, plans.Entitlement] | None:
     own = Q(daily_limit_override_microdollars__isnull=False)
     own |= Q(weekly_limit_override_microdollars__isnull=False)
-    found = list(Account.objects.filter(own).only("user_id", *ENTITLEMENT)[: MOST_OVERRIDES + 1])
-    if len(found) > MOST_OVERRIDES:
+    found = list(Account.objects.filter(own).only("user_id", *ENTITLEMENT_FIELDS)[: MAX_CACHED_OVERRIDES + 1])
+    if len(found) > MAX_CACHED_OVERRIDES:
         return None
-    return {account.user_id: entitlement_of(account) for account in found}
+    return {account.user_id: build_entitlement(account) for account in found}
 
 
-def _load_prices() -> tuple[pricing.Price, ...]:
-    return tuple(price_of(row) for row in ModelPrice.objects.all())
+def _load_prices() -> tuple[pricing.CataloguePrice, ...]:
+    return tuple(build_price(row) for row in ModelPrice.objects.all())
 
 
-_complaint = Seldom(COMPLAIN_EVERY_SECONDS)
-_rules = Kept(_load_rules, _rules_unread)
-_prices = Kept(_load_prices)
+_read_failure_throttle = LogThrottle(LOG_INTERVAL_SECONDS)
+_cached_rules = CachedValue(_load_rules, _fall_back_to_known_rules)
+_cached_prices = CachedValue(_load_prices)
 
 
 # --- reading ahead --------------------------------------------------------------------------------------
 
-_reader_of = 0  # the process that has a reader; a forked one starts its own
-_starting = threading.Lock()
+_reader_pid = 0  # the process that has a reader; a forked one starts its own
+_reader_lock = threading.Lock()
 
 
-def _keep_reading() -> None:
-    global _reader_of  # noqa: PLW0603 - one per process, like the process itself
-    if _reader_of == os.getpid() or settings.ENVIRONMENT == "test":  # a test's rows are its own connection's
+def _ensure_reader_thread() -> None:
+    global _reader_pid  # noqa: PLW0603 - one per process, like the process itself
+    if _reader_pid == os.getpid() or settings.ENVIRONMENT == "test":  # a test's rows are its own connection's
         return
-    with _starting:
-        if _reader_of == os.getpid():
+    with _reader_lock:
+        if _reader_pid == os.getpid():
             return
-        _reader_of = os.getpid()
-    threading.Thread(target=_read_for_ever, name="billing policy", daemon=True).start()
+        _reader_pid = os.getpid()
+    threading.Thread(target=_run_reader, name="billing policy", daemon=True).start()
 
 
-def _read_for_ever() -> None:
+def _run_reader() -> None:
     while True:
         time.sleep(REFRESH_SECONDS)
         try:
-            if _rules.is_in_use():
-                _rules.read()
-                publish_changes()
-            if _prices.is_in_use():
-                _prices.read()
+            if _cached_rules.is_in_use():
+                _cached_rules.refresh()
+                publish_entitlement_changes()
+            if _cached_prices.is_in_use():
+                _cached_prices.refresh()
         except AnyDatabaseError as problem:  # whoever asks next reads for himself, and fails as he may
             logger.warning("Policy could not be read ahead: %s", type(problem).__name__)
             connection.close()

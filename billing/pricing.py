@@ -9,19 +9,19 @@ from datetime import datetime
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Literal, get_args
 
-Source = Literal["FLAT_RATE", "REPORTED", "CATALOGUE", "UNKNOWN"]
-SOURCES: tuple[Source, ...] = get_args(Source)
-Complaint = Literal["", "invalid", "negative"]
+CostSource = Literal["FLAT_RATE", "REPORTED", "CATALOGUE", "UNKNOWN"]
+COST_SOURCES: tuple[CostSource, ...] = get_args(CostSource)
+ReportedCostProblem = Literal["", "invalid", "negative"]
 
 MILLION = 1_000_000
-LONGEST_FIGURE = 64  # characters; no provider writes a price longer, and exactness needs a bound
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
+MAX_FIGURE_LENGTH = 64  # characters; no provider writes a price longer, and exactness needs a bound
+_NUMBER_PATTERN = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
 # Wide enough for such a figure times a million: nothing is rounded before the one rounding that is meant.
-_EXACT = Context(prec=LONGEST_FIGURE + 8)
+_EXACT_CONTEXT = Context(prec=MAX_FIGURE_LENGTH + 8)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tokens:
+class TokenCounts:
     """Five counts that never overlap: `input` is the uncached part alone (B4.2)."""
 
     input: int = 0
@@ -35,7 +35,7 @@ class Tokens:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Price:
+class CataloguePrice:
     """One row of the catalogue; `model` is exact or a prefix that ends in `*`."""
 
     id: int
@@ -51,44 +51,48 @@ class Price:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decision:
+class CostDecision:
     """What a call costs, which step said so, and what was wrong with the provider's figure."""
 
     cost_microdollars: int
-    source: Source
+    source: CostSource
     reported_microdollars: int | None
     price_id: int | None
-    complaint: Complaint
+    complaint: ReportedCostProblem
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reported:
+class ReportedCost:
     """The provider's figure as read: an amount, or the reason why there is none."""
 
     amount_microdollars: int | None
-    complaint: Complaint = ""
+    complaint: ReportedCostProblem = ""
 
 
-def decide(
+def decide_cost(
     *,
-    tokens: Tokens | None,
+    tokens: TokenCounts | None,
     reported: object,
-    price: Price | None,
+    price: CataloguePrice | None,
     max_call_cost_microdollars: int,
     unknown_cost_microdollars: int,
-) -> Decision:
+) -> CostDecision:
     """The order of B4.3. `tokens` is None when nobody could count them: then no catalogue helps."""
-    figure = read_reported(reported, max_call_cost_microdollars)
+    figure = parse_reported_cost(reported, max_call_cost_microdollars)
     price_id = None
-    source: Source = "UNKNOWN"
+    source: CostSource = "UNKNOWN"
     cost_microdollars = unknown_cost_microdollars
     if price is not None and price.flat_rate:
         source, cost_microdollars, price_id = "FLAT_RATE", 0, price.id
     elif figure.amount_microdollars is not None:
         source, cost_microdollars = "REPORTED", figure.amount_microdollars
     elif price is not None and tokens is not None:
-        source, cost_microdollars, price_id = "CATALOGUE", catalogue_microdollars(tokens, price), price.id
-    return Decision(
+        source, cost_microdollars, price_id = (
+            "CATALOGUE",
+            compute_catalogue_microdollars(tokens, price),
+            price.id,
+        )
+    return CostDecision(
         cost_microdollars=cost_microdollars,
         source=source,
         reported_microdollars=figure.amount_microdollars,
@@ -97,22 +101,22 @@ def decide(
     )
 
 
-def read_reported(value: object, max_call_cost_microdollars: int) -> Reported:
+def parse_reported_cost(value: object, max_call_cost_microdollars: int) -> ReportedCost:
     """USD as a provider wrote it, to microdollars, half up; anything odd is no figure (B4.3 step 2)."""
     if value is None:
-        return Reported(amount_microdollars=None)
-    dollars = _dollars(value)
+        return ReportedCost(amount_microdollars=None)
+    dollars = _parse_dollars(value)
     if dollars is None:
-        return Reported(amount_microdollars=None, complaint="invalid")
+        return ReportedCost(amount_microdollars=None, complaint="invalid")
     if dollars < 0:
-        return Reported(amount_microdollars=None, complaint="negative")
-    microdollars = _EXACT.multiply(dollars, Decimal(MILLION))
+        return ReportedCost(amount_microdollars=None, complaint="negative")
+    microdollars = _EXACT_CONTEXT.multiply(dollars, Decimal(MILLION))
     if microdollars > max_call_cost_microdollars:
-        return Reported(amount_microdollars=None, complaint="invalid")
-    return Reported(amount_microdollars=int(microdollars.to_integral_value(ROUND_HALF_UP)))
+        return ReportedCost(amount_microdollars=None, complaint="invalid")
+    return ReportedCost(amount_microdollars=int(microdollars.to_integral_value(ROUND_HALF_UP)))
 
 
-def catalogue_microdollars(tokens: Tokens, price: Price) -> int:
+def compute_catalogue_microdollars(tokens: TokenCounts, price: CataloguePrice) -> int:
     """Five products, one division, rounded up: a call that used anything priced costs at least 1 (B4.4)."""
     product = (
         tokens.input * price.input_per_million_microdollars
@@ -124,12 +128,14 @@ def catalogue_microdollars(tokens: Tokens, price: Price) -> int:
     return -(-product // MILLION)
 
 
-def price_in_force(prices: Iterable[Price], provider: str, model: str, at: datetime) -> Price | None:
+def find_price_in_force(
+    prices: Iterable[CataloguePrice], provider: str, model: str, at: datetime
+) -> CataloguePrice | None:
     """Exact name first, else the longest prefix; of one name the row that took effect last."""
     fitting = (
         price
         for price in prices
-        if price.provider == provider and price.effective_from <= at and _matches(price.model, model)
+        if price.provider == provider and price.effective_from <= at and _matches_model(price.model, model)
     )
     return max(
         fitting,
@@ -138,17 +144,17 @@ def price_in_force(prices: Iterable[Price], provider: str, model: str, at: datet
     )
 
 
-def _matches(pattern: str, model: str) -> bool:
+def _matches_model(pattern: str, model: str) -> bool:
     return pattern == model or (pattern.endswith("*") and model.startswith(pattern[:-1]))
 
 
-def _dollars(value: object) -> Decimal | None:
+def _parse_dollars(value: object) -> Decimal | None:
     """The exact decimal of the textual value. Booleans are numbers to Python, not to us."""
     if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
         return None
     if isinstance(value, int) and abs(value) > MILLION * MILLION:
         return None  # beyond any maximum, and Python refuses to write endless numbers out
     text = str(value).strip()
-    if len(text) > LONGEST_FIGURE or not _NUMBER.fullmatch(text):
+    if len(text) > MAX_FIGURE_LENGTH or not _NUMBER_PATTERN.fullmatch(text):
         return None
     return Decimal(text)

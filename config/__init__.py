@@ -1,11 +1,7 @@
-"""Wiring; imports every app, imported by none."""
+"""Wiring: settings, URLs, ASGI and Celery. The ground that every app may import is `config.core`."""
 
 import gc
 
 gc.set_threshold(
     20_000, 20, 20
-)  # most of what a start makes stays; looking at it all again is a fifth of the start
-
-from config.celery import app as celery_app  # noqa: E402
-
-__all__ = ["celery_app"]
+)  # most of what a start makes stays; looking at it again and again is a fifth of the start

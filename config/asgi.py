@@ -1,4 +1,4 @@
-"""The ASGI door: HTTP to Django, WebSockets to copilot's consumer."""
+"""The ASGI application: HTTP to Django, WebSockets to copilot's consumer."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from channels.routing import ProtocolTypeRouter  # noqa: E402
 from django.conf import settings  # noqa: E402
 
 from config import tracing  # noqa: E402
-from config.arrivals import Arrivals  # noqa: E402
-from config.bodies import CappedBodies  # noqa: E402
-from config.handler import OneCrossing  # noqa: E402
-from config.staticfiles import StaticFiles  # noqa: E402
-from config.threads import SharedThreads  # noqa: E402
-from copilot.api.uploads import room_for  # noqa: E402
-from copilot.routing import sockets  # noqa: E402
+from config.http.body_limits import BodyLimitMiddleware  # noqa: E402
+from config.http.handler import SingleHopASGIHandler, ThreadPoolMiddleware  # noqa: E402
+from config.http.request_headers import RequestHeadersMiddleware  # noqa: E402
+from config.http.static_files import StaticFilesMiddleware  # noqa: E402
+from copilot.api.uploads import get_upload_allowance  # noqa: E402
+from copilot.routing import websocket_router  # noqa: E402
 
-tracing.start("web")
-requests = StaticFiles(SharedThreads(CappedBodies(OneCrossing(), room_for)))  # type: ignore[arg-type]  # Django's scope is a dict
-served = ProtocolTypeRouter({"http": requests, "websocket": sockets})
-application = Arrivals(served, proxies=settings.TRUSTED_PROXIES)
+tracing.start_tracing("web")
+django_application = BodyLimitMiddleware(SingleHopASGIHandler(), get_upload_allowance)  # type: ignore[arg-type]  # Django's scope is a dict
+http_application = StaticFilesMiddleware(ThreadPoolMiddleware(django_application))
+protocol_router = ProtocolTypeRouter({"http": http_application, "websocket": websocket_router})
+application = RequestHeadersMiddleware(protocol_router, proxies=settings.TRUSTED_PROXIES)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import time
+import uuid
+from contextlib import ExitStack
 from typing import Any
 
+import structlog
 from celery import Celery
 from celery.signals import (
+    before_task_publish,
     setup_logging,
     task_postrun,
     task_prerun,
@@ -17,21 +21,21 @@ from celery.signals import (
     worker_shutdown,
 )
 
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
-
 from config import consumer_health
+from config.core import trace_context
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
 log = logging.getLogger(__name__)
 
-SPEAKING_SECONDS = 3.0  # for what a chat platform has not taken yet when its worker leaves
+OUTBOUND_FLUSH_SECONDS = 3.0  # for what a chat platform has not taken yet when its worker leaves
 
 app = Celery("pilothouse")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
-consumer_health.install(app)
+consumer_health.install_consumer_health(app)
 
-from config import jobs as jobs  # noqa: E402 - connects itself to what every task tells
-from diagnostics.broker import STEADY_QUEUES  # noqa: E402
+from diagnostics.broker_queues import STEADY_QUEUES  # noqa: E402
 
 
 @setup_logging.connect
@@ -40,14 +44,14 @@ def _keep_our_logging(**_: object) -> None:
 
 
 @task_prerun.connect
-def _look_at_connection(**_: object) -> None:
+def _replace_broken_connection(**_: object) -> None:
     """A connection that broke since this thread's last task is replaced; a new one for each task costs more than most."""
     from django.db import close_old_connections
 
     close_old_connections()
 
 
-def _queues(worker: object) -> set[str]:
+def _get_consumed_queues(worker: object) -> set[str]:
     return set(getattr(getattr(worker, "app", app), "amqp", app.amqp).queues.consume_from)
 
 
@@ -56,14 +60,14 @@ def _trace_in_child(**_: object) -> None:
     """A child of a prefork pool has no thread of its parent's that would send its spans."""
     from config import tracing
 
-    tracing.start("worker")
+    tracing.start_tracing("worker")
 
 
 @worker_init.connect
 def _start_worker(sender: object = None, **_: object) -> None:
     """Start what a worker needs before its first task; one that cannot is ended, for Celery would run it all the same."""
     try:
-        _start_parts(sender)
+        _start_worker_services(sender)
     except Exception:
         log.critical(
             "worker_start_failed: exiting so that the supervisor restarts this worker", exc_info=True
@@ -71,55 +75,102 @@ def _start_worker(sender: object = None, **_: object) -> None:
         raise SystemExit(1) from None
 
 
-def _start_parts(worker: object) -> None:
-    from config import logs, tracing
+def _start_worker_services(worker: object) -> None:
+    from config import logging_config, tracing
     from diagnostics import loops, metrics
 
-    logs.speak_as(str(getattr(worker, "hostname", "")))
-    tracing.start("worker")
-    metrics.serve_from_worker()
-    queues = _queues(worker)
+    logging_config.set_worker_name(str(getattr(worker, "hostname", "")))
+    tracing.start_tracing("worker")
+    metrics.start_worker_metrics_server()
+    queues = _get_consumed_queues(worker)
     if "turns" in queues:  # with its event loop, and the SDKs loaded, before the first task comes
-        from copilot import engine
+        from copilot.worker import turn_worker
 
-        running = engine.start_when_possible(["turns"], waits=consumer_health.touch_heartbeat_file)
-        logs.speak_as(running.identity.worker)
-        consumer_health.watch.add_check(running.silent_seconds)
-    consumer_health.watch.begin(app)
+        running = turn_worker.start_worker_when_possible(
+            ["turns"], waits=consumer_health.touch_heartbeat_file
+        )
+        logging_config.set_worker_name(running.identity.worker)
+        consumer_health.consumer_watch.add_check(running.seconds_since_heard)
+    consumer_health.consumer_watch.start_watching(app)
     if "maintenance" in queues:
-        loops.start(loops.MAINTENANCE)
+        loops.start_loops(loops.MAINTENANCE)
     elif "turns" in queues:
-        loops.start(loops.TURNS)
+        loops.start_loops(loops.TURNS)
 
 
-_noted_at: dict[str, float] = {}
-NOTE_SECONDS = 1.0
+_activity_recorded_at: dict[str, float] = {}
+ACTIVITY_INTERVAL_SECONDS = 1.0
 
 
 @task_postrun.connect
-def _note_work(task: Any = None, **_: object) -> None:
+def _record_queue_activity(task: Any = None, **_: object) -> None:
     """Work done proves that a queue is served; at most one note a second, queue and process."""
     queue = (task.request.delivery_info or {}).get("routing_key")
-    if queue in STEADY_QUEUES and time.monotonic() - _noted_at.get(queue, 0.0) >= NOTE_SECONDS:
-        from copilot import workers
+    if (
+        queue in STEADY_QUEUES
+        and time.monotonic() - _activity_recorded_at.get(queue, 0.0) >= ACTIVITY_INTERVAL_SECONDS
+    ):
+        from copilot.worker import heartbeat
 
-        _noted_at[queue] = time.monotonic()
-        workers.note_work(f"queue:{queue}")
-
-
-@worker_shutdown.connect
-def _finish_speaking(**_: object) -> None:
-    from linking import outbound
-
-    outbound.settle(SPEAKING_SECONDS)
+        _activity_recorded_at[queue] = time.monotonic()
+        heartbeat.record_work(f"queue:{queue}")
 
 
 @worker_shutdown.connect
-def _stop_parts(sender: object = None, **_: object) -> None:
+def _flush_outbound_messages(**_: object) -> None:
+    from linking.outbound import worker
+
+    worker.wait_until_sent(OUTBOUND_FLUSH_SECONDS)
+
+
+@worker_shutdown.connect
+def _stop_worker_services(sender: object = None, **_: object) -> None:
     from diagnostics import loops
 
-    loops.stop()
-    if "turns" in _queues(sender):
-        from copilot import engine
+    loops.stop_loops()
+    if "turns" in _get_consumed_queues(sender):
+        from copilot.worker import turn_worker
 
-        engine.drain()
+        turn_worker.drain_worker()
+
+
+# MERGED jobs: A Celery job goes on with what caused it: its log lines bear that request's id, its span stands in that trace (D18, D19).
+
+CONTEXT_ATTRIBUTE = "pilothouse_open"  # what a running task's request holds until it is over
+
+
+@before_task_publish.connect
+def _add_trace_headers(headers: dict[str, object] | None = None, **_: object) -> None:
+    if headers is not None and (cause := trace_context.get_request_id()):
+        headers["request_id"] = cause
+    if headers is not None and (place := trace_context.get_traceparent()):
+        headers["traceparent"] = place
+
+
+@task_prerun.connect
+def _enter_task_context(task_id: str = "", task: Any = None, **_: object) -> None:
+    request = task.request
+    stack = ExitStack()
+    stack.enter_context(
+        structlog.contextvars.bound_contextvars(
+            request_id=getattr(request, "request_id", None)
+            or trace_context.get_request_id()
+            or uuid.uuid4().hex,
+            job=task.name,
+        )
+    )
+    if parent := getattr(
+        request, "traceparent", None
+    ):  # a job begins no trace: the sweep would make thousands
+        stack.enter_context(
+            trace_context.start_span("job", parent=str(parent), job=task.name, task_id=task_id)
+        )
+    setattr(request, CONTEXT_ATTRIBUTE, stack)
+
+
+@task_postrun.connect
+def _exit_task_context(task: Any = None, **_: object) -> None:
+    stack = getattr(task.request, CONTEXT_ATTRIBUTE, None)
+    if stack is not None:
+        setattr(task.request, CONTEXT_ATTRIBUTE, None)
+        stack.close()

@@ -23,21 +23,21 @@ from kombu.exceptions import KombuError
 from kombu.transport import redis as redis_transport
 from kombu.transport import virtual
 
-from config import timetable
+from config import beat_schedule
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 2.0
-PROOF_SECONDS = 5.0  # the loop turns and asks every second
-DEAF_SECONDS = (
+CHECK_INTERVAL_SECONDS = 2.0
+PROOF_MAX_AGE_SECONDS = 5.0  # the loop turns and asks every second
+MAX_DEAF_SECONDS = (
     40.0  # of silence while the broker answers; Celery waits up to 30 s between two tries to reconnect
 )
-STUCK_SECONDS = 900.0  # for one task of a worker that does one thing at a time
-ANSWER_SECONDS = 2
-LEAVE_SECONDS = 15.0  # beyond a turn's grace; then the process ends whatever it is doing
+MAX_SOLO_TASK_SECONDS = 900.0  # for one task of a worker that does one thing at a time
+BROKER_TIMEOUT_SECONDS = 2
+EXIT_GRACE_SECONDS = 15.0  # beyond a turn's grace; then the process ends whatever it is doing
 
 
-CLOCK_TASKS = frozenset(str(job["task"]) for job in timetable.jobs().values())
+SCHEDULED_TASKS = frozenset(str(job["task"]) for job in beat_schedule.build_beat_schedule().values())
 
 
 def touch_heartbeat_file() -> None:
@@ -45,20 +45,20 @@ def touch_heartbeat_file() -> None:
         Path(settings.HEARTBEAT_FILE).touch()
 
 
-def broker_answers(app: Celery) -> bool:
+def is_broker_reachable(app: Celery) -> bool:
     """Ask on a connection of its own, so that a broker that is away is not taken for a deaf process."""
-    how = {"socket_timeout": ANSWER_SECONDS, "socket_connect_timeout": ANSWER_SECONDS}
-    link: Any = app.connection_for_read(connect_timeout=ANSWER_SECONDS, transport_options=how)
+    how = {"socket_timeout": BROKER_TIMEOUT_SECONDS, "socket_connect_timeout": BROKER_TIMEOUT_SECONDS}
+    link: Any = app.connection_for_read(connect_timeout=BROKER_TIMEOUT_SECONDS, transport_options=how)
     with link:
         try:
-            link.ensure_connection(max_retries=1, interval_start=0.1, timeout=ANSWER_SECONDS)
+            link.ensure_connection(max_retries=1, interval_start=0.1, timeout=BROKER_TIMEOUT_SECONDS)
             link.channel().close()  # for Redis this is the first word to the server
         except (OSError, KombuError, *link.connection_errors):
             return False
     return True
 
 
-class QoS(redis_transport.QoS):
+class SlotFreeingQoS(redis_transport.QoS):
     """Free a message's place although its acknowledgement did not reach Redis.
 
     Otherwise the place stays taken for ever: a worker that prefetches one message takes nothing more. The message comes
@@ -90,11 +90,11 @@ class ConsumerStep(bootsteps.StartStopStep):
         self._timer_entry: Any = None
 
     def start(self, parent: Any) -> None:
-        watch.consumer = parent
-        watch.note_turn()
+        consumer_watch.consumer = parent
+        consumer_watch.record_loop_turn()
         if self._timer_entry is not None:  # Celery drops a lost connection's timers
             self._timer_entry.cancel()
-        self._timer_entry = parent.timer.call_repeatedly(1.0, watch.note_turn)
+        self._timer_entry = parent.timer.call_repeatedly(1.0, consumer_watch.record_loop_turn)
 
 
 class ConsumerWatch(threading.Thread):
@@ -105,10 +105,10 @@ class ConsumerWatch(threading.Thread):
         self.app: Celery | None = None
         self.consumer: Any = None
         self._checks: list[Callable[[], float]] = []
-        self._turned_at = float("-inf")
+        self._loop_turned_at = float("-inf")
         self._deaf_seconds = 0.0
 
-    def begin(self, app: Celery) -> None:
+    def start_watching(self, app: Celery) -> None:
         self.app = app
         if not self.is_alive():
             self.start()
@@ -117,78 +117,80 @@ class ConsumerWatch(threading.Thread):
         """Watch the way in of turns too: the seconds since it was heard last."""
         self._checks.append(silent_seconds)
 
-    def note_turn(self) -> None:
-        self._turned_at = time.monotonic()
+    def record_loop_turn(self) -> None:
+        self._loop_turned_at = time.monotonic()
 
     def run(self) -> None:
         looked_at = time.monotonic()
         while True:
-            time.sleep(LOOK_SECONDS)
+            time.sleep(CHECK_INTERVAL_SECONDS)
             now = time.monotonic()
             # A process that was frozen itself has not been deaf meanwhile.
-            elapsed, looked_at = min(now - looked_at, 2 * LOOK_SECONDS), now
+            elapsed, looked_at = min(now - looked_at, 2 * CHECK_INTERVAL_SECONDS), now
             try:
-                self.look(elapsed)
+                self.check_consumer(elapsed)
             except Exception:
                 log.exception("consumer_watch_failed: it looks again")
 
-    def look(self, elapsed_seconds: float) -> None:
-        self._note_long_jobs()
+    def check_consumer(self, elapsed_seconds: float) -> None:
+        self._report_running_jobs()
         assert self.app is not None
-        if self.is_proven() or not broker_answers(self.app):
+        if self.is_healthy() or not is_broker_reachable(self.app):
             self._deaf_seconds = 0.0
             touch_heartbeat_file()
             return
         self._deaf_seconds += elapsed_seconds
-        if self._deaf_seconds >= DEAF_SECONDS:
+        if self._deaf_seconds >= MAX_DEAF_SECONDS:
             log.critical(
                 "consumer_deaf: nothing heard for %.0f s although the broker answers; leaving",
                 self._deaf_seconds,
             )
-            self.leave()
+            self.exit_process()
 
-    def is_proven(self) -> bool:
-        return self._consumer_works() and all(silent() < PROOF_SECONDS for silent in self._checks)
+    def is_healthy(self) -> bool:
+        return self._is_consumer_working() and all(
+            silent() < PROOF_MAX_AGE_SECONDS for silent in self._checks
+        )
 
-    def _consumer_works(self) -> bool:
+    def _is_consumer_working(self) -> bool:
         state: Any = import_module("celery.worker.state")  # web processes import this one, and need no worker
         if state.should_stop is not None or state.should_terminate is not None:
             return True  # it is leaving, and takes nothing more on purpose
         consumer = self.consumer
         if consumer is None or consumer.connection is None or consumer.task_consumer is None:
             return False
-        loop_turns = time.monotonic() - self._turned_at < PROOF_SECONDS
+        loop_turns = time.monotonic() - self._loop_turned_at < PROOF_MAX_AGE_SECONDS
         working = [request.time_start for request in tuple(state.active_requests)]
         if working and type(consumer.pool).__module__.endswith("solo"):  # its loop waits for the task
-            return time.time() - min(began or time.time() for began in working) < STUCK_SECONDS
+            return time.time() - min(began or time.time() for began in working) < MAX_SOLO_TASK_SECONDS
         channel = consumer.task_consumer.channel
         if not isinstance(channel, redis_transport.Channel):
             return loop_turns
         if channel.qos.can_consume():
             # The last question: it is sent once the one before it was answered.
             asked_at: float | None = getattr(channel, "_brpop_sent_at", None)
-            return asked_at is not None and time.monotonic() - asked_at < PROOF_SECONDS
+            return asked_at is not None and time.monotonic() - asked_at < PROOF_MAX_AGE_SECONDS
         return loop_turns and bool(working)  # full: with nothing at work no place would ever become free
 
-    def _note_long_jobs(self) -> None:
+    def _report_running_jobs(self) -> None:
         """Report which scheduled jobs this worker is still doing, so that the scheduler does not send them again."""
-        from copilot import workers
+        from copilot.worker import heartbeat
 
         state: Any = import_module("celery.worker.state")
-        names = {request.name for request in tuple(state.active_requests)} & CLOCK_TASKS
+        names = {request.name for request in tuple(state.active_requests)} & SCHEDULED_TASKS
         for name in names:
-            workers.note_work(f"job:{name}")
+            heartbeat.record_work(f"job:{name}")
 
-    def leave(self) -> None:
+    def exit_process(self) -> None:
         """By Celery's own shutdown, which hands running turns over; should that hang too, at once."""
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(LEAVE_SECONDS + (settings.TURN_GRACE_SECONDS if self._checks else 0))
+        time.sleep(EXIT_GRACE_SECONDS + (settings.TURN_GRACE_SECONDS if self._checks else 0))
         os._exit(1)
 
 
-watch = ConsumerWatch()
+consumer_watch = ConsumerWatch()
 
 
-def install(app: Celery) -> None:
-    redis_transport.Channel.QoS = QoS
+def install_consumer_health(app: Celery) -> None:
+    redis_transport.Channel.QoS = SlotFreeingQoS
     app.steps["consumer"].add(ConsumerStep)

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import environ
 from django.core.exceptions import ImproperlyConfigured
 
-from config.core.database import libpq_names
+from config.core.postgres import list_libpq_parameters
 
 _env = environ.Env()
 _URL_EXAMPLE = "postgres://user:password@host:5432/database"
@@ -42,10 +42,10 @@ _CURRENCIES = (
     "sgd shp sle sos srd ssp stn svc syp szl thb tjs tmt top try ttd twd tzs uah usd uyu uzs ves wst xcd "
     "yer zar zmw"
 )
-_UNITS = {"": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30}
+_BYTE_UNITS = {"": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30}
 
 
-def adopt(file: Path) -> None:
+def load_run_environment(file: Path) -> None:
     """Take the addresses that a running `make run` wrote down, where the caller has set none."""
     if file.exists() and not os.environ.get("DATABASE_URL"):
         for line in file.read_text().splitlines():
@@ -53,7 +53,7 @@ def adopt(file: Path) -> None:
             os.environ.setdefault(name, value)
 
 
-def explain_refusals() -> None:
+def install_settings_error_hook() -> None:
     """Make every program that meets a bad setting end with its one sentence instead of a traceback."""
     usual = sys.excepthook
 
@@ -66,11 +66,11 @@ def explain_refusals() -> None:
     sys.excepthook = explain
 
 
-def text(name: str, default: str = "") -> str:
+def read_text(name: str, default: str = "") -> str:
     return os.environ.get(name, default)
 
 
-def label(name: str, default: str) -> str:
+def read_label(name: str, default: str) -> str:
     """Read a short name that goes into keys and patterns."""
     value = os.environ.get(name) or default
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", value):
@@ -80,9 +80,9 @@ def label(name: str, default: str) -> str:
     return value
 
 
-def url(name: str, default: str) -> str:
+def read_site_url(name: str, default: str) -> str:
     """Read the address of a website; without a slash at its end."""
-    value = (text(name) or default).rstrip("/")
+    value = (read_text(name) or default).rstrip("/")
     try:
         parts = urlsplit(value)
         well = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
@@ -95,9 +95,9 @@ def url(name: str, default: str) -> str:
     return value
 
 
-def redis_url(name: str, default: str) -> str:
+def read_redis_url(name: str, default: str) -> str:
     """Read the address of a Redis server; refusals do not show it, because it may hold a password."""
-    value = text(name) or default
+    value = read_text(name) or default
     try:
         parts = urlsplit(value)
         number = parts.path.strip("/")
@@ -112,7 +112,7 @@ def redis_url(name: str, default: str) -> str:
     return value
 
 
-def flag(name: str, default: bool) -> bool:
+def read_flag(name: str, default: bool) -> bool:
     value = os.environ.get(name, "").strip().lower()
     if not value:
         return default
@@ -123,39 +123,41 @@ def flag(name: str, default: bool) -> bool:
     raise ImproperlyConfigured(f"{name} must be true or false, not {value!r}")
 
 
-def integer(name: str, default: int, *, least: int = 0, most: int | None = None) -> int:
+def read_integer(name: str, default: int, *, least: int = 0, most: int | None = None) -> int:
     value = os.environ.get(name, "").strip()
     if not value:
         return default
     try:
         number = int(value)
     except ValueError:
-        raise _refused(name, "a whole number", value, least, most) from None
+        raise _build_range_error(name, "a whole number", value, least, most) from None
     if number < least or (most is not None and number > most):
-        raise _refused(name, "a whole number", value, least, most)
+        raise _build_range_error(name, "a whole number", value, least, most)
     return number
 
 
-def seconds(name: str, default: float, *, least: float = 0.0, most: float | None = None) -> float:
+def read_seconds(name: str, default: float, *, least: float = 0.0, most: float | None = None) -> float:
     value = os.environ.get(name, "").strip()
     if not value:
         return default
     try:
         number = float(value)
     except ValueError:
-        raise _refused(name, "a number of seconds", value, least, most) from None
+        raise _build_range_error(name, "a number of seconds", value, least, most) from None
     if not least <= number < float("inf") or (most is not None and number > most):
-        raise _refused(name, "a number of seconds", value, least, most)
+        raise _build_range_error(name, "a number of seconds", value, least, most)
     return number
 
 
-def _refused(name: str, kind: str, value: str, least: float, most: float | None) -> ImproperlyConfigured:
+def _build_range_error(
+    name: str, kind: str, value: str, least: float, most: float | None
+) -> ImproperlyConfigured:
     """One line that names the variable, what it may be, and what it is."""
     range_of = f"of at least {least:,}" if most is None else f"from {least:,} to {most:,}"
     return ImproperlyConfigured(f"{name} must be {kind} {range_of}, not {value!r}")
 
 
-def size(name: str, default: int, *, least: int = 1) -> int:
+def read_byte_size(name: str, default: int, *, least: int = 1) -> int:
     """A number of bytes: `52428800`, `50 MB` or `1GB`, by powers of two."""
     value = os.environ.get(name, "").strip()
     if not value:
@@ -163,18 +165,18 @@ def size(name: str, default: int, *, least: int = 1) -> int:
     read = re.fullmatch(r"([0-9]{1,15})\s*([KMG]B)?", value, re.IGNORECASE)
     if read is None:
         raise ImproperlyConfigured(f"{name} must be a size such as 50 MB, not {value!r}")
-    total = int(read[1]) * _UNITS[(read[2] or "").upper()]
+    total = int(read[1]) * _BYTE_UNITS[(read[2] or "").upper()]
     if total < least:
         raise ImproperlyConfigured(f"{name} must be at least {least} bytes, not {total}")
     return total
 
 
-def words(name: str, default: list[str]) -> list[str]:
+def read_list(name: str, default: list[str]) -> list[str]:
     value = os.environ.get(name, "").strip()
     return [word.strip() for word in value.split(",") if word.strip()] if value else default
 
 
-def commands(name: str) -> list[tuple[str, ...]]:
+def read_commands(name: str) -> list[tuple[str, ...]]:
     """Whole commands, one per line or parted by semicolons, quoted as for a shell; each names its program by its path."""
     found: list[tuple[str, ...]] = []
     for line in re.split(r"[;\n]", os.environ.get(name, "")):
@@ -190,9 +192,9 @@ def commands(name: str) -> list[tuple[str, ...]]:
     return found
 
 
-def proxies(name: str, default: str) -> str:
+def read_proxies(name: str, default: str) -> str:
     """Read the addresses and networks of proxies, or `*` for every peer."""
-    given = words(name, [default])
+    given = read_list(name, [default])
     for one in given if given != ["*"] else ():
         try:
             ip_network(one)
@@ -203,8 +205,8 @@ def proxies(name: str, default: str) -> str:
     return ",".join(given)
 
 
-def currency(name: str, default: str) -> str:
-    value = (text(name).strip() or default).lower()
+def read_currency(name: str, default: str) -> str:
+    value = (read_text(name).strip() or default).lower()
     if value not in _CURRENCIES.split():
         raise ImproperlyConfigured(
             f"{name} must be the three-letter code of a currency with cents, such as usd or eur, not {value!r}"
@@ -212,9 +214,9 @@ def currency(name: str, default: str) -> str:
     return value
 
 
-def email(name: str, default: str) -> str:
+def read_email(name: str, default: str) -> str:
     """Read an email address, with a name before it or without: `Pilothouse <hello@example.com>`."""
-    value = text(name).strip() or default
+    value = read_text(name).strip() or default
     _, bare = parseaddr(value)
     is_whole = value == bare or (value.endswith(f"<{bare}>") and value.isprintable())
     if not is_whole or not re.fullmatch(r"[^@\s<>,]+@[^@\s<>,]+", bare):
@@ -224,21 +226,23 @@ def email(name: str, default: str) -> str:
     return value
 
 
-def integers(name: str, default: list[int], *, least: int = 0, most: int | None = None) -> list[int]:
+def read_integers(name: str, default: list[int], *, least: int = 0, most: int | None = None) -> list[int]:
     kind = "whole numbers, parted by commas,"
-    given = words(name, [str(number) for number in default])
+    given = read_list(name, [str(number) for number in default])
     try:
         numbers = [int(word) for word in given]
     except ValueError:
-        raise _refused(name, kind, ", ".join(given), least, most) from None
+        raise _build_range_error(name, kind, ", ".join(given), least, most) from None
     if any(number < least or (most is not None and number > most) for number in numbers):
-        raise _refused(name, kind, ", ".join(given), least, most)
+        raise _build_range_error(name, kind, ", ".join(given), least, most)
     return numbers
 
 
-def database(name: str, default: str, *, options: Mapping[str, object] | None = None) -> dict[str, object]:
+def read_database_url(
+    name: str, default: str, *, options: Mapping[str, object] | None = None
+) -> dict[str, object]:
     """Read a Postgres URL into Django's form; what its query says wins over `options`."""
-    url = text(name) or default
+    url = read_text(name) or default
     if not url.startswith(("postgres://", "postgresql://")):
         raise ImproperlyConfigured(f"{name} must begin with postgres://, as in {_URL_EXAMPLE}")
     try:
@@ -248,11 +252,14 @@ def database(name: str, default: str, *, options: Mapping[str, object] | None = 
     given = config.get("OPTIONS", {})
     if not config["NAME"] and "service" not in given:
         raise ImproperlyConfigured(f"{name} names no database: it must look like {_URL_EXAMPLE}")
-    config["OPTIONS"] = {**(options or {}), **{key: _database_option(name, key, given[key]) for key in given}}
+    config["OPTIONS"] = {
+        **(options or {}),
+        **{key: _check_database_option(name, key, given[key]) for key in given},
+    }
     return config
 
 
-def _database_option(variable: str, key: str, value: object) -> object:
+def _check_database_option(variable: str, key: str, value: object) -> object:
     """Refuse what libpq would refuse only at the first connection, or not at all."""
     if key in _DRIVER_FLAGS:
         if str(value).lower() not in {"true", "false"}:
@@ -266,16 +273,16 @@ def _database_option(variable: str, key: str, value: object) -> object:
         raise ImproperlyConfigured(
             f"{variable}: sslmode must be one of {', '.join(_SSL_MODES)}, not {value!r}"
         )
-    if key not in libpq_names() | _DRIVER_FLAGS | {"prepare_threshold", "assume_role"}:
+    if key not in list_libpq_parameters() | _DRIVER_FLAGS | {"prepare_threshold", "assume_role"}:
         raise ImproperlyConfigured(
             f"{variable}: Postgres has no connection option {key!r}; check its spelling"
         )
     return value
 
 
-def address(name: str, schemes: tuple[str, ...]) -> str:
+def read_service_url(name: str, schemes: tuple[str, ...]) -> str:
     """A URL of one of these schemes with a host, or nothing."""
-    value = text(name).strip()
+    value = read_text(name).strip()
     try:
         parts = urlsplit(value)
         good = not value or (parts.scheme in schemes and bool(parts.hostname) and parts.port != 0)
@@ -286,8 +293,8 @@ def address(name: str, schemes: tuple[str, ...]) -> str:
     return value
 
 
-def choice(name: str, default: str, allowed: tuple[str, ...]) -> str:
-    value = text(name, default)
+def read_choice(name: str, default: str, allowed: tuple[str, ...]) -> str:
+    value = read_text(name, default)
     if value not in allowed:
         raise ImproperlyConfigured(
             f"{name} must be one of {', '.join(word or '(empty)' for word in allowed)}, not {value!r}"
@@ -295,9 +302,9 @@ def choice(name: str, default: str, allowed: tuple[str, ...]) -> str:
     return value
 
 
-def web_address(name: str) -> str:
+def read_http_url(name: str) -> str:
     """An http or https URL, or nothing. It may hold a token, so a bad one is not repeated."""
-    value = text(name).strip()
+    value = read_text(name).strip()
     try:
         parts = urlsplit(value)
         port = parts.port

@@ -1,4 +1,4 @@
-"""Every request gets an id and one log line; every error that a program meets has the wire's form (D19, E3)."""
+"""What every request counts; every label comes from a closed set (D16)."""
 
 from __future__ import annotations
 
@@ -16,17 +16,46 @@ from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponseBase, HttpResponseRedirect, JsonResponse
 from django.urls import reverse
 from django.utils.decorators import sync_and_async_middleware
+from prometheus_client import Counter, Histogram
 
-from config import metrics
-from config.core.client_address import bound_address
-from config.core.staff_access import explain_problem, second_factor_problem
-from config.logs import UNLOGGED_PATHS
-from copilot import traces
+from config.core import trace_context
+from config.core.client_address import bind_client_address
+from config.core.staff_permissions import explain_second_factor_problem, find_second_factor_problem
+from config.logging_config import UNLOGGED_PATHS
+
+KNOWN_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+DURATION_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+
+http_requests = Counter(
+    "pilothouse_http_requests_total",
+    "Requests by route (as our URLs are written; unknown ones are other), method and class of status.",
+    ["route", "method", "status_class"],
+)
+http_request_seconds = Histogram(
+    "pilothouse_http_request_seconds",
+    "From a request's arrival to the head of its answer.",
+    buckets=DURATION_BUCKETS,
+)
+
+
+def get_route(request: HttpRequest) -> str:
+    """The pattern, never the path: a stranger cannot make series."""
+    match = request.resolver_match
+    return match.route or "/" if match else "other"
+
+
+def count_request(request: HttpRequest, status: int, seconds: float) -> None:
+    method = request.method if request.method in KNOWN_METHODS else "other"
+    http_requests.labels(get_route(request), method, f"{status // 100}xx").inc()
+    http_request_seconds.observe(seconds)
+
+
+# MERGED middleware: Every request gets an id and one log line; every error that a program meets has the wire's form (D19, E3).
 
 log = structlog.get_logger("http")
-PROGRAMS = ("/api/", "/v1/")  # where a page would help nobody
+API_PREFIXES = ("/api/", "/v1/")  # where a page would help nobody
 
-_ERRORS = {
+_ERRORS_BY_STATUS = {
     400: ("invalid_request", "The request is malformed."),
     403: ("forbidden", "This is not allowed."),
     404: ("not_found", "Not found."),
@@ -34,7 +63,7 @@ _ERRORS = {
     413: ("too_large", "The request body is too large."),
     503: ("unavailable", "The service is unavailable for a moment. Please try again."),
 }
-_INTERNAL = ("internal_error", "Something went wrong here. Please try again.")
+_INTERNAL_ERROR = ("internal_error", "Something went wrong here. Please try again.")
 
 Handler = Callable[[HttpRequest], HttpResponseBase]
 AsyncHandler = Callable[[HttpRequest], Awaitable[HttpResponseBase]]
@@ -45,29 +74,29 @@ def request_id(get_response: Handler | AsyncHandler) -> Handler | AsyncHandler:
     if iscoroutinefunction(get_response):
 
         async def handle_async(request: HttpRequest) -> HttpResponseBase:
-            began, name = time.perf_counter(), _name(request)
-            with _bound(request, name), _span(request) as span:
+            began, name = time.perf_counter(), _get_request_id(request)
+            with _bind_request_context(request, name), _start_span(request) as span:
                 response = await get_response(request)
-                span.note(route=metrics.route_of(request), status=response.status_code)
-                return _finished(request, response, began=began)
+                span.note(route=get_route(request), status=response.status_code)
+                return _log_response(request, response, began=began)
 
         return handle_async
 
     def handle(request: HttpRequest) -> HttpResponseBase:
-        began, name = time.perf_counter(), _name(request)
-        with _bound(request, name), _span(request) as span:
+        began, name = time.perf_counter(), _get_request_id(request)
+        with _bind_request_context(request, name), _start_span(request) as span:
             response = get_response(request)
             assert isinstance(response, HttpResponseBase)
-            span.note(route=metrics.route_of(request), status=response.status_code)
-            return _finished(request, response, began=began)
+            span.note(route=get_route(request), status=response.status_code)
+            return _log_response(request, response, began=began)
 
     return handle
 
 
 @contextmanager
-def _bound(request: HttpRequest, name: str) -> Iterator[None]:
+def _bind_request_context(request: HttpRequest, name: str) -> Iterator[None]:
     address = str(request.META.get("REMOTE_ADDR", ""))
-    with structlog.contextvars.bound_contextvars(request_id=name), bound_address(address):
+    with structlog.contextvars.bound_contextvars(request_id=name), bind_client_address(address):
         yield
 
 
@@ -77,14 +106,14 @@ def api_errors(get_response: Handler | AsyncHandler) -> Handler | AsyncHandler:
     if iscoroutinefunction(get_response):
 
         async def handle_async(request: HttpRequest) -> HttpResponseBase:
-            return _in_wire_form(request, await get_response(request))
+            return _convert_to_api_error(request, await get_response(request))
 
         return handle_async
 
     def handle(request: HttpRequest) -> HttpResponseBase:
         response = get_response(request)
         assert isinstance(response, HttpResponseBase)
-        return _in_wire_form(request, response)
+        return _convert_to_api_error(request, response)
 
     return handle
 
@@ -98,13 +127,15 @@ def staff_second_factor(get_response: Handler | AsyncHandler) -> Handler | Async
     if iscoroutinefunction(get_response):
 
         async def handle_async(request: HttpRequest) -> HttpResponseBase:
-            refused = await sync_to_async(_factor_demanded)(request) if _is_staff_page(request) else None
+            refused = await sync_to_async(_demand_second_factor)(request) if _is_staff_page(request) else None
             return refused or await get_response(request)
 
         return handle_async
 
     def handle(request: HttpRequest) -> HttpResponseBase:
-        response = (_factor_demanded(request) if _is_staff_page(request) else None) or get_response(request)
+        response = (_demand_second_factor(request) if _is_staff_page(request) else None) or get_response(
+            request
+        )
         assert isinstance(response, HttpResponseBase)
         return response
 
@@ -115,52 +146,54 @@ def _is_staff_page(request: HttpRequest) -> bool:
     return request.path.startswith(STAFF_PAGES) and not request.path.startswith(STAFF_PAGES_FOR_ALL)
 
 
-def _factor_demanded(request: HttpRequest) -> HttpResponseBase | None:
+def _demand_second_factor(request: HttpRequest) -> HttpResponseBase | None:
     if settings.STAFF_MFA != "required":
         return None
     try:
-        problem = second_factor_problem(request.user, request) if request.user.is_staff else ""
+        problem = find_second_factor_problem(request.user, request) if request.user.is_staff else ""
     except (OperationalError, InterfaceError):
         return None  # nobody can be recognised now; the page says so itself
     if not problem:
         return None
     if problem == "no_factor":
-        messages.warning(request, explain_problem(problem))
+        messages.warning(request, explain_second_factor_problem(problem))
         return HttpResponseRedirect(reverse("mfa_index"))
     return redirect_to_login(request.get_full_path(), reverse("mfa_reauthenticate"))
 
 
-def _in_wire_form(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+def _convert_to_api_error(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
     page = response.headers.get("Content-Type", "").startswith("text/html")
-    if response.status_code < 400 or not page or not request.path.startswith(PROGRAMS):
+    if response.status_code < 400 or not page or not request.path.startswith(API_PREFIXES):
         return response
     known = (
         response.status_code
-        if response.status_code in _ERRORS
+        if response.status_code in _ERRORS_BY_STATUS
         else 500
         if response.status_code >= 500
         else 400
     )
-    code, message = _ERRORS.get(known, _INTERNAL)
+    code, message = _ERRORS_BY_STATUS.get(known, _INTERNAL_ERROR)
     answer = JsonResponse({"error": {"code": code, "message": message}}, status=response.status_code)
     if (wait := response.headers.get("Retry-After")) is not None:
         answer.headers["Retry-After"] = wait
     return answer
 
 
-def _name(request: HttpRequest) -> str:
-    """As the outermost door named it (config.arrivals)."""
+def _get_request_id(request: HttpRequest) -> str:
+    """As the outermost door named it (config.http.request_headers)."""
     return request.headers.get("X-Request-ID") or uuid.uuid4().hex
 
 
-def _span(request: HttpRequest) -> AbstractContextManager[traces.Span]:
+def _start_span(request: HttpRequest) -> AbstractContextManager[trace_context.Span]:
     """Probes make no traces; a proxy of ours may have begun one."""
     if request.path in UNLOGGED_PATHS:
-        return traces.nothing()
-    return traces.span("request", parent=request.headers.get("traceparent", ""), method=request.method or "")
+        return trace_context.skip_span()
+    return trace_context.start_span(
+        "request", parent=request.headers.get("traceparent", ""), method=request.method or ""
+    )
 
 
-def _ids(request: HttpRequest) -> dict[str, str]:
+def _get_log_ids(request: HttpRequest) -> dict[str, str]:
     """Whom and what it was about, as far as that is known without asking anybody."""
     kwargs = request.resolver_match.kwargs if request.resolver_match else {}
     ids = {name: str(kwargs[name]) for name in ("session_id", "turn_id") if name in kwargs}
@@ -168,16 +201,16 @@ def _ids(request: HttpRequest) -> dict[str, str]:
     return ids | ({"user_ref": str(user.pk)[-8:]} if user is not None and user.pk else {})
 
 
-def _finished(request: HttpRequest, response: HttpResponseBase, *, began: float) -> HttpResponseBase:
+def _log_response(request: HttpRequest, response: HttpResponseBase, *, began: float) -> HttpResponseBase:
     if request.path not in UNLOGGED_PATHS and not request.path.startswith(settings.STATIC_URL):
         seconds = time.perf_counter() - began
-        metrics.count_request(request, response.status_code, seconds)
+        count_request(request, response.status_code, seconds)
         log.info(
             "request",
             method=request.method,
-            route=metrics.route_of(request),
+            route=get_route(request),
             status=response.status_code,
             duration_ms=round(seconds * 1000, 1),
-            **_ids(request),
+            **_get_log_ids(request),
         )
     return response

@@ -21,45 +21,51 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
-from copilot import traces
+from config.core import trace_context
 
 log = logging.getLogger(__name__)
 
-WARN_SECONDS = 60.0
-DATABASE_SHARE = 0.1  # of the statements inside traces: enough to see where time goes
+WARNING_INTERVAL_SECONDS = 60.0
+DATABASE_SPAN_SAMPLE_RATE = 0.1  # of the statements inside traces: enough to see where time goes
 _seed: ContextVar[str] = ContextVar("span_seed", default="")
 
 
-def provider(part: str, exporter: SpanExporter | None = None) -> TracerProvider:
+def build_tracer_provider(part: str, exporter: SpanExporter | None = None) -> TracerProvider:
     resource = Resource.create(
         {"service.name": "pilothouse", "service.version": settings.VERSION, "pilothouse.part": part}
     )
-    made = TracerProvider(resource=resource, id_generator=_SeededIds())
-    made.add_span_processor(BatchSpanProcessor(_Patient(exporter or OTLPSpanExporter())))
+    made = TracerProvider(resource=resource, id_generator=_SeededIdGenerator())
+    made.add_span_processor(BatchSpanProcessor(_QuietExporter(exporter or OTLPSpanExporter())))
     return made
 
 
-class OpenTelemetry:
+class OpenTelemetryTracer:
     def __init__(self, spans: TracerProvider) -> None:
         self.provider = spans
         self._tracer = spans.get_tracer("pilothouse")
-        connection_created.connect(self._watch, dispatch_uid="traces")
+        connection_created.connect(self._trace_connection, dispatch_uid="traces")
 
     @contextmanager
     def span(
-        self, name: str, *, parent: str, seed: str, follows: str, attributes: Mapping[str, traces.Value]
-    ) -> Iterator[traces.Span]:
-        above = _told(parent)
-        links = [link] if (link := _link(above, follows)) else None
+        self,
+        name: str,
+        *,
+        parent: str,
+        seed: str,
+        follows: str,
+        attributes: Mapping[str, trace_context.AttributeValue],
+    ) -> Iterator[trace_context.Span]:
+        above = _extract_parent_context(parent)
+        links = [link] if (link := _build_link(above, follows)) else None
         token = _seed.set(seed)
         try:
             begun = self._tracer.start_span(name, above, attributes=dict(attributes), links=links)
         finally:
             _seed.reset(token)
         with trace.use_span(begun, end_on_exit=True, record_exception=False, set_status_on_exception=True):
-            yield _Noted(begun)
+            yield _OpenTelemetrySpan(begun)
 
-    def past(self, name: str, seconds: float, attributes: Mapping[str, traces.Value]) -> None:
+    def past(self, name: str, seconds: float, attributes: Mapping[str, trace_context.AttributeValue]) -> None:
         now = time.time_ns()
         begun = self._tracer.start_span(
             name, attributes=dict(attributes), start_time=now - int(seconds * 1e9)
@@ -71,44 +77,44 @@ class OpenTelemetry:
         propagate.inject(told)
         return told.get("traceparent", "")
 
-    def _watch(self, connection: BaseDatabaseWrapper, **_: object) -> None:
-        connection.execute_wrappers.append(self._statement)
+    def _trace_connection(self, connection: BaseDatabaseWrapper, **_: object) -> None:
+        connection.execute_wrappers.append(self._trace_statement)
 
-    def _statement(
+    def _trace_statement(
         self, execute: Callable[..., object], sql: str, params: object, many: bool, context: object
     ) -> object:
         """Some of the statements inside a trace, by their first word; never what they say."""
-        if not trace.get_current_span().is_recording() or random.random() > DATABASE_SHARE:  # noqa: S311 - a sample
+        if not trace.get_current_span().is_recording() or random.random() > DATABASE_SPAN_SAMPLE_RATE:  # noqa: S311 - a sample
             return execute(sql, params, many, context)
         with self._tracer.start_as_current_span(f"database {sql.split(maxsplit=1)[0].lower()}"):
             return execute(sql, params, many, context)
 
 
-class _Noted:
+class _OpenTelemetrySpan:
     def __init__(self, span: trace.Span) -> None:
         self._span = span
 
-    def note(self, **attributes: traces.Value) -> None:
+    def note(self, **attributes: trace_context.AttributeValue) -> None:
         self._span.set_attributes(dict(attributes))
 
 
-class _SeededIds(RandomIdGenerator):
+class _SeededIdGenerator(RandomIdGenerator):
     """A span with a seed has the id that follows from it."""
 
     def generate_span_id(self) -> int:
-        return _span_id(seed) if (seed := _seed.get()) else super().generate_span_id()
+        return _derive_span_id(seed) if (seed := _seed.get()) else super().generate_span_id()
 
 
-def _span_id(seed: str) -> int:
+def _derive_span_id(seed: str) -> int:
     return int.from_bytes(hashlib.blake2b(seed.encode(), digest_size=8).digest(), "big") or 1
 
 
-def _told(parent: str) -> Context | None:
+def _extract_parent_context(parent: str) -> Context | None:
     """None leaves the caller's span the parent."""
     return propagate.extract({"traceparent": parent}) if parent else None
 
 
-def _link(above: Context | None, follows: str) -> trace.Link | None:
+def _build_link(above: Context | None, follows: str) -> trace.Link | None:
     """To the span whose work is gone on with; it stood in the same trace."""
     if not follows:
         return None
@@ -116,14 +122,14 @@ def _link(above: Context | None, follows: str) -> trace.Link | None:
     return trace.Link(
         trace.SpanContext(
             trace_id=known.trace_id,
-            span_id=_span_id(follows),
+            span_id=_derive_span_id(follows),
             is_remote=True,
             trace_flags=known.trace_flags,
         )
     )
 
 
-class _Patient(SpanExporter):
+class _QuietExporter(SpanExporter):
     """The exporter's failures are one line a minute; spans that cannot be sent are dropped."""
 
     def __init__(self, exporter: SpanExporter) -> None:
@@ -132,7 +138,10 @@ class _Patient(SpanExporter):
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         result = self._exporter.export(spans)
-        if result is not SpanExportResult.SUCCESS and time.monotonic() - self._warned_at > WARN_SECONDS:
+        if (
+            result is not SpanExportResult.SUCCESS
+            and time.monotonic() - self._warned_at > WARNING_INTERVAL_SECONDS
+        ):
             self._warned_at = time.monotonic()
             log.warning("traces are dropped: the collector does not take them")
         return result

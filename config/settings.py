@@ -7,16 +7,18 @@ from pathlib import Path
 
 from django.core.exceptions import ImproperlyConfigured
 
-from config import buckets, env, logs, signing, timetable
+from config import beat_schedule, env, logging_config, social_auth, storage
 
-env.explain_refusals()
+env.install_settings_error_hook()
 BASE_DIR = Path(__file__).resolve().parent.parent
 
 # --- what kind of installation ------------------------------------------------------------------------
-ENVIRONMENT = env.choice("PILOTHOUSE_ENVIRONMENT", "production", ("production", "development", "test"))
+ENVIRONMENT = env.read_choice("PILOTHOUSE_ENVIRONMENT", "production", ("production", "development", "test"))
 DEVELOPMENT = ENVIRONMENT == "development"
-DEBUG = env.flag("DEBUG", False)
-SECRET_KEY = env.text("SECRET_KEY", "" if ENVIRONMENT == "production" else "insecure-development-key-only")
+DEBUG = env.read_flag("DEBUG", False)
+SECRET_KEY = env.read_text(
+    "SECRET_KEY", "" if ENVIRONMENT == "production" else "insecure-development-key-only"
+)
 if not SECRET_KEY:
     raise ImproperlyConfigured("SECRET_KEY must be set in production")
 if ENVIRONMENT == "production" and len(SECRET_KEY) < 50:
@@ -26,14 +28,14 @@ if ENVIRONMENT == "production" and len(SECRET_KEY) < 50:
     )
 if ENVIRONMENT == "production" and DEBUG:
     raise ImproperlyConfigured("DEBUG shows settings and code to visitors: set DEBUG=false in production")
-DEMO_LOGIN = env.flag("DEMO_LOGIN", DEVELOPMENT)  # a superuser whose password everybody knows
+DEMO_LOGIN = env.read_flag("DEMO_LOGIN", DEVELOPMENT)  # a superuser whose password everybody knows
 if DEMO_LOGIN and not DEVELOPMENT:
     raise ImproperlyConfigured("DEMO_LOGIN is for development only: leave it out")
 # Former keys, while they are being rotated out: read what they sealed, signed and hashed; `manage.py rotate_secrets`.
-SECRET_KEY_FALLBACKS = env.words("SECRET_KEY_FALLBACKS", [])
-SITE_URL = env.url("SITE_URL", "http://127.0.0.1:8000")
-ALLOWED_HOSTS = env.words("ALLOWED_HOSTS", ["127.0.0.1", "localhost", "[::1]", "testserver"])
-CSRF_TRUSTED_ORIGINS = env.words("CSRF_TRUSTED_ORIGINS", [SITE_URL])
+SECRET_KEY_FALLBACKS = env.read_list("SECRET_KEY_FALLBACKS", [])
+SITE_URL = env.read_site_url("SITE_URL", "http://127.0.0.1:8000")
+ALLOWED_HOSTS = env.read_list("ALLOWED_HOSTS", ["127.0.0.1", "localhost", "[::1]", "testserver"])
+CSRF_TRUSTED_ORIGINS = env.read_list("CSRF_TRUSTED_ORIGINS", [SITE_URL])
 VERSION = "0.1.0"
 
 # --- parts -------------------------------------------------------------------------------------------
@@ -104,26 +106,26 @@ TEMPLATES = [
 ]
 
 # --- signs of life, and what is done without them (D21) ----------------------------------------------
-WORKER_BEAT_SECONDS = env.seconds("WORKER_BEAT_SECONDS", 2, least=0.5)
-WORKER_BEAT_LIFE_SECONDS = env.seconds("WORKER_BEAT_LIFE_SECONDS", 6, least=1)
-DIAG_SWEEP_SECONDS = env.seconds("DIAG_SWEEP_SECONDS", 2, least=0.5)
-TURN_MAX_ATTEMPTS = env.integer("TURN_MAX_ATTEMPTS", 3, least=1, most=100)
-DIAG_STUCK_QUEUED_SECONDS = env.seconds("DIAG_STUCK_QUEUED_SECONDS", 3600, least=1)
-DIAG_ORPHAN_AGE_SECONDS = env.seconds("DIAG_ORPHAN_AGE_SECONDS", 86_400, least=60)
-DIAG_LONG_RUNNING_SECONDS = env.seconds("DIAG_LONG_RUNNING_SECONDS", 86_400, least=60)
-DIAG_BULK_MAX = env.integer("DIAG_BULK_MAX", 100, least=1, most=1000)
-DIAG_ALL_MAX = env.integer("DIAG_ALL_MAX", 500, least=1, most=5000)
-DIAG_STOP_WAIT_SECONDS = env.seconds("DIAG_STOP_WAIT_SECONDS", 15, least=1)
-DIAG_REFRESH_SECONDS = env.seconds("DIAG_REFRESH_SECONDS", 30, least=5)
-DIAG_SAMPLE_DAYS = env.integer("DIAG_SAMPLE_DAYS", 7, least=1)
-DIAG_AUDIT_DAYS = env.integer("DIAG_AUDIT_DAYS", 400, least=1)
+WORKER_BEAT_SECONDS = env.read_seconds("WORKER_BEAT_SECONDS", 2, least=0.5)
+WORKER_BEAT_LIFE_SECONDS = env.read_seconds("WORKER_BEAT_LIFE_SECONDS", 6, least=1)
+DIAG_SWEEP_SECONDS = env.read_seconds("DIAG_SWEEP_SECONDS", 2, least=0.5)
+TURN_MAX_ATTEMPTS = env.read_integer("TURN_MAX_ATTEMPTS", 3, least=1, most=100)
+DIAG_STUCK_QUEUED_SECONDS = env.read_seconds("DIAG_STUCK_QUEUED_SECONDS", 3600, least=1)
+DIAG_ORPHAN_AGE_SECONDS = env.read_seconds("DIAG_ORPHAN_AGE_SECONDS", 86_400, least=60)
+DIAG_LONG_RUNNING_SECONDS = env.read_seconds("DIAG_LONG_RUNNING_SECONDS", 86_400, least=60)
+DIAG_BULK_MAX = env.read_integer("DIAG_BULK_MAX", 100, least=1, most=1000)
+DIAG_ALL_MAX = env.read_integer("DIAG_ALL_MAX", 500, least=1, most=5000)
+DIAG_STOP_WAIT_SECONDS = env.read_seconds("DIAG_STOP_WAIT_SECONDS", 15, least=1)
+DIAG_REFRESH_SECONDS = env.read_seconds("DIAG_REFRESH_SECONDS", 30, least=5)
+DIAG_SAMPLE_DAYS = env.read_integer("DIAG_SAMPLE_DAYS", 7, least=1)
+DIAG_AUDIT_DAYS = env.read_integer("DIAG_AUDIT_DAYS", 400, least=1)
 
 # --- servers -----------------------------------------------------------------------------------------
 DATABASES = {
     "default": {
         "CONN_MAX_AGE": None,  # threads keep theirs; a broken one is noticed and replaced
         "CONN_HEALTH_CHECKS": True,
-        **env.database(
+        **env.read_database_url(
             "DATABASE_URL",
             "postgres://127.0.0.1:5432/pilothouse",
             # Defaults: what the URL says wins. Statements are planned once per connection: half the server's time on a
@@ -142,28 +144,28 @@ DATABASES = {
     }
 }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-REDIS_URL = env.redis_url("REDIS_URL", "redis://127.0.0.1:6379/0")
-REDIS_KEY_PREFIX = env.label("REDIS_KEY_PREFIX", "ph")
+REDIS_URL = env.read_redis_url("REDIS_URL", "redis://127.0.0.1:6379/0")
+REDIS_KEY_PREFIX = env.read_label("REDIS_KEY_PREFIX", "ph")
 CACHES = {
     "default": {  # what allauth counts attempts in, for all processes together
-        "BACKEND": "copilot.live.cache.RateLimitCache",
+        "BACKEND": "config.core.cache.RateLimitCache",
         "LOCATION": REDIS_URL,
         "KEY_PREFIX": f"{REDIS_KEY_PREFIX}:limits",
         "OPTIONS": {
             "socket_timeout": 2,
             "socket_connect_timeout": 1,
-            "serializer": "copilot.live.cache.JsonSerializer",
+            "serializer": "config.core.cache.JsonSerializer",
         },
     },
     "shared": {  # short-lived counts that all processes see; nothing that must not be lost
-        "BACKEND": "copilot.live.cache.SharedCache",
+        "BACKEND": "config.core.cache.SharedCache",
         "LOCATION": REDIS_URL,
         "KEY_PREFIX": f"{REDIS_KEY_PREFIX}:cache",
         "OPTIONS": {"socket_timeout": 2, "socket_connect_timeout": 1},
     },
 }
 
-CELERY_BROKER_URL = env.text("CELERY_BROKER_URL") or REDIS_URL
+CELERY_BROKER_URL = env.read_text("CELERY_BROKER_URL") or REDIS_URL
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_DEFAULT_QUEUE = "default"
 # What waits for Stripe or a mail server, or takes long, is elsewhere: maintenance is one thing at a time, recovery too.
@@ -199,23 +201,23 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "socket_connect_timeout": 2,
     "max_retries": 0,  # of who sends: what could not be sent is swept up, and somebody waits; workers go on trying
 }
-CELERY_BEAT_SCHEDULER = "config.clock:Scheduler"
+CELERY_BEAT_SCHEDULER = "config.beat_scheduler:Scheduler"
 CELERY_BEAT_MAX_LOOP_INTERVAL = 1
 CELERY_BEAT_SYNC_EVERY = 30  # tasks sent: it writes down at least every minute that it lives (D12)
-CELERY_BEAT_SCHEDULE = timetable.jobs()
+CELERY_BEAT_SCHEDULE = beat_schedule.build_beat_schedule()
 CELERY_TIMEZONE = "UTC"
 
 # --- mail --------------------------------------------------------------------------------------------
-EMAIL_BACKEND = env.text("EMAIL_BACKEND", "django.core.mail.backends.console.EmailBackend")
-EMAIL_HOST = env.text("EMAIL_HOST", "localhost")
-EMAIL_PORT = env.integer("EMAIL_PORT", 25, least=1, most=65535)
-EMAIL_HOST_USER = env.text("EMAIL_HOST_USER")
-EMAIL_HOST_PASSWORD = env.text("EMAIL_HOST_PASSWORD")
-EMAIL_USE_TLS = env.flag("EMAIL_USE_TLS", False)
-EMAIL_TIMEOUT = env.seconds("EMAIL_TIMEOUT", 10, least=1)
-DEFAULT_FROM_EMAIL = env.email("DEFAULT_FROM_EMAIL", "pilothouse@localhost")
+EMAIL_BACKEND = env.read_text("EMAIL_BACKEND", "django.core.mail.backends.console.EmailBackend")
+EMAIL_HOST = env.read_text("EMAIL_HOST", "localhost")
+EMAIL_PORT = env.read_integer("EMAIL_PORT", 25, least=1, most=65535)
+EMAIL_HOST_USER = env.read_text("EMAIL_HOST_USER")
+EMAIL_HOST_PASSWORD = env.read_text("EMAIL_HOST_PASSWORD")
+EMAIL_USE_TLS = env.read_flag("EMAIL_USE_TLS", False)
+EMAIL_TIMEOUT = env.read_seconds("EMAIL_TIMEOUT", 10, least=1)
+DEFAULT_FROM_EMAIL = env.read_email("DEFAULT_FROM_EMAIL", "pilothouse@localhost")
 SERVER_EMAIL = DEFAULT_FROM_EMAIL
-ALERT_EMAILS = env.words(
+ALERT_EMAILS = env.read_list(
     "ALERT_EMAILS", []
 )  # who is told what needs a person; empty: staff who have an address
 MAIL_WORKS = not EMAIL_BACKEND.startswith(
@@ -223,20 +225,20 @@ MAIL_WORKS = not EMAIL_BACKEND.startswith(
 )
 
 # --- people ------------------------------------------------------------------------------------------
-SIGNUP = env.choice(
+SIGNUP = env.read_choice(
     "SIGNUP",
     "closed" if ENVIRONMENT == "production" else "open",
     ("open", "invite", "domains", "approval", "closed"),
 )
 SIGNUP_DOMAINS = [
-    domain.lower().removeprefix("@") for domain in env.words("SIGNUP_DOMAINS", [])
+    domain.lower().removeprefix("@") for domain in env.read_list("SIGNUP_DOMAINS", [])
 ]  # without their subdomains
-SIGNUP_CAPTCHA = env.text("SIGNUP_CAPTCHA")  # dotted name of a form field without arguments
-SIGNUP_CAPTCHA_ORIGINS = env.words("SIGNUP_CAPTCHA_ORIGINS", [])  # what the sign-up page alone may load
+SIGNUP_CAPTCHA = env.read_text("SIGNUP_CAPTCHA")  # dotted name of a form field without arguments
+SIGNUP_CAPTCHA_ORIGINS = env.read_list("SIGNUP_CAPTCHA_ORIGINS", [])  # what the sign-up page alone may load
 AUTHENTICATION_BACKENDS = [
     "axes.backends.AxesStandaloneBackend",
     "django.contrib.auth.backends.ModelBackend",
-    "copilot.returning.ReturningBackend",  # allauth's; who comes back in time keeps the account (S17)
+    "copilot.accounts.adapters.AccountAuthenticationBackend",  # allauth's; who comes back in time keeps the account (S17)
 ]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
@@ -250,7 +252,7 @@ LOGIN_REDIRECT_URL = "chat"
 LOGOUT_REDIRECT_URL = "home"
 ACCOUNT_LOGIN_METHODS = {"email", "username"}
 ACCOUNT_SIGNUP_FIELDS = ["email*", "password1*"]
-ACCOUNT_EMAIL_VERIFICATION = env.choice(
+ACCOUNT_EMAIL_VERIFICATION = env.read_choice(
     "ACCOUNT_EMAIL_VERIFICATION",
     "mandatory" if MAIL_WORKS else "optional",
     ("none", "optional", "mandatory"),
@@ -268,22 +270,22 @@ ACCOUNT_PREVENT_ENUMERATION = True
 ACCOUNT_REAUTHENTICATION_REQUIRED = (
     True  # for e-mail addresses; copilot.accounts.recent_login for our own pages
 )
-ACCOUNT_REAUTHENTICATION_TIMEOUT = env.integer("RECENT_LOGIN_SECONDS", 900, least=60)
-ACCOUNT_ADAPTER = "copilot.returning.ReturningAdapter"  # who comes back in time keeps the account (S17)
+ACCOUNT_REAUTHENTICATION_TIMEOUT = env.read_integer("RECENT_LOGIN_SECONDS", 900, least=60)
+ACCOUNT_ADAPTER = "copilot.accounts.adapters.AccountAdapter"  # who comes back in time keeps the account (S17)
 ACCOUNT_FORMS = {
     "add_email": "copilot.accounts.forms.AddEmailForm",
     "login": "copilot.accounts.forms.LoginForm",
     "reauthenticate": "copilot.accounts.forms.ReauthenticateForm",
-    "reset_password": "copilot.returning.ReturningResetForm",
+    "reset_password": "copilot.accounts.forms.RequestPasswordResetForm",
     "signup": "copilot.accounts.sign_up.SignUpForm",
-    "change_password": "copilot.accounts.passwords.ChangeForm",
-    "set_password": "copilot.accounts.passwords.SetForm",
-    "reset_password_from_key": "copilot.accounts.passwords.ResetForm",
+    "change_password": "copilot.accounts.forms.PasswordChangeForm",
+    "set_password": "copilot.accounts.forms.PasswordSetForm",
+    "reset_password_from_key": "copilot.accounts.forms.PasswordResetForm",
 }
-SOCIALACCOUNT_ADAPTER = "copilot.accounts.sign_up.SocialAdapter"
-_vouchers = signing.vouchers()
+SOCIALACCOUNT_ADAPTER = "copilot.accounts.sign_up.SocialSignUpAdapter"
+_vouchers = social_auth.read_social_providers()
 SOCIALACCOUNT_PROVIDERS = _vouchers.providers
-STAFF_MFA = env.choice(
+STAFF_MFA = env.read_choice(
     "STAFF_MFA", "required" if ENVIRONMENT == "production" else "optional", ("required", "optional")
 )
 MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
@@ -293,20 +295,20 @@ MFA_WEBAUTHN_ALLOW_INSECURE_ORIGIN = not SITE_URL.startswith(
 )  # browsers allow it on localhost alone
 MFA_FORMS = {
     "activate_totp": "copilot.accounts.forms.ActivateTOTPForm",
-    "add_webauthn": "copilot.second_factors.PasskeyForm",
+    "add_webauthn": "copilot.accounts.forms.PasskeyForm",
     "authenticate": "copilot.accounts.forms.CodeForm",
     "reauthenticate": "copilot.accounts.forms.ConfirmCodeForm",
 }
 MFA_TOTP_ISSUER = "Pilothouse"
-MFA_ADAPTER = "copilot.second_factors.SealedAdapter"
+MFA_ADAPTER = "copilot.accounts.adapters.EncryptedMfaAdapter"
 MFA_ALLOW_UNVERIFIED_EMAIL = ACCOUNT_EMAIL_VERIFICATION != "mandatory"  # many sites send no mail at all
 AXES_FAILURE_LIMIT = 10
 AXES_COOLOFF_TIME = 0.25  # hours
 AXES_LOCKOUT_PARAMETERS = [
     ["username", "ip_address"]
 ]  # of an account, however it was typed, from one address
-AXES_USERNAME_CALLABLE = "copilot.accounts.login_limits.account_name"
-AXES_CLIENT_IP_CALLABLE = "copilot.accounts.login_limits.client_network"
+AXES_USERNAME_CALLABLE = "copilot.accounts.login_limits.get_account_name"
+AXES_CLIENT_IP_CALLABLE = "copilot.accounts.login_limits.get_client_network"
 AXES_WHITELIST_CALLABLE = "copilot.accounts.login_limits.is_known_device"
 AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False  # a lock ends, however long somebody goes on
 AXES_SENSITIVE_PARAMETERS = ["username", "ip_address", "login"]  # people type passwords there
@@ -314,11 +316,11 @@ AXES_LOCKOUT_TEMPLATE = "429.html"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SITE_URL.startswith("https://")
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
-TRUST_PROXY = env.flag("TRUST_PROXY", False)
-TRUSTED_PROXIES = env.proxies("FORWARDED_ALLOW_IPS", "127.0.0.1") if TRUST_PROXY else ""
+TRUST_PROXY = env.read_flag("TRUST_PROXY", False)
+TRUSTED_PROXIES = env.read_proxies("FORWARDED_ALLOW_IPS", "127.0.0.1") if TRUST_PROXY else ""
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if TRUST_PROXY else None
 SECURE_CONTENT_TYPE_NOSNIFF = True
-SECURE_HSTS_SECONDS = env.integer("HSTS_SECONDS", 86_400 if SITE_URL.startswith("https://") else 0)
+SECURE_HSTS_SECONDS = env.read_integer("HSTS_SECONDS", 86_400 if SITE_URL.startswith("https://") else 0)
 SILENCED_SYSTEM_CHECKS = [
     "security.W005",  # other names of the domain are not ours to speak for …
     "security.W021",  # … nor to enter into browsers' lists
@@ -334,14 +336,14 @@ TIME_ZONE = "UTC"
 USE_I18N = True
 USE_TZ = True
 STATIC_URL = "/static/"
-STATIC_ROOT = Path(env.text("STATIC_ROOT", str(BASE_DIR / "var" / "static")))
+STATIC_ROOT = Path(env.read_text("STATIC_ROOT", str(BASE_DIR / "var" / "static")))
 STATICFILES_DIRS = [BASE_DIR / "static"]
-MEDIA_ROOT = Path(env.text("WORKSPACE_ROOT", str(BASE_DIR / "var" / "workspace")))
-_workspace = buckets.workspace(MEDIA_ROOT)
+MEDIA_ROOT = Path(env.read_text("WORKSPACE_ROOT", str(BASE_DIR / "var" / "workspace")))
+_workspace = storage.read_workspace_storage(MEDIA_ROOT)
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {
-        "BACKEND": "config.staticfiles.ModuleStorage"
+        "BACKEND": "config.http.static_files.ModuleStorage"
         if ENVIRONMENT == "production"
         else "django.contrib.staticfiles.storage.StaticFilesStorage"
     },
@@ -365,38 +367,40 @@ CONTENT_SECURITY_POLICY = {
 }
 DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024
 UPLOAD_BODY_MAX_BYTES = (
-    env.integer("UPLOAD_BODY_MAX_MB", 1025, least=1) * 2**20
+    env.read_integer("UPLOAD_BODY_MAX_MB", 1025, least=1) * 2**20
 )  # the largest file, and its frame
 FILE_UPLOAD_MAX_MEMORY_SIZE = 256 * 1024  # a longer body waits on the disk, not in memory
-BODY_BYTES_PER_SECOND = env.size("BODY_LEAST_RATE", 4 * 1024)  # a slower one is given up
+BODY_BYTES_PER_SECOND = env.read_byte_size("BODY_LEAST_RATE", 4 * 1024)  # a slower one is given up
 # Of all bodies that a web process holds at once: in all, of one account, and of people nobody knows (a fourth per address).
-BODIES_BYTES = env.size("BODIES_MAX", 4 * 2**30)
-BODIES_PER_ACCOUNT_BYTES = env.size("BODIES_PER_ACCOUNT_MAX", max(UPLOAD_BODY_MAX_BYTES, 2**30))
-BODIES_OF_STRANGERS_BYTES = env.size("BODIES_OF_STRANGERS_MAX", 64 * 2**20, least=2**20)
-BODIES_LEAVE_FREE_BYTES = env.size("BODIES_LEAVE_FREE", 256 * 2**20)
-ARTIFACT_RENDER_MAX = env.size("ARTIFACT_RENDER_MAX", 10 * 2**20)  # what our script shows
-ARTIFACT_SCRIPT_HOSTS = env.words("ARTIFACT_SCRIPT_HOSTS", [])  # https origins that artifacts may load from
+BODIES_BYTES = env.read_byte_size("BODIES_MAX", 4 * 2**30)
+BODIES_PER_ACCOUNT_BYTES = env.read_byte_size("BODIES_PER_ACCOUNT_MAX", max(UPLOAD_BODY_MAX_BYTES, 2**30))
+BODIES_OF_STRANGERS_BYTES = env.read_byte_size("BODIES_OF_STRANGERS_MAX", 64 * 2**20, least=2**20)
+BODIES_LEAVE_FREE_BYTES = env.read_byte_size("BODIES_LEAVE_FREE", 256 * 2**20)
+ARTIFACT_RENDER_MAX = env.read_byte_size("ARTIFACT_RENDER_MAX", 10 * 2**20)  # what our script shows
+ARTIFACT_SCRIPT_HOSTS = env.read_list(
+    "ARTIFACT_SCRIPT_HOSTS", []
+)  # https origins that artifacts may load from
 
 # --- REST --------------------------------------------------------------------------------------------
 REST_FRAMEWORK: dict[str, object] = {
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
-    "DEFAULT_SCHEMA_CLASS": "copilot.api.schema.Schema",
-    "EXCEPTION_HANDLER": "copilot.api.errors.handle",
+    "DEFAULT_SCHEMA_CLASS": "config.core.api.schema.ApiSchema",
+    "EXCEPTION_HANDLER": "copilot.api.errors.handle_exception",
     "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
 }
 # Doors of apps below copilot are entered like its own, which they cannot import. By name, when they are asked for:
 # the framework itself would load them before it is ready.
 REST_DOORS = {
     "authenticators": [
-        "copilot.api.authentication.KeyAuthentication",
-        "copilot.api.authentication.CookieAuthentication",
+        "copilot.api.authentication.ApiKeyAuthentication",
+        "copilot.api.authentication.SessionCookieAuthentication",
     ],
     "permissions": ["copilot.api.authentication.HasScope"],
-    "throttles": ["copilot.api.authentication.PerCaller"],
-    "staff_throttles": ["copilot.api.authentication.PerAdmin"],
-    "billing_throttles": ["copilot.api.authentication.PerPayer"],
-    "negotiators": ["copilot.api.doors.ByAccept"],
+    "throttles": ["copilot.api.authentication.CallerThrottle"],
+    "staff_throttles": ["config.core.api.throttling.StaffThrottle"],
+    "billing_throttles": ["config.core.api.throttling.BillingThrottle"],
+    "negotiators": ["config.core.api.views.AcceptHeaderNegotiation"],
 }
 SPECTACULAR_SETTINGS = {
     "TITLE": "Pilothouse",
@@ -405,232 +409,287 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",
-    "POSTPROCESSING_HOOKS": ["billing.api.described.with_webhook"],  # choices stay where they are used
+    "POSTPROCESSING_HOOKS": ["billing.api.schema.add_webhook_to_schema"],  # choices stay where they are used
 }
 
 # --- watching (D15, D16, D19) -------------------------------------------------------------------------
-LOG_LEVEL = env.choice("LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR"))
-LOGGING = logs.configuration(production=ENVIRONMENT == "production", level=LOG_LEVEL)
+LOG_LEVEL = env.read_choice("LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR"))
+LOGGING = logging_config.build_logging_config(production=ENVIRONMENT == "production", level=LOG_LEVEL)
 # The SDK reads the addresses, headers and sampler itself, by OpenTelemetry's own variables (D18).
 _collectors = (
-    env.web_address("OTEL_EXPORTER_OTLP_ENDPOINT"),
-    env.web_address("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"),
+    env.read_http_url("OTEL_EXPORTER_OTLP_ENDPOINT"),
+    env.read_http_url("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"),
 )
 TRACES = any(_collectors)
-AUDIT_WEBHOOK_URL = env.address("AUDIT_WEBHOOK_URL", ("https", "http"))
-AUDIT_WEBHOOK_TOKEN = env.text("AUDIT_WEBHOOK_TOKEN")
-AUDIT_SYSLOG_ADDRESS = env.address("AUDIT_SYSLOG_ADDRESS", ("udp", "tcp", "tls"))
-METRICS_TOKEN = env.text("METRICS_TOKEN")
-METRICS_ALLOWED_CIDRS = env.words("METRICS_ALLOWED_CIDRS", [])  # who may scrape without the token
-METRICS_PORT = env.integer("METRICS_PORT", 0, most=65535)  # of a worker's own /metrics; 0: none
+AUDIT_WEBHOOK_URL = env.read_service_url("AUDIT_WEBHOOK_URL", ("https", "http"))
+AUDIT_WEBHOOK_TOKEN = env.read_text("AUDIT_WEBHOOK_TOKEN")
+AUDIT_SYSLOG_ADDRESS = env.read_service_url("AUDIT_SYSLOG_ADDRESS", ("udp", "tcp", "tls"))
+METRICS_TOKEN = env.read_text("METRICS_TOKEN")
+METRICS_ALLOWED_CIDRS = env.read_list("METRICS_ALLOWED_CIDRS", [])  # who may scrape without the token
+METRICS_PORT = env.read_integer("METRICS_PORT", 0, most=65535)  # of a worker's own /metrics; 0: none
 # Who is told of critical findings (D12): addresses, and a webhook that takes JSON with the field `text`.
-ADMINS = [(address, address) for address in env.words("ADMINS", ALERT_EMAILS)]
-DIAG_ALERT_WEBHOOK_URL = env.text("DIAG_ALERT_WEBHOOK_URL")
-HEARTBEAT_FILE = env.text(
+ADMINS = [(address, address) for address in env.read_list("ADMINS", ALERT_EMAILS)]
+DIAG_ALERT_WEBHOOK_URL = env.read_text("DIAG_ALERT_WEBHOOK_URL")
+HEARTBEAT_FILE = env.read_text(
     "HEARTBEAT_FILE"
 )  # touched by a Celery process while it works, for container checks
-HEARTBEAT_URL = env.web_address("HEARTBEAT_URL")  # called once a minute while nothing critical is found
+HEARTBEAT_URL = env.read_http_url("HEARTBEAT_URL")  # called once a minute while nothing critical is found
 
 # --- turns (T5, T9, A0.7, D2) ------------------------------------------------------------------------
-TURN_WAKEUPS = env.choice(
+TURN_WAKEUPS = env.read_choice(
     "TURN_WAKEUPS", "list", ("list", "broker")
 )  # list: one Redis list, taken in batches
-TURNS_PER_PROCESS = env.integer("TURNS_PER_PROCESS", 400, least=1)
-TURN_MAX_SECONDS = env.seconds("TURN_MAX_SECONDS", 3600, least=1)
-TURNS_AT_ONCE_PER_ADDRESS = env.integer("TURNS_AT_ONCE_PER_ADDRESS", 100)  # 0: no cap
-TURN_MAX_ROUNDS = env.integer("TURN_MAX_ROUNDS", 50, least=1)
-TURN_BUDGET_MICRODOLLARS = env.integer("TURN_BUDGET_MICRODOLLARS", 1_000_000)  # 0 = none (A10.4)
-TURN_GRACE_SECONDS = env.seconds("TURN_GRACE_SECONDS", 30)
-MAX_TOOL_WAIT_SECONDS = env.seconds("MAX_TOOL_WAIT_SECONDS", 300, least=1, most=300)  # longer work is polled
+TURNS_PER_PROCESS = env.read_integer("TURNS_PER_PROCESS", 400, least=1)
+TURN_MAX_SECONDS = env.read_seconds("TURN_MAX_SECONDS", 3600, least=1)
+TURNS_AT_ONCE_PER_ADDRESS = env.read_integer("TURNS_AT_ONCE_PER_ADDRESS", 100)  # 0: no cap
+TURN_MAX_ROUNDS = env.read_integer("TURN_MAX_ROUNDS", 50, least=1)
+TURN_BUDGET_MICRODOLLARS = env.read_integer("TURN_BUDGET_MICRODOLLARS", 1_000_000)  # 0 = none (A10.4)
+TURN_GRACE_SECONDS = env.read_seconds("TURN_GRACE_SECONDS", 30)
+MAX_TOOL_WAIT_SECONDS = env.read_seconds(
+    "MAX_TOOL_WAIT_SECONDS", 300, least=1, most=300
+)  # longer work is polled
 STREAM_IDLE_SECONDS = 2 * MAX_TOOL_WAIT_SECONDS
-SUB_SESSION_DEPTH = env.integer("SUB_SESSION_DEPTH", 3, least=0, most=3)
-SUB_SESSIONS_AT_ONCE = env.integer("SUB_SESSIONS_AT_ONCE", 5, least=1)
-SUB_SESSION_MAX_WAIT_SECONDS = env.integer(
+SUB_SESSION_DEPTH = env.read_integer("SUB_SESSION_DEPTH", 3, least=0, most=3)
+SUB_SESSIONS_AT_ONCE = env.read_integer("SUB_SESSIONS_AT_ONCE", 5, least=1)
+SUB_SESSION_MAX_WAIT_SECONDS = env.read_integer(
     "SUB_SESSION_MAX_WAIT_SECONDS", int(MAX_TOOL_WAIT_SECONDS), most=300
 )  # of one call; a longer one is cut to it
-SUB_SESSION_WAIT_SECONDS = env.integer("SUB_SESSION_WAIT_SECONDS", 60, most=300)  # where a call names none
-MESSAGE_CHARACTERS = env.integer(
+SUB_SESSION_WAIT_SECONDS = env.read_integer(
+    "SUB_SESSION_WAIT_SECONDS", 60, most=300
+)  # where a call names none
+MESSAGE_CHARACTERS = env.read_integer(
     "MESSAGE_CHARACTERS", 64_000, least=100, most=64_000
 )  # at every door; more would not fit into a frame of the socket (T11)
-FOLLOW_UP_CHARACTERS = env.integer("FOLLOW_UP_CHARACTERS", 2_000, least=100, most=64_000)  # shown of one
-FOLLOW_UPS_CHARACTERS = env.integer("FOLLOW_UPS_CHARACTERS", 6_000, least=100, most=1_000_000)  # … of all
-QUESTION_SECONDS = env.integer("QUESTION_SECONDS", 120, least=10, most=300)  # where ask_user names none
-TOOL_CALLS_PER_REPLY = env.integer("TOOL_CALLS_PER_REPLY", 16, least=1, most=100)
-TOOL_CALLS_AT_ONCE = env.integer("TOOL_CALLS_AT_ONCE", 8, least=1, most=100)
-TOOL_OUTPUT_CHARACTERS = env.integer("TOOL_OUTPUT_CHARACTERS", 70_000, least=10_000, most=1_000_000)
-TOOL_GROUP_CHARACTERS = env.integer("TOOL_GROUP_CHARACTERS", 200_000, least=10_000, most=4_000_000)
-LOOP_WINDOW_ROUNDS = env.integer("LOOP_WINDOW_ROUNDS", 10, least=2, most=1_000)  # looked back over (A10.2)
-LOOP_REPEATS = env.integer("LOOP_REPEATS", 5, least=1, most=999)  # more of the same end the turn
-LOOP_WARN_AT = env.integer("LOOP_WARN_AT", 3, least=2, most=999)
-UNUSABLE_CALLS_IN_A_ROW = env.integer("UNUSABLE_CALLS_IN_A_ROW", 5, least=1, most=100)
-COMPACTIONS_PER_TURN = env.integer("COMPACTIONS_PER_TURN", 3, most=20)
-FORCED_COMPACTIONS_PER_TURN = env.integer("FORCED_COMPACTIONS_PER_TURN", 2, most=20)
-OUTPUT_CONTINUATIONS_PER_TURN = env.integer("OUTPUT_CONTINUATIONS_PER_TURN", 2, most=10)  # A2.4
-HEARTBEAT_SECONDS = env.seconds("HEARTBEAT_SECONDS", 15, least=0.1)
+FOLLOW_UP_CHARACTERS = env.read_integer("FOLLOW_UP_CHARACTERS", 2_000, least=100, most=64_000)  # shown of one
+FOLLOW_UPS_CHARACTERS = env.read_integer(
+    "FOLLOW_UPS_CHARACTERS", 6_000, least=100, most=1_000_000
+)  # … of all
+QUESTION_SECONDS = env.read_integer("QUESTION_SECONDS", 120, least=10, most=300)  # where ask_user names none
+TOOL_CALLS_PER_REPLY = env.read_integer("TOOL_CALLS_PER_REPLY", 16, least=1, most=100)
+TOOL_CALLS_AT_ONCE = env.read_integer("TOOL_CALLS_AT_ONCE", 8, least=1, most=100)
+TOOL_OUTPUT_CHARACTERS = env.read_integer("TOOL_OUTPUT_CHARACTERS", 70_000, least=10_000, most=1_000_000)
+TOOL_GROUP_CHARACTERS = env.read_integer("TOOL_GROUP_CHARACTERS", 200_000, least=10_000, most=4_000_000)
+LOOP_WINDOW_ROUNDS = env.read_integer(
+    "LOOP_WINDOW_ROUNDS", 10, least=2, most=1_000
+)  # looked back over (A10.2)
+LOOP_REPEATS = env.read_integer("LOOP_REPEATS", 5, least=1, most=999)  # more of the same end the turn
+LOOP_WARN_AT = env.read_integer("LOOP_WARN_AT", 3, least=2, most=999)
+UNUSABLE_CALLS_IN_A_ROW = env.read_integer("UNUSABLE_CALLS_IN_A_ROW", 5, least=1, most=100)
+COMPACTIONS_PER_TURN = env.read_integer("COMPACTIONS_PER_TURN", 3, most=20)
+FORCED_COMPACTIONS_PER_TURN = env.read_integer("FORCED_COMPACTIONS_PER_TURN", 2, most=20)
+OUTPUT_CONTINUATIONS_PER_TURN = env.read_integer("OUTPUT_CONTINUATIONS_PER_TURN", 2, most=10)  # A2.4
+HEARTBEAT_SECONDS = env.read_seconds("HEARTBEAT_SECONDS", 15, least=0.1)
 # How often running turns tell what they take (A19.7); 0 = never. Tests switch it on where they look for it.
-METER_SECONDS = env.seconds("METER_SECONDS", 0 if ENVIRONMENT == "test" else 0.5)
-THINKING_TOKENS = env.integer("THINKING_TOKENS", 8192, most=128_000)  # 0 = off
-QUEUED_TOO_LONG_SECONDS = env.seconds("QUEUED_TOO_LONG_SECONDS", 30, least=1)
-EVENT_LOG_LENGTH = env.integer("EVENT_LOG_LENGTH", 20_000, least=100)
-EVENT_LOG_SECONDS = env.integer("EVENT_LOG_SECONDS", 24 * 3600, least=60)
-DATABASE_THREADS = env.integer("DATABASE_THREADS", 8, least=1)
-WEB_THREADS = env.integer("WEB_THREADS", 32, least=1)  # synchronous views at once, each with a connection
-WEB_DOOR_THREADS = env.integer("WEB_DOOR_THREADS", 32, least=1)  # the same for /hooks/; they share one
+METER_SECONDS = env.read_seconds("METER_SECONDS", 0 if ENVIRONMENT == "test" else 0.5)
+THINKING_TOKENS = env.read_integer("THINKING_TOKENS", 8192, most=128_000)  # 0 = off
+QUEUED_TOO_LONG_SECONDS = env.read_seconds("QUEUED_TOO_LONG_SECONDS", 30, least=1)
+EVENT_LOG_LENGTH = env.read_integer("EVENT_LOG_LENGTH", 20_000, least=100)
+EVENT_LOG_SECONDS = env.read_integer("EVENT_LOG_SECONDS", 24 * 3600, least=60)
+DATABASE_THREADS = env.read_integer("DATABASE_THREADS", 8, least=1)
+WEB_THREADS = env.read_integer(
+    "WEB_THREADS", 32, least=1
+)  # synchronous views at once, each with a connection
+WEB_DOOR_THREADS = env.read_integer("WEB_DOOR_THREADS", 32, least=1)  # the same for /hooks/; they share one
 # Open connections over all web processes (IPv6: of a /64), and what one of them may leave unread.
-SOCKETS_PER_ACCOUNT = env.integer("SOCKETS_PER_ACCOUNT", 50, least=1)
-STREAMS_PER_ACCOUNT = env.integer("STREAMS_PER_ACCOUNT", 100, least=1)
-CONNECTIONS_PER_ADDRESS = env.integer("CONNECTIONS_PER_ADDRESS", 1_000, least=1)
-SOCKET_QUEUE_BYTES = env.size("SOCKET_QUEUE_MAX", 2**20, least=64 * 2**10)
-SOCKET_QUEUES_BYTES = env.size(
+SOCKETS_PER_ACCOUNT = env.read_integer("SOCKETS_PER_ACCOUNT", 50, least=1)
+STREAMS_PER_ACCOUNT = env.read_integer("STREAMS_PER_ACCOUNT", 100, least=1)
+CONNECTIONS_PER_ADDRESS = env.read_integer("CONNECTIONS_PER_ADDRESS", 1_000, least=1)
+SOCKET_QUEUE_BYTES = env.read_byte_size("SOCKET_QUEUE_MAX", 2**20, least=64 * 2**10)
+SOCKET_QUEUES_BYTES = env.read_byte_size(
     "SOCKET_QUEUES_MAX", 256 * 2**20, least=2**20
 )  # of all sockets of a web process
 # Called with a turn's id after commit, when it has started, asked (or paused) or ended; a hook may name which of these
 # it waits for. Not for turns of our own doors.
-TURN_HOOKS = env.words(
+TURN_HOOKS = env.read_list(
     "TURN_HOOKS",
-    ["linking.tasks.turn_moved", "linking.caps.settle:ended", "linking.deliveries.note:asked|ended"],
+    [
+        "linking.tasks.turn_moved",
+        "linking.caps.reservations.settle_turn:ended",
+        "linking.webhook_deliveries.outbox.record_deliveries:asked|ended",
+    ],
 )
 
 # --- models (A4) -------------------------------------------------------------------------------------
-OPENAI_API_KEY = env.text("OPENAI_API_KEY")
-OPENAI_BASE_URL = env.text("OPENAI_BASE_URL")
-OPENAI_MODEL = env.text("OPENAI_MODEL")
-OPENAI_API = env.choice("OPENAI_API", "chat", ("chat", "responses"))  # responses: OpenAI's own models (A5.4)
-ANTHROPIC_API_KEY = env.text("ANTHROPIC_API_KEY")
-ANTHROPIC_BASE_URL = env.text("ANTHROPIC_BASE_URL")
-ANTHROPIC_MODEL = env.text("ANTHROPIC_MODEL")
-MODEL_CONNECT_SECONDS = env.seconds("MODEL_CONNECT_SECONDS", 10, least=0.1, most=300)
-MODEL_FIRST_TOKEN_SECONDS = env.seconds(
+OPENAI_API_KEY = env.read_text("OPENAI_API_KEY")
+OPENAI_BASE_URL = env.read_text("OPENAI_BASE_URL")
+OPENAI_MODEL = env.read_text("OPENAI_MODEL")
+OPENAI_API = env.read_choice(
+    "OPENAI_API", "chat", ("chat", "responses")
+)  # responses: OpenAI's own models (A5.4)
+ANTHROPIC_API_KEY = env.read_text("ANTHROPIC_API_KEY")
+ANTHROPIC_BASE_URL = env.read_text("ANTHROPIC_BASE_URL")
+ANTHROPIC_MODEL = env.read_text("ANTHROPIC_MODEL")
+MODEL_CONNECT_SECONDS = env.read_seconds("MODEL_CONNECT_SECONDS", 10, least=0.1, most=300)
+MODEL_FIRST_TOKEN_SECONDS = env.read_seconds(
     "MODEL_FIRST_TOKEN_SECONDS", 120, least=1, most=600
 )  # a catalogue entry may name its own
-RETRY_TRANSIENT_SECONDS = env.integers(
+RETRY_TRANSIENT_SECONDS = env.read_integers(
     "RETRY_TRANSIENT_SECONDS", [2, 8, 20], most=120
 )  # one wait a retry (A7.1)
-RETRY_RATE_SECONDS = env.integers("RETRY_RATE_SECONDS", [15, 45], most=120)
-RETRY_BROKEN_SECONDS = env.integers("RETRY_BROKEN_SECONDS", [2], most=120)  # nothing came, or no whole answer
+RETRY_RATE_SECONDS = env.read_integers("RETRY_RATE_SECONDS", [15, 45], most=120)
+RETRY_BROKEN_SECONDS = env.read_integers(
+    "RETRY_BROKEN_SECONDS", [2], most=120
+)  # nothing came, or no whole answer
 # So many turns that give a model up within so many seconds, and others pass it over for as long; 0 = never (A7.7).
 # Tests switch it on where they look for it: their models fail on purpose.
-MODEL_BREAKER_FAILURES = env.integer("MODEL_BREAKER_FAILURES", 0 if ENVIRONMENT == "test" else 3, most=1_000)
-MODEL_BREAKER_SECONDS = env.integer("MODEL_BREAKER_SECONDS", 60, least=1, most=3_600)
-FALLBACK_PRICE_RATIO = env.integer("FALLBACK_PRICE_RATIO", 0, most=1_000)  # 0 = fallbacks may cost anything
+MODEL_BREAKER_FAILURES = env.read_integer(
+    "MODEL_BREAKER_FAILURES", 0 if ENVIRONMENT == "test" else 3, most=1_000
+)
+MODEL_BREAKER_SECONDS = env.read_integer("MODEL_BREAKER_SECONDS", 60, least=1, most=3_600)
+FALLBACK_PRICE_RATIO = env.read_integer(
+    "FALLBACK_PRICE_RATIO", 0, most=1_000
+)  # 0 = fallbacks may cost anything
 # Edits of the catalogue are looked for every two seconds; most tests say themselves when rows are looked at.
-FOLLOW_CATALOGUE = env.flag("FOLLOW_CATALOGUE", ENVIRONMENT != "test")
-DEMO_TOKENS_PER_SECOND = env.integer("DEMO_TOKENS_PER_SECOND", 60, least=1)
-REQUIRE_KNOWN_COST = env.flag("REQUIRE_KNOWN_COST", False)  # models without a price are not asked (A4.5)
-ALLOW_DEMO_MODEL = env.flag("ALLOW_DEMO_MODEL", ENVIRONMENT != "production")  # a script may answer (A4.6)
-IMAGE_MODE = env.choice("IMAGE_MODE", "auto", ("auto", "native", "text"))  # auto: as the model's entry says
-PROMPT_CACHING = env.flag("PROMPT_CACHING", True)  # marks for Anthropic's models; others cache by themselves
-PROMPT_CACHE_PREFIX_LIFE = env.choice("PROMPT_CACHE_PREFIX_LIFE", "1h", ("5m", "1h"))  # system text and tools
-PROMPT_CACHE_MESSAGES_LIFE = env.choice("PROMPT_CACHE_MESSAGES_LIFE", "5m", ("5m", "1h"))
+FOLLOW_CATALOGUE = env.read_flag("FOLLOW_CATALOGUE", ENVIRONMENT != "test")
+DEMO_TOKENS_PER_SECOND = env.read_integer("DEMO_TOKENS_PER_SECOND", 60, least=1)
+REQUIRE_KNOWN_COST = env.read_flag("REQUIRE_KNOWN_COST", False)  # models without a price are not asked (A4.5)
+ALLOW_DEMO_MODEL = env.read_flag(
+    "ALLOW_DEMO_MODEL", ENVIRONMENT != "production"
+)  # a script may answer (A4.6)
+IMAGE_MODE = env.read_choice(
+    "IMAGE_MODE", "auto", ("auto", "native", "text")
+)  # auto: as the model's entry says
+PROMPT_CACHING = env.read_flag(
+    "PROMPT_CACHING", True
+)  # marks for Anthropic's models; others cache by themselves
+PROMPT_CACHE_PREFIX_LIFE = env.read_choice(
+    "PROMPT_CACHE_PREFIX_LIFE", "1h", ("5m", "1h")
+)  # system text and tools
+PROMPT_CACHE_MESSAGES_LIFE = env.read_choice("PROMPT_CACHE_MESSAGES_LIFE", "5m", ("5m", "1h"))
 
 # --- goals (A30.4) -----------------------------------------------------------------------------------
-GOAL_CONTINUATIONS = env.integer("GOAL_CONTINUATIONS", 10)  # without a word of the user
+GOAL_CONTINUATIONS = env.read_integer("GOAL_CONTINUATIONS", 10)  # without a word of the user
 
 # --- titles (A18) ------------------------------------------------------------------------------------
-TITLE_REFRESH_EXCHANGES = env.integer("TITLE_REFRESH_EXCHANGES", 0)  # a new title every so often; 0: never
+TITLE_REFRESH_EXCHANGES = env.read_integer(
+    "TITLE_REFRESH_EXCHANGES", 0
+)  # a new title every so often; 0: never
 
 # --- tools (A11, A23, A24) ---------------------------------------------------------------------------
-ASK_BEFORE_TOOLS = env.words("ASK_BEFORE_TOOLS", [])  # names; people are asked before each of their calls
-ASK_BEFORE_HOSTS = env.words("ASK_BEFORE_HOSTS", [])  # of web_fetch; those below them too
-APPROVAL_ANNOUNCE_SECONDS = env.seconds(
+ASK_BEFORE_TOOLS = env.read_list("ASK_BEFORE_TOOLS", [])  # names; people are asked before each of their calls
+ASK_BEFORE_HOSTS = env.read_list("ASK_BEFORE_HOSTS", [])  # of web_fetch; those below them too
+APPROVAL_ANNOUNCE_SECONDS = env.read_seconds(
     "APPROVAL_ANNOUNCE_SECONDS", 300, least=0
 )  # then whom it waits for is called elsewhere; 0: never
-APPROVAL_SECONDS = env.seconds("APPROVAL_SECONDS", 7 * 24 * 3600, least=1)  # then nobody decides any more
-WEB_FETCH_ALLOWED_HOSTS = env.words("WEB_FETCH_ALLOWED_HOSTS", [])  # fetched without asking
-WEB_FETCH_PORTS = env.integers("WEB_FETCH_PORTS", [80, 443], least=1)
-SANDBOX_PROGRAM = env.text("SANDBOX_PROGRAM", "bwrap")  # empty: no tool runs programs
-SANDBOX_UID = env.integer("SANDBOX_UID", 0, most=2**32 - 2)  # what root runs programs as; 0: nobody
-SANDBOX_CONCURRENCY = env.integer("SANDBOX_CONCURRENCY", 8, least=1)  # programs of one worker at once
-MCP_STDIO_COMMANDS = env.commands(
+APPROVAL_SECONDS = env.read_seconds(
+    "APPROVAL_SECONDS", 7 * 24 * 3600, least=1
+)  # then nobody decides any more
+WEB_FETCH_ALLOWED_HOSTS = env.read_list("WEB_FETCH_ALLOWED_HOSTS", [])  # fetched without asking
+WEB_FETCH_PORTS = env.read_integers("WEB_FETCH_PORTS", [80, 443], least=1)
+SANDBOX_PROGRAM = env.read_text("SANDBOX_PROGRAM", "bwrap")  # empty: no tool runs programs
+SANDBOX_UID = env.read_integer("SANDBOX_UID", 0, most=2**32 - 2)  # what root runs programs as; 0: nobody
+SANDBOX_CONCURRENCY = env.read_integer("SANDBOX_CONCURRENCY", 8, least=1)  # programs of one worker at once
+MCP_STDIO_COMMANDS = env.read_commands(
     "MCP_STDIO_COMMANDS"
 )  # of MCP servers that workers may start; none: no such
-WEB_SEARCH = env.choice("WEB_SEARCH", "", ("", "searxng", "brave", "tavily"))
-WEB_SEARCH_URL = env.text("WEB_SEARCH_URL")  # of a SearXNG; the others have their own
-WEB_SEARCH_KEY = env.text("WEB_SEARCH_KEY")
-WEB_SEARCH_PRICE_MICRODOLLARS = env.integer("WEB_SEARCH_PRICE_MICRODOLLARS", 0)
+WEB_SEARCH = env.read_choice("WEB_SEARCH", "", ("", "searxng", "brave", "tavily"))
+WEB_SEARCH_URL = env.read_text("WEB_SEARCH_URL")  # of a SearXNG; the others have their own
+WEB_SEARCH_KEY = env.read_text("WEB_SEARCH_KEY")
+WEB_SEARCH_PRICE_MICRODOLLARS = env.read_integer("WEB_SEARCH_PRICE_MICRODOLLARS", 0)
 
 # --- money (B19.2) -----------------------------------------------------------------------------------
-STRIPE_SECRET_KEY = env.text("STRIPE_SECRET_KEY")  # empty: everything but paying works
-STRIPE_WEBHOOK_SECRETS = env.words("STRIPE_WEBHOOK_SECRETS", [])  # two while one replaces the other
-STRIPE_API_BASE = env.text("STRIPE_API_BASE", "https://api.stripe.com").rstrip("/")
-BILLING_CURRENCY = env.currency("BILLING_CURRENCY", "usd")
-BILLING_REDIRECT_ORIGINS = env.words("BILLING_REDIRECT_ORIGINS", [SITE_URL])
+STRIPE_SECRET_KEY = env.read_text("STRIPE_SECRET_KEY")  # empty: everything but paying works
+STRIPE_WEBHOOK_SECRETS = env.read_list("STRIPE_WEBHOOK_SECRETS", [])  # two while one replaces the other
+STRIPE_API_BASE = env.read_text("STRIPE_API_BASE", "https://api.stripe.com").rstrip("/")
+BILLING_CURRENCY = env.read_currency("BILLING_CURRENCY", "usd")
+BILLING_REDIRECT_ORIGINS = env.read_list("BILLING_REDIRECT_ORIGINS", [SITE_URL])
 # Called with a user's id after commit, when one who may have been kept waiting can go on (B2.4).
-BILLING_LIMIT_LIFTED_HOOKS = env.words("BILLING_LIMIT_LIFTED_HOOKS", ["copilot.dispatch.limit_lifted"])
+BILLING_LIMIT_LIFTED_HOOKS = env.read_list(
+    "BILLING_LIMIT_LIFTED_HOOKS", ["copilot.chat.next_turn.start_after_limit_lifted"]
+)
 
 # --- chat platforms and bots (L26) ---------------------------------------------------------------------
-LINK_BASE_URL = env.text("LINK_BASE_URL", f"{SITE_URL}/link").rstrip("/")
-LINK_TOKEN_TTL_SECONDS = env.integer("LINK_TOKEN_TTL_SECONDS", 1800, least=60)
-LINK_REQUIRE_SERVER_ADMIN = env.flag("LINK_REQUIRE_SERVER_ADMIN", True)
-LINK_TOKENS_PER_SUBJECT_HOUR = env.integer("LINK_TOKENS_PER_SUBJECT_HOUR", 5, least=1)
-LINK_TOKENS_PER_KEY_MINUTE = env.integer("LINK_TOKENS_PER_KEY_MINUTE", 60, least=1)
-LINK_TURN_RESERVE_MICRODOLLARS = env.integer("LINK_TURN_RESERVE_MICRODOLLARS", 50_000, least=1)
-LINK_NOTICE_SECONDS = env.integer("LINK_NOTICE_SECONDS", 3600, least=1)  # between two of a kind in a channel
-LINK_GREETING_SECONDS = env.integer("LINK_GREETING_SECONDS", 600, least=1)  # to somebody who is not linked
-LINK_CHANNEL_MESSAGES = env.integer("LINK_CHANNEL_MESSAGES", 60, least=1)  # per channel …
-LINK_CHANNEL_SECONDS = env.integer("LINK_CHANNEL_SECONDS", 600, least=1)  # … in this time
+LINK_BASE_URL = env.read_text("LINK_BASE_URL", f"{SITE_URL}/link").rstrip("/")
+LINK_TOKEN_TTL_SECONDS = env.read_integer("LINK_TOKEN_TTL_SECONDS", 1800, least=60)
+LINK_REQUIRE_SERVER_ADMIN = env.read_flag("LINK_REQUIRE_SERVER_ADMIN", True)
+LINK_TOKENS_PER_SUBJECT_HOUR = env.read_integer("LINK_TOKENS_PER_SUBJECT_HOUR", 5, least=1)
+LINK_TOKENS_PER_KEY_MINUTE = env.read_integer("LINK_TOKENS_PER_KEY_MINUTE", 60, least=1)
+LINK_TURN_RESERVE_MICRODOLLARS = env.read_integer("LINK_TURN_RESERVE_MICRODOLLARS", 50_000, least=1)
+LINK_NOTICE_SECONDS = env.read_integer(
+    "LINK_NOTICE_SECONDS", 3600, least=1
+)  # between two of a kind in a channel
+LINK_GREETING_SECONDS = env.read_integer(
+    "LINK_GREETING_SECONDS", 600, least=1
+)  # to somebody who is not linked
+LINK_CHANNEL_MESSAGES = env.read_integer("LINK_CHANNEL_MESSAGES", 60, least=1)  # per channel …
+LINK_CHANNEL_SECONDS = env.read_integer("LINK_CHANNEL_SECONDS", 600, least=1)  # … in this time
 # Of one server, in each process that handles them; more wait in line, so that a burst there slows nobody else.
-LINK_SERVER_UPDATES_PER_SECOND = env.integer("LINK_SERVER_UPDATES_PER_SECOND", 5, least=1)
-LINK_PROMPTS_PER_SERVER_DAY = env.integer("LINK_PROMPTS_PER_SERVER_DAY", 30, least=1)
-LINK_UPDATE_KEEP_DAYS = env.integer("LINK_UPDATE_KEEP_DAYS", 7, least=1)
-LINK_STARTED_KEEP_HOURS = env.integer("LINK_STARTED_KEEP_HOURS", 24, least=1)
-SCRIPTED_PLATFORM = env.flag("SCRIPTED_PLATFORM", ENVIRONMENT != "production")  # for tests and development
-BOT_KEY_PEPPER = env.text("BOT_KEY_PEPPER")  # empty: derived from SECRET_KEY
-BOT_KEY_RATE_PER_MINUTE = env.integer("BOT_KEY_RATE_PER_MINUTE", 600, least=1)
-BOT_KEY_STREAMS = env.integer("BOT_KEY_STREAMS", 200, least=1)
-TELEGRAM_BOT_TOKEN = env.text("TELEGRAM_BOT_TOKEN")  # a platform without credentials is off
-TELEGRAM_SECRET = env.text("TELEGRAM_SECRET")
-TELEGRAM_BOT_NAME = env.text("TELEGRAM_BOT_NAME").removeprefix("@")  # for the page that leads people to it
-DISCORD_APP_ID = env.text("DISCORD_APP_ID")
-DISCORD_PUBLIC_KEY = env.text("DISCORD_PUBLIC_KEY")
-DISCORD_BOT_TOKEN = env.text("DISCORD_BOT_TOKEN")
-SLACK_SIGNING_SECRET = env.text("SLACK_SIGNING_SECRET")
-SLACK_BOT_TOKEN = env.text("SLACK_BOT_TOKEN")
-SLACK_APP_TOKEN = env.text("SLACK_APP_TOKEN")
-SLACK_APP_URL = env.text("SLACK_APP_URL")  # where people open or install the app
-SLACK_APP_ID = env.text("SLACK_APP_ID", "slack")  # names the bot account; any stable word will do
-TELEGRAM_API_URL = env.text("TELEGRAM_API_URL", "https://api.telegram.org").rstrip("/")
-DISCORD_API_URL = env.text("DISCORD_API_URL", "https://discord.com/api/v10").rstrip("/")
-DISCORD_GATEWAY_URL = env.text("DISCORD_GATEWAY_URL")  # empty: where Discord says
-SLACK_API_URL = env.text("SLACK_API_URL", "https://slack.com/api").rstrip("/")
-DELIVERY_TIMEOUT_SECONDS = env.seconds("DELIVERY_TIMEOUT_SECONDS", 10, least=0.1)
-DELIVERY_ROTATION_SECONDS = env.integer("DELIVERY_ROTATION_SECONDS", 24 * 3600, least=1)
-DELIVERY_MAX_FAILURES = env.integer("DELIVERY_MAX_FAILURES", 50, least=1)
-DELIVERY_KEEP_DAYS = env.integer("DELIVERY_KEEP_DAYS", 30, least=1)
+LINK_SERVER_UPDATES_PER_SECOND = env.read_integer("LINK_SERVER_UPDATES_PER_SECOND", 5, least=1)
+LINK_PROMPTS_PER_SERVER_DAY = env.read_integer("LINK_PROMPTS_PER_SERVER_DAY", 30, least=1)
+LINK_UPDATE_KEEP_DAYS = env.read_integer("LINK_UPDATE_KEEP_DAYS", 7, least=1)
+LINK_STARTED_KEEP_HOURS = env.read_integer("LINK_STARTED_KEEP_HOURS", 24, least=1)
+SCRIPTED_PLATFORM = env.read_flag(
+    "SCRIPTED_PLATFORM", ENVIRONMENT != "production"
+)  # for tests and development
+BOT_KEY_PEPPER = env.read_text("BOT_KEY_PEPPER")  # empty: derived from SECRET_KEY
+BOT_KEY_RATE_PER_MINUTE = env.read_integer("BOT_KEY_RATE_PER_MINUTE", 600, least=1)
+BOT_KEY_STREAMS = env.read_integer("BOT_KEY_STREAMS", 200, least=1)
+TELEGRAM_BOT_TOKEN = env.read_text("TELEGRAM_BOT_TOKEN")  # a platform without credentials is off
+TELEGRAM_SECRET = env.read_text("TELEGRAM_SECRET")
+TELEGRAM_BOT_NAME = env.read_text("TELEGRAM_BOT_NAME").removeprefix(
+    "@"
+)  # for the page that leads people to it
+DISCORD_APP_ID = env.read_text("DISCORD_APP_ID")
+DISCORD_PUBLIC_KEY = env.read_text("DISCORD_PUBLIC_KEY")
+DISCORD_BOT_TOKEN = env.read_text("DISCORD_BOT_TOKEN")
+SLACK_SIGNING_SECRET = env.read_text("SLACK_SIGNING_SECRET")
+SLACK_BOT_TOKEN = env.read_text("SLACK_BOT_TOKEN")
+SLACK_APP_TOKEN = env.read_text("SLACK_APP_TOKEN")
+SLACK_APP_URL = env.read_text("SLACK_APP_URL")  # where people open or install the app
+SLACK_APP_ID = env.read_text("SLACK_APP_ID", "slack")  # names the bot account; any stable word will do
+TELEGRAM_API_URL = env.read_text("TELEGRAM_API_URL", "https://api.telegram.org").rstrip("/")
+DISCORD_API_URL = env.read_text("DISCORD_API_URL", "https://discord.com/api/v10").rstrip("/")
+DISCORD_GATEWAY_URL = env.read_text("DISCORD_GATEWAY_URL")  # empty: where Discord says
+SLACK_API_URL = env.read_text("SLACK_API_URL", "https://slack.com/api").rstrip("/")
+DELIVERY_TIMEOUT_SECONDS = env.read_seconds("DELIVERY_TIMEOUT_SECONDS", 10, least=0.1)
+DELIVERY_ROTATION_SECONDS = env.read_integer("DELIVERY_ROTATION_SECONDS", 24 * 3600, least=1)
+DELIVERY_MAX_FAILURES = env.read_integer("DELIVERY_MAX_FAILURES", 50, least=1)
+DELIVERY_KEEP_DAYS = env.read_integer("DELIVERY_KEEP_DAYS", 30, least=1)
 
 # --- files, shares, exports (S20) --------------------------------------------------------------------
 MB = 2**20
-WORKSPACE_SCAN_HOOK = env.text("WORKSPACE_SCAN_HOOK")  # dotted name of scan(stream, meta); empty: unscanned
-WORKSPACE_SIGNED_URL_SECONDS = env.integer("WORKSPACE_SIGNED_URL_SECONDS", 60, least=1)
-WORKSPACE_ACCEL_PREFIX = env.text(
+WORKSPACE_SCAN_HOOK = env.read_text(
+    "WORKSPACE_SCAN_HOOK"
+)  # dotted name of scan(stream, meta); empty: unscanned
+WORKSPACE_SIGNED_URL_SECONDS = env.read_integer("WORKSPACE_SIGNED_URL_SECONDS", 60, least=1)
+WORKSPACE_ACCEL_PREFIX = env.read_text(
     "WORKSPACE_ACCEL_PREFIX"
 )  # an internal location of nginx over WORKSPACE_ROOT
-WORKSPACE_S3_SECRET_KEY = env.text("WORKSPACE_S3_SECRET_KEY")
-CLAMD_ADDRESS = env.text("CLAMD_ADDRESS", "unix:/run/clamav/clamd.ctl")  # or host:port
-WORKSPACE_TRASH_DAYS = env.integer("WORKSPACE_TRASH_DAYS", 30, least=1)
-SESSION_TRASH_DAYS = env.integer("SESSION_TRASH_DAYS", 30, least=1)
-ZIP_FILE_MAX = env.size("ZIP_FILE_MAX", 50 * MB)
-ZIP_TOTAL_MAX = env.size("ZIP_TOTAL_MAX", 200 * MB)
-ZIP_FILES_MAX = env.integer("ZIP_FILES_MAX", 200, least=1)
-SHARE_MAX_DAYS = env.integer("SHARE_MAX_DAYS", 365, least=1)
-SHARE_PAYLOAD_MAX_BYTES = env.size("SHARE_PAYLOAD_MAX_BYTES", 5 * MB)
-SHARE_MESSAGES_MAX = env.integer("SHARE_MESSAGES_MAX", 2000, least=1)
-SHARE_UNLOCK_HOURS = env.integer("SHARE_UNLOCK_HOURS", 12, least=1)
-SHARE_PURGE_DAYS = env.integer("SHARE_PURGE_DAYS", 30)  # after its expiry a payload is emptied
-REPORT_EMAIL = env.email("REPORT_EMAIL", DEFAULT_FROM_EMAIL)  # where strangers report a share
-EXPORT_DIRECT_MESSAGES = env.integer("EXPORT_DIRECT_MESSAGES", 2000)  # more become a background job
-EXPORT_KEEP_HOURS = env.integer("EXPORT_KEEP_HOURS", 24, least=1)
-IMPORT_JSON_MAX = env.size("IMPORT_JSON_MAX", 20 * MB)
-IMPORT_ZIP_MAX = env.size("IMPORT_ZIP_MAX", 200 * MB)
-IMPORT_MESSAGES_MAX = env.integer("IMPORT_MESSAGES_MAX", 5000, least=1)
-IMPORT_TEXT_MAX = env.integer("IMPORT_TEXT_MAX", 64_000, least=1)  # characters of one text
+WORKSPACE_S3_SECRET_KEY = env.read_text("WORKSPACE_S3_SECRET_KEY")
+CLAMD_ADDRESS = env.read_text("CLAMD_ADDRESS", "unix:/run/clamav/clamd.ctl")  # or host:port
+WORKSPACE_TRASH_DAYS = env.read_integer("WORKSPACE_TRASH_DAYS", 30, least=1)
+SESSION_TRASH_DAYS = env.read_integer("SESSION_TRASH_DAYS", 30, least=1)
+ZIP_FILE_MAX = env.read_byte_size("ZIP_FILE_MAX", 50 * MB)
+ZIP_TOTAL_MAX = env.read_byte_size("ZIP_TOTAL_MAX", 200 * MB)
+ZIP_FILES_MAX = env.read_integer("ZIP_FILES_MAX", 200, least=1)
+SHARE_MAX_DAYS = env.read_integer("SHARE_MAX_DAYS", 365, least=1)
+SHARE_PAYLOAD_MAX_BYTES = env.read_byte_size("SHARE_PAYLOAD_MAX_BYTES", 5 * MB)
+SHARE_MESSAGES_MAX = env.read_integer("SHARE_MESSAGES_MAX", 2000, least=1)
+SHARE_UNLOCK_HOURS = env.read_integer("SHARE_UNLOCK_HOURS", 12, least=1)
+SHARE_PURGE_DAYS = env.read_integer("SHARE_PURGE_DAYS", 30)  # after its expiry a payload is emptied
+REPORT_EMAIL = env.read_email("REPORT_EMAIL", DEFAULT_FROM_EMAIL)  # where strangers report a share
+EXPORT_DIRECT_MESSAGES = env.read_integer("EXPORT_DIRECT_MESSAGES", 2000)  # more become a background job
+EXPORT_KEEP_HOURS = env.read_integer("EXPORT_KEEP_HOURS", 24, least=1)
+IMPORT_JSON_MAX = env.read_byte_size("IMPORT_JSON_MAX", 20 * MB)
+IMPORT_ZIP_MAX = env.read_byte_size("IMPORT_ZIP_MAX", 200 * MB)
+IMPORT_MESSAGES_MAX = env.read_integer("IMPORT_MESSAGES_MAX", 5000, least=1)
+IMPORT_TEXT_MAX = env.read_integer("IMPORT_TEXT_MAX", 64_000, least=1)  # characters of one text
 # Dotted names, called with a user's id: what other apps hold of an account, for its export (S15).
-EXPORT_PARTS = env.words("EXPORT_PARTS", ["linking.queries.held_of", "billing.queries.held_of"])
-ERASURE_GRACE_DAYS = env.integer("ERASURE_GRACE_DAYS", 7)
-# Dotted names of erase(user_id), in order, after our own.
-ERASURE_STEPS = env.words("ERASURE_STEPS", ["linking.links.erase_account"])
-# Dotted names, called with a user's id at the request and again when the erasure begins.
-ERASURE_CLOSINGS = env.words(
-    "ERASURE_CLOSINGS",
-    ["linking.links.close_account", "billing.payments.erase", "billing.subscriptions.erase"],
+EXPORT_PARTS = env.read_list(
+    "EXPORT_PARTS", ["linking.selectors.export_links", "billing.selectors.credit_statements.export_credits"]
 )
+ERASURE_GRACE_DAYS = env.read_integer("ERASURE_GRACE_DAYS", 7)
+# Dotted names of erase(user_id), in order, after our own.
+ERASURE_STEPS = env.read_list("ERASURE_STEPS", ["linking.links.services.erase_account_data"])
+# Dotted names, called with a user's id at the request and again when the erasure begins.
+ERASURE_CLOSINGS = env.read_list(
+    "ERASURE_CLOSINGS",
+    [
+        "linking.links.services.revoke_account_links",
+        "billing.top_ups.auto_top_ups.erase_auto_top_up",
+        "billing.subscriptions.plan_changes.erase_subscription",
+    ],
+)
+
+# Every process that loads Django has the Celery application, so that tasks can be sent from all of them.
+from config.celery import app as celery_app  # noqa: E402, F401

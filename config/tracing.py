@@ -6,12 +6,12 @@ import logging
 
 from django.conf import settings
 
-from copilot import traces
+from config.core import trace_context
 
 log = logging.getLogger(__name__)
 
 
-def start(part: str) -> None:
+def start_tracing(part: str) -> None:
     """Once per process. Without an endpoint nothing is imported, and nothing is paid."""
     if not settings.TRACES:
         return
@@ -20,4 +20,4 @@ def start(part: str) -> None:
     except ImportError:
         log.warning("no traces: install the extra `tracing`, or unset OTEL_EXPORTER_OTLP_ENDPOINT")
         return
-    traces.bind(otel.OpenTelemetry(otel.provider(part)))
+    trace_context.bind_tracer(otel.OpenTelemetryTracer(otel.build_tracer_provider(part)))

@@ -9,13 +9,13 @@ from django.conf import settings
 from django.contrib import admin
 from django.urls import include, path
 
-from billing.webhooks import stripe_webhook
-from config.core.staff_rights import require_right_for_actions
-from copilot.views import security
-from linking import webhooks
+from billing.stripe.webhook import stripe_webhook
+from config.core.staff_permissions import require_admin_action_permissions
+from copilot.web.views import devices
+from linking.inbound import webhooks
 
 admin.autodiscover()
-require_right_for_actions(admin.site)
+require_admin_action_permissions(admin.site)
 admin.site.login = secure_admin_login(admin.site.login)  # type: ignore[method-assign]  # by the same door as everybody: with a second factor
 
 # The sign-up page alone may load a captcha's script and frame.
@@ -24,23 +24,23 @@ sign_up = (
     csp_update(_captcha)(account_views.signup) if settings.SIGNUP_CAPTCHA_ORIGINS else account_views.signup
 )
 
-handler500 = "config.failures.broken"
+handler500 = "config.error_views.show_server_error"
 
 urlpatterns = [
     path("admin/diagnostics/", include("diagnostics.dashboard.urls")),
     path("admin/", admin.site.urls),
     path("accounts/signup/", sign_up, name="account_signup"),
-    path("accounts/sessions/", security.sessions, name="usersessions_list"),
+    path("accounts/sessions/", devices.list_login_sessions, name="usersessions_list"),
     path("accounts/", include("allauth.urls")),
     path("api/v1/billing/stripe/webhook", stripe_webhook),
     path("api/v1/billing/", include("billing.api.urls")),
     path("api/bot/v1/", include("linking.bot_api.urls")),
     path("api/v1/admin/diagnostics/", include("diagnostics.api.urls")),
     path("", include("linking.urls")),
-    path("api/ai/", include("copilot.compat.ai_urls")),
+    path("api/ai/", include("copilot.ai_sdk.urls")),
     path("api/", include("copilot.api.urls")),
-    path("hooks/<slug:platform>/<slug:slug>/", webhooks.door, name="platform_door"),
-    path("v1/", include("copilot.compat.urls")),
+    path("hooks/<slug:platform>/<slug:slug>/", webhooks.receive_webhook, name="platform_door"),
+    path("v1/", include("copilot.openai_compat.urls")),
     path("", include("diagnostics.urls")),
     path("", include("billing.urls")),
     path("", include("copilot.urls")),

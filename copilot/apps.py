@@ -12,41 +12,35 @@ class CopilotConfig(AppConfig):
     verbose_name = "Conversations"
 
     def ready(self) -> None:
-        from copilot import (  # noqa: F401 - checks register themselves
-            checks,
-            commands,
-            dispatch,
-            offering,
-            ports,
-            redaction,
-            tasks,
-        )
+        from config.core import redaction
+        from copilot import tasks
         from copilot.accounts import audit_signals, devices
-        from copilot.providers import caching, catalogue
+        from copilot.chat import commands, compaction_requests, next_turn, service_bindings, stop, submission
+        from copilot.providers import catalogue, catalogue_store, prompt_cache
 
-        audit_signals.connect()
-        devices.connect()
+        audit_signals.connect_signals()
+        devices.connect_signals()
 
-        ports.bind(
-            follow=dispatch.follow,
-            send_turn=tasks.send,
-            say=dispatch.say,
-            unsay=dispatch.unsay,
-            stop_turn=dispatch.stop_turn,
-            send_errand=tasks.send_errand,
-            compact_after=dispatch.compact_after,
-            send_scan=tasks.send_scan,
-            send_job=tasks.send_job,
-            halt=dispatch.halt,
+        service_bindings.bind_services(
+            follow=next_turn.start_kept_turn,
+            send_turn=tasks.wake_worker,
+            say=submission.submit_internal_message,
+            unsay=submission.withdraw_queued_message,
+            stop_turn=submission.stop_child_turn,
+            send_errand=tasks.enqueue_background_job,
+            compact_after=compaction_requests.compact_after_turn,
+            send_scan=tasks.enqueue_scan,
+            send_job=tasks.enqueue_data_job,
+            halt=stop.end_session_activity,
         )
 
         for name in filter(str.isupper, dir(settings)):
-            redaction.register(redaction.secrets_in(name, getattr(settings, name)))
+            redaction.register_secrets(redaction.find_setting_secrets(name, getattr(settings, name)))
         try:
-            catalogue.configure(catalogue.build_from(settings))
+            catalogue.set_catalogue(catalogue.build_from_settings(settings))
         except ValueError as problem:  # the providers know no framework
             raise ImproperlyConfigured(str(problem)) from problem
         if settings.FOLLOW_CATALOGUE:
-            offering.follow()
-        caching.configure_from(settings)
-        commands.configure_from(settings)
+            catalogue_store.follow_catalogue()
+        prompt_cache.configure_from_settings(settings)
+        commands.configure_message_limits(settings)

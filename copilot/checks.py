@@ -15,17 +15,17 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.files.storage import FileSystemStorage, InvalidStorageError, Storage, storages
 from django.utils.module_loading import import_string
 
-from config.core import accounts
+from config.core import privileges
 from copilot.accounts import sign_up
-from copilot.providers import caching
-from copilot.tools.base import LEAST_CHARACTERS
-from copilot.workspace import scanning
+from copilot.files import virus_scan
+from copilot.providers import prompt_cache
+from copilot.tools.base import MIN_RESULT_CHARACTERS
 
-_ORIGIN = re.compile(r"https://[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?")
+_HTTPS_ORIGIN = re.compile(r"https://[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Agreement:
+class SettingOrder:
     """One setting that must not pass another, or what follows if it does."""
 
     id: str
@@ -35,81 +35,81 @@ class Agreement:
     equal: bool = False  # whether both may be the same
 
 
-AGREEMENTS = (
-    Agreement(
+SETTING_ORDERS = (
+    SettingOrder(
         id="E001",
         small="TURN_MAX_SECONDS",
         large="BROKER_VISIBILITY_SECONDS",
         otherwise="long turns would be delivered twice",
     ),
-    Agreement(
+    SettingOrder(
         id="E002",
         small="HEARTBEAT_SECONDS",
         large="STREAM_IDLE_SECONDS",
         otherwise="a silent turn would end without a sign of life",
     ),
-    Agreement(
+    SettingOrder(
         id="E011",
         small="LOOP_REPEATS",
         large="LOOP_WINDOW_ROUNDS",
         otherwise="no turn in circles would ever be ended",
     ),
-    Agreement(
+    SettingOrder(
         id="E012",
         small="LOOP_WARN_AT",
         large="LOOP_REPEATS",
         otherwise="a turn would be ended before it is warned",
         equal=True,
     ),
-    Agreement(
+    SettingOrder(
         id="E013",
         small="TOOL_OUTPUT_CHARACTERS",
         large="TOOL_GROUP_CHARACTERS",
         otherwise="no call could give the model as much",
         equal=True,
     ),
-    Agreement(
+    SettingOrder(
         id="E014",
         small="FOLLOW_UP_CHARACTERS",
         large="FOLLOW_UPS_CHARACTERS",
         otherwise="one message would not fit where several should",
         equal=True,
     ),
-    Agreement(
+    SettingOrder(
         id="E015",
         small="FORCED_COMPACTIONS_PER_TURN",
         large="COMPACTIONS_PER_TURN",
         otherwise="it could never be reached",
         equal=True,
     ),
-    Agreement(
+    SettingOrder(
         id="E016",
         small="MODEL_CONNECT_SECONDS",
         large="MODEL_FIRST_TOKEN_SECONDS",
         otherwise="a model would be given up while it is being reached",
         equal=True,
     ),
-    Agreement(
+    SettingOrder(
         id="E017",
         small="MODEL_FIRST_TOKEN_SECONDS",
         large="STREAM_IDLE_SECONDS",
         otherwise="the turn would end before the model is given up",
     ),
-    Agreement(
+    SettingOrder(
         id="E018",
         small="QUESTION_SECONDS",
         large="MAX_TOOL_WAIT_SECONDS",
         otherwise="no question could wait as long",
         equal=True,
     ),
-    Agreement(
+    SettingOrder(
         id="E019",
         small="SUB_SESSION_WAIT_SECONDS",
         large="SUB_SESSION_MAX_WAIT_SECONDS",
         otherwise="no call could wait as long",
         equal=True,
     ),
-    Agreement(
+    SettingOrder(
         id="E021",
         small="SUB_SESSION_MAX_WAIT_SECONDS",
         large="MAX_TOOL_WAIT_SECONDS",
@@ -117,34 +117,36 @@ AGREEMENTS = (
         equal=True,
     ),
 )
-_EXPLAINED = {"STREAM_IDLE_SECONDS": "twice MAX_TOOL_WAIT_SECONDS"}  # what an administrator can set
+_SETTING_EXPLANATIONS = {
+    "STREAM_IDLE_SECONDS": "twice MAX_TOOL_WAIT_SECONDS"
+}  # what an administrator can set
 
 
 @register
-def limits_agree(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
-    return [*filter(None, map(_contradiction, AGREEMENTS)), *_room_for_every_call()]
+def check_limits_agree(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
+    return [*filter(None, map(_find_contradiction, SETTING_ORDERS)), *_check_room_for_every_call()]
 
 
-def _contradiction(one: Agreement) -> CheckMessage | None:
+def _find_contradiction(one: SettingOrder) -> CheckMessage | None:
     small, large = getattr(settings, one.small), getattr(settings, one.large)
     if small < large or (one.equal and small == large):
         return None
     relation = "at most" if one.equal else "below"
     return Error(
-        f"{one.small} ({small:g}) must be {relation} {_EXPLAINED.get(one.large, one.large)} ({large:g}), "
+        f"{one.small} ({small:g}) must be {relation} {_SETTING_EXPLANATIONS.get(one.large, one.large)} ({large:g}), "
         f"or {one.otherwise}.",
         id=f"copilot.{one.id}",
     )
 
 
-def _room_for_every_call() -> list[CheckMessage]:
+def _check_room_for_every_call() -> list[CheckMessage]:
     """However many calls a reply makes, each keeps a part of its output worth reading (A9.6)."""
     calls, room = settings.TOOL_CALLS_PER_REPLY, settings.TOOL_GROUP_CHARACTERS
-    if calls * LEAST_CHARACTERS <= room:
+    if calls * MIN_RESULT_CHARACTERS <= room:
         return []
     return [
         Error(
-            f"TOOL_CALLS_PER_REPLY ({calls}) must leave each call {LEAST_CHARACTERS} "
+            f"TOOL_CALLS_PER_REPLY ({calls}) must leave each call {MIN_RESULT_CHARACTERS} "
             f"of TOOL_GROUP_CHARACTERS ({room}), or results would be cut to nothing.",
             id="copilot.E022",
         )
@@ -152,12 +154,12 @@ def _room_for_every_call() -> list[CheckMessage]:
 
 
 @register
-def cached_prefixes_outlive_messages(
+def check_prompt_cache_lifetimes(
     app_configs: Sequence[AppConfig] | None, **kwargs: object
 ) -> list[CheckMessage]:
     """Anthropic refuses a request in which a short mark stands before a long one (A15.8)."""
     prefix, messages = settings.PROMPT_CACHE_PREFIX_LIFE, settings.PROMPT_CACHE_MESSAGES_LIFE
-    if caching.LIVES.index(prefix) >= caching.LIVES.index(messages):
+    if prompt_cache.CACHE_LIFETIMES.index(prefix) >= prompt_cache.CACHE_LIFETIMES.index(messages):
         return []
     return [
         Error(
@@ -168,9 +170,9 @@ def cached_prefixes_outlive_messages(
 
 
 @register
-def script_hosts_are_origins(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
+def check_script_hosts(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
     """They go into a policy word by word: anything else could loosen it (S14)."""
-    odd = [host for host in settings.ARTIFACT_SCRIPT_HOSTS if not _ORIGIN.fullmatch(host)]
+    odd = [host for host in settings.ARTIFACT_SCRIPT_HOSTS if not _HTTPS_ORIGIN.fullmatch(host)]
     return [
         Error(f"ARTIFACT_SCRIPT_HOSTS holds https://host[:port] origins, not {host!r}.", id="copilot.E010")
         for host in odd
@@ -178,18 +180,18 @@ def script_hosts_are_origins(app_configs: Sequence[AppConfig] | None, **kwargs: 
 
 
 @register
-def files_can_be_kept(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
+def check_file_storage(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
     """A storage that exists, outside what the web serves, and open to nobody (S5, S20)."""
     try:
         store = storages["workspace"]
     except (InvalidStorageError, ImproperlyConfigured, TypeError) as problem:
         return [Error(f"STORAGES['workspace'] cannot be used: {problem}", id="copilot.E004")]
     if isinstance(store, FileSystemStorage):
-        return _outside_the_web(Path(store.location).resolve())
-    return _private(store)
+        return _check_not_served(Path(store.location).resolve())
+    return _check_bucket_is_private(store)
 
 
-def _outside_the_web(kept: Path) -> list[CheckMessage]:
+def _check_not_served(kept: Path) -> list[CheckMessage]:
     served = [Path(root).resolve() for root in (settings.STATIC_ROOT, *settings.STATICFILES_DIRS)]
     return [
         Error(f"WORKSPACE_ROOT ({kept}) lies within {root}, which is served to everybody.", id="copilot.E005")
@@ -198,7 +200,7 @@ def _outside_the_web(kept: Path) -> list[CheckMessage]:
     ]
 
 
-def _private(store: Storage) -> list[CheckMessage]:
+def _check_bucket_is_private(store: Storage) -> list[CheckMessage]:
     acl = getattr(store, "default_acl", None)
     found: list[CheckMessage] = []
     if acl and acl not in {"private", "bucket-owner-full-control"}:
@@ -219,21 +221,19 @@ def _private(store: Storage) -> list[CheckMessage]:
 
 
 @register
-def the_scan_hook_can_be_called(
-    app_configs: Sequence[AppConfig] | None, **kwargs: object
-) -> list[CheckMessage]:
+def check_scan_hook(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
     """Found out at boot, not with the first file (S20)."""
-    if not scanning.is_on():
+    if not virus_scan.is_scan_enabled():
         return []
     try:
-        scanning.hook()
+        virus_scan.load_hook()
     except ImportError as problem:
         return [Error(f"WORKSPACE_SCAN_HOOK names nothing that can be called: {problem}", id="copilot.E007")]
     return []
 
 
 @register
-def erasures_reach_every_app(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
+def check_erasure_hooks(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
     """A step that cannot be called would be found out when somebody's data has to go, or to be handed out (S15, S17)."""
     found: list[CheckMessage] = []
     for setting in ("ERASURE_CLOSINGS", "ERASURE_STEPS", "EXPORT_PARTS"):
@@ -246,23 +246,21 @@ def erasures_reach_every_app(app_configs: Sequence[AppConfig] | None, **kwargs: 
 
 
 @register
-def the_captcha_is_a_form_field(
-    app_configs: Sequence[AppConfig] | None, **kwargs: object
-) -> list[CheckMessage]:
+def check_captcha(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
     """Import the captcha at boot, not with the first sign-up."""
     if not settings.SIGNUP_CAPTCHA:
         return []
     try:
-        sign_up.captcha_field()
+        sign_up.make_captcha_field()
     except (ImportError, TypeError) as problem:
         return [Error(f"SIGNUP_CAPTCHA cannot be used: {problem}", id="copilot.E023")]
     return []
 
 
 @register
-def programs_have_an_account(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
+def check_sandbox_account(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
     """Whether the sandbox works is found out by starting it, see `manage.py doctor`; this costs nothing."""
-    problem = accounts.account_problem(settings.SANDBOX_UID) if settings.SANDBOX_PROGRAM else ""
+    problem = privileges.find_account_problem(settings.SANDBOX_UID) if settings.SANDBOX_PROGRAM else ""
     if not problem:
         return []
     return [CheckWarning(f"bash_exec and python_exec are off: {problem}", id="copilot.W001")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import Counter, Gauge, Histogram
 
-SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900, 3600)
+DURATION_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900, 3600)
 
 # --- turns -------------------------------------------------------------------------------------------
 executions_ended = Counter(
@@ -16,13 +16,15 @@ turn_limits = Counter(
     "pilothouse_turn_limits_total", "Turns that a limit has ended, by its code (A10.6).", ["code"]
 )
 turn_seconds = Histogram(
-    "pilothouse_turn_seconds", "From a turn's acceptance to its ending.", buckets=SECONDS
+    "pilothouse_turn_seconds", "From a turn's acceptance to its ending.", buckets=DURATION_BUCKETS
 )
 queue_wait_seconds = Histogram(
-    "pilothouse_queue_wait_seconds", "From being queued to a worker's start.", buckets=SECONDS
+    "pilothouse_queue_wait_seconds", "From being queued to a worker's start.", buckets=DURATION_BUCKETS
 )
 first_event_seconds = Histogram(
-    "pilothouse_first_event_seconds", "From a turn's acceptance to the model's first token.", buckets=SECONDS
+    "pilothouse_first_event_seconds",
+    "From a turn's acceptance to the model's first token.",
+    buckets=DURATION_BUCKETS,
 )
 turn_recoveries = Counter(
     "pilothouse_turn_recoveries_total",
@@ -40,7 +42,7 @@ provider_calls = Counter(
     ["provider", "outcome"],
 )
 provider_seconds = Histogram(
-    "pilothouse_provider_seconds", "Duration of requests to models.", ["provider"], buckets=SECONDS
+    "pilothouse_provider_seconds", "Duration of requests to models.", ["provider"], buckets=DURATION_BUCKETS
 )
 cost_microdollars = Counter(
     "pilothouse_cost_microdollars_total", "What models cost, as billing recorded it.", ["provider"]

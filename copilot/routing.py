@@ -5,6 +5,6 @@ from __future__ import annotations
 from channels.routing import URLRouter
 from django.urls import path
 
-from copilot.consumers import ChatConsumer
+from copilot.realtime.consumer import ChatConsumer
 
-sockets = URLRouter([path("ws/", ChatConsumer.as_asgi())])
+websocket_router = URLRouter([path("ws/", ChatConsumer.as_asgi())])

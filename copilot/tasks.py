@@ -11,61 +11,62 @@ from celery import shared_task
 from django.conf import settings
 from kombu.exceptions import OperationalError
 
-from copilot import ports
-from copilot.live import wakeups
-from copilot.live.client import RedisDown
+from config.core.redis import REDIS_OUTAGE_ERRORS
+from copilot.chat import service_bindings
+from copilot.realtime import turn_queue
 
 log = logging.getLogger(__name__)
 
-PURGE_BATCH = 500
-CALLS_LOOKED_BACK = timedelta(days=1)
-SCAN_AGAIN_SECONDS = 30  # doubled with every failure
-ASIDE_SECONDS = 30  # after which nobody waits for a worker to begin
+PURGE_BATCH_SIZE = 500
+LOST_CALLS_LOOKBACK = timedelta(days=1)
+SCAN_RETRY_SECONDS = 30  # doubled with every failure
+SIDE_QUESTION_EXPIRY_SECONDS = 30  # after which nobody waits for a worker to begin
 
 
 @shared_task(name="copilot.tasks.run_turn", ignore_result=True)
 def run_turn(turn_id: str) -> None:
     """Hand a turn to this process's event loop, and return (T5.2)."""
-    from copilot import engine  # the worker's half: the web process never loads it
+    from copilot.worker import turn_worker  # the worker's half: the web process never loads it
 
-    engine.hand_over(UUID(turn_id))
+    turn_worker.accept_turn(UUID(turn_id))
 
 
 @shared_task(name="copilot.tasks.purge_files", ignore_result=True)
 def purge_files() -> None:
     """Files long in the trash and old tool outputs leave the storage, and give their room back (S4, A9.6)."""
-    from copilot.workspace import files
+    from copilot.files import services as files
 
-    while files.purge_due(PURGE_BATCH):
+    while files.purge_due_files(PURGE_BATCH_SIZE):
         pass
 
 
 @shared_task(name="copilot.tasks.index_messages", ignore_result=True)
 def index_messages() -> None:
     """What was said in turns that ended since can be found (W2.9)."""
-    from copilot import searching
+    from copilot.chat import search
 
-    while searching.add_new():
+    while search.index_new_turns():
         pass
 
 
 @shared_task(name="copilot.tasks.scan_file", ignore_result=True)
 def scan_file(file_id: str) -> None:
     """One look at a file; a hook that fails is asked again, so often and no more (S4)."""
-    from copilot.workspace import files, quarantine
+    from copilot.files import quarantine
+    from copilot.files import services as files
 
     try:
-        verdict = files.scan(UUID(file_id))
+        verdict = files.scan_file(UUID(file_id))
     except Exception as problem:  # the hook may be anybody's code
         log.warning("file %s could not be scanned: %s", file_id, type(problem).__name__)
-        if (failures := files.scan_failed(UUID(file_id))) is not None:
-            send_scan(UUID(file_id), after_seconds=SCAN_AGAIN_SECONDS * 2**failures)
+        if (failures := files.record_scan_failure(UUID(file_id))) is not None:
+            enqueue_scan(UUID(file_id), after_seconds=SCAN_RETRY_SECONDS * 2**failures)
         return
     if verdict == "infected":
-        quarantine.tell(UUID(file_id))
+        quarantine.notify_owner(UUID(file_id))
 
 
-def send_scan(file_id: UUID, *, after_seconds: int = 0) -> None:
+def enqueue_scan(file_id: UUID, *, after_seconds: int = 0) -> None:
     try:
         scan_file.apply_async(args=(str(file_id),), countdown=after_seconds, retry=False)
     except (OperationalError, OSError) as problem:
@@ -77,26 +78,26 @@ def send_scan(file_id: UUID, *, after_seconds: int = 0) -> None:
 @shared_task(name="copilot.tasks.send_lost_scans", ignore_result=True)
 def send_lost_scans() -> None:
     """Pending files that nobody looks at any more (S4)."""
-    from copilot.workspace import files
+    from copilot.files import services as files
 
-    for file_id in files.scans_lost():
-        send_scan(file_id)
+    for file_id in files.list_lost_scans():
+        enqueue_scan(file_id)
 
 
 @shared_task(name="copilot.tasks.tend_storage", ignore_result=True)
 def tend_storage() -> None:
     """Once a day: objects without rows, and rows without objects (S4)."""
-    from copilot.workspace import tending
+    from copilot.files import reconciliation
 
-    tending.look()
+    reconciliation.reconcile_storage()
 
 
 @shared_task(name="copilot.tasks.purge_shares", ignore_result=True)
 def purge_shares() -> None:
     """What shares published is emptied some time after they ended (S9)."""
-    from copilot.workspace import shares
+    from copilot.sharing import services as sharing
 
-    while shares.purge_due(PURGE_BATCH):
+    while sharing.purge_due_shares(PURGE_BATCH_SIZE):
         pass
 
 
@@ -106,7 +107,7 @@ def purge_accounts() -> None:
     from copilot.accounts import invitations, login_limits, sign_up
 
     invitations.purge_invitations()
-    sign_up.purge_undecided()
+    sign_up.purge_undecided_sign_ups()
     login_limits.purge_login_records()
 
 
@@ -114,21 +115,23 @@ def purge_accounts() -> None:
 def mail_new_device(device_id: str, address: str) -> None:
     from copilot.accounts import devices
 
-    devices.mail_new_device(UUID(device_id), address)
+    devices.send_new_device_email(UUID(device_id), address)
 
 
 @shared_task(name="copilot.tasks.answer_aside", ignore_result=True)
 def answer_aside(session_id: str, side_id: str) -> None:
     """Hand a question aside to this process's event loop, and return (A30.3)."""
-    from copilot import engine
+    from copilot.worker import turn_worker
 
-    engine.answer_aside(UUID(session_id), side_id)
+    turn_worker.answer_side_question(UUID(session_id), side_id)
 
 
-def send_aside(session_id: UUID, side_id: str) -> bool:
+def enqueue_side_question(session_id: UUID, side_id: str) -> bool:
     """False when no worker can be told: nobody is left waiting for what will not come."""
     try:
-        answer_aside.apply_async(args=(str(session_id), side_id), retry=False, expires=ASIDE_SECONDS)
+        answer_aside.apply_async(
+            args=(str(session_id), side_id), retry=False, expires=SIDE_QUESTION_EXPIRY_SECONDS
+        )
     except (OperationalError, OSError) as problem:
         log.warning("the broker is unreachable, a question aside is refused: %s", type(problem).__name__)
         return False
@@ -138,37 +141,37 @@ def send_aside(session_id: UUID, side_id: str) -> bool:
 @shared_task(name="copilot.tasks.tick", ignore_result=True)
 def tick() -> None:
     """Once a minute: what is due by the clock (A26.3)."""
-    from copilot import scheduling
+    from copilot.schedules import runner
 
-    scheduling.tick()
+    runner.run_due_schedules()
 
 
 @shared_task(name="copilot.tasks.settle_calls", ignore_result=True)
 def settle_calls() -> None:
     """Once an hour: calls of the last day that are still open, whenever they were made; the sweep looks at the latest (B4.1)."""
-    from copilot import lost_calls
+    from copilot.chat import model_calls
 
-    while lost_calls.settle_forgotten(turns_of=CALLS_LOOKED_BACK):
+    while model_calls.record_forgotten_calls(turns_of=LOST_CALLS_LOOKBACK):
         pass
 
 
 @shared_task(name="copilot.tasks.run_errand", ignore_result=True)
-def run_errand(errand: ports.Errand, turn_id: str) -> None:
+def run_errand(errand: service_bindings.BackgroundJob, turn_id: str) -> None:
     """What an ended turn left to be done: nobody waits for it, and a failure is ours alone (A3.7)."""
-    from copilot.agent import goals, titles
+    from copilot.agent import goal_judgement, titles
 
     match errand:
         case "title":
-            titles.name(UUID(turn_id))
+            titles.name_session(UUID(turn_id))
         case "goal":
-            goals.judge(UUID(turn_id))
+            goal_judgement.judge_goal(UUID(turn_id))
         case "compaction":
-            ports.compact_after(UUID(turn_id))
+            service_bindings.compact_after_turn(UUID(turn_id))
         case unreachable:
             assert_never(unreachable)
 
 
-def send_errand(errand: ports.Errand, turn_id: UUID) -> None:
+def enqueue_background_job(errand: service_bindings.BackgroundJob, turn_id: UUID) -> None:
     """Lost with the broker, it is made up for by a later turn of the session."""
     try:
         run_errand.apply_async(args=(errand, str(turn_id)), retry=False)
@@ -179,20 +182,21 @@ def send_errand(errand: ports.Errand, turn_id: UUID) -> None:
 
 
 @shared_task(name="copilot.tasks.run_job", ignore_result=True)
-def run_job(job: ports.Job, job_id: str) -> None:
+def run_job(job: service_bindings.DataJob, job_id: str) -> None:
     """Work that has a row of its own: the message is only a wake-up (S15, S17)."""
-    from copilot.workspace import erasure, exports
+    from copilot.accounts import deletion
+    from copilot.exports import services as exports
 
     match job:
         case "export":
-            exports.run(UUID(job_id))
+            exports.run_export(UUID(job_id))
         case "erasure":
-            erasure.run(UUID(job_id))
+            deletion.run_deletion(UUID(job_id))
         case unreachable:
             assert_never(unreachable)
 
 
-def send_job(job: ports.Job, job_id: UUID) -> None:
+def enqueue_data_job(job: service_bindings.DataJob, job_id: UUID) -> None:
     try:
         run_job.apply_async(args=(job, str(job_id)), retry=False)
     except (OperationalError, OSError) as problem:
@@ -202,39 +206,40 @@ def send_job(job: ports.Job, job_id: UUID) -> None:
 @shared_task(name="copilot.tasks.look_after_jobs", ignore_result=True)
 def look_after_jobs() -> None:
     """Once a minute: jobs that nobody took or that a worker left, what is due, and what has expired."""
-    from copilot.workspace import erasure, exports
+    from copilot.accounts import deletion
+    from copilot.exports import services as exports
 
-    exports.look_after()
-    erasure.look_after()
+    exports.sweep_exports()
+    deletion.sweep_deletions()
 
 
 @shared_task(name="copilot.tasks.purge_sessions", ignore_result=True)
 def purge_sessions() -> None:
     """Sessions long in the trash go for good, with everything that was said in them (S17)."""
-    from copilot.workspace import clearing
+    from copilot.accounts import purge
 
-    while clearing.purge_sessions(PURGE_BATCH):
+    while purge.purge_trashed_sessions(PURGE_BATCH_SIZE):
         pass
 
 
-def send(turn_id: UUID) -> None:
+def wake_worker(turn_id: UUID) -> None:
     """Wake a worker for a turn whose row stands; what is away costs time, not the turn (T9.2)."""
-    if not wakes_by_list():
-        send_by_broker(turn_id)
+    if not uses_wakeup_list():
+        enqueue_turn(turn_id)
         return
     try:
-        wakeups.push(turn_id)
-    except RedisDown as problem:
+        turn_queue.push_wakeup(turn_id)
+    except REDIS_OUTAGE_ERRORS as problem:
         log.warning(
             "no worker could be woken, turn %s waits for the sweep: %s", turn_id, type(problem).__name__
         )
 
 
-def wakes_by_list() -> bool:
+def uses_wakeup_list() -> bool:
     return settings.TURN_WAKEUPS == "list"
 
 
-def send_by_broker(turn_id: UUID) -> None:
+def enqueue_turn(turn_id: UUID) -> None:
     """The long way, which needs nothing but Celery: for the sweep, and where TURN_WAKEUPS says so."""
     try:
         run_turn.apply_async(args=(str(turn_id),), retry=False)

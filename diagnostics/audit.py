@@ -15,12 +15,12 @@ from django.db.models.functions import Now
 from config.core.audit import AuditRecord
 from diagnostics.models import AuditDelivery, AuditEvent, RepairAudit
 
-REAPER = "reaper"
-Outcome = RepairAudit.Outcome
+REAPER_NAME = "reaper"
+AuditOutcome = RepairAudit.Outcome
 
 
 @dataclass(frozen=True, kw_only=True)
-class Actor:
+class RepairActor:
     """Who repairs: an administrator, or the reaper."""
 
     name: str
@@ -28,40 +28,40 @@ class Actor:
     address: str | None = None
 
 
-THE_REAPER = Actor(name=REAPER)
+REAPER_ACTOR = RepairActor(name=REAPER_NAME)
 
 
 @dataclass(frozen=True, kw_only=True)
-class State:
+class TargetState:
     status: str
     fence: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class TargetChange:
     """What a repair found, and left."""
 
     id: UUID
-    before: State
-    after: State
+    before: TargetState
+    after: TargetState
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class RepairRecord:
     action: str
     outcome: RepairAudit.Outcome
     reason: str = ""
     filter: dict[str, object] = field(default_factory=dict)
     ids: Sequence[UUID] = ()
-    changes: Sequence[Change] = ()
+    changes: Sequence[TargetChange] = ()
     result: dict[str, object] = field(default_factory=dict)
     duration_ms: int = 0
     idempotency_key: str = ""
 
 
-def record(actor: Actor, entry: Entry) -> AuditEvent:
+def record_repair(actor: RepairActor, entry: RepairRecord) -> AuditEvent:
     """Record a repair."""
-    return _write(
+    return _create_event(
         actor=actor.name,
         admin_id=actor.admin_id,
         address=actor.address,
@@ -70,7 +70,7 @@ def record(actor: Actor, entry: Entry) -> AuditEvent:
         reason=entry.reason,
         filter=entry.filter,
         ids=list(entry.ids),
-        changes=[_shown(change) for change in entry.changes],
+        changes=[_serialize_change(change) for change in entry.changes],
         result=entry.result,
         duration_ms=entry.duration_ms,
         idempotency_key=entry.idempotency_key,
@@ -79,7 +79,7 @@ def record(actor: Actor, entry: Entry) -> AuditEvent:
 
 def write_event(sender: object, event: AuditRecord, **kwargs: object) -> None:
     """Receive what other apps record; the row stands in the transaction of the act."""
-    _write(
+    _create_event(
         category=event.action.partition(".")[0][:20],
         actor=event.actor,
         admin_id=event.actor_id,
@@ -93,22 +93,22 @@ def write_event(sender: object, event: AuditRecord, **kwargs: object) -> None:
     )
 
 
-def _write(**fields: object) -> AuditEvent:
+def _create_event(**fields: object) -> AuditEvent:
     kept = Now() + Value(timedelta(days=settings.DIAG_AUDIT_DAYS))
     with transaction.atomic():
         row = AuditEvent.objects.create(keep_until=kept, **fields)
         AuditDelivery.objects.bulk_create(
-            [AuditDelivery(event=row, sink=name) for name in configured_sinks()]
+            [AuditDelivery(event=row, sink=name) for name in list_configured_sinks()]
         )
     return row
 
 
-def configured_sinks() -> list[str]:
+def list_configured_sinks() -> list[str]:
     wanted = (("webhook", settings.AUDIT_WEBHOOK_URL), ("syslog", settings.AUDIT_SYSLOG_ADDRESS))
     return [name for name, address in wanted if address]
 
 
-def _shown(change: Change) -> dict[str, object]:
+def _serialize_change(change: TargetChange) -> dict[str, object]:
     return {
         "id": str(change.id),
         "before": {"status": change.before.status, "fence": change.before.fence},
@@ -116,7 +116,7 @@ def _shown(change: Change) -> dict[str, object]:
     }
 
 
-def purge() -> int:
+def purge_expired_events() -> int:
     """What was kept long enough; the database refuses to let go of anything younger."""
     with transaction.atomic():
         old = AuditEvent.objects.filter(keep_until__lt=Now())

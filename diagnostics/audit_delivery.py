@@ -21,30 +21,30 @@ from django.db import connection, transaction
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from diagnostics.audit import configured_sinks
+from diagnostics.audit import list_configured_sinks
 from diagnostics.models import AuditDelivery, AuditEvent, AuditSink
 
 log = logging.getLogger(__name__)
 
-BATCH = 100
-MOST_BATCHES = 20  # of one run; the next one goes on
-SEND_SECONDS = 5.0
+BATCH_SIZE = 100
+MAX_BATCHES = 20  # of one run; the next one goes on
+SEND_TIMEOUT_SECONDS = 5.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5, 600
-_LOCK = 7_261_404
+_LOCK_NAMESPACE = 7_261_404
 SYSLOG_PRIORITY = 10 * 8 + 5  # authpriv.notice
 
 
-def deliver_due() -> int:
+def deliver_pending_events() -> int:
     """Send what waits, for each sink whose pause is over; returns how many events were taken."""
-    return sum(_deliver(name) for name in configured_sinks())
+    return sum(_deliver_to_sink(name) for name in list_configured_sinks())
 
 
-def _deliver(name: str) -> int:
+def _deliver_to_sink(name: str) -> int:
     taken = 0
-    for _number in range(MOST_BATCHES):
+    for _number in range(MAX_BATCHES):
         count = _deliver_batch(name)
         taken += count
-        if count < BATCH:
+        if count < BATCH_SIZE:
             break
     return taken
 
@@ -52,15 +52,17 @@ def _deliver(name: str) -> int:
 def _deliver_batch(name: str) -> int:
     """One batch, oldest first; the lock keeps two processes from sending the same events."""
     with transaction.atomic():
-        if not _locked(name) or _pauses(name):
+        if not _try_lock(name) or _is_paused(name):
             return 0
-        waiting = list(AuditDelivery.objects.filter(sink=name).select_related("event").order_by("id")[:BATCH])
+        waiting = list(
+            AuditDelivery.objects.filter(sink=name).select_related("event").order_by("id")[:BATCH_SIZE]
+        )
         if not waiting:
             return 0
         try:
             SINKS[name]([row.event for row in waiting])
         except (OSError, ValueError) as problem:  # addresses may hold a token: only the kind is kept
-            _note_failure(name, problem)
+            _record_failure(name, problem)
             return 0
         AuditDelivery.objects.filter(pk__in=[row.pk for row in waiting]).delete()
         AuditSink.objects.update_or_create(
@@ -69,17 +71,17 @@ def _deliver_batch(name: str) -> int:
     return len(waiting)
 
 
-def _locked(name: str) -> bool:
+def _try_lock(name: str) -> bool:
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_try_advisory_xact_lock(%s, hashtext(%s))", [_LOCK, name])
+        cursor.execute("SELECT pg_try_advisory_xact_lock(%s, hashtext(%s))", [_LOCK_NAMESPACE, name])
         return bool(cursor.fetchone()[0])
 
 
-def _pauses(name: str) -> bool:
+def _is_paused(name: str) -> bool:
     return AuditSink.objects.filter(name=name, next_try_at__gt=Now()).exists()
 
 
-def _note_failure(name: str, problem: Exception) -> None:
+def _record_failure(name: str, problem: Exception) -> None:
     sink, _made = AuditSink.objects.get_or_create(name=name)
     sink.failures += 1
     pause = min(FIRST_PAUSE_SECONDS * 2 ** min(sink.failures - 1, 20), LONGEST_PAUSE_SECONDS)
@@ -90,7 +92,7 @@ def _note_failure(name: str, problem: Exception) -> None:
     log.error("audit_delivery_failed sink=%s problem=%s failures=%d", name, sink.problem, sink.failures)
 
 
-def event_fields(event: AuditEvent) -> dict[str, object]:
+def serialize_event(event: AuditEvent) -> dict[str, object]:
     """An event as programs get it, on every sink and in the CSV file."""
     return {
         "id": str(event.pk),
@@ -111,14 +113,14 @@ def event_fields(event: AuditEvent) -> dict[str, object]:
 # --- the sinks ---------------------------------------------------------------------------------------
 
 
-def _post(events: Sequence[AuditEvent]) -> None:
+def _post_webhook(events: Sequence[AuditEvent]) -> None:
     """POST the batch as JSON; anything but an answer of 2xx is a failure."""
     headers = {"Content-Type": "application/json"}
     if settings.AUDIT_WEBHOOK_TOKEN:
         headers["Authorization"] = f"Bearer {settings.AUDIT_WEBHOOK_TOKEN}"
-    body = json.dumps({"events": [event_fields(event) for event in events]}).encode()
+    body = json.dumps({"events": [serialize_event(event) for event in events]}).encode()
     request = urllib.request.Request(settings.AUDIT_WEBHOOK_URL, data=body, headers=headers)  # noqa: S310 - our settings
-    with urllib.request.urlopen(request, timeout=SEND_SECONDS):  # noqa: S310 - our settings
+    with urllib.request.urlopen(request, timeout=SEND_TIMEOUT_SECONDS):  # noqa: S310 - our settings
         pass
 
 
@@ -133,7 +135,7 @@ def _send_syslog(events: Sequence[AuditEvent]) -> None:
             for line in lines:
                 plug.sendto(line, address)
         return
-    plug = socket.create_connection((host, port), timeout=SEND_SECONDS)
+    plug = socket.create_connection((host, port), timeout=SEND_TIMEOUT_SECONDS)
     with closing(plug):
         if parts.scheme == "tls":
             plug = ssl.create_default_context().wrap_socket(plug, server_hostname=host)
@@ -143,11 +145,11 @@ def _send_syslog(events: Sequence[AuditEvent]) -> None:
 
 
 def _syslog_line(event: AuditEvent) -> bytes:
-    fields = event_fields(event)
+    fields = serialize_event(event)
     head = (
         f"<{SYSLOG_PRIORITY}>1 {fields['at']} {socket.gethostname()} pilothouse - {event.category or '-'} -"
     )
     return f"{head} {json.dumps(fields)}".encode()
 
 
-SINKS: dict[str, Callable[[Sequence[AuditEvent]], None]] = {"webhook": _post, "syslog": _send_syslog}
+SINKS: dict[str, Callable[[Sequence[AuditEvent]], None]] = {"webhook": _post_webhook, "syslog": _send_syslog}

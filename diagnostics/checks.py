@@ -12,11 +12,11 @@ from django.core.checks import Warning as CheckWarning
 
 from diagnostics.probes import configuration
 
-NOTICED_SECONDS = 10  # of the fifteen until a dead turn goes on: five are left for its first token (P9)
+MAX_DETECTION_SECONDS = 10  # of the fifteen until a dead turn goes on: five are left for its first token (P9)
 
 
 @register
-def signs_of_life_agree(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
+def check_heartbeat_settings(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
     beat, life, sweep = (
         settings.WORKER_BEAT_SECONDS,
         settings.WORKER_BEAT_LIFE_SECONDS,
@@ -30,11 +30,11 @@ def signs_of_life_agree(app_configs: Sequence[AppConfig] | None, **kwargs: objec
                 id="diagnostics.E001",
             )
         )
-    if life + 2 * sweep > NOTICED_SECONDS:
+    if life + 2 * sweep > MAX_DETECTION_SECONDS:
         found.append(
             Error(
                 f"WORKER_BEAT_LIFE_SECONDS ({life:g}) and twice DIAG_SWEEP_SECONDS ({sweep:g}) must not be more than "
-                f"{NOTICED_SECONDS} s together, or a dead turn goes on too late.",
+                f"{MAX_DETECTION_SECONDS} s together, or a dead turn goes on too late.",
                 id="diagnostics.E001",
             )
         )
@@ -42,7 +42,7 @@ def signs_of_life_agree(app_configs: Sequence[AppConfig] | None, **kwargs: objec
 
 
 @register
-def ages_and_numbers_agree(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
+def check_threshold_settings(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
     found: list[CheckMessage] = []
     for smaller, larger, identifier, why in (
         ("DIAG_STUCK_QUEUED_SECONDS", "DIAG_ORPHAN_AGE_SECONDS", "E002", "nothing would ever be stuck"),
@@ -61,7 +61,7 @@ def ages_and_numbers_agree(app_configs: Sequence[AppConfig] | None, **kwargs: ob
 
 
 @register
-def networks_can_be_read(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
+def check_metrics_networks(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
     return [
         Error(f"METRICS_ALLOWED_CIDRS: {network!r} is no network like 10.0.0.0/8.", id="diagnostics.E005")
         for network in settings.METRICS_ALLOWED_CIDRS
@@ -70,11 +70,16 @@ def networks_can_be_read(app_configs: Sequence[AppConfig] | None, **kwargs: obje
 
 
 @register
-def production_values_are_usable(
-    app_configs: Sequence[AppConfig] | None, **kwargs: object
-) -> list[CheckMessage]:
+def check_production_values(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
     """Say at the start what the doctor says of values that are well formed and still cannot work."""
-    found = [probe() for probe in (configuration.proxies, configuration.mail_sender, configuration.traces)]
+    found = [
+        probe()
+        for probe in (
+            configuration.probe_proxies,
+            configuration.probe_mail_sender,
+            configuration.probe_traces,
+        )
+    ]
     return [
         CheckWarning(f"{one.detail}. {one.next_step}", id="diagnostics.W001")
         for one in found

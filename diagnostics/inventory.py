@@ -12,27 +12,29 @@ from celery import current_app
 from django.conf import settings
 from kombu.exceptions import KombuError
 
-from copilot.queries import executions, inventory
-from diagnostics.findings import Worker, WorkerStatus
-from diagnostics.shared import Question, Shared, answered
+from copilot.chat import turn_selectors
+from copilot.realtime import session_keys
+from copilot.worker import health
+from diagnostics.cached_value import BackgroundQuery, CachedValue, wait_for_answer
+from diagnostics.findings.figures import Worker, WorkerStatus
 
-INSPECT_SECONDS = 0.8
-LAST_SECONDS = 0.2  # for the way there and back; a broker that hangs would take for ever
-LATE_SECONDS = 60.0
+INSPECT_TIMEOUT_SECONDS = 0.8
+INSPECT_GRACE_SECONDS = 0.2  # for the way there and back; a broker that hangs would take for ever
+LATE_AFTER_SECONDS = 60.0
 REMEMBERED_SECONDS = 600.0  # so long a worker without a beat is shown after its last answer
-BUDGET_SECONDS = 2.0
+SURVEY_BUDGET_SECONDS = 2.0
 CACHE_SECONDS = 5.0
 # A worker is known as deaf five seconds after it heard the last wake-up (three of silence, two until its next beat), and
 # must be a finding after ten. Beats are one small query; Celery's answers cost far more and are kept longer.
 BEATS_SECONDS = 2.0
-Answers = Mapping[str, object]
+InspectAnswers = Mapping[str, object]
 
 
 # --- workers -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answered:
+class CeleryWorkerAnswer:
     """What one Celery worker said of itself."""
 
     name: str
@@ -43,22 +45,22 @@ class Answered:
     uptime_seconds: float | None
 
 
-def status_of(age_seconds: float) -> WorkerStatus:
+def classify_worker(age_seconds: float) -> WorkerStatus:
     if age_seconds <= settings.WORKER_BEAT_LIFE_SECONDS:
         return "alive"
-    return "late" if age_seconds <= LATE_SECONDS else "lost"
+    return "late" if age_seconds <= LATE_AFTER_SECONDS else "lost"
 
 
-def workers() -> tuple[Worker, ...]:
+def list_workers() -> tuple[Worker, ...]:
     """Return those that beat, joined with those that answer; the latest sign of life first."""
-    return _workers.get()
+    return _cached_workers.get()
 
 
-def look_for_workers() -> tuple[Worker, ...]:
+def find_workers() -> tuple[Worker, ...]:
     asked = _celery.get()
     by_place = {(one.host, one.pid): one for one in asked}
-    seen = inventory.workers_seen()
-    beating = tuple(_beating(view, by_place.pop((view.host, view.pid), None)) for view in seen)
+    seen = health.list_workers()
+    beating = tuple(_build_worker(view, by_place.pop((view.host, view.pid), None)) for view in seen)
     silent = _remember_answers(by_place, beating={(view.host, view.pid) for view in seen})
     others = tuple(
         Worker(
@@ -75,33 +77,33 @@ def look_for_workers() -> tuple[Worker, ...]:
     return beating + others + silent
 
 
-_answered_at: dict[str, tuple[Answered, float]] = {}
+_last_answers: dict[str, tuple[CeleryWorkerAnswer, float]] = {}
 
 
 def _remember_answers(
-    by_place: Mapping[tuple[str, int | None], Answered], *, beating: Set[tuple[str, int | None]]
+    by_place: Mapping[tuple[str, int | None], CeleryWorkerAnswer], *, beating: Set[tuple[str, int | None]]
 ) -> tuple[Worker, ...]:
     """Show workers without a beat that answered lately and do not now: busy, gone, or cut off with the broker.
 
     Celery waits a second for answers and names nobody who was silent; leaving them out looked as if they were gone.
     """
     now = time.monotonic()
-    _answered_at.update({one.name: (one, now) for one in by_place.values() if one.pid is not None})
-    for name, (_, at) in list(_answered_at.items()):
+    _last_answers.update({one.name: (one, now) for one in by_place.values() if one.pid is not None})
+    for name, (_, at) in list(_last_answers.items()):
         if now - at > REMEMBERED_SECONDS:
-            del _answered_at[name]
+            del _last_answers[name]
     heard = {one.name for one in by_place.values()}
     return tuple(
         Worker(id=one.name, status="unknown", host=one.host, pid=one.pid, queues=one.queues)
-        for name, (one, _) in sorted(_answered_at.items())
+        for name, (one, _) in sorted(_last_answers.items())
         if name not in heard and (one.host, one.pid) not in beating
     )
 
 
-def _beating(view: inventory.WorkerView, answered: Answered | None) -> Worker:
+def _build_worker(view: health.WorkerStatus, answered: CeleryWorkerAnswer | None) -> Worker:
     return Worker(
         id=view.worker,
-        status=status_of(view.silent_seconds),
+        status=classify_worker(view.silent_seconds),
         host=view.host,
         pid=view.pid,
         version=view.version,
@@ -114,38 +116,38 @@ def _beating(view: inventory.WorkerView, answered: Answered | None) -> Worker:
     )
 
 
-def is_deaf(view: inventory.WorkerView) -> bool:
-    return _beating(view, None).is_deaf
+def is_worker_deaf(view: health.WorkerStatus) -> bool:
+    return _build_worker(view, None).is_deaf
 
 
-def ask_celery() -> list[Answered]:
+def inspect_celery() -> list[CeleryWorkerAnswer]:
     """Three questions at once, a second in all: nobody knows how many will answer. Silence is no answer, not an error."""
-    asked = [question.asked() for question in _QUESTIONS]
-    until = time.monotonic() + INSPECT_SECONDS + LAST_SECONDS
-    stats, queues, reserved = (answered(one, seconds=until - time.monotonic()) or {} for one in asked)
+    asked = [question.start() for question in _INSPECT_QUERIES]
+    until = time.monotonic() + INSPECT_TIMEOUT_SECONDS + INSPECT_GRACE_SECONDS
+    stats, queues, reserved = (wait_for_answer(one, seconds=until - time.monotonic()) or {} for one in asked)
     return [
-        _answered(name, stats.get(name), queues.get(name), reserved.get(name))
+        _parse_answer(name, stats.get(name), queues.get(name), reserved.get(name))
         for name in sorted({*stats, *queues, *reserved})
     ]
 
 
-def _inspect(question: str) -> Answers:
-    method: Callable[[], Answers | None] = getattr(
-        current_app.control.inspect(timeout=INSPECT_SECONDS), question
+def _run_inspect(question: str) -> InspectAnswers:
+    method: Callable[[], InspectAnswers | None] = getattr(
+        current_app.control.inspect(timeout=INSPECT_TIMEOUT_SECONDS), question
     )
     return method() or {}
 
 
-_QUESTIONS = tuple(
-    Question(f"celery {name}", partial(_inspect, name), away=(OSError, KombuError))
+_INSPECT_QUERIES = tuple(
+    BackgroundQuery(f"celery {name}", partial(_run_inspect, name), away=(OSError, KombuError))
     for name in ("stats", "active_queues", "reserved")
 )
 
 
-def _answered(name: str, stats: object, queues: object, reserved: object) -> Answered:
+def _parse_answer(name: str, stats: object, queues: object, reserved: object) -> CeleryWorkerAnswer:
     figures = stats if isinstance(stats, dict) else {}
     pid, uptime = figures.get("pid"), figures.get("uptime")
-    return Answered(
+    return CeleryWorkerAnswer(
         name=name,
         host=name.partition("@")[2],
         pid=pid if isinstance(pid, int) else None,
@@ -160,7 +162,7 @@ def _answered(name: str, stats: object, queues: object, reserved: object) -> Ans
 
 @dataclass(frozen=True, kw_only=True)
 class Leases:
-    results: tuple[inventory.Lease, ...]
+    results: tuple[session_keys.LeaseRecord, ...]
     total: int
     without_turn: tuple[str, ...]  # sessions held for a turn that has ended, or that nobody knows
     partial: bool
@@ -173,7 +175,7 @@ class Streams:
     bytes_estimate: int
     without_life: int
     longest: int
-    top: tuple[inventory.Log, ...]
+    top: tuple[session_keys.EventLogRecord, ...]
     partial: bool
 
 
@@ -186,60 +188,60 @@ class Buffers:
     partial: bool
 
 
-MOST_LEASES = 200
-YOUNG_SECONDS = 10  # its request may be about to open the turn
+MAX_LEASES = 200
+LEASE_GRACE_SECONDS = 10  # its request may be about to open the turn
 
 
-def leases() -> Leases:
-    survey = _survey.get()
-    unfinished = executions.unfinished_among([lease.turn_id for lease in survey.leases])
+def list_leases() -> Leases:
+    survey = _cached_survey.get()
+    unfinished = turn_selectors.list_unfinished_ids([lease.turn_id for lease in survey.leases])
     odd = [
         lease.session_id
         for lease in survey.leases
-        if lease.turn_id not in unfinished and lease.held_seconds > YOUNG_SECONDS
+        if lease.turn_id not in unfinished and lease.held_seconds > LEASE_GRACE_SECONDS
     ]
     return Leases(
-        results=tuple(survey.leases[:MOST_LEASES]),
+        results=tuple(survey.leases[:MAX_LEASES]),
         total=len(survey.leases),
         without_turn=tuple(odd),
         partial=survey.partial,
     )
 
 
-def streams() -> Streams:
-    survey = _survey.get()
+def survey_streams() -> Streams:
+    survey = _cached_survey.get()
     measured = [log for log in survey.logs if log.bytes is not None]
     rest = sum(log.length for log in survey.logs) - sum(log.length for log in measured)
     return Streams(
         count=len(survey.logs),
         events=sum(log.length for log in survey.logs),
-        bytes_estimate=sum(log.bytes or 0 for log in measured) + rest * inventory.EVENT_BYTES,
+        bytes_estimate=sum(log.bytes or 0 for log in measured) + rest * session_keys.TYPICAL_EVENT_BYTES,
         without_life=sum(log.ttl_ms is None for log in survey.logs),
         longest=survey.logs[0].length if survey.logs else 0,
-        top=tuple(survey.logs[: inventory.TOP]),
+        top=tuple(survey.logs[: session_keys.LARGEST_LOGS_MEASURED]),
         partial=survey.partial,
     )
 
 
-def buffers() -> Buffers:
-    survey = _survey.get()
+def survey_buffers() -> Buffers:
+    survey = _cached_survey.get()
     lengths = [queue.length for queue in survey.queues]
     return Buffers(
         count=len(lengths),
         messages=sum(lengths),
         longest=max(lengths, default=0),
-        oldest_at=executions.oldest_pending_at(),
+        oldest_at=turn_selectors.get_oldest_pending_at(),
         partial=survey.partial,
     )
 
 
-_celery = Shared(lambda: ask_celery(), CACHE_SECONDS)  # noqa: PLW0108 - tests replace the function
-_workers = Shared(look_for_workers, BEATS_SECONDS)
-_survey = Shared(lambda: inventory.survey_of_sessions(BUDGET_SECONDS), CACHE_SECONDS)
+_celery = CachedValue(lambda: inspect_celery(), CACHE_SECONDS)  # noqa: PLW0108 - tests replace the function
+_cached_workers = CachedValue(find_workers, BEATS_SECONDS)
+_cached_survey = CachedValue(lambda: health.survey_sessions(SURVEY_BUDGET_SECONDS), CACHE_SECONDS)
 
 
-def forget() -> None:
-    _celery.forget()
-    _workers.forget()
-    _survey.forget()
-    inventory.forget_outage()
+def clear_inventory_cache() -> None:
+    _celery.clear()
+    _cached_workers.clear()
+    _cached_survey.clear()
+    health.reset_outage()

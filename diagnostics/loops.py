@@ -18,25 +18,25 @@ import time
 from django.conf import settings
 from django.db import Error, connection
 
-from copilot import workers
-from copilot.errors import Unavailable
-from diagnostics import alerts, samples, snapshot, tasks
+from config.core.errors import ServiceUnavailable
+from copilot.worker import heartbeat
+from diagnostics import alerts, reaper, samples, snapshot
 
 log = logging.getLogger(__name__)
 
 MAINTENANCE, TURNS, WEB = 0, 1, 2  # ranks: the lowest that lives leads
 STANDBY_SECONDS = 1.0
-LONGEST_SWEEP_SECONDS = 120.0
-WATCH_SECONDS = 15.0
-WEB_WAITS_SECONDS = 60.0  # a web process is there first, and workers take their time
-WATCH_LEAD_SECONDS = 2.5 * WATCH_SECONDS
+MAX_SWEEP_SECONDS = 120.0
+WATCH_INTERVAL_SECONDS = 15.0
+WEB_START_DELAY_SECONDS = 60.0  # a web process is there first, and workers take their time
+WATCH_LEAD_SECONDS = 2.5 * WATCH_INTERVAL_SECONDS
 
 
-class Loop(threading.Thread):
+class LeaderLoop(threading.Thread):
     """Try for the lead of a role again and again, and act while this process has it."""
 
     role = ""
-    lead_seconds = workers.LEAD_SECONDS
+    lead_seconds = heartbeat.LEADERSHIP_LIFETIME_SECONDS
     standby_seconds = STANDBY_SECONDS
     acting_seconds = STANDBY_SECONDS
 
@@ -44,40 +44,42 @@ class Loop(threading.Thread):
         super().__init__(name=self.role, daemon=True)
         self._rank = rank
         self._holder = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        self._over = threading.Event()
+        self._stopping = threading.Event()
 
     def run(self) -> None:
         """For ever: whatever one round meets, the next one comes."""
         leading = False
-        while not self._over.wait(self.acting_seconds if leading else self.standby_seconds):
+        while not self._stopping.wait(self.acting_seconds if leading else self.standby_seconds):
             try:
                 leading = self.take_lead()
                 if leading:
-                    self.act()
+                    self.run_once()
             except Exception:
                 log.exception("loop_failed: the %s loop failed, and goes on", self.role)
                 connection.close()
-        workers.step_down(self.role, self._holder)
+        heartbeat.give_up_leadership(self.role, self._holder)
         connection.close()
 
     def stop(self) -> None:
         """Step down, so that another process leads at once."""
-        self._over.set()
+        self._stopping.set()
         if self.is_alive():
             self.join(timeout=2)
 
     def take_lead(self) -> bool:
-        return workers.take_lead(self.role, self._holder, rank=self._rank, life_seconds=self.lead_seconds)
+        return heartbeat.take_leadership(
+            self.role, self._holder, rank=self._rank, life_seconds=self.lead_seconds
+        )
 
-    def act(self) -> None:
+    def run_once(self) -> None:
         raise NotImplementedError
 
 
-class ReaperLoop(Loop):
+class ReaperLoop(LeaderLoop):
     """Look for dead workers twice a second, and sweep for everything else every DIAG_SWEEP_SECONDS."""
 
     role = "reaper"
-    acting_seconds = tasks.PROBE_SECONDS
+    acting_seconds = reaper.PROBE_INTERVAL_SECONDS
 
     def __init__(self, rank: int) -> None:
         super().__init__(rank)
@@ -92,81 +94,81 @@ class ReaperLoop(Loop):
     def take_lead(self) -> bool:
         try:
             return super().take_lead()
-        except Unavailable:
+        except ServiceUnavailable:
             return False  # without Redis nobody can be judged
 
-    def act(self) -> None:
+    def run_once(self) -> None:
         self._acting_since = now = time.monotonic()
         try:
             if now - self._swept_at < settings.DIAG_SWEEP_SECONDS:
-                tasks.probe_once()
+                reaper.run_probe()
             else:
                 self._swept_at = now
-                tasks.tick()
+                reaper.run_sweep()
         finally:
             self._acting_since = None
 
     def _keep_lead(self) -> None:
         """A sweep that has much to do keeps the lead; one that hangs loses it."""
-        while not self._over.wait(STANDBY_SECONDS):
+        while not self._stopping.wait(STANDBY_SECONDS):
             since = self._acting_since
-            if since is not None and STANDBY_SECONDS < time.monotonic() - since < LONGEST_SWEEP_SECONDS:
+            if since is not None and STANDBY_SECONDS < time.monotonic() - since < MAX_SWEEP_SECONDS:
                 self.take_lead()
 
 
-class WatchLoop(Loop):
+class WatchLoop(LeaderLoop):
     """Record the figures of every minute, tell people of critical findings, and show the outside that all is well."""
 
     role = "watch"
     lead_seconds = WATCH_LEAD_SECONDS
-    standby_seconds = WATCH_SECONDS
-    acting_seconds = WATCH_SECONDS
+    standby_seconds = WATCH_INTERVAL_SECONDS
+    acting_seconds = WATCH_INTERVAL_SECONDS
 
     def take_lead(self) -> bool:
         try:
             return super().take_lead()
-        except Unavailable:
+        except ServiceUnavailable:
             return True  # Redis itself must be told of; the rows of alerts keep several processes from telling twice
 
     def __init__(self, rank: int) -> None:
         super().__init__(rank)
-        self._found: frozenset[str] = frozenset()  # what the look before found
-        self._begins_at = time.monotonic() + (WEB_WAITS_SECONDS if rank == WEB else 0.0)
+        self._found_before: frozenset[str] = frozenset()  # what the look before found
+        self._begins_at = time.monotonic() + (WEB_START_DELAY_SECONDS if rank == WEB else 0.0)
 
-    def act(self) -> None:
+    def run_once(self) -> None:
         if time.monotonic() >= self._begins_at:
-            self._found = watch_once(self._found)
+            self._found_before = run_watch(self._found_before)
 
 
-def watch_once(found_before: frozenset[str]) -> frozenset[str]:
+def run_watch(found_before: frozenset[str]) -> frozenset[str]:
     """Tell people of what was found before and still is: while an installation starts, much is missing for a moment."""
-    seen = snapshot.take()
-    found = alerts.critical_codes(seen)
-    if alerts.is_wanted():
-        alerts.tell(seen, only=found & found_before)
-    alerts.call_heartbeat_url(seen)
+    seen = snapshot.get_snapshot()
+    found = alerts.find_critical_codes(seen)
+    if alerts.has_recipients():
+        alerts.send_alerts(seen, only=found & found_before)
+    alerts.ping_heartbeat_url(seen)
     try:
-        samples.record(seen.summary)
+        samples.record_samples(seen.summary)
     except Error:
         connection.close()
-    workers.note_work("watch")
+    heartbeat.record_work("watch")
     return found
 
 
-_running: list[Loop] = []
+_running_loops: list[LeaderLoop] = []
 
 
-def start(rank: int) -> None:
+def start_loops(rank: int) -> None:
     """Start this process's loops, once."""
-    if _running:
+    if _running_loops:
         return
-    _running.append(WatchLoop(rank))
+    _running_loops.append(WatchLoop(rank))
     if rank < WEB:
-        _running.append(ReaperLoop(rank))
-    for loop in _running:
+        _running_loops.append(ReaperLoop(rank))
+    for loop in _running_loops:
         loop.start()
 
 
-def stop() -> None:
-    while _running:
-        _running.pop().stop()
+def stop_loops() -> None:
+    while _running_loops:
+        _running_loops.pop().stop()

@@ -8,16 +8,16 @@ from datetime import UTC, datetime, timedelta
 from django.conf import settings
 from django.utils import timezone
 
-from diagnostics.findings import Summary
+from diagnostics.findings.figures import Summary
 from diagnostics.models import MetricSample
 
-NAMES = (
+SAMPLE_NAMES = (
     "running", "queued", "waiting", "broker_depth", "failed_1h", "succeeded_1h", "failure_ratio_1h",
     "throughput_per_hour_24h", "latency_p50_ms", "latency_p95_ms", "queue_wait_p95_ms", "orphaned_running",
     "stuck_queued",
 )  # fmt: skip
-RANGES = {"1h": timedelta(hours=1), "24h": timedelta(hours=24), "7d": timedelta(days=7)}
-MOST_POINTS = 360  # a chart is not wider
+SAMPLE_RANGES = {"1h": timedelta(hours=1), "24h": timedelta(hours=24), "7d": timedelta(days=7)}
+MAX_SERIES_POINTS = 360  # a chart is not wider
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +33,10 @@ class Series:
     points: list[Point]
 
 
-def record(summary: Summary) -> int:
+def record_samples(summary: Summary) -> int:
     """One row per figure that is known; a second call within the minute changes nothing."""
     minute = summary.taken_at.replace(second=0, microsecond=0)
-    values = {name: value_of(summary, name) for name in NAMES}
+    values = {name: get_value(summary, name) for name in SAMPLE_NAMES}
     rows = [
         MetricSample(taken_at=minute, name=name, value=value)
         for name, value in values.items()
@@ -46,30 +46,30 @@ def record(summary: Summary) -> int:
     return len(rows)
 
 
-def value_of(summary: Summary, name: str) -> float | None:
+def get_value(summary: Summary, name: str) -> float | None:
     if name == "broker_depth":
         return None if summary.broker_depth is None else float(summary.broker_depth["total"])
     value: float | None = getattr(summary, name)
     return None if value is None else float(value)
 
 
-def series(metric: str, span: str) -> Series:
+def get_series(metric: str, span: str) -> Series:
     """Oldest first, and of many every so many."""
-    since = timezone.now() - RANGES[span]
+    since = timezone.now() - SAMPLE_RANGES[span]
     rows = MetricSample.objects.filter(name=metric, taken_at__gte=since).order_by("taken_at")
     points = [Point(at=at, value=value) for at, value in rows.values_list("taken_at", "value")]
-    step = -(-len(points) // MOST_POINTS) or 1
+    step = -(-len(points) // MAX_SERIES_POINTS) or 1
     return Series(metric=metric, range=span, points=points[::step])
 
 
-def recent(metric: str, count: int) -> tuple[float, ...]:
+def get_recent_values(metric: str, count: int) -> tuple[float, ...]:
     """The last ones, the newest at the end; those of an hour ago say nothing of now."""
     since = datetime.now(UTC) - timedelta(minutes=2 * count)
     rows = MetricSample.objects.filter(name=metric, taken_at__gte=since).order_by("-taken_at")
     return tuple(reversed(rows.values_list("value", flat=True)[:count]))
 
 
-def purge() -> int:
+def purge_samples() -> int:
     old = MetricSample.objects.filter(taken_at__lt=timezone.now() - timedelta(days=settings.DIAG_SAMPLE_DAYS))
     removed, _ = old.delete()
     return removed

@@ -10,20 +10,21 @@ from typing import TypeVar
 
 from django.db import Error, connection
 
-from copilot.errors import Unavailable
-from copilot.queries import executions, inventory
-from diagnostics import broker, conditions, counting, samples, timetable
-from diagnostics import inventory as present
-from diagnostics.conditions import Moment
-from diagnostics.findings import MOST_IDS, Snapshot, Summary
-from diagnostics.reading import one_moment, takes_writes
-from diagnostics.shared import Question, Shared, answered
+from config.core.errors import ServiceUnavailable
+from copilot.chat import turn_selectors
+from copilot.worker import health as worker_health
+from diagnostics import aggregates, broker_queues, inventory, samples, schedules, turn_filters
+from diagnostics.cached_value import BackgroundQuery, CachedValue, wait_for_answer
+from diagnostics.findings.figures import Snapshot, Summary
+from diagnostics.findings.rules import MAX_FINDING_IDS
+from diagnostics.snapshot_transaction import accepts_writes, open_snapshot
+from diagnostics.turn_filters import FilterContext
 from diagnostics.work_ages import read_work_ages
-from linking import queries as linking
+from linking import selectors
 
 CACHE_SECONDS = 5.0
-BROKER_SECONDS = 1.0  # longer, and its figures are left out
-SHOWN = {  # conditions of which findings name some ids, each with the figure that counts them
+BROKER_TIMEOUT_SECONDS = 1.0  # longer, and its figures are left out
+CONDITIONS_WITH_IDS = {  # conditions of which findings name some ids, each with the figure that counts them
     "orphaned_running": "orphaned_running",
     "orphaned_queued": "orphaned_queued",
     "stuck_queued": "stuck_queued",
@@ -38,34 +39,34 @@ T = TypeVar("T")
 # --- the summary -------------------------------------------------------------------------------------
 
 
-def compute() -> Summary:
+def compute_summary() -> Summary:
     """Now, whatever is remembered; a source that fails leaves its figures out and its name behind."""
-    queues = _queues.asked()
+    queues = _broker_query.start()
     degraded: list[str] = []
-    figures: counting.Figures = {}
+    figures: aggregates.Figures = {}
     now = datetime.now(UTC)
     try:
-        with one_moment() as now:
-            figures = counting.figures(conditions.judged(now))
+        with open_snapshot() as now:
+            figures = aggregates.compute_figures(turn_filters.judge_running_turns(now))
     except Error:
         connection.close()
         degraded.append("postgres")
-    waking = _or_none(inventory.wakeups_waiting)
+    waking = _none_if_unavailable(worker_health.get_wakeup_count)
     if waking is None:
         degraded.append("redis")
-    depths = answered(queues, seconds=BROKER_SECONDS)
+    depths = wait_for_answer(queues, seconds=BROKER_TIMEOUT_SECONDS)
     if depths is None:
         degraded.append("broker")
     return Summary(
         taken_at=now,
         degraded=tuple(sorted(degraded)),
-        broker_depth=_depth(depths, waking),
+        broker_depth=_sum_depths(depths, waking),
         broker_unacked=depths.unacked if depths else None,
         **figures,  # type: ignore[arg-type]  # named as D4 names them
     )
 
 
-def _depth(depths: broker.Depths | None, waking: int | None) -> Mapping[str, int] | None:
+def _sum_depths(depths: broker_queues.QueueDepths | None, waking: int | None) -> Mapping[str, int] | None:
     """Wake-ups are a queue of their own, beside the broker's."""
     if depths is None:
         return None
@@ -73,72 +74,76 @@ def _depth(depths: broker.Depths | None, waking: int | None) -> Mapping[str, int
     return {**by_queue, "total": sum(by_queue.values())}
 
 
-def _or_none(ask: Callable[[], T]) -> T | None:
+def _none_if_unavailable(ask: Callable[[], T]) -> T | None:
     try:
         return ask()
-    except Unavailable:
+    except ServiceUnavailable:
         return None
 
 
-_queues = Question("broker depths", broker.depths, away=broker.UNREACHABLE)
-_summary = Shared(compute, CACHE_SECONDS)
+_broker_query = BackgroundQuery(
+    "broker depths", broker_queues.read_queue_depths, away=broker_queues.UNREACHABLE_ERRORS
+)
+_cached_summary = CachedValue(compute_summary, CACHE_SECONDS)
 
 
-def summary() -> Summary:
+def get_summary() -> Summary:
     """At most five seconds old; of all who ask at once, one computes."""
-    return _summary.get()
+    return _cached_summary.get()
 
 
-def summary_at_hand(*, seconds: float) -> Summary:
+def get_stale_summary(*, seconds: float) -> Summary:
     """For who must not wait: as old as he allows, and renewed behind his back."""
-    return _summary.at_hand(seconds=seconds)
+    return _cached_summary.get_stale(seconds=seconds)
 
 
 # --- everything --------------------------------------------------------------------------------------
 
 
-def take() -> Snapshot:
+def get_snapshot() -> Snapshot:
     """Return the summary and what else findings are drawn from; what does not answer is left out.
 
     Workers are looked at more often than the rest: one that takes no turns must be a finding within ten seconds.
     """
-    seen = _snapshot.get()
+    seen = _cached_snapshot.get()
     if seen.workers is None:
         return seen
     try:
-        return replace(seen, workers=present.workers())
+        return replace(seen, workers=inventory.list_workers())
     except Error:
         connection.close()
         return seen
 
 
-def look() -> Snapshot:
-    figures = summary()
+def take_snapshot() -> Snapshot:
+    figures = get_summary()
     down = tuple(name for name in figures.degraded)
-    rows = {} if "postgres" in down else _from_postgres(figures)
-    live = {} if "redis" in down else _from_redis(readable="postgres" not in down)
+    rows = {} if "postgres" in down else _read_postgres(figures)
+    live = {} if "redis" in down else _read_redis(readable="postgres" not in down)
     return Snapshot(summary=figures, dependencies_down=down, **rows, **live)  # type: ignore[arg-type]
 
 
-def _from_postgres(figures: Summary) -> dict[str, object]:
+def _read_postgres(figures: Summary) -> dict[str, object]:
     try:
-        with one_moment() as now:
+        with open_snapshot() as now:
             skew = time.time() - now.timestamp()  # at once: what follows takes its time
-            moment = conditions.judged(now)
+            moment = turn_filters.judge_running_turns(now)
             ids = {
-                name: _some_ids(name, moment)
-                for name, figure in SHOWN.items()
+                name: _list_ids(name, moment)
+                for name, figure in CONDITIONS_WITH_IDS.items()
                 if getattr(figures, figure) != 0  # without a number there is no finding that would name ids
             }
-            ids["stranded_pending"] = tuple(str(one) for one in counting.stranded_sessions()[:MOST_IDS])
-            waiting = linking.backlogs()
+            ids["stranded_pending"] = tuple(
+                str(one) for one in aggregates.find_stranded_sessions()[:MAX_FINDING_IDS]
+            )
+            waiting = selectors.get_backlogs()
         return {
             "ids": ids,
-            "database_takes_writes": takes_writes(),
+            "database_takes_writes": accepts_writes(),
             "database_skew_seconds": skew,
-            "workers": present.workers(),
-            "orphaned_schedules": timetable.summary().orphaned_total,
-            "queue_depths": samples.recent("queued", 5),
+            "workers": inventory.list_workers(),
+            "orphaned_schedules": schedules.get_schedule_summary().orphaned_total,
+            "queue_depths": samples.get_recent_values("queued", 5),
             "update_backlog": waiting.updates_waiting,
             "delivery_backlog": waiting.deliveries_waiting,
         }
@@ -147,20 +152,20 @@ def _from_postgres(figures: Summary) -> dict[str, object]:
         return {}
 
 
-def _some_ids(name: str, moment: Moment) -> tuple[str, ...]:
-    rows = executions.everything().filter(conditions.CONDITIONS[name](moment))
+def _list_ids(name: str, moment: FilterContext) -> tuple[str, ...]:
+    rows = turn_selectors.all_turns().filter(turn_filters.TURN_FILTERS[name](moment))
     return tuple(
-        str(one) for one in rows.order_by("created_at", "pk").values_list("pk", flat=True)[:MOST_IDS]
+        str(one) for one in rows.order_by("created_at", "pk").values_list("pk", flat=True)[:MAX_FINDING_IDS]
     )
 
 
-def _from_redis(*, readable: bool) -> dict[str, object]:
+def _read_redis(*, readable: bool) -> dict[str, object]:
     """`readable`: Postgres answers, which knows what the leases are held for."""
     try:
-        health = inventory.redis_health()
+        health = worker_health.get_redis_health()
         skew = time.time() - health.time
-        streams = present.streams()
-        silent = inventory.reaper_silent_seconds()
+        streams = inventory.survey_streams()
+        silent = worker_health.get_sweep_age_seconds()
         ages = read_work_ages()
         return {
             "scheduler_silent_seconds": ages.scheduler_seconds,
@@ -169,21 +174,21 @@ def _from_redis(*, readable: bool) -> dict[str, object]:
             "redis_skew_seconds": skew,
             "reaper_silent_seconds": silent,
             "reaper_never_looked": silent is None,
-            "reaper_blind": inventory.reaper_was_blind(),
+            "reaper_blind": worker_health.was_sweep_blind(),
             "longest_stream": streams.longest,
             "streams_without_life": streams.without_life,
-            "leases_without_turn": present.leases().without_turn if readable else None,
+            "leases_without_turn": inventory.list_leases().without_turn if readable else None,
         }
-    except (Unavailable, Error):
+    except (ServiceUnavailable, Error):
         return {}
 
 
-_snapshot = Shared(look, CACHE_SECONDS)
+_cached_snapshot = CachedValue(take_snapshot, CACHE_SECONDS)
 
 
-def forget() -> None:
+def clear_caches() -> None:
     """After a repair: whoever made it wants to see what it did."""
-    for remembered in (_summary, _snapshot):
-        remembered.forget()
-    present.forget()
-    timetable.forget()
+    for remembered in (_cached_summary, _cached_snapshot):
+        remembered.clear()
+    inventory.clear_inventory_cache()
+    schedules.clear_schedule_cache()

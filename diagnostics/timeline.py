@@ -8,12 +8,12 @@ from uuid import UUID
 
 from django.db.models import Q, QuerySet
 
-from copilot.errors import NotFound
-from copilot.queries import executions
-from diagnostics import lists
+from config.core.errors import NotFound
+from copilot.chat import turn_selectors
+from diagnostics import execution_list
 from diagnostics.models import AuditEvent
 
-MOST_AUDITS = 100
+MAX_AUDIT_EVENTS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,20 +51,20 @@ class AuditPage:
 
 @dataclass(frozen=True, kw_only=True)
 class Story:
-    execution: lists.Execution
+    execution: execution_list.Execution
     timeline: list[Happened]
     audit: list[AuditShown]
 
 
-def story(execution_id: UUID, *, see_email: bool = False) -> Story:
-    shown = lists.one(execution_id, see_email=see_email)
-    audits = [_shown(row) for row in of_execution(execution_id)]
-    return Story(execution=shown, timeline=_timeline(execution_id, audits), audit=audits)
+def get_story(execution_id: UUID, *, see_email: bool = False) -> Story:
+    shown = execution_list.get_execution(execution_id, see_email=see_email)
+    audits = [_serialize_event(row) for row in list_execution_audits(execution_id)]
+    return Story(execution=shown, timeline=_build_timeline(execution_id, audits), audit=audits)
 
 
-def _timeline(execution_id: UUID, audits: list[AuditShown]) -> list[Happened]:
+def _build_timeline(execution_id: UUID, audits: list[AuditShown]) -> list[Happened]:
     """From the row, which knows when it last changed, and from the repairs."""
-    rows = executions.described(executions.among([execution_id]))
+    rows = turn_selectors.describe_turns(turn_selectors.turns_by_id([execution_id]))
     if not rows:
         raise NotFound
     row = rows[0]
@@ -87,8 +87,10 @@ def _timeline(execution_id: UUID, audits: list[AuditShown]) -> list[Happened]:
     return sorted(happened, key=lambda one: one.at)
 
 
-def of_execution(execution_id: UUID) -> list[AuditEvent]:
-    return list(AuditEvent.objects.filter(ids__contains=[execution_id]).order_by("-at", "pk")[:MOST_AUDITS])
+def list_execution_audits(execution_id: UUID) -> list[AuditEvent]:
+    return list(
+        AuditEvent.objects.filter(ids__contains=[execution_id]).order_by("-at", "pk")[:MAX_AUDIT_EVENTS]
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +106,7 @@ class AuditFilter:
     since: datetime | None = None
     until: datetime | None = None
 
-    def rows(self) -> QuerySet[AuditEvent]:
+    def build_queryset(self) -> QuerySet[AuditEvent]:
         rows = AuditEvent.objects.all() if self.everything else AuditEvent.objects.filter(category="repair")
         wanted: dict[str, object] = {
             "category": self.category,
@@ -121,18 +123,18 @@ class AuditFilter:
         return rows.order_by("-at", "pk")
 
 
-def audits(wanted: AuditFilter, *, limit: int = 50, offset: int = 0) -> AuditPage:
-    rows = wanted.rows()
-    total = rows[: lists.MOST_COUNTED + 1].count()
+def list_audit_events(wanted: AuditFilter, *, limit: int = 50, offset: int = 0) -> AuditPage:
+    rows = wanted.build_queryset()
+    total = rows[: execution_list.MAX_COUNTED + 1].count()
     found = rows[offset : offset + limit]
     return AuditPage(
-        results=[_shown(row) for row in found],
-        total=min(total, lists.MOST_COUNTED),
-        total_is_capped=total > lists.MOST_COUNTED,
+        results=[_serialize_event(row) for row in found],
+        total=min(total, execution_list.MAX_COUNTED),
+        total_is_capped=total > execution_list.MAX_COUNTED,
     )
 
 
-def _shown(row: AuditEvent) -> AuditShown:
+def _serialize_event(row: AuditEvent) -> AuditShown:
     return AuditShown(
         id=str(row.pk),
         at=row.at,

@@ -9,5 +9,5 @@ from diagnostics import views
 urlpatterns = [
     path("healthz", views.healthz, name="healthz"),
     path("readyz", views.readyz, name="readyz"),
-    path("metrics", views.scrape, name="metrics"),
+    path("metrics", views.serve_metrics, name="metrics"),
 ]

@@ -13,36 +13,36 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from config.core.staff_rights import can_perform
+from config.core.staff_permissions import can_perform_staff_act
 from diagnostics import metrics
-from diagnostics.probes import running, servers
+from diagnostics.probes import runner, servers
 
 CACHE_SECONDS = 2.0
 
 
-class _Readiness:
+class _ReadinessCache:
     """At most one look per two seconds and process, however many ask (A-D15.3)."""
 
     def __init__(self) -> None:
-        self.results: list[running.Result] = []
+        self.results: list[runner.ProbeResult] = []
         self.taken_at = float("-inf")
-        self._look: asyncio.Future[list[running.Result]] | None = None
+        self._look: asyncio.Future[list[runner.ProbeResult]] | None = None
 
-    async def now(self) -> list[running.Result]:
+    async def get_results(self) -> list[runner.ProbeResult]:
         loop = asyncio.get_running_loop()
         if time.monotonic() - self.taken_at < CACHE_SECONDS:
             return self.results
         if self._look is None or self._look.get_loop() is not loop or self._look.done():
-            self._look = loop.run_in_executor(None, self._take)
+            self._look = loop.run_in_executor(None, self._run_probes)
         return await asyncio.shield(self._look)
 
-    def _take(self) -> list[running.Result]:
-        self.results = running.without_echo(running.run(servers.READINESS))
+    def _run_probes(self) -> list[runner.ProbeResult]:
+        self.results = runner.skip_dependents(runner.run_probes(servers.READINESS_PROBES))
         self.taken_at = time.monotonic()
         return self.results
 
 
-READINESS = _Readiness()
+READINESS_CACHE = _ReadinessCache()
 
 
 @never_cache
@@ -54,9 +54,9 @@ async def healthz(request: HttpRequest) -> JsonResponse:
 @never_cache
 @require_safe
 async def readyz(request: HttpRequest) -> JsonResponse:
-    results = await READINESS.now()
+    results = await READINESS_CACHE.get_results()
     failed = [result.name for result in results if not result.ok]
-    if running.draining():
+    if runner.is_draining():
         failed.append("draining")
     body: dict[str, object] = {"status": "unavailable" if failed else "ok", "failed": failed}
     if await _may_see_details(request, database_answers="postgres" not in failed):
@@ -66,12 +66,12 @@ async def readyz(request: HttpRequest) -> JsonResponse:
 
 async def _may_see_details(request: HttpRequest, *, database_answers: bool) -> bool:
     """The holder of the metrics token, or staff who may see diagnostics; without a cookie nobody is looked up."""
-    if metrics.bears_token(request.headers.get("Authorization", "")):
+    if metrics.has_metrics_token(request.headers.get("Authorization", "")):
         return True
     if not database_answers or settings.SESSION_COOKIE_NAME not in request.COOKIES:
         return False
     user = await request.auser()
-    return await sync_to_async(can_perform)(user, "diagnostics.read")
+    return await sync_to_async(can_perform_staff_act)(user, "diagnostics.read")
 
 
 # --- metrics -----------------------------------------------------------------------------------------
@@ -79,11 +79,11 @@ async def _may_see_details(request: HttpRequest, *, database_answers: bool) -> b
 
 @never_cache
 @require_safe
-def scrape(request: HttpRequest) -> HttpResponse:
+def serve_metrics(request: HttpRequest) -> HttpResponse:
     """Off until somebody is allowed to look: without a token or a network there is nothing here."""
-    if not metrics.is_scraped():
+    if not metrics.is_scraping_enabled():
         raise Http404
-    bears_token = metrics.bears_token(request.headers.get("Authorization", ""))
+    bears_token = metrics.has_metrics_token(request.headers.get("Authorization", ""))
     if not bears_token and not metrics.is_allowed_address(request.META.get("REMOTE_ADDR", "")):
         return HttpResponse(status=401, headers={"WWW-Authenticate": "Bearer"})
-    return HttpResponse(metrics.exposition(), content_type=CONTENT_TYPE_LATEST)
+    return HttpResponse(metrics.render_metrics(), content_type=CONTENT_TYPE_LATEST)

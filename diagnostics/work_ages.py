@@ -9,11 +9,11 @@ from datetime import datetime
 from django.db import Error, connection
 from django_celery_beat.models import PeriodicTask
 
-from copilot.queries import inventory
-from diagnostics.broker import STEADY_QUEUES
-from diagnostics.reading import now
+from copilot.worker import health
+from diagnostics.broker_queues import STEADY_QUEUES
+from diagnostics.snapshot_transaction import get_database_time
 
-ROWS_LATE_SECONDS = 240.0
+ROWS_TRUSTED_AFTER_SECONDS = 240.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,26 +27,26 @@ class WorkAges:
 
 def read_work_ages(*, rows_too: bool = True) -> WorkAges:
     """Read what Redis remembers, and of a scheduler that it forgot the rows too. Raises `Unavailable` while Redis is away."""
-    ages = inventory.work_ages(["scheduler", "watch", *(f"queue:{queue}" for queue in STEADY_QUEUES)])
+    ages = health.get_work_ages(["scheduler", "watch", *(f"queue:{queue}" for queue in STEADY_QUEUES)])
     queues = {queue: ages[name] for queue in STEADY_QUEUES if (name := f"queue:{queue}") in ages}
     scheduler = ages.get("scheduler")
     if scheduler is None and rows_too:
-        scheduler = _scheduler_seconds_by_rows()
+        scheduler = _read_scheduler_age()
     return WorkAges(scheduler_seconds=scheduler, watch_seconds=ages.get("watch"), queue_seconds=queues)
 
 
-def _scheduler_seconds_by_rows() -> float | None:
+def _read_scheduler_age() -> float | None:
     """By what beat wrote into its rows, which it does every few minutes: anything newer proves nothing."""
     try:
-        ticked = last_tick_at()
-        silent = (now() - ticked).total_seconds() if ticked else None
+        ticked = get_last_tick_at()
+        silent = (get_database_time() - ticked).total_seconds() if ticked else None
     except Error:
         connection.close()
         return None
-    return silent if silent is not None and silent > ROWS_LATE_SECONDS else None
+    return silent if silent is not None and silent > ROWS_TRUSTED_AFTER_SECONDS else None
 
 
-def last_tick_at() -> datetime | None:
+def get_last_tick_at() -> datetime | None:
     """When Celery beat last sent anything, as far as it has written down."""
     sent = PeriodicTask.objects.filter(enabled=True, last_run_at__isnull=False)
     newest = sent.order_by("-last_run_at").first()

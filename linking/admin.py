@@ -12,10 +12,10 @@ from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
-from billing.staff_pages import AnyAdmin, ViewOnly, one_of
-from copilot.errors import Refused
-from linking import links
+from config.core.admin import ReadOnlyAdmin, TypedModelAdmin, build_choice_filter
+from config.core.errors import RequestRefused
 from linking.errors import LinkNotFound
+from linking.links import bot_keys
 from linking.models import (
     BotKey,
     BotRunner,
@@ -32,25 +32,33 @@ from linking.models import (
     PlatformUserLink,
     StartedTurn,
 )
-from linking.models.keys import SCOPES
+from linking.models.bot_keys import BOT_KEY_SCOPES
 
 if TYPE_CHECKING:  # Django's own class takes no parameter when it runs
     KeyModelForm = forms.ModelForm[BotKey]
 else:
     KeyModelForm = forms.ModelForm
 
-OUTCOMES = (  # of updates
+UPDATE_OUTCOMES = (  # of updates
     *("started", "queued", "answered", "pressed", "command", "refused", "unlinked", "ignored"),
     *("removed", "moved", "opened", "conflict", "failed"),
 )
-TOLD = ("turn.succeeded", "turn.failed", "turn.cancelled", "approval.requested", "question.asked")
+DELIVERY_EVENTS = ("turn.succeeded", "turn.failed", "turn.cancelled", "approval.requested", "question.asked")
 
 
 # --- keys --------------------------------------------------------------------------------------------
 
 
-ASKED = ("name", "platform", "bot_account", "scopes", "rate_per_minute", "allowed_cidrs", "expires_at")
-SHOWN = (
+BOT_KEY_FORM_FIELDS = (
+    "name",
+    "platform",
+    "bot_account",
+    "scopes",
+    "rate_per_minute",
+    "allowed_cidrs",
+    "expires_at",
+)
+BOT_KEY_READONLY_FIELDS = (
     "name",
     "platform",
     "bot_account",
@@ -68,32 +76,32 @@ SHOWN = (
 
 class BotKeyForm(KeyModelForm):
     scopes = forms.MultipleChoiceField(
-        choices=[(scope, scope) for scope in SCOPES], widget=forms.CheckboxSelectMultiple
+        choices=[(scope, scope) for scope in BOT_KEY_SCOPES], widget=forms.CheckboxSelectMultiple
     )
 
     class Meta:
         model = BotKey
-        fields = ASKED
+        fields = BOT_KEY_FORM_FIELDS
 
     def clean(self) -> dict[str, object]:
         """Checked as every other way of making a key is."""
         given: dict[str, object] = super().clean() or self.cleaned_data
         if not self.errors:
             try:
-                links.check_key(
+                bot_keys.validate_bot_key(
                     name=str(given["name"]),
                     platform=str(given["platform"]),
                     bot_account=str(given["bot_account"]),
                     scopes=self.cleaned_data["scopes"],
                     allowed_cidrs=self.cleaned_data["allowed_cidrs"] or (),
                 )
-            except Refused as problem:
+            except RequestRefused as problem:
                 raise forms.ValidationError(problem.message) from problem
         return given
 
 
 @admin.register(BotKey)
-class BotKeyAdmin(AnyAdmin):
+class BotKeyAdmin(TypedModelAdmin):
     list_display = [
         "name",
         "platform",
@@ -112,7 +120,7 @@ class BotKeyAdmin(AnyAdmin):
     actions = ["revoke"]
 
     def get_fields(self, request: HttpRequest, obj: Model | None = None) -> tuple[str, ...]:
-        return ASKED if obj is None else SHOWN
+        return BOT_KEY_FORM_FIELDS if obj is None else BOT_KEY_READONLY_FIELDS
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, str | list[str]]:
         return {"rate_per_minute": str(settings.BOT_KEY_RATE_PER_MINUTE)}
@@ -139,7 +147,7 @@ class BotKeyAdmin(AnyAdmin):
     ) -> None:
         assert isinstance(obj, BotKey)
         assert isinstance(request.user, User)
-        made = links.create_key(
+        made = bot_keys.create_bot_key(
             name=obj.name,
             platform=obj.platform,
             bot_account=obj.bot_account,
@@ -171,7 +179,7 @@ class BotKeyAdmin(AnyAdmin):
         revoked = 0
         for key in keys:
             try:
-                links.revoke_key(key.pk)
+                bot_keys.revoke_bot_key(key.pk)
             except LinkNotFound:
                 continue  # it was before
             self.log_change(request, key, "Revoked.")
@@ -183,7 +191,7 @@ class BotKeyAdmin(AnyAdmin):
 
 
 @admin.register(PlatformLink)
-class PlatformLinkAdmin(ViewOnly):
+class PlatformLinkAdmin(ReadOnlyAdmin):
     list_display = ["id", "platform", "bot_account", "server_name", "owner", "state", "created_at"]
     list_filter = ["platform", "state"]
     list_select_related = ["owner"]
@@ -194,7 +202,7 @@ class PlatformLinkAdmin(ViewOnly):
 
 
 @admin.register(PlatformUserLink)
-class PlatformUserLinkAdmin(ViewOnly):
+class PlatformUserLinkAdmin(ReadOnlyAdmin):
     list_display = ["id", "platform", "bot_account", "display_name", "user", "created_at"]
     list_filter = ["platform"]
     list_select_related = ["user"]
@@ -205,7 +213,7 @@ class PlatformUserLinkAdmin(ViewOnly):
 
 
 @admin.register(LinkToken)
-class LinkTokenAdmin(ViewOnly):
+class LinkTokenAdmin(ReadOnlyAdmin):
     list_display = [
         "id",
         "kind",
@@ -226,7 +234,7 @@ class LinkTokenAdmin(ViewOnly):
 
 
 @admin.register(PlatformConversation)
-class PlatformConversationAdmin(ViewOnly):
+class PlatformConversationAdmin(ReadOnlyAdmin):
     list_display = ["id", "platform", "scope", "session_id", "opened_at", "last_message_at", "closed_at"]
     list_filter = ["platform", "scope"]
     search_fields = ["=session__owner__username", "=session__owner__email"]
@@ -236,24 +244,24 @@ class PlatformConversationAdmin(ViewOnly):
 
 
 @admin.register(PlatformUpdate)
-class PlatformUpdateAdmin(ViewOnly):
+class PlatformUpdateAdmin(ReadOnlyAdmin):
     """What people wrote is not for staff: the keys and the outcome are."""
 
     list_display = ["id", "platform", "kind", "received_at", "done_at", "outcome", "attempts"]
-    list_filter = ["platform", one_of("outcome", OUTCOMES)]
+    list_filter = ["platform", build_choice_filter("outcome", UPDATE_OUTCOMES)]
     exclude = ["payload"]
     ordering = ["-id"]
 
 
 @admin.register(StartedTurn)
-class StartedTurnAdmin(ViewOnly):
+class StartedTurnAdmin(ReadOnlyAdmin):
     list_display = ["id", "platform", "bot_account", "key", "created_at"]
     list_filter = ["platform"]
     ordering = ["-id"]
 
 
 @admin.register(LinkUsage)
-class LinkUsageAdmin(ViewOnly):
+class LinkUsageAdmin(ReadOnlyAdmin):
     list_display = ["day", "link_id", "spent_microdollars", "reserved_microdollars"]
     fields = ["day", "link_id", "spent_microdollars", "reserved_microdollars"]
     search_fields = ["=link__owner__username", "=link__owner__email"]
@@ -263,7 +271,7 @@ class LinkUsageAdmin(ViewOnly):
 
 
 @admin.register(CapReservation)
-class CapReservationAdmin(ViewOnly):
+class CapReservationAdmin(ReadOnlyAdmin):
     list_display = [
         "created_at",
         "link_id",
@@ -280,13 +288,13 @@ class CapReservationAdmin(ViewOnly):
 
 
 @admin.register(BotRunner)
-class BotRunnerAdmin(ViewOnly):
+class BotRunnerAdmin(ReadOnlyAdmin):
     list_display = ["platform", "bot_account", "holder", "until", "last_update_at"]
     ordering = ["platform", "bot_account"]
 
 
 @admin.register(OutboundMessage)
-class OutboundMessageAdmin(ViewOnly):
+class OutboundMessageAdmin(ReadOnlyAdmin):
     list_display = ["id", "conversation_id", "turn_id", "part", "final", "created_at"]
     exclude = ["text_hash"]
     search_fields = ["=conversation__session__owner__username", "=conversation__session__owner__email"]
@@ -296,7 +304,7 @@ class OutboundMessageAdmin(ViewOnly):
 
 
 @admin.register(Button)
-class ButtonAdmin(ViewOnly):
+class ButtonAdmin(ReadOnlyAdmin):
     list_display = ["kind", "subject_id", "conversation_id", "created_at"]
     fields = ["kind", "subject_id", "conversation_id", "created_at"]
     list_display_links = None  # a row's address would be its code
@@ -304,7 +312,7 @@ class ButtonAdmin(ViewOnly):
 
 
 @admin.register(DeliveryEndpoint)
-class DeliveryEndpointAdmin(ViewOnly):
+class DeliveryEndpointAdmin(ReadOnlyAdmin):
     list_display = ["id", "platform", "bot_account", "address", "failures", "disabled_at", "disabled_reason"]
     fields = [
         "platform",
@@ -325,9 +333,9 @@ class DeliveryEndpointAdmin(ViewOnly):
 
 
 @admin.register(Delivery)
-class DeliveryAdmin(ViewOnly):
+class DeliveryAdmin(ReadOnlyAdmin):
     list_display = ["id", "endpoint_id", "event", "state", "attempts", "last_status", "created_at"]
-    list_filter = ["state", one_of("event", TOLD)]
+    list_filter = ["state", build_choice_filter("event", DELIVERY_EVENTS)]
     search_fields = ["endpoint__bot_account__exact"]
     search_help_text = "Id of the delivery, its turn or its conversation, or the bot account, in full."
     found_by_id = ("id", "turn_id", "conversation_id")

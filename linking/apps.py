@@ -10,6 +10,11 @@ class LinkingConfig(AppConfig):
     verbose_name = "Chat platforms and bots"
 
     def ready(self) -> None:
-        from linking import checks, ports, tasks  # noqa: F401 - checks register themselves
+        from linking import (
+            task_registry,
+            tasks,
+        )
 
-        ports.bind(tell_linked=tasks.send_news_of_link, deliver=tasks.send_deliver)
+        task_registry.register_tasks(
+            tell_linked=tasks.enqueue_link_notification, deliver=tasks.enqueue_deliveries
+        )

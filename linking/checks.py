@@ -11,14 +11,14 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
 from django.utils.module_loading import import_string
 
-from copilot import turns
-from linking import platforms
-from linking.platforms.base import undeclared
+from copilot.chat import turn_hooks
+from linking.platforms import registry
+from linking.platforms.base import find_undeclared
 
-TELEGRAM_SECRET = re.compile(r"[A-Za-z0-9_-]{1,256}")
-LOCAL = ("127.0.0.1", "localhost", "::1")
+TELEGRAM_SECRET_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,256}")
+LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 # Each platform is on with all of its first variables; the others need them.
-CREDENTIALS = {
+PLATFORM_CREDENTIALS = {
     "Telegram": ("TELEGRAM_BOT_TOKEN", "TELEGRAM_SECRET"),
     "Discord": ("DISCORD_BOT_TOKEN", "DISCORD_APP_ID", "DISCORD_PUBLIC_KEY"),
     "Slack": ("SLACK_BOT_TOKEN", "SLACK_SIGNING_SECRET"),
@@ -26,11 +26,9 @@ CREDENTIALS = {
 
 
 @register
-def link_pages_have_an_address(
-    app_configs: Sequence[AppConfig] | None, **kwargs: object
-) -> list[CheckMessage]:
+def check_link_base_url(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
     parts = urlsplit(settings.LINK_BASE_URL)
-    local = parts.hostname in LOCAL or settings.ENVIRONMENT != "production"
+    local = parts.hostname in LOCAL_HOSTS or settings.ENVIRONMENT != "production"
     if parts.hostname and (parts.scheme == "https" or (parts.scheme == "http" and local)):
         return []
     text = "LINK_BASE_URL must be an absolute https address: bots hand it to people."
@@ -38,43 +36,43 @@ def link_pages_have_an_address(
 
 
 @register
-def platforms_are_whole_or_off(
+def check_platform_credentials(
     app_configs: Sequence[AppConfig] | None, **kwargs: object
 ) -> list[CheckMessage]:
     found: list[CheckMessage] = []
-    for platform, names in CREDENTIALS.items():
+    for platform, names in PLATFORM_CREDENTIALS.items():
         missing = [name for name in names if not getattr(settings, name)]
         if missing and len(missing) < len(names):
             text = f"{platform} is half configured: {', '.join(missing)} is missing."
             found.append(Error(text, id="linking.E002"))
-    if settings.TELEGRAM_SECRET and not TELEGRAM_SECRET.fullmatch(settings.TELEGRAM_SECRET):
+    if settings.TELEGRAM_SECRET and not TELEGRAM_SECRET_PATTERN.fullmatch(settings.TELEGRAM_SECRET):
         text = "TELEGRAM_SECRET must have 1 to 256 letters, digits, _ and -."
         found.append(Error(text, id="linking.E003"))
     return found
 
 
 @register
-def hooks_can_be_called(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
+def check_turn_hooks(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
     found: list[CheckMessage] = []
     for hook in settings.TURN_HOOKS:
-        name, moves = turns.hook_named(hook)
+        name, moves = turn_hooks.parse_turn_hook(hook)
         try:
             import_string(name)
         except ImportError as problem:
             found.append(Error(f"TURN_HOOKS names {name}: {problem}", id="linking.E004"))
-        if unknown := moves - turns.HOOK_MOVES:
+        if unknown := moves - turn_hooks.TURN_HOOK_EVENTS:
             text = f"TURN_HOOKS: {name} waits for {min(unknown)!r}, which never comes."
             found.append(Error(text, id="linking.E004"))
     return found
 
 
 @register
-def adapters_declare_everything(
+def check_adapter_declarations(
     app_configs: Sequence[AppConfig] | None, **kwargs: object
 ) -> list[CheckMessage]:
     """What a platform can do has no default: forgetting it is found here, not in a chat (L16)."""
     found: list[CheckMessage] = []
-    for platform in platforms.ADAPTERS:
-        for name in undeclared(platforms.adapter_class(platform)):
+    for platform in registry.ADAPTER_CLASSES:
+        for name in find_undeclared(registry.load_adapter_class(platform)):
             found.append(Error(f"The adapter of {platform} does not declare {name}.", id="linking.E005"))
     return found

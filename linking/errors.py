@@ -1,6 +1,6 @@
 """What linking refuses, with the wire's code and status in one table (L7); all are refusals in copilot's sense.
 
-Refused (copilot.errors)
+Refused (config.core.errors)
 ├── LinkNotFound         404 not_found             no such token or link
 ├── NotLinked            404 not_linked            nobody has claimed this server or chat account
 ├── NotAuthorised        403 forbidden             somebody else's link
@@ -20,9 +20,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from copilot.errors import Conflict, Forbidden, InvalidRequest, NotFound, Refused, TooMany
+from config.core.errors import Conflict, Forbidden, InvalidRequest, NotFound, RequestRefused, TooManyRequests
 
-Refusal = Literal[
+RefusalReason = Literal[
     "bot_removed",
     "link_paused",
     "channel_not_allowed",
@@ -39,7 +39,7 @@ class LinkNotFound(NotFound):
     """Unknown tokens and links look the same."""
 
 
-class NotLinked(Refused):
+class NotLinked(RequestRefused):
     status = 404
     default_code = "not_linked"
 
@@ -73,7 +73,7 @@ class PlatformMismatch(Forbidden):
         super().__init__("The key belongs to another platform.")
 
 
-class BotUnauthenticated(Refused):
+class BotUnauthenticated(RequestRefused):
     """Unknown, wrong, revoked, expired, from another network: one body for all (L10)."""
 
     status = 401
@@ -107,7 +107,7 @@ class LinkAlreadyExists(Conflict):
             super().__init__("This is already linked to an account.")
 
 
-class LinkTokenExpired(Refused):
+class LinkTokenExpired(RequestRefused):
     status = 410
     default_code = "token_expired"
 
@@ -115,7 +115,7 @@ class LinkTokenExpired(Refused):
         super().__init__("This link is no longer valid.", hint="Ask the bot for a new one.")
 
 
-class RateLimited(TooMany):
+class RateLimited(TooManyRequests):
     def __init__(self, *, retry_after_seconds: int) -> None:
         super().__init__(
             "Too many requests. Please slow down.", retry_after_seconds=max(1, retry_after_seconds)
@@ -123,7 +123,7 @@ class RateLimited(TooMany):
 
 
 # What a channel is told: the remedy, never an amount or who pays (L8).
-REFUSALS: dict[Refusal, tuple[int, str]] = {
+REFUSAL_MESSAGES: dict[RefusalReason, tuple[int, str]] = {
     "bot_removed": (403, "I was removed from this server. Add me again, and ask for a new link."),
     "link_paused": (403, "I am paused in this server. Whoever connected me can resume me in the settings."),
     "channel_not_allowed": (403, "I may not answer in this channel. Try one where I am allowed."),
@@ -145,13 +145,13 @@ REFUSALS: dict[Refusal, tuple[int, str]] = {
 }
 
 
-class MessageRefused(Refused):
+class MessageRefused(RequestRefused):
     """A message that starts no turn and costs nothing. `aloud`: whether the channel is told (L8)."""
 
     def __init__(
-        self, reason: Refusal, *, aloud: bool = True, retry_after_seconds: int | None = None
+        self, reason: RefusalReason, *, aloud: bool = True, retry_after_seconds: int | None = None
     ) -> None:
-        self.status, sentence = REFUSALS[reason]
+        self.status, sentence = REFUSAL_MESSAGES[reason]
         super().__init__(sentence, code=reason, retry_after_seconds=retry_after_seconds)
-        self.reason: Refusal = reason
+        self.reason: RefusalReason = reason
         self.aloud = aloud

@@ -14,7 +14,7 @@ platform_refusals = Counter(
     "Messages that a platform did not take at once: busy, away, gone, unreachable or refused.",
     ["platform", "problem"],
 )
-deliveries = Counter(
+delivery_attempts = Counter(
     "pilothouse_deliveries_total",
     "Tries of deliveries to third parties' bots: delivered, again (will be tried once more), failed (given up).",
     ["outcome"],

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from django.test import Client
 
-from linking import links
-from linking.conversations import Bot
+from linking.conversations.services import BotAccount
+from linking.links import bot_keys
 from linking.models import PlatformLink, PlatformUserLink
-from linking.models.keys import SCOPES
+from linking.models.bot_keys import BOT_KEY_SCOPES
 from tests import make
 from tests.rest import JSON
 
@@ -21,7 +21,7 @@ V1 = "/api/bot/v1"
 class Caller:
     """A third-party bot, as it calls."""
 
-    bot: Bot
+    bot: BotAccount
     token: str
 
     @property
@@ -40,10 +40,15 @@ class Caller:
 
 
 def caller(
-    platform: str = "telegram", account: str = "bot-1", scopes: Sequence[str] = SCOPES, **fields: object
+    platform: str = "telegram",
+    account: str = "bot-1",
+    scopes: Sequence[str] = BOT_KEY_SCOPES,
+    **fields: object,
 ) -> Caller:
-    made = links.create_key(name="tests", platform=platform, bot_account=account, scopes=scopes, **fields)  # type: ignore[arg-type]
-    return Caller(Bot(platform=platform, bot_account=account), made.key)
+    made = bot_keys.create_bot_key(
+        name="tests", platform=platform, bot_account=account, scopes=scopes, **fields
+    )  # type: ignore[arg-type]
+    return Caller(BotAccount(platform=platform, bot_account=account), made.key)
 
 
 def dm(**changes: object) -> dict[str, object]:

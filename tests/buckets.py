@@ -14,7 +14,7 @@ from pathlib import Path
 
 import boto3
 
-from config.servers import free_port
+from config.dev.servers import find_free_port
 
 KEYS = {"access_key": "test", "secret_key": "test"}
 
@@ -22,7 +22,7 @@ KEYS = {"access_key": "test", "secret_key": "test"}
 @contextlib.contextmanager
 def bucket_server() -> Iterator[str]:
     """Its address, once it answers."""
-    port = free_port()
+    port = find_free_port()
     program = Path(sys.executable).with_name("moto_server")
     process = subprocess.Popen(
         [str(program), "-H", "127.0.0.1", "-p", str(port)],
@@ -61,7 +61,7 @@ def in_bucket(endpoint: str, **options: object) -> dict[str, object]:
     client.create_bucket(Bucket=name)
     client.close()
     return {
-        "BACKEND": "copilot.workspace.buckets.BucketStorage",
+        "BACKEND": "copilot.files.s3_storage.BucketStorage",
         "OPTIONS": {
             "bucket_name": name,
             "endpoint_url": endpoint,

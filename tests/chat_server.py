@@ -10,7 +10,14 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
-from copilot.providers.scripted import Call, Fail, Pause, ScriptItem, Text, Usage
+from copilot.providers.scripted import (
+    ScriptedCall,
+    ScriptedFailure,
+    ScriptedPause,
+    ScriptedText,
+    ScriptedUsage,
+    ScriptItem,
+)
 from tests.engine import PATIENCE_SECONDS, Replier
 
 
@@ -18,7 +25,7 @@ class ChatServer:
     """Answers as `otherwise` says; what it is asked with is a chat body's messages and tools."""
 
     def __init__(self) -> None:
-        self.otherwise: Replier = lambda request: [Text("Aye.")]
+        self.otherwise: Replier = lambda request: [ScriptedText("Aye.")]
         self.bodies: list[dict] = []
         self._reached: defaultdict[int, threading.Event] = defaultdict(threading.Event)
         self._over = threading.Event()
@@ -51,7 +58,7 @@ class ChatServer:
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 items = model.reply(body)
-                if isinstance(items[0], Fail):
+                if isinstance(items[0], ScriptedFailure):
                     self._refuse(items[0])
                     return
                 self.send_response(200)
@@ -62,7 +69,7 @@ class ChatServer:
                     self.wfile.flush()
                 self.wfile.write(b"data: [DONE]\n\n")
 
-            def _refuse(self, failure: Fail) -> None:
+            def _refuse(self, failure: ScriptedFailure) -> None:
                 self.send_response(failure.status or 500)
                 for name, value in (failure.headers or {}).items():
                     self.send_header(name, value)
@@ -78,17 +85,17 @@ def chunks(items: Sequence[ScriptItem], model: ChatServer) -> Iterator[dict]:
     calls = 0
     for item in items:
         match item:
-            case Text():
+            case ScriptedText():
                 yield choice({"content": item.text})
-            case Call():
+            case ScriptedCall():
                 function = {"name": item.tool, "arguments": json.dumps(item.arguments)}
                 made = {"index": calls, "id": f"call-{len(model.bodies)}-{calls}", "function": function}
                 yield choice({"tool_calls": [made]})
                 calls += 1
-            case Usage():
+            case ScriptedUsage():
                 used = {"prompt_tokens": item.tokens.input, "completion_tokens": item.tokens.output}
                 yield choice({}, "tool_calls" if calls else "stop") | {"usage": used}
-            case Pause():
+            case ScriptedPause():
                 model.wait(int(item.seconds))
                 return
 

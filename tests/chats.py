@@ -6,10 +6,10 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from copilot.models import Session
-from linking import links
-from linking.links import NewToken, TokenRequest
+from linking.links import bot_keys, tokens
+from linking.links.tokens import NewToken, TokenRequest
 from linking.models import BotKey, PlatformConversation, PlatformLink, PlatformUserLink
-from linking.models.keys import SCOPES
+from linking.models.bot_keys import BOT_KEY_SCOPES
 from tests import make
 
 BOT = "bot-1"
@@ -24,14 +24,14 @@ def request(
 
 
 def server_token(server_id: str = SERVER, *, platform: str = "discord", **said: str) -> NewToken:
-    return links.create_server_token(
+    return tokens.create_server_token(
         request(server_id, platform=platform, **{"subject_name": "The Quay", "requester_name": "Eve"} | said),
         requester_is_admin=True,
     )
 
 
 def user_token(platform_user_id: str = PERSON, *, platform: str = "telegram", **said: str) -> NewToken:
-    return links.create_user_token(
+    return tokens.create_user_token(
         request(platform_user_id, platform=platform, **{"subject_name": "Ada L."} | said)
     )
 
@@ -81,9 +81,9 @@ def conversation(
     )
 
 
-def bot_key(platform: str = "discord", *scopes: str, **fields: object) -> links.NewKey:
+def bot_key(platform: str = "discord", *scopes: str, **fields: object) -> bot_keys.NewBotKey:
     given = {"name": "A bot", "bot_account": BOT} | fields
-    return links.create_key(platform=platform, scopes=scopes or SCOPES, **given)
+    return bot_keys.create_bot_key(platform=platform, scopes=scopes or BOT_KEY_SCOPES, **given)
 
 
 def bot(platform: str = "discord", *scopes: str, **fields: object) -> Client:

@@ -22,8 +22,7 @@ import redis
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
-from config.binaries import ServerProblem
-from config.servers import private_servers
+from config.dev.servers import ServerProblem, run_private_servers
 from tests import patience
 
 WORKER = os.environ.get(
@@ -132,7 +131,7 @@ def _is_here(host: str) -> bool:
 def _start_servers() -> None:
     """In the controller only; xdist's processes inherit the addresses."""
     try:
-        postgres, valkey = _stack.enter_context(private_servers(prefix="pilothouse-test-"))
+        postgres, valkey = _stack.enter_context(run_private_servers(prefix="pilothouse-test-"))
     except ServerProblem as problem:
         pytest.exit(str(problem), returncode=1)
     os.environ["TEST_POSTGRES_URL"] = postgres.database_url("")

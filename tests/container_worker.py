@@ -19,7 +19,7 @@ import django
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 django.setup()
 
-from copilot.tools import sandbox  # noqa: E402 - after the setup
+from copilot.tools.sandbox import bubblewrap  # noqa: E402
 
 ACCOUNT = 54321
 NO_NEW_PRIVILEGES = 38
@@ -77,11 +77,11 @@ def let_through(library: ctypes.CDLL) -> list[str]:
 def main(profile: str, folder: str, command: str) -> None:
     give_rights_up()
     library = load_profile(profile)
-    missing = sandbox.missing()
+    missing = bubblewrap.find_sandbox_problem()
     said = ""
     if not missing:
         words = ["/bin/bash", "-c", command]
-        finished = asyncio.run(sandbox.run(words, folder=Path(folder), seconds=60))
+        finished = asyncio.run(bubblewrap.run_program(words, folder=Path(folder), seconds=60))
         said = finished.stdout.text + finished.stderr.text
     print(json.dumps({"missing": missing, "said": said, "let_through": let_through(library)}))
 

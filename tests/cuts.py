@@ -12,13 +12,13 @@ from django.test import override_settings
 from redis.asyncio.connection import AbstractConnection as LoopConnection
 from redis.connection import Connection
 
-from copilot.live import client
-from copilot.live.client import blocking
+from config.core import redis as core_redis
+from config.core.redis import get_redis
 
 
 def cut_connections(*, listening: bool) -> None:
     """Those that listen to a channel, or those that do not."""
-    server = blocking()
+    server = get_redis()
     number = server.connection_pool.connection_kwargs.get("db", 0)
     for one in server.client_list():
         if int(one["db"]) == number and (int(one["sub"]) > 0) == listening:
@@ -97,5 +97,5 @@ def redis_away() -> Iterator[None]:
 
 
 def _forget_connections() -> None:
-    client.blocking.cache_clear()
-    client.script.cache_clear()
+    core_redis.get_redis.cache_clear()
+    core_redis.get_script.cache_clear()

@@ -19,27 +19,32 @@ from django.conf import settings
 from django.db import connection
 
 from billing import policies
-from billing.queries import forget_policy
+from billing.policies import clear_policy_cache
 from config.celery import app
-from copilot import bridge, dispatch, engine, events, folding, ports, queries, tasks, workers
-from copilot.agent.preparing import Prepared
-from copilot.agent.runs import Interruption
-from copilot.agent.turn import TurnRun
-from copilot.commands import SendMessage
-from copilot.events import Event, MessageView, StepStarted, TextExtended
-from copilot.live import keys, lease
-from copilot.live.client import blocking, on_loop
-from copilot.live.stream import Entry, entry
+from config.core import db
+from config.core.redis import get_async_redis, get_redis
+from copilot import tasks
+from copilot.agent.endings import Interruption
+from copilot.agent.preparation import PreparedTurn
+from copilot.agent.runner import TurnRunner
+from copilot.chat import admission, admission_outcomes, service_bindings
+from copilot.chat import selectors as chat_selectors
+from copilot.chat.commands import SendMessage
+from copilot.chat.permissions import UNRESTRICTED
+from copilot.chat.turns import ClaimedTurn
 from copilot.models import Message, Session, Turn
-from copilot.permissions import UNRESTRICTED
 from copilot.providers import scripted
-from copilot.providers.base import Item, Request
-from copilot.providers.messages import continues
-from copilot.providers.scripted import Pause, Reply, ScriptItem, Text
+from copilot.providers.base import ModelRequest, StreamItem, is_continuation
+from copilot.providers.scripted import ScriptedPause, ScriptedReply, ScriptedText, ScriptItem
+from copilot.realtime import events, lease, redis_keys
+from copilot.realtime.event_log import LogEntry, parse_entry
+from copilot.realtime.events import Event, StepStarted, TextExtended
+from copilot.realtime.payloads import MessagePayload
 from copilot.tools import registry
-from copilot.tools.base import AnyTool, Arguments, Invocation, Tool, ToolOutput
-from copilot.turns import Claimed
+from copilot.tools.base import BaseTool, Tool, ToolArguments, ToolInvocation, ToolOutput
+from copilot.worker import heartbeat, turn_worker
 from tests.patience import PATIENCE_SECONDS
+from tests.support import event_reducer
 
 
 def until(condition: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> None:
@@ -82,26 +87,26 @@ class Cue:
         await event.wait()
 
 
-def cue(number: int) -> Pause:
+def cue(number: int) -> ScriptedPause:
     """In a reply: go on when the test gives this cue."""
-    return Pause(float(number))
+    return ScriptedPause(float(number))
 
 
-Replier = Callable[[Request], Sequence[ScriptItem]]
+Replier = Callable[[ModelRequest], Sequence[ScriptItem]]
 
 
 class Model:
     """Answers "Aye." unless told otherwise; replies that were laid out come first, each once."""
 
     def __init__(self) -> None:
-        self.requests: list[Request] = []
+        self.requests: list[ModelRequest] = []
         self.closed = 0
-        self.otherwise: Replier = lambda request: [Text("Aye.")]
-        self._replies: list[Reply] = []
+        self.otherwise: Replier = lambda request: [ScriptedText("Aye.")]
+        self._replies: list[ScriptedReply] = []
         self._cues: defaultdict[int, Cue] = defaultdict(Cue)
 
     def will(self, *items: ScriptItem) -> None:
-        self._replies.append(Reply(items))
+        self._replies.append(ScriptedReply(items))
 
     def always(self, *items: ScriptItem) -> None:
         self.otherwise = lambda request: items
@@ -120,11 +125,13 @@ class Model:
     async def sleep(self, seconds: float) -> None:
         await self._cues[int(seconds)].wait()
 
-    async def stream(self, request: Request) -> AsyncIterator[Item]:
+    async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
         self.requests.append(request)
         number = len(self.requests)
-        reply = self._replies.pop(0) if self._replies else Reply(self.otherwise(request))
-        playing = scripted.play(reply, self, number=number, continued=continues(request.messages))
+        reply = self._replies.pop(0) if self._replies else ScriptedReply(self.otherwise(request))
+        playing = scripted.stream_script(
+            reply, self, number=number, continued=is_continuation(request.messages)
+        )
         try:
             async with aclosing(playing) as items:
                 async for item in items:
@@ -140,7 +147,7 @@ class Worker:
     """One engine, as one process would have; it can be killed, frozen and woken without a process."""
 
     def __init__(self) -> None:
-        self.engine = engine.Engine(["turns"])
+        self.engine = turn_worker.TurnWorker(["turns"])
         self.engine.start()
         self.alive = True
         self._loop = self.engine._loop
@@ -150,7 +157,7 @@ class Worker:
         return self.engine.identity.worker
 
     def take(self, turn_id: UUID | str) -> None:
-        self.engine.take(UUID(str(turn_id)))
+        self.engine.accept_turn(UUID(str(turn_id)))
 
     def running(self) -> set[str]:
         return set(self.engine._runs)
@@ -162,7 +169,7 @@ class Worker:
 
         def arrive() -> None:
             for turn_id in turn_ids:
-                self.engine._arrive(turn_id)
+                self.engine._add_arrived(turn_id)
 
         self._loop.call_soon_threadsafe(arrive)
 
@@ -171,20 +178,20 @@ class Worker:
 
     def interrupt_at_once(self, why: Interruption) -> None:
         """Every run that begins here is interrupted before its first step."""
-        begin = self.engine._run
+        begin = self.engine._start_run
 
-        def run(turn: Claimed, prepared: Prepared | None, lasts: asyncio.Task[bool] | None) -> None:
+        def run(turn: ClaimedTurn, prepared: PreparedTurn | None, lasts: asyncio.Task[bool] | None) -> None:
             begin(turn, prepared, lasts)
             self.engine._runs[str(turn.turn_id)].interrupt(why)
 
-        self.engine._run = run  # type: ignore[method-assign]
+        self.engine._start_run = run  # type: ignore[method-assign]
 
-    def publish(self, run: TurnRun, text: str) -> None:
+    def publish(self, run: TurnRunner, text: str) -> None:
         """Something that a run of this process still has to tell."""
         self._loop.call_soon_threadsafe(run.recorder.publish, StepStarted(step_id=text, round=1))
 
     def keep(self, work: Coroutine[object, object, None]) -> None:
-        self._loop.call_soon_threadsafe(self.engine._keep, work)
+        self._loop.call_soon_threadsafe(self.engine._spawn, work)
 
     def free_slots(self) -> int:
         return self.engine._slots._value
@@ -218,7 +225,7 @@ class Worker:
     def kill(self) -> None:
         """kill -9: as frozen, and the server frees the lock of the dead connection."""
         self.freeze()
-        self.engine._beat._drop_lock()
+        self.engine._heartbeat._drop_lock()
         until(lambda: self._lock_is_free())
 
     def leave(self, grace_seconds: float = 0.0) -> None:
@@ -232,7 +239,7 @@ class Worker:
         if self._loop.is_running():
             self._stop_beating()
             self._stop_loop()
-        self.engine._beat._drop_lock()
+        self.engine._heartbeat._drop_lock()
         self._loop.run_until_complete(_unwound())
         self._loop.close()
         _wait_for_quiet_database()  # a statement under way would meet the next test's TRUNCATE
@@ -243,8 +250,8 @@ class Worker:
         return not self.engine._runs
 
     def _stop_beating(self) -> None:
-        beat = self.engine._beat
-        beat._over.set()
+        beat = self.engine._heartbeat
+        beat._stop_event.set()
         for thread in (beat, beat._writer):
             if thread.is_alive():
                 thread.join(timeout=PATIENCE_SECONDS)
@@ -257,14 +264,14 @@ class Worker:
         with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT NOT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND classid = %s AND objid = %s)",
-                [workers.LOCK_SPACE, self.engine.identity.lock_key & 0xFFFFFFFF],
+                [heartbeat.WORKER_LOCK_SPACE, self.engine.identity.lock_key & 0xFFFFFFFF],
             )
             return bool(cursor.fetchone()[0])
 
 
 def _wait_for_quiet_database() -> None:
     """All threads of the bridge meet, but perhaps our own: none is in the middle of a statement."""
-    pool = bridge._threads
+    pool = db._database_threads
     ours = threading.current_thread() in pool._threads
     number = pool._max_workers - (1 if ours else 0)
     meeting = threading.Barrier(number)
@@ -277,7 +284,7 @@ async def _unwound() -> None:
     for task in left:
         task.cancel()
     await asyncio.wait(left, timeout=PATIENCE_SECONDS) if left else None
-    await on_loop().aclose()
+    await get_async_redis().aclose()
 
 
 # --- everything together -----------------------------------------------------------------------------
@@ -289,15 +296,17 @@ class Rig:
     def __init__(self) -> None:
         self.model = Model()
         self.workers: list[Worker] = []
-        self.errands: list[tuple[ports.Errand, UUID]] = []  # what ended turns left to be done
-        ports._Bound.send_errand = staticmethod(
+        self.errands: list[
+            tuple[service_bindings.BackgroundJob, UUID]
+        ] = []  # what ended turns left to be done
+        service_bindings._BoundServices.send_errand = staticmethod(
             lambda errand, turn_id: self.errands.append((errand, turn_id))
         )
-        scripted.install("demo", self.model)
+        scripted.install_script("demo", self.model)
         lease.mark_epoch()  # as the sweep does once Redis holds everything
-        forget_policy()  # prices are rows, and rows were emptied since they were read
-        self._policy_kept_seconds = policies.KEPT_SECONDS
-        policies.KEPT_SECONDS = (
+        clear_policy_cache()  # prices are rows, and rows were emptied since they were read
+        self._policy_kept_seconds = policies.CACHE_SECONDS
+        policies.CACHE_SECONDS = (
             600.0  # whoever counts statements counts none of a policy that grew old meanwhile
         )
 
@@ -305,7 +314,7 @@ class Rig:
         """From now on tasks go to this one."""
         worker = Worker()
         self.workers.append(worker)
-        engine._engine = worker.engine
+        turn_worker._worker = worker.engine
         app.conf.task_always_eager = True
         return worker
 
@@ -328,14 +337,14 @@ class Rig:
             tasks.run_errand(errand, str(turn_id))
 
     def close(self) -> None:
-        policies.KEPT_SECONDS = self._policy_kept_seconds
-        forget_policy()
-        ports._Bound.send_errand = staticmethod(tasks.send_errand)
+        policies.CACHE_SECONDS = self._policy_kept_seconds
+        clear_policy_cache()
+        service_bindings._BoundServices.send_errand = staticmethod(tasks.enqueue_background_job)
         app.conf.task_always_eager = False
-        engine._engine = None
+        turn_worker._worker = None
         for worker in self.workers:
             worker.close()
-        scripted.uninstall("demo")
+        scripted.uninstall_script("demo")
 
 
 @contextlib.contextmanager
@@ -368,21 +377,23 @@ def command(session: Session, text: str, **fields: object) -> SendMessage:
     return SendMessage(session_id=session.pk, text=text, **given)  # type: ignore[arg-type]
 
 
-def say(session: Session, text: str, **fields: object) -> dispatch.Started | dispatch.Queued:
-    return dispatch.submit(command(session, text, **fields))
+def say(
+    session: Session, text: str, **fields: object
+) -> admission_outcomes.SubmissionStarted | admission_outcomes.SubmissionQueued:
+    return admission.submit_message(command(session, text, **fields))
 
 
 def start(session: Session, text: str = "Hello", **fields: object) -> UUID:
     """Say something to an idle session; the turn it started."""
     outcome = say(session, text, **fields)
-    assert isinstance(outcome, dispatch.Started), outcome
+    assert isinstance(outcome, admission_outcomes.SubmissionStarted), outcome
     return outcome.turn_id
 
 
 def queue(session: Session, text: str, **fields: object) -> UUID:
     """Say something to a busy session; the message that waits."""
     outcome = say(session, text, **fields)
-    assert isinstance(outcome, dispatch.Queued), outcome
+    assert isinstance(outcome, admission_outcomes.SubmissionQueued), outcome
     return outcome.message_id
 
 
@@ -412,17 +423,17 @@ def is_busy(session: Session) -> bool:
 
 
 def lease_of(session: Session) -> dict[str, str]:
-    fields = blocking().hgetall(keys.lease(str(session.pk)))
+    fields = get_redis().hgetall(redis_keys.lease_key(str(session.pk)))
     return {name.decode(): value.decode() for name, value in fields.items()}
 
 
-def log_of(session_id: UUID) -> list[Entry]:
-    return [entry(raw) for raw in blocking().xrange(keys.log(str(session_id)))]
+def log_of(session_id: UUID) -> list[LogEntry]:
+    return [parse_entry(raw) for raw in get_redis().xrange(redis_keys.event_log_key(str(session_id)))]
 
 
 def told(session_id: UUID, *kinds: str) -> list[Event]:
     """Events of the session's log, of these kinds if any are named."""
-    return [events.decode(one.payload) for one in log_of(session_id) if not kinds or one.kind in kinds]
+    return [events.decode_event(one.payload) for one in log_of(session_id) if not kinds or one.kind in kinds]
 
 
 def shown(session: Session) -> str:
@@ -430,7 +441,7 @@ def shown(session: Session) -> str:
     return "".join(event.delta for event in told(session.pk) if isinstance(event, TextExtended))
 
 
-def turn_of(one: Entry) -> str | None:
+def turn_of(one: LogEntry) -> str | None:
     turn_id = msgspec.json.decode(one.payload).get("turn_id")
     return str(turn_id) if turn_id else None
 
@@ -471,39 +482,43 @@ def notices(session: Session) -> list[str]:
 
 
 def waiting(session: Session) -> list[str]:
-    return [item.text for item in queries.queue_items(session.pk)]
+    return [item.text for item in chat_selectors.get_queue_items(session.pk)]
 
 
 # --- two roads to one state --------------------------------------------------------------------------
 
 
-def fresh(session: Session) -> folding.Transcript:
+def fresh(session: Session) -> event_reducer.ReducedTranscript:
     """The session as a reload shows it."""
-    snapshot, _ = queries.snapshot(session.pk)
-    return folding.from_snapshot(snapshot)
+    snapshot, _ = chat_selectors.build_snapshot(session.pk)
+    return event_reducer.reduce_snapshot(snapshot)
 
 
-def folded(state: folding.Transcript, session: Session, *, after: str = "0-0") -> folding.Transcript:
+def folded(
+    state: event_reducer.ReducedTranscript, session: Session, *, after: str = "0-0"
+) -> event_reducer.ReducedTranscript:
     """The session as a client sees it that followed the log from a cursor on."""
     if after == "0-0":
         state = replace(state, queue_version=0)  # before its first event nothing is known of its queue
-    place = Entry(after, "", "").place
+    place = LogEntry(after, "", "").place
     later = [one for one in log_of(session.pk) if one.place > place]
-    return folding.fold_all(state, [(events.decode(one.payload), turn_of(one)) for one in later])
+    return event_reducer.reduce_events(
+        state, [(events.decode_event(one.payload), turn_of(one)) for one in later]
+    )
 
 
-def rows_of(state: folding.Transcript) -> list[MessageView]:
+def rows_of(state: event_reducer.ReducedTranscript) -> list[MessagePayload]:
     """Whatever order rows are shown in, and to the millisecond."""
     return [replace(row, attachments=[]) for row in state.messages()]
 
 
-def assert_same_page(one: folding.Transcript, other: folding.Transcript) -> None:
+def assert_same_page(one: event_reducer.ReducedTranscript, other: event_reducer.ReducedTranscript) -> None:
     """T8.4: two clients see the same."""
     left, right = _page(one), _page(other)
     assert left == right, "\n".join(difflib.ndiff(left, right))
 
 
-def _page(state: folding.Transcript) -> list[str]:
+def _page(state: event_reducer.ReducedTranscript) -> list[str]:
     """Everything a page shows, one line each."""
     return [
         *(str(row) for row in rows_of(state)),
@@ -520,7 +535,7 @@ def _page(state: folding.Transcript) -> list[str]:
 # --- tools -------------------------------------------------------------------------------------------
 
 
-class NoArguments(Arguments):
+class NoArguments(ToolArguments):
     note: str = ""
 
 
@@ -542,7 +557,7 @@ class Errand:
         self.cue = Cue()
         self._waits = waits
         self._stubborn = stubborn
-        self.tool: AnyTool = Tool(
+        self.tool: BaseTool = Tool(
             name=name,
             description=f"Runs the errand {name}.",
             arguments=NoArguments,
@@ -551,7 +566,7 @@ class Errand:
             **declared,  # type: ignore[arg-type]
         )
 
-    async def _run(self, arguments: NoArguments, invocation: Invocation) -> ToolOutput:
+    async def _run(self, arguments: NoArguments, invocation: ToolInvocation) -> ToolOutput:
         self.runs += 1
         self.given.append(arguments.note)
         if self._stubborn:
@@ -568,7 +583,9 @@ class Errand:
 
 
 def add_tools(monkeypatch: pytest.MonkeyPatch, *errands: Errand) -> None:
-    monkeypatch.setattr(registry, "TOOLS", (*registry.TOOLS, *(errand.tool for errand in errands)))
+    monkeypatch.setattr(
+        registry, "BUILTIN_TOOLS", (*registry.BUILTIN_TOOLS, *(errand.tool for errand in errands))
+    )
 
 
 NARROW = replace(UNRESTRICTED, network=False)  # forbids something that UNRESTRICTED turns may do

@@ -12,8 +12,8 @@ from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
+from copilot.chat.permissions import UNRESTRICTED
 from copilot.models import Message, Session, Turn
-from copilot.permissions import UNRESTRICTED
 
 PASSWORD = "correct-horse-battery"
 _accept_numbers = itertools.count(1)

@@ -16,18 +16,19 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from config.core import accounts
-from config.servers import dies_with_parent, free_port
-from copilot import mcp
+from config.core import privileges
+from config.dev.servers import find_free_port, signal_on_parent_death
 from copilot.models import McpServer
-from copilot.tools import mcp_connection, mcp_wire, net
+from copilot.tools.mcp import server_connection, transports
+from copilot.tools.mcp import services as mcp
+from copilot.tools.web import http_client
 from tests import patience
 from tests.engine import until
 
 UNASKED = ("label", "greet", "headers", "big", "die", "wait", "fail", "picture", "ask", "spawn")
 PROGRAM = str(Path(__file__).with_name("mcp_server.py"))
 
-patience.with_those_of(mcp_connection)  # a child begins by starting Python
+patience.with_those_of(server_connection)  # a child begins by starting Python
 _standing = contextlib.ExitStack()
 atexit.register(_standing.close)
 
@@ -46,8 +47,8 @@ def listed_commands(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """For modules that import it: workers may start the servers of this rig."""
     settings.MCP_STDIO_COMMANDS = ALLOWED
     if is_closed():
-        monkeypatch.setattr(accounts, "unprivileged_account", lambda uid=0: None)
-        monkeypatch.setattr(accounts, "account_problem", lambda uid=0: "")
+        monkeypatch.setattr(privileges, "get_unprivileged_account", lambda uid=0: None)
+        monkeypatch.setattr(privileges, "find_account_problem", lambda uid=0: "")
 
 
 def is_closed() -> bool:
@@ -58,8 +59,10 @@ def is_closed() -> bool:
 @contextlib.contextmanager
 def process(label: str = "test", manner: str = "plain", port: int | None = None) -> Iterator[int]:
     """A server over HTTP; its port."""
-    port = port or free_port()
-    child = subprocess.Popen(words(str(port), label, manner), preexec_fn=dies_with_parent(signal.SIGKILL))
+    port = port or find_free_port()
+    child = subprocess.Popen(
+        words(str(port), label, manner), preexec_fn=signal_on_parent_death(signal.SIGKILL)
+    )
     try:
         until(lambda: _answers(port))
         yield port
@@ -86,13 +89,13 @@ def url(port: int) -> str:
 def everybodys(name: str, port: int, **fields: object) -> McpServer:
     """A server an administrator added; its tools ask nobody unless told to."""
     given = {"never_ask": UNASKED} | fields
-    return mcp.add(None, mcp.Draft(name=name, url=url(port), **given))  # type: ignore[arg-type]
+    return mcp.create_server(None, mcp.McpServerDraft(name=name, url=url(port), **given))  # type: ignore[arg-type]
 
 
 def stdio(name: str, label: str = "test", manner: str = "plain", **fields: object) -> McpServer:
     given = {"never_ask": UNASKED} | fields
     command = words("stdio", label, manner)
-    return mcp.add(None, mcp.Draft(name=name, transport="stdio", command=command, **given))  # type: ignore[arg-type]
+    return mcp.create_server(None, mcp.McpServerDraft(name=name, transport="stdio", command=command, **given))  # type: ignore[arg-type]
 
 
 def users(user: User, name: str, url: str, **fields: object) -> McpServer:
@@ -103,8 +106,8 @@ def users(user: User, name: str, url: str, **fields: object) -> McpServer:
 def may_reach(monkeypatch: pytest.MonkeyPatch, *ports: int, resolver: object = None) -> None:
     """Users' servers may be on this machine, at these ports alone."""
     names = {"resolver": resolver} if resolver else {}
-    client = net.Client(ports=ports, unchecked=["127.0.0.1"], **names)  # type: ignore[arg-type]
-    monkeypatch.setattr(mcp_wire, "way_out", lambda: client)
+    client = http_client.PublicHttpClient(ports=ports, unchecked=["127.0.0.1"], **names)  # type: ignore[arg-type]
+    monkeypatch.setattr(transports, "make_http_client", lambda: client)
 
 
 def alive(pid: int) -> bool:

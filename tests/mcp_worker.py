@@ -13,20 +13,20 @@ import django
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 django.setup()
 
-from config.core import accounts  # noqa: E402 - after the setup
-from copilot.context import CHANNELS, TurnContext  # noqa: E402
-from copilot.mcp import Server  # noqa: E402
-from copilot.permissions import UNRESTRICTED  # noqa: E402
-from copilot.tools import mcp_connection  # noqa: E402
-from copilot.tools.base import Invocation  # noqa: E402
-from copilot.tools.mcp_connection import Connection  # noqa: E402
+from config.core import privileges  # noqa: E402
+from copilot.chat.permissions import UNRESTRICTED  # noqa: E402
+from copilot.chat.turn_context import CHANNELS_BY_ORIGIN, TurnContext  # noqa: E402
+from copilot.tools.base import ToolInvocation  # noqa: E402
+from copilot.tools.mcp import server_connection  # noqa: E402
+from copilot.tools.mcp.server_connection import McpConnection  # noqa: E402
+from copilot.tools.mcp.services import McpServerConfig  # noqa: E402
 from tests import mcp_rig, patience  # noqa: E402
 
-patience.with_those_of(mcp_connection)  # its child begins by starting Python
+patience.with_those_of(server_connection)  # its child begins by starting Python
 
 if mcp_rig.is_closed():
-    accounts.unprivileged_account = lambda uid=0: None
-    accounts.account_problem = lambda uid=0: ""
+    privileges.get_unprivileged_account = lambda uid=0: None
+    privileges.find_account_problem = lambda uid=0: ""
 
 CONTEXT = TurnContext(
     user_id=1,
@@ -35,18 +35,20 @@ CONTEXT = TurnContext(
     fence=1,
     origin="web",
     permissions=UNRESTRICTED,
-    channel=CHANNELS["web"],
+    channel=CHANNELS_BY_ORIGIN["web"],
 )
 
 
 async def use(command: list[str]) -> None:
-    connection = Connection(
-        Server(id=UUID(int=3), owner_id=None, name="files", transport="stdio", command=tuple(command))
+    connection = McpConnection(
+        McpServerConfig(
+            id=UUID(int=3), owner_id=None, name="files", transport="stdio", command=tuple(command)
+        )
     )
-    await connection.listing()
-    invocation = Invocation(context=CONTEXT, call_id="1", emit=lambda event: None)
+    await connection.get_listing()
+    invocation = ToolInvocation(context=CONTEXT, call_id="1", emit=lambda event: None)
     for tool in ("label", "spawn"):
-        reply = await connection.call(tool, {}, invocation)
+        reply = await connection.call_tool(tool, {}, invocation)
         print(reply.content[0].text.rstrip(".").rpartition(" ")[2], flush=True)
     await asyncio.sleep(600)
 

@@ -10,19 +10,24 @@ from typing import Any
 
 from django.contrib.auth.models import User
 
+from copilot.exports import imports
+from copilot.exports import services as exports
+from copilot.exports.session_reader import ExportOptions
+from copilot.files import services as files
+from copilot.files import storage
 from copilot.models import ExportJob, Session, WorkspaceFile
-from copilot.workspace import exports, files, imports, storage
-from copilot.workspace.reading import Wanted
 from tests import make
 
-EVERYTHING = Wanted(format="json", reasoning=True, tools=True)
+EVERYTHING = ExportOptions(format="json", reasoning=True, tools=True)
 KEY = "sk-" + "a1B2" * 8  # the shape of a secret
 
 
 def conversation(owner: User, *, title: str = "Ships and wheels") -> tuple[Session, WorkspaceFile]:
     """Said, thought, called, returned and answered; with a file that goes with the first message."""
     session = make.session(owner, title=title)
-    file = files.store(owner.pk, name="log.txt", content=b"calm seas", source="upload", session_id=session.pk)
+    file = files.store_file(
+        owner.pk, name="log.txt", content=b"calm seas", source="upload", session_id=session.pk
+    )
     view = {"file_id": str(file.pk), "name": file.name, "type": file.mime, "size": file.size_bytes}
     turn = make.turn(session, "succeeded")
     said = make.message(session, content="Read the log.", turn=turn, attachments=[view])
@@ -52,34 +57,34 @@ def conversation(owner: User, *, title: str = "Ships and wheels") -> tuple[Sessi
     return session, file
 
 
-def exported(session: Session, wanted: Wanted = EVERYTHING) -> dict[str, Any]:
+def exported(session: Session, wanted: ExportOptions = EVERYTHING) -> dict[str, Any]:
     """The JSON document of a short session."""
-    found: dict[str, Any] = json.loads(exports.make(session.owner_id, session.pk, wanted).content)
+    found: dict[str, Any] = json.loads(exports.make_document(session.owner_id, session.pk, wanted).content)
     return found
 
 
 def archived(session: Session) -> bytes:
     """The archive with all its files, by way of the job."""
-    job = exports.request(
-        session.owner_id, session.pk, Wanted(format="json", reasoning=True, tools=True, files=True)
+    job = exports.request_export(
+        session.owner_id, session.pk, ExportOptions(format="json", reasoning=True, tools=True, files=True)
     )
-    exports.run(job.pk)
+    exports.run_export(job.pk)
     return fetched(ExportJob.objects.get(pk=job.pk))
 
 
 def fetched(job: ExportJob) -> bytes:
-    with files.open(exports.ready(job.owner_id, job.pk)) as stream:
+    with files.open_file(exports.get_ready_file(job.owner_id, job.pk)) as stream:
         return stream.read()
 
 
 def imported(owner: User, document: Mapping[str, object] | bytes, *, force: bool = False) -> Session:
     content = document if isinstance(document, bytes) else json.dumps(document).encode()
-    return imports.bring_in(owner.pk, io.BytesIO(content), force=force)
+    return imports.import_document(owner.pk, io.BytesIO(content), force=force)
 
 
 def objects_of(owner_id: int) -> list[str]:
     """Keys of everything that lies in the storage for an account."""
-    return [key for key, _ in storage.objects(storage.prefix_of(owner_id))]
+    return [key for key, _ in storage.list_objects(storage.get_owner_prefix(owner_id))]
 
 
 def packed(entries: Mapping[str, bytes]) -> bytes:

@@ -11,8 +11,8 @@ import pytest
 from django.test import Client, override_settings
 from stripe import HTTPClient
 
-from billing import effects
 from billing.models import StripeEvent
+from billing.stripe import event_handlers
 from tests import stripe_fake
 from tests.stripe_fake import Fake
 
@@ -47,7 +47,7 @@ def apply_received() -> None:
     """As workers would, in the order of arrival."""
     waiting = StripeEvent.objects.filter(state=StripeEvent.State.RECEIVED).order_by("pk")
     for pk in waiting.values_list("pk", flat=True):
-        effects.apply(pk)
+        event_handlers.apply_stripe_event(pk)
 
 
 def post_webhook(body: bytes, signature: str) -> int:

@@ -20,28 +20,28 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from django.conf import settings as django_settings
 from django.test import Client
 
-from config import logs
-from copilot.live.client import on_loop
-from linking import outbound, platforms
+from config import logging_config
+from config.core.redis import get_async_redis
 from linking.models import PlatformUpdate
-from linking.outbound.couriers import Courier, _Process
-from linking.platforms import discord, scripted, slack, telegram
-from linking.platforms.base import Incoming, Place, Pressed, Said, Speaker
-from linking.platforms.room import Limit
+from linking.outbound import worker
+from linking.outbound.worker import OutboundWorker, _ProcessState
+from linking.platforms import registry, scripted
+from linking.platforms.base import ButtonPressed, IncomingUpdate, MessageReceived, PlatformPlace, Speaker
+from linking.platforms.discord import adapter as discord_adapter
+from linking.platforms.rate_limits import CallLimit
+from linking.platforms.slack import adapter as slack_adapter
+from linking.platforms.telegram import adapter as telegram_adapter
 from tests.patience import PATIENCE_SECONDS
-from tests.platform_fakes import discord as discord_fake
-from tests.platform_fakes import recorded
-from tests.platform_fakes import slack as slack_fake
-from tests.platform_fakes import telegram as telegram_fake
+from tests.platform_fakes import discord, recorded, slack, telegram
 
 KEY = Ed25519PrivateKey.generate()
 QUICK = {"dm": 0.02, "server": 0.02}
-HOOK = "linking.tasks.turn_moved"
+HOOK = "linking.tasks.enqueue_turn_delivery"
 ADAPTERS = {
-    "telegram": telegram.Telegram,
-    "discord": discord.Discord,
-    "slack": slack.Slack,
-    "scripted": scripted.Scripted,
+    "telegram": telegram_adapter.TelegramAdapter,
+    "discord": discord_adapter.DiscordAdapter,
+    "slack": slack_adapter.SlackAdapter,
+    "scripted": scripted.ScriptedAdapter,
 }
 
 
@@ -85,14 +85,14 @@ class Chat:
     def knock(self, body: bytes, headers: dict[str, str]) -> Any:
         content_type = headers.pop("content-type", "application/json")
         answer = Client().post(self.door, body, content_type=content_type, headers=headers)
-        outbound.settle(PATIENCE_SECONDS)
+        worker.wait_until_sent(PATIENCE_SECONDS)
         return answer
 
     @property
     def door(self) -> str:
-        adapter = platforms.build(self.platform)
+        adapter = registry.build_adapter(self.platform)
         assert adapter is not None
-        return f"/hooks/{self.platform}/{platforms.door_of(adapter)}/"
+        return f"/hooks/{self.platform}/{registry.get_webhook_slug(adapter)}/"
 
     def texts(self) -> list[str]:
         return [one.text for one in self.shown()]
@@ -109,7 +109,7 @@ class TelegramChat(Chat):
     platform, container = "telegram", str(recorded.ADA)
     ids = (str(recorded.ADA), str(recorded.TELEGRAM_BOT))
 
-    def __init__(self, fake: telegram_fake.Telegram) -> None:
+    def __init__(self, fake: telegram.Telegram) -> None:
         super().__init__()
         self.fake = fake
 
@@ -137,7 +137,7 @@ class DiscordChat(Chat):
     platform, container = "discord", recorded.CHANNEL
     ids = (recorded.CHANNEL, recorded.DISCORD_ADA, recorded.DISCORD_BOT, recorded.DISCORD_APP)
 
-    def __init__(self, fake: discord_fake.Discord) -> None:
+    def __init__(self, fake: discord.Discord) -> None:
         super().__init__()
         self.fake = fake
 
@@ -169,7 +169,7 @@ class SlackChat(Chat):
     platform, container = "slack", recorded.SLACK_DM
     ids = (recorded.SLACK_DM, recorded.SLACK_ADA, recorded.TEAM, recorded.SLACK_APP)
 
-    def __init__(self, fake: slack_fake.Slack) -> None:
+    def __init__(self, fake: slack.Slack) -> None:
         super().__init__()
         self.fake = fake
 
@@ -204,17 +204,17 @@ class ScriptedChat(Chat):
         super().__init__()
         self.container, self.user = container, user
         self.ids = (container, user)
-        self.place = Place(scope="dm", container_id=container)
+        self.place = PlatformPlace(scope="dm", container_id=container)
 
-    def _signed(self, incoming: Incoming) -> tuple[bytes, dict[str, str]]:
-        adapter = platforms.build("scripted")
-        return msgspec.json.encode(incoming), {scripted.SIGNATURE: adapter._secret}
+    def _signed(self, incoming: IncomingUpdate) -> tuple[bytes, dict[str, str]]:
+        adapter = registry.build_adapter("scripted")
+        return msgspec.json.encode(incoming), {scripted.SECRET_HEADER: adapter._secret}
 
-    def incoming(self, text: str, number: int) -> Incoming:
-        said = Said(
+    def incoming(self, text: str, number: int) -> IncomingUpdate:
+        said = MessageReceived(
             speaker=Speaker(user_id=self.user, name="Ada"), message_id=f"{number}", text=text, mentioned=True
         )
-        return Incoming(
+        return IncomingUpdate(
             update_key=f"{self.container}.{number}",
             message_key=f"{self.container}:{number}",
             place=self.place,
@@ -225,15 +225,15 @@ class ScriptedChat(Chat):
         return self._signed(self.incoming(text, number))
 
     def pressing(self, code: str, number: int) -> tuple[bytes, dict[str, str]]:
-        pressed = Pressed(
+        pressed = ButtonPressed(
             speaker=Speaker(user_id=self.user), message_id="m1", code=code, reply_token=f"press{number}"
         )
-        return self._signed(Incoming(update_key=f"p{number}", place=self.place, what=pressed))
+        return self._signed(IncomingUpdate(update_key=f"p{number}", place=self.place, what=pressed))
 
     def shown(self) -> list[Shown]:
         return [
             Shown(one.text, tuple((b.label, b.url or b.code) for b in one.buttons), one.only_for)
-            for one in scripted.WORLD.seen_in(self.container)
+            for one in scripted.SHARED_WORLD.list_messages(self.container)
         ]
 
 
@@ -241,11 +241,11 @@ class ScriptedChat(Chat):
 def chatting(settings, monkeypatch, **fakes) -> Iterator[None]:
     """Platforms that are on and answer quickly; a courier of this test alone, gone with it."""
     for adapter in ADAPTERS.values():
-        monkeypatch.setattr(adapter, "min_edit_interval", QUICK)
+        monkeypatch.setattr(adapter, "min_edit_interval_seconds", QUICK)
     make_room(monkeypatch)
     settings.TURN_HOOKS = [*django_settings.TURN_HOOKS, *({HOOK} - set(django_settings.TURN_HOOKS))]
     settings.SCRIPTED_PLATFORM = True
-    scripted.WORLD.__init__()
+    scripted.SHARED_WORLD.__init__()
     for name, fake in fakes.items():
         _switch_on(settings, name, fake)
     with _silent_about_ids():
@@ -281,13 +281,13 @@ class _Watch(logging.Handler):
 def make_room(monkeypatch) -> None:
     """How much a platform takes is not what this test is about."""
     for module, name in (
-        (telegram, "OVERALL"),
-        (telegram, "IN_A_CHAT"),
-        (telegram, "IN_A_GROUP"),
-        (slack, "IN_A_CHANNEL"),
-        (slack, "EDITS"),
+        (telegram_adapter, "OVERALL_LIMIT"),
+        (telegram_adapter, "IN_A_CHAT"),
+        (telegram_adapter, "IN_A_GROUP"),
+        (slack_adapter, "IN_A_CHANNEL"),
+        (slack_adapter, "EDITS"),
     ):
-        monkeypatch.setattr(module, name, Limit(calls=10_000, seconds=1.0))
+        monkeypatch.setattr(module, name, CallLimit(calls=10_000, seconds=1.0))
 
 
 def _switch_on(settings, name: str, fake) -> None:
@@ -308,7 +308,7 @@ def _switch_on(settings, name: str, fake) -> None:
 def written_down() -> Iterator[StringIO]:
     """Every line that a log in production would hold meanwhile."""
     out = StringIO()
-    formatter = logs.configuration(production=True, level="INFO")["formatters"]["line"]
+    formatter = logging_config.build_logging_config(production=True, level="INFO")["formatters"]["line"]
     handler = logging.StreamHandler(out)
     handler.setFormatter(formatter.pop("()")(**formatter))
     logging.getLogger().addHandler(handler)
@@ -316,21 +316,21 @@ def written_down() -> Iterator[StringIO]:
         yield out
     finally:
         logging.getLogger().removeHandler(handler)
-        logs.configuration(production=False, level="INFO")
+        logging_config.build_logging_config(production=False, level="INFO")
 
 
-def close_courier(courier: Courier | None = None) -> None:
+def close_courier(courier: OutboundWorker | None = None) -> None:
     """As by a death: what it carried is free for another."""
-    found = courier or _Process.courier
+    found = courier or _ProcessState.worker
     if found is not None:
 
         async def close_log() -> None:
-            await on_loop().aclose()
+            await get_async_redis().aclose()
 
         asyncio.run_coroutine_threadsafe(close_log(), found._loop).result(20)
-    outbound.forget()
+    worker.reset_worker()
 
 
 def handled() -> bool:
-    outbound.settle(PATIENCE_SECONDS)
+    worker.wait_until_sent(PATIENCE_SECONDS)
     return not PlatformUpdate.objects.filter(done_at=None).exists()

@@ -6,21 +6,34 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
-from copilot.agent.loop import Loop
-from copilot.agent.parts import (
-    Answered,
-    CallMade,
-    Failed,
+from copilot.agent.interfaces import EmitEvent, LoopPorts
+from copilot.agent.loop import AgentLoop
+from copilot.agent.outputs import (
+    LoopAnswered,
+    LoopFailed,
+    LoopOutput,
     ModelCallEnded,
     ModelCallStarted,
-    NoteMade,
-    NoticeMade,
-    Produced,
-    ReplayKept,
-    ResultMade,
+    NoteAdded,
+    NoticeAdded,
+    ReasoningReplayAdded,
+    ToolCallAdded,
+    ToolResultAdded,
 )
-from copilot.agent.ports import Emit, ManualClock, MemoryFollowUps, MemoryToolbox, Ports
-from copilot.events import (
+from copilot.chat.message_rows import MessageRow
+from copilot.providers.base import (
+    CallFragment,
+    CatalogueEntry,
+    ModelRequest,
+    ProviderFailure,
+    ReplyFinished,
+    StreamItem,
+    TextDelta,
+    ToolCall,
+    UserMessage,
+)
+from copilot.providers.request_validation import find_request_problems
+from copilot.realtime.events import (
     ReasoningEnded,
     ReasoningExtended,
     ReasoningStarted,
@@ -31,22 +44,10 @@ from copilot.events import (
     TextExtended,
     TextStarted,
 )
-from copilot.providers.base import (
-    CallFragment,
-    Entry,
-    Finished,
-    Item,
-    ProviderFailure,
-    Request,
-    TextDelta,
-    ToolCall,
-    UserMessage,
-)
-from copilot.providers.strict import problems
-from copilot.rows import Row
-from copilot.tools.base import CallOutcome
+from copilot.tools.base import ToolCallOutcome
+from tests.support.agent_doubles import InMemoryFollowUps, InMemoryToolbox, ManualClock
 
-ENTRY = Entry(name="Recital", provider="scripted", model="recital")
+ENTRY = CatalogueEntry(name="Recital", provider="scripted", model="recital")
 TURN = "turn-1"
 PORTS = (
     "approvals",
@@ -65,7 +66,7 @@ class Silence:
     """The provider sends nothing more."""
 
 
-Line = Item | ProviderFailure | Silence
+Line = StreamItem | ProviderFailure | Silence
 
 
 class Reciter:
@@ -73,12 +74,12 @@ class Reciter:
 
     def __init__(self, *replies: Sequence[Line]) -> None:
         self.replies = list(replies)
-        self.requests: list[Request] = []
+        self.requests: list[ModelRequest] = []
         self.closed = 0
 
-    async def stream(self, request: Request) -> AsyncIterator[Item]:
+    async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
         self.requests.append(request)
-        assert problems(request) == []
+        assert find_request_problems(request) == []
         try:
             for line in self.replies[len(self.requests) - 1]:
                 await asyncio.sleep(0)
@@ -93,7 +94,7 @@ class Reciter:
 
 
 def say(*deltas: str, finish: str = "stop") -> list[Line]:
-    return [*(TextDelta(delta) for delta in deltas), Finished(finish)]  # type: ignore[arg-type]
+    return [*(TextDelta(delta) for delta in deltas), ReplyFinished(finish)]  # type: ignore[arg-type]
 
 
 def call(call_id: str, tool: str, arguments: str = "{}", *, index: int = 0) -> CallFragment:
@@ -103,11 +104,11 @@ def call(call_id: str, tool: str, arguments: str = "{}", *, index: int = 0) -> C
 def calls(*fragments: CallFragment, text: str = "", finish: str = "tool_calls") -> list[Line]:
     spoken = [TextDelta(text)] if text else []
     numbered = [replace(fragment, index=index) for index, fragment in enumerate(fragments)]
-    return [*spoken, *numbered, Finished(finish)]  # type: ignore[arg-type]
+    return [*spoken, *numbered, ReplyFinished(finish)]  # type: ignore[arg-type]
 
 
-def outcome(call: ToolCall, content: str = "done", *, success: bool = True) -> CallOutcome:
-    return CallOutcome(
+def outcome(call: ToolCall, content: str = "done", *, success: bool = True) -> ToolCallOutcome:
+    return ToolCallOutcome(
         call_id=call.call_id,
         tool=call.tool,
         success=success,
@@ -118,55 +119,55 @@ def outcome(call: ToolCall, content: str = "done", *, success: bool = True) -> C
     )
 
 
-async def look(call: ToolCall, emit: Emit) -> CallOutcome:
+async def look(call: ToolCall, emit: EmitEvent) -> ToolCallOutcome:
     return outcome(call)
 
 
-def ports(reciter: Reciter, **changes) -> Ports:
+def ports(reciter: Reciter, **changes) -> LoopPorts:
     given = {
         "provider": lambda entry: reciter,
-        "toolbox": MemoryToolbox(tools={"look": look, "write_file": look}),
-        "follow_ups": MemoryFollowUps(),
+        "toolbox": InMemoryToolbox(tools={"look": look, "write_file": look}),
+        "follow_ups": InMemoryFollowUps(),
         "clock": ManualClock(),
     }
-    return Ports(**given | changes)
+    return LoopPorts(**given | changes)
 
 
-def loop_of(reciter: Reciter, *, text: str = "Hello", **changes) -> Loop:
+def loop_of(reciter: Reciter, *, text: str = "Hello", **changes) -> AgentLoop:
     given = {name: changes.pop(name) for name in PORTS if name in changes}
     settings = {"system": "Be kind.", "messages": [UserMessage(text=text)], "chain": (ENTRY,)}
-    return Loop(ports=ports(reciter, **given), **settings | changes)
+    return AgentLoop(ports=ports(reciter, **given), **settings | changes)
 
 
-async def play(loop: Loop) -> list[Produced]:
-    return [part async for part in loop.play()]
+async def play(loop: AgentLoop) -> list[LoopOutput]:
+    return [part async for part in loop.run()]
 
 
-def kinds(parts: Sequence[Produced]) -> list[str]:
+def kinds(parts: Sequence[LoopOutput]) -> list[str]:
     return [getattr(part, "kind", type(part).__name__) for part in parts]
 
 
-def of(parts: Sequence[Produced], *classes: type) -> list:
+def of(parts: Sequence[LoopOutput], *classes: type) -> list:
     return [part for part in parts if isinstance(part, classes)]
 
 
 class Keeper:
     """Rows as history would store them."""
 
-    def __init__(self, *rows: Row) -> None:
+    def __init__(self, *rows: MessageRow) -> None:
         self._rows = {row.id: row for row in rows}
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[MessageRow]:
         return list(self._rows.values())
 
-    def add(self, row: Row) -> None:
+    def add(self, row: MessageRow) -> None:
         self._rows[row.id] = replace(row, turn_id=TURN, sequence=len(self._rows) + 1)
 
-    def keep(self, part: Produced) -> None:
+    def keep(self, part: LoopOutput) -> None:
         match part:
             case TextStarted() | ReasoningStarted():
                 kind = "assistant" if isinstance(part, TextStarted) else "reasoning"
-                self.add(Row(id=part.row_id, kind=kind, streaming=True))
+                self.add(MessageRow(id=part.row_id, kind=kind, streaming=True))
             case TextExtended() | ReasoningExtended():
                 row = self._rows[part.row_id]
                 assert part.offset == len(row.content)
@@ -176,21 +177,21 @@ class Keeper:
             case StepRetracted():
                 for row_id in part.row_ids:
                     self._change(row_id, hidden="retracted")
-            case ReplayKept():
+            case ReasoningReplayAdded():
                 row_id = str(part.row_id)
                 self._change(row_id, replay=(*self._rows[row_id].replay, part.data))
             case _:
                 self._keep_whole(part)
 
-    def _keep_whole(self, part: Produced) -> None:
+    def _keep_whole(self, part: LoopOutput) -> None:
         match part:
-            case CallMade(row_id=row_id, call=made):
+            case ToolCallAdded(row_id=row_id, call=made):
                 data = {"tool": made.tool, "arguments": made.arguments or {}}
-                self.add(Row(id=str(row_id), kind="tool_call", call_id=made.call_id, data=data))
-            case ResultMade(row_id=row_id, outcome=made):
+                self.add(MessageRow(id=str(row_id), kind="tool_call", call_id=made.call_id, data=data))
+            case ToolResultAdded(row_id=row_id, outcome=made):
                 data = {"tool": made.tool, "success": made.success}
                 self.add(
-                    Row(
+                    MessageRow(
                         id=str(row_id),
                         kind="tool_result",
                         call_id=made.call_id,
@@ -198,10 +199,10 @@ class Keeper:
                         data=data,
                     )
                 )
-            case NoteMade(row_id=row_id, text=text):
-                self.add(Row(id=str(row_id), kind="note", content=text))
-            case NoticeMade(row_id=row_id, code=code):
-                self.add(Row(id=str(row_id), kind="notice", data={"code": code}))
+            case NoteAdded(row_id=row_id, text=text):
+                self.add(MessageRow(id=str(row_id), kind="note", content=text))
+            case NoticeAdded(row_id=row_id, code=code):
+                self.add(MessageRow(id=str(row_id), kind="notice", data={"code": code}))
             case _:
                 pass
 
@@ -209,14 +210,14 @@ class Keeper:
         self._rows[row_id] = replace(self._rows[row_id], **fields)
 
 
-def kept(parts: Sequence[Produced], *before: Row) -> list[Row]:
+def kept(parts: Sequence[LoopOutput], *before: MessageRow) -> list[MessageRow]:
     keeper = Keeper(*before)
     for part in parts:
         keeper.keep(part)
     return keeper.rows()
 
 
-def assert_well_ordered(parts: Sequence[Produced]) -> None:
+def assert_well_ordered(parts: Sequence[LoopOutput]) -> None:
     """A2.7 and A2.8, and a model call's end for every beginning."""
     step: str | None = None
     block: str | None = None
@@ -242,7 +243,7 @@ def assert_well_ordered(parts: Sequence[Produced]) -> None:
             case TextEnded() | ReasoningEnded():
                 assert block == part.block_id
                 block = None
-            case CallMade() | ResultMade():
+            case ToolCallAdded() | ToolResultAdded():
                 assert (block, model_call) == (None, None)
                 assert step is not None
             case ModelCallStarted():
@@ -253,8 +254,8 @@ def assert_well_ordered(parts: Sequence[Produced]) -> None:
             case _:
                 pass
     assert (step, block, model_call) == (None, None, None)
-    endings = of(parts, Answered, Failed)
+    endings = of(parts, LoopAnswered, LoopFailed)
     assert len(endings) == 1
     assert parts[-1] is endings[0]
-    made = [part.call.call_id for part in of(parts, CallMade)]
-    assert sorted(made) == sorted(part.outcome.call_id for part in of(parts, ResultMade))
+    made = [part.call.call_id for part in of(parts, ToolCallAdded)]
+    assert sorted(made) == sorted(part.outcome.call_id for part in of(parts, ToolResultAdded))

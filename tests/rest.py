@@ -17,7 +17,7 @@ from django.contrib.sessions.backends.db import SessionStore
 from django.core.asgi import get_asgi_application
 from django.test import Client
 
-from copilot import api_keys
+from copilot.accounts import api_keys
 from tests.patience import PATIENCE_SECONDS
 
 JSON = "application/json"
@@ -50,7 +50,7 @@ def signed_in(user: User, *, at: float | None = None) -> str:
 
 def program(user: User, *scopes: str) -> Client:
     """A program with a key; without scopes it has the usual ones."""
-    made = api_keys.create(user, scopes=scopes or api_keys.USUAL_SCOPES)
+    made = api_keys.create_api_key(user, scopes=scopes or api_keys.DEFAULT_SCOPES)
     return Client(headers={"authorization": f"Bearer {made.token}"})
 
 

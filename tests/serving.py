@@ -11,15 +11,19 @@ from typing import Literal
 
 import uvicorn
 
-from config.protocols import ConnectionWatch, HttpProtocol, WebSocketProtocol
-from copilot.live.client import on_loop
+from config.core.redis import get_async_redis
+from config.http.connection_limits import (
+    BoundedHttpProtocol,
+    BoundedWebSocketProtocol,
+    StalledConnectionWatch,
+)
 from tests.engine import until
 
 
 class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self.watch = ConnectionWatch()
+        self.watch = StalledConnectionWatch()
 
     async def on_tick(self, counter: int) -> bool:
         self.watch.cut_stalled(self.server_state.connections, asyncio.get_running_loop().time())
@@ -27,7 +31,7 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await super().shutdown(sockets)
-        await on_loop().aclose()
+        await get_async_redis().aclose()
 
 
 @contextmanager
@@ -36,9 +40,9 @@ def served(*, sockets: bool = False) -> Iterator[str]:
     from config.asgi import application
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        ws: type[asyncio.Protocol] | Literal["none"] = WebSocketProtocol if sockets else "none"
+        ws: type[asyncio.Protocol] | Literal["none"] = BoundedWebSocketProtocol if sockets else "none"
         config = uvicorn.Config(
-            application, loop="asyncio", lifespan="off", log_config=None, http=HttpProtocol, ws=ws
+            application, loop="asyncio", lifespan="off", log_config=None, http=BoundedHttpProtocol, ws=ws
         )
         server = Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

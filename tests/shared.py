@@ -7,10 +7,11 @@ import functools
 from django.test import Client
 from django.test.client import ClientHandler
 
+from copilot.files import services as files
 from copilot.models import Session, Share, WorkspaceFile
-from copilot.workspace import files, shares
-from copilot.workspace.drafts import Asked
-from copilot.workspace.shares import Terms
+from copilot.sharing import services as sharing
+from copilot.sharing.drafts import ShareRequest
+from copilot.sharing.services import ShareTerms
 from tests import make
 from tests.rest import JSON, V1, person
 
@@ -26,7 +27,7 @@ def spoken(*lines: str, title: str = "") -> Session:
 
 
 def stored(name: str = "a.txt", content: bytes = b"a", session: Session | None = None) -> WorkspaceFile:
-    return files.store(
+    return files.store_file(
         make.ada().pk, name=name, content=content, source="upload", session_id=session.pk if session else None
     )
 
@@ -34,8 +35,8 @@ def stored(name: str = "a.txt", content: bytes = b"a", session: Session | None =
 def with_files(*named: WorkspaceFile, password: str = "") -> Share:
     """A share whose answer names these files, all of which the owner wants to be public."""
     session = spoken("Files?", " ".join(f"workspace://{file.pk}" for file in named))
-    asked = Asked(include_files=frozenset(file.pk for file in named))
-    return shares.publish(session.owner_id, session.pk, asked, Terms(password=password))
+    asked = ShareRequest(include_files=frozenset(file.pk for file in named))
+    return sharing.publish_session(session.owner_id, session.pk, asked, ShareTerms(password=password))
 
 
 def asked_of(session: Session, **body: object):

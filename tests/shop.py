@@ -12,12 +12,14 @@ import pytest
 import time_machine
 from django.contrib.auth.models import User
 
-from billing import accounts, gateway, queries, subscriptions
+from billing import accounts, policies
 from billing.models import Account, Subscription, TierPolicy
-from tests import make, stripe_fake
+from billing.stripe import api_client
+from billing.subscriptions import stripe_sync
+from tests import make
 from tests.paying import stripe as stripe  # the fixture below stands on it
 from tests.rest import JSON, V1, person
-from tests.stripe_fake import Fake, Obj
+from tests.stripe_fake import Fake, Obj, server
 
 CENTS = {"PRO": 2_000, "BUSINESS": 10_000}
 START = datetime(2027, 3, 1, 9, tzinfo=UTC)  # later than what the database says of its rows
@@ -42,7 +44,7 @@ WORDS = [
 ]
 
 
-def word_of(call: stripe_fake.Seen) -> str:
+def word_of(call: server.Seen) -> str:
     """`cancel later`, `uncancel` and `price` are one path at Stripe; what they carry tells them apart."""
     if call.method == "POST" and re.match(r"/v1/subscriptions/[^/]+$", call.path):
         if "items" in call.params:
@@ -79,7 +81,7 @@ class Shop:
 
     @property
     def account(self) -> Account:
-        return accounts.get_or_create(self.user.pk)
+        return accounts.get_or_create_account(self.user.pk)
 
     @property
     def tier(self) -> str:
@@ -99,7 +101,7 @@ class Shop:
     # --- what happens -----------------------------------------------------------------------------------
 
     def sync(self) -> None:
-        subscriptions.sync(self.account.pk)
+        stripe_sync.sync_subscription(self.account.pk)
 
     def pass_time(self, *, days: float = 0, hours: float = 0) -> None:
         """For both clocks; what Stripe did meanwhile is not told by itself."""
@@ -107,7 +109,7 @@ class Shop:
         self.fake.advance(days=days + hours / 24)
 
     def customer(self) -> str:
-        return accounts.ensure_customer(self.account, gateway.in_task())
+        return accounts.ensure_stripe_customer(self.account, api_client.start_task_deadline())
 
     def subscribe(self, tier: str, *, trial_days: int = 0) -> None:
         self.fake.subscribe(self.customer(), self.prices[tier], trial_days=trial_days)
@@ -137,6 +139,6 @@ def shop_fixture(start: time_machine.Traveller, stripe: Fake, db: None) -> Itera
         TierPolicy.objects.filter(tier=tier).update(
             stripe_price_id=price, monthly_cents=CENTS[tier], selectable=True, trial_days=0
         )
-    queries.forget_policy()
+    policies.clear_policy_cache()
     yield Shop(fake=stripe, clock=start, prices=prices, user=make.ada())
-    queries.forget_policy()
+    policies.clear_policy_cache()

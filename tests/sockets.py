@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 import msgspec
 from channels.testing import WebsocketCommunicator
 
-from copilot.bridge import in_thread
-from copilot.events import SessionChanged
-from copilot.live import stream, tickets
-from copilot.routing import sockets
+from config.core.db import run_in_thread
+from copilot.realtime import authentication, event_log
+from copilot.realtime.events import SessionChanged
+from copilot.routing import websocket_router
 from tests.engine import Rig
 from tests.patience import PATIENCE_SECONDS
 
@@ -48,10 +48,10 @@ class Socket:
 
 
 @asynccontextmanager
-async def connected(user, *, headers=(), query="", application=sockets):
+async def connected(user, *, headers=(), query="", application=websocket_router):
     """A socket with a ticket, unless it brings something else."""
     if not headers and not query:
-        query = f"?ticket={await in_thread(tickets.issue, user.pk)}"
+        query = f"?ticket={await run_in_thread(authentication.issue_ticket, user.pk)}"
     wire = WebsocketCommunicator(application, f"/ws/{query}", headers=[(b"host", b"testserver"), *headers])
     accepted, _ = await wire.connect(timeout=PATIENCE_SECONDS)
     assert accepted
@@ -72,18 +72,18 @@ async def closes(wire: WebsocketCommunicator) -> int:
 @asynccontextmanager
 async def engine():
     """A rig made and torn down off this loop."""
-    rig = await in_thread(Rig)
+    rig = await run_in_thread(Rig)
     try:
         yield rig
     finally:
-        await in_thread(rig.close)
+        await run_in_thread(rig.close)
 
 
 def publish(session, *titles):
     happened = [
         (SessionChanged(title=title, pinned=False, archived=False, state="idle"), None) for title in titles
     ]
-    return stream.publish_now(str(session.pk), happened, user_id=session.owner_id)
+    return event_log.append_events(str(session.pk), happened, user_id=session.owner_id)
 
 
 class Choked:
@@ -98,4 +98,4 @@ class Choked:
             await self.open.wait()
             await send(message)
 
-        await sockets(scope, receive, gated)
+        await websocket_router(scope, receive, gated)

@@ -15,7 +15,7 @@ from django.core.management import call_command
 from django.core.management.sql import emit_post_migrate_signal
 from django.db import connection
 
-from config.binaries import postgres_binaries
+from config.dev.servers import find_postgres_binaries
 from tests import cleaning
 
 NAME = "pilothouse_template"
@@ -60,7 +60,7 @@ def _kept() -> Path:
 
 def _fingerprint() -> str:
     """Of every migration's text, ours and the libraries', and of the server's version."""
-    digest = hashlib.sha256(str(postgres_binaries()).encode())
+    digest = hashlib.sha256(str(find_postgres_binaries()).encode())
     for app in apps.get_app_configs():
         for file in sorted(Path(app.path).glob("migrations/*.py")):
             digest.update(f"{app.label}/{file.name}".encode() + file.read_bytes())
@@ -68,4 +68,4 @@ def _fingerprint() -> str:
 
 
 def _run(program: str, *arguments: str) -> None:
-    subprocess.run([str(postgres_binaries() / program), *arguments], check=True, capture_output=True)
+    subprocess.run([str(find_postgres_binaries() / program), *arguments], check=True, capture_output=True)

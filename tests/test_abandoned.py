@@ -7,12 +7,15 @@ import asyncio
 import pytest
 from django.db import DatabaseError, InterfaceError, OperationalError
 
-from copilot import dispatch, engine, queries, recovery, turns
-from copilot.agent import interruptions
-from copilot.live import beats, lease, publisher
+from copilot.agent import endings as agent_endings
+from copilot.agent import runner
+from copilot.chat import selectors as chat_selectors
+from copilot.chat import stop, turn_transitions, turns
 from copilot.models import Turn, WorkerBeat
-from copilot.providers.scripted import Call, Hang, Text
-from diagnostics import tasks as reaper
+from copilot.providers.scripted import ScriptedCall, ScriptedHang, ScriptedText
+from copilot.realtime import lease, publisher
+from copilot.worker import heartbeat, liveness, recovery, turn_worker
+from diagnostics import reaper, tasks
 from tests import make
 from tests.engine import (
     Errand,
@@ -33,8 +36,8 @@ from tests.engine import rig_fixture as rig_fixture
 
 @pytest.fixture(autouse=True)
 def _forget():
-    reaper._memory.suspected = {}
-    reaper._memory.slow_sweep_at = 0.0
+    reaper._state.suspected = {}
+    reaper._state.slow_sweep_at = 0.0
 
 
 @pytest.fixture
@@ -49,7 +52,7 @@ def grow_old(turn_id):
 
 def listed(rig):
     """What the living worker says it runs, in both places."""
-    in_redis = beats.read([rig.worker.name], life_seconds=6)[rig.worker.name].turns
+    in_redis = heartbeat.read_redis_heartbeats([rig.worker.name], life_seconds=6)[rig.worker.name].turns
     in_postgres = WorkerBeat.objects.get(pk=rig.worker.name).turns
     return {turn_id for turn_id, _ in (*in_redis, *in_postgres)}
 
@@ -58,7 +61,7 @@ def taken_over(rig, turn_id):
     """Once it is old enough to be judged, one look finds it, and it comes to its end."""
     grow_old(turn_id)
     until(lambda: str(turn_id) not in listed(rig))
-    assert reaper.probe() == 1
+    assert reaper.take_over_dead_turns() == 1
     return ended(turn_id)
 
 
@@ -68,14 +71,14 @@ def taken_over(rig, turn_id):
 @pytest.mark.parametrize("problem", [OperationalError, InterfaceError, ValueError])
 def test_a_claim_whose_answer_was_lost(rig, session, monkeypatch, problem):
     """T5.1: the row says running, and the worker that claimed it does not know"""
-    claim = turns.claim
+    claim = turns.claim_turns
 
     def lost(*args, **fields):
         claim(*args, **fields)
-        monkeypatch.setattr(turns, "claim", claim)
+        monkeypatch.setattr(turns, "claim_turns", claim)
         raise problem("the answer was lost")
 
-    monkeypatch.setattr(turns, "claim", lost)
+    monkeypatch.setattr(turns, "claim_turns", lost)
     turn_id = start(session)
     until(lambda: status(turn_id) == "running")
     assert taken_over(rig, turn_id).status == "succeeded"
@@ -84,7 +87,7 @@ def test_a_claim_whose_answer_was_lost(rig, session, monkeypatch, problem):
 
 def test_a_run_that_cannot_even_begin(rig, session, monkeypatch):
     """T5.1: its neighbours of the same claim begin all the same"""
-    run = engine.TurnRun
+    run = runner.TurnRunner
     unlucky: list[object] = []
 
     def refuse(turn, *given):
@@ -93,7 +96,7 @@ def test_a_run_that_cannot_even_begin(rig, session, monkeypatch):
             raise RuntimeError("no memory for this one")
         return run(turn, *given)
 
-    monkeypatch.setattr(engine, "TurnRun", refuse)
+    monkeypatch.setattr(turn_worker, "TurnRunner", refuse)
     rig.hold_tasks()
     first, second = start(session), start(make.session())
     rig.worker.take_together(first, second)
@@ -110,17 +113,17 @@ def test_a_run_that_cannot_even_begin(rig, session, monkeypatch):
 
 def test_a_run_that_an_outage_ended(rig, session, model, monkeypatch):
     """T9.3: it goes on elsewhere, and nothing is said twice"""
-    model.will(Text("Half "), cue(1))
-    model.will(Text("whole."))
-    end = turns.end
+    model.will(ScriptedText("Half "), cue(1))
+    model.will(ScriptedText("whole."))
+    end = turn_transitions.end_turn
     turn_id = start(session)
     model.reaches(1)
 
     def away(*args, **fields):
-        monkeypatch.setattr(turns, "end", end)
+        monkeypatch.setattr(turn_transitions, "end_turn", end)
         raise DatabaseError("the server is away")
 
-    monkeypatch.setattr(turns, "end", away)
+    monkeypatch.setattr(turn_transitions, "end_turn", away)
     model.give(1)
     until(lambda: not rig.worker.running())
     assert taken_over(rig, turn_id).status == "succeeded"
@@ -128,28 +131,28 @@ def test_a_run_that_an_outage_ended(rig, session, model, monkeypatch):
 
 def test_final_writes_that_take_too_long(rig, session, model, monkeypatch):
     """A1.7: the run is left, and the sweep ends the turn"""
-    monkeypatch.setattr(interruptions, "FINAL_WRITES_SECONDS", 0.05)
-    monkeypatch.setattr(interruptions.endings, "stop", never)
-    model.will(Text("Talking"), Hang())
+    monkeypatch.setattr(agent_endings, "FINAL_WRITES_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(agent_endings, "end_stopped", never)
+    model.will(ScriptedText("Talking"), ScriptedHang())
     turn_id = start(session)
     until(lambda: told(session.pk, "text.extended"))
-    dispatch.stop(session.owner_id, session.pk)
+    stop.stop_session(session.owner_id, session.pk)
     until(lambda: not rig.worker.running())
     assert taken_over(rig, turn_id).status == "cancelled"
 
 
 def test_a_run_that_does_not_obey_is_no_longer_listed(rig, session, model, monkeypatch):
     """D2: a tool that ignores its cancellation holds the coroutine, not the turn"""
-    monkeypatch.setattr(engine, "OBEY_SECONDS", 0.2)
+    monkeypatch.setattr(turn_worker, "INTERRUPT_TIMEOUT_SECONDS", 0.2)
     errand = Errand("stubborn", stubborn=True)
     add_tools(monkeypatch, errand)
-    model.will(Call("stubborn"))
+    model.will(ScriptedCall("stubborn"))
     turn_id = start(session)
     until(lambda: errand.runs)
     rig.worker.interrupt(turn_id, "idle_timeout")
     until(lambda: str(turn_id) not in listed(rig))
     grow_old(turn_id)
-    assert reaper.probe() == 1
+    assert reaper.take_over_dead_turns() == 1
     assert ended(turn_id).status == "succeeded"
     errand.cue.give()
     until(lambda: not rig.worker.running())
@@ -161,12 +164,12 @@ def test_a_run_that_does_not_obey_is_no_longer_listed(rig, session, model, monke
 
 def test_an_older_run_that_ends_does_not_take_the_newer_one_with_it(rig, session, model):
     """T4.3: both are runs of one turn in one process"""
-    model.will(Text("First "), cue(1))
-    model.will(Text("second "), cue(2), Text("third."))
+    model.will(ScriptedText("First "), cue(1))
+    model.will(ScriptedText("second "), cue(2), ScriptedText("third."))
     turn_id = start(session)
     model.reaches(1)
-    [suspect] = recovery.evidence.suspects()
-    assert recovery.take_over(suspect)
+    [suspect] = liveness.list_turn_evidence()
+    assert recovery.take_over_turn(suspect)
     model.reaches(2)
     model.give(1)
     until(lambda: rig.worker.free_slots() == rig.worker.all_slots() - 1)
@@ -178,13 +181,13 @@ def test_an_older_run_that_ends_does_not_take_the_newer_one_with_it(rig, session
 
 def test_an_older_runs_refusal_does_not_interrupt_the_newer_one(rig, session, model):
     """T4.1: what it still has to tell is thrown away, and nothing else"""
-    model.will(Text("First "), cue(1))
-    model.will(Text("second."), cue(2))
+    model.will(ScriptedText("First "), cue(1))
+    model.will(ScriptedText("second."), cue(2))
     turn_id = start(session)
     model.reaches(1)
     older = rig.worker.engine._runs[str(turn_id)]
-    [suspect] = recovery.evidence.suspects()
-    assert recovery.take_over(suspect)
+    [suspect] = liveness.list_turn_evidence()
+    assert recovery.take_over_turn(suspect)
     model.reaches(2)
     rig.worker.publish(older, "late news")
     until(lambda: not older.outbox.waiting)
@@ -199,7 +202,7 @@ def test_an_older_runs_refusal_does_not_interrupt_the_newer_one(rig, session, mo
 
 def test_a_publisher_that_met_a_surprise_goes_on(rig, session, monkeypatch):
     """A3.8: a closed transport raises what no client library names"""
-    evaluate = publisher._evaluate
+    evaluate = publisher._run_publish_script
     surprises: list[int] = []
 
     async def surprised(*args):
@@ -208,7 +211,7 @@ def test_a_publisher_that_met_a_surprise_goes_on(rig, session, monkeypatch):
             raise RuntimeError("unable to perform operation on a closed transport")
         return await evaluate(*args)
 
-    monkeypatch.setattr(publisher, "_evaluate", surprised)
+    monkeypatch.setattr(publisher, "_run_publish_script", surprised)
     assert ended(start(session)).status == "succeeded"
     assert len(surprises) == 3
     quiet(session)
@@ -223,7 +226,7 @@ def test_a_chore_that_met_a_surprise_comes_again(rig, session, model, monkeypatc
         if len(rounds) == 1:
             raise KeyError("surprise")
 
-    rig.worker.keep(rig.worker.engine._every(0.01, chore))
+    rig.worker.keep(rig.worker.engine._repeat(0.01, chore))
     until(lambda: len(rounds) > 2)
 
 
@@ -241,15 +244,15 @@ def test_one_turn_that_cannot_be_healed_keeps_no_other_waiting(transactional_db,
     lease.mark_epoch()
     poisoned, healthy = dead_turns(2)
     Turn.objects.filter(pk=poisoned.pk).update(begun_at="2025-01-01T00:00:00Z")
-    read = queries.snapshot
+    read = chat_selectors.build_snapshot
 
     def snapshot(session_id, *, reset=False):
         if session_id == poisoned.session_id:
             raise ValueError("a row that cannot be read")
         return read(session_id, reset=reset)
 
-    monkeypatch.setattr(queries, "snapshot", snapshot)
-    reaper.probe()
+    monkeypatch.setattr(chat_selectors, "build_snapshot", snapshot)
+    reaper.take_over_dead_turns()
     assert {status(poisoned.pk), status(healthy.pk)} == {"queued"}
 
 
@@ -257,19 +260,19 @@ def test_a_sweep_that_never_ends_keeps_no_dead_workers_turn_waiting(transactiona
     """D10: looked for before, between and after its steps"""
     [turn] = dead_turns(1)
     seen = []
-    monkeypatch.setattr(reaper, "SWEEP", (lambda: seen.append(status(turn.pk)),))
-    reaper.reap()
+    monkeypatch.setattr(reaper, "SWEEP_STEPS", (lambda: seen.append(status(turn.pk)),))
+    tasks.reap()
     assert seen == ["queued"]
 
 
 def test_a_mass_death_that_grows_is_acted_upon(transactional_db):
     """A-D10.6: what looked dead in both ticks is; what is new and no mass by itself needs no second"""
     dead_turns(20)
-    assert reaper.probe() == 0
+    assert reaper.take_over_dead_turns() == 0
     dead_turns(5)
-    reaper._memory.ticks += 1
-    assert reaper.probe() == 20
-    assert reaper.probe() == 5
+    reaper._state.ticks += 1
+    assert reaper.take_over_dead_turns() == 20
+    assert reaper.take_over_dead_turns() == 5
 
 
 async def never(*args):

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from copilot.addresses import is_local_name, is_numeric, is_possible_name, is_public, numeric_address
+from config.core.url_safety import (
+    is_ip_address,
+    is_local_name,
+    is_public_address,
+    is_valid_hostname,
+    parse_numeric_address,
+)
 
 
 @pytest.mark.parametrize(
@@ -22,7 +28,7 @@ from copilot.addresses import is_local_name, is_numeric, is_possible_name, is_pu
 )
 def test_what_is_not_public_is_known_in_every_spelling(address: str) -> None:
     """A24.1, A24.c1"""
-    assert not is_public(address)
+    assert not is_public_address(address)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +36,7 @@ def test_what_is_not_public_is_known_in_every_spelling(address: str) -> None:
 )
 def test_the_open_internet_is_public(address: str) -> None:
     """A24.1"""
-    assert is_public(address)
+    assert is_public_address(address)
 
 
 @pytest.mark.parametrize(
@@ -51,8 +57,8 @@ def test_names_of_this_network_are_known_without_asking(host: str, local: bool) 
 
 
 def test_a_number_is_told_from_a_name() -> None:
-    assert is_numeric("::1")
-    assert not is_numeric("one.example")
+    assert is_ip_address("::1")
+    assert not is_ip_address("one.example")
 
 
 @pytest.mark.attack
@@ -65,7 +71,7 @@ def test_a_number_is_told_from_a_name() -> None:
     ],
 )
 def test_numbers_are_read_as_the_system_reads_them(host: str, address: str) -> None:
-    assert numeric_address(host) == address
+    assert parse_numeric_address(host) == address
 
 
 @pytest.mark.parametrize(
@@ -80,4 +86,4 @@ def test_numbers_are_read_as_the_system_reads_them(host: str, address: str) -> N
     ],
 )
 def test_a_name_that_no_host_can_have_is_known_without_asking(host: str, possible: bool) -> None:
-    assert is_possible_name(host) is possible
+    assert is_valid_hostname(host) is possible

@@ -20,11 +20,11 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from billing import accounts, policies, pricing, queries
-from billing.staff_pages import ViewOnly
-from copilot.admin import COST_SOURCES
+from billing import accounts, policies, pricing
+from config.core.admin import ReadOnlyAdmin
+from copilot.admin.conversations import COST_SOURCES
 from copilot.models import Message, ModelCall, Session, Share, Turn
-from linking import links
+from linking.links import tokens
 from linking.models import (
     CapReservation,
     Delivery,
@@ -65,10 +65,10 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(autouse=True)
 def _policy_of_this_test_alone(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(policies, "KEPT_SECONDS", 600)
-    queries.forget_policy()
+    monkeypatch.setattr(policies, "CACHE_SECONDS", 600)
+    policies.clear_policy_cache()
     yield
-    queries.forget_policy()
+    policies.clear_policy_cache()
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def share(session: Session) -> Share:
 
 def link_token() -> LinkToken:
     made = chats.server_token(f"server-{next(_numbers)}")
-    return LinkToken.objects.get(digest=links.digest(made.token))
+    return LinkToken.objects.get(digest=tokens.hash_token(made.token))
 
 
 def platform_conversation() -> PlatformConversation:
@@ -170,7 +170,7 @@ MADE: dict[str, Callable[[], models.Model]] = {
     "Share": lambda: share(make.session(person())),
     "LinkToken": link_token,
     "PlatformConversation": platform_conversation,
-    "Account": lambda: accounts.get_or_create(person().pk),
+    "Account": lambda: accounts.get_or_create_account(person().pk),
 }
 
 
@@ -234,7 +234,7 @@ def test_a_large_table_is_neither_counted_nor_searched_for_its_values(
     staff: Client, monkeypatch: pytest.MonkeyPatch
 ):
     """D13: the lists of what grows count as far as anybody leafs, and filter by closed sets"""
-    monkeypatch.setattr("billing.staff_pages.Capped.most", 2)
+    monkeypatch.setattr("config.core.admin.CappedPaginator.max_count", 2)
     owned = make.session(make.ada())
     for code in ("worker_lost", "worker_lost", "unknown"):
         make.turn(owned, "failed", failure_code=code)
@@ -250,7 +250,7 @@ def test_a_large_table_is_neither_counted_nor_searched_for_its_values(
     assert [turn.failure_code for turn in few.context["cl"].result_list] == ["unknown"]
     odd = staff.get(address(Turn, "changelist"), {"failure_code": "\x00"})
     assert odd.context["cl"].result_count == 2
-    assert set(get_args(pricing.Source)) == set(COST_SOURCES)
+    assert set(get_args(pricing.CostSource)) == set(COST_SOURCES)
     assert page.status_code == 200
 
 
@@ -258,7 +258,7 @@ def test_a_large_table_is_neither_counted_nor_searched_for_its_values(
 def test_a_list_that_grows_is_ordered_and_found_by_its_indexes(model: type[models.Model]):
     """D13: a whole id, and the newest first"""
     page = admin.site.get_model_admin(model)
-    assert isinstance(page, ViewOnly)
+    assert isinstance(page, ReadOnlyAdmin)
     own = [field.removesuffix("__exact") for field in page.search_fields if field.count("__") == 1]
     ordering = [column.lstrip("-") for column in page.ordering]
     with connection.cursor() as cursor:
@@ -281,7 +281,7 @@ def test_no_page_shows_how_somebody_signs_in(staff: Client):
 def test_user_session_turn_use_and_money_lead_to_each_other(staff: Client):
     """D13"""
     turn = make.turn(make.session(person()))
-    account = accounts.get_or_create(turn.session.owner_id)
+    account = accounts.get_or_create_account(turn.session.owner_id)
     account.stripe_customer_id = "cus_of_ada"
     account.save()
     user = reverse("admin:auth_user_change", args=[turn.session.owner_id])

@@ -14,11 +14,12 @@ import pytest
 from django.core import mail
 from django.db import OperationalError
 from django.utils import timezone
+from django_celery_beat.schedulers import DatabaseScheduler
 
-from config.clock import DatabaseScheduler, Scheduler
-from config.servers import free_port
+from config.beat_scheduler import Scheduler
+from config.dev.servers import find_free_port
 from diagnostics import alerts
-from diagnostics.findings import Snapshot, Summary
+from diagnostics.findings.figures import Snapshot, Summary
 from diagnostics.models import Alert
 from linking.management.commands import run_bot
 
@@ -33,7 +34,7 @@ BLIND = Snapshot(summary=Summary(taken_at=NOW, degraded=("postgres",)))
 @pytest.fixture(autouse=True)
 def _ada_is_told(settings):
     settings.ADMINS = [("ada@example.com", "ada@example.com")]
-    alerts._told_here.clear()
+    alerts._alerted_in_memory.clear()
 
 
 def subjects() -> list[str]:
@@ -43,39 +44,39 @@ def subjects() -> list[str]:
 def test_a_finding_is_told_once_an_hour_and_when_it_is_over():
     """D12: with why, and what to do"""
     for _ in range(3):
-        alerts.tell(ORPHANS)
+        alerts.send_alerts(ORPHANS)
     assert subjects() == ["Act now: Executions that nobody runs any more"]
     assert "Their worker died" in mail.outbox[0].body
     assert "/admin/diagnostics/" in mail.outbox[0].body
     Alert.objects.update(told_at=timezone.now() - timedelta(minutes=61))
-    alerts.tell(ORPHANS)
+    alerts.send_alerts(ORPHANS)
     assert len(subjects()) == 2
     for _ in range(2):
-        alerts.tell(WELL)
+        alerts.send_alerts(WELL)
     assert subjects()[2:] == ["Over: Executions that nobody runs any more"]
-    alerts.tell(ORPHANS)  # back within the hour
+    alerts.send_alerts(ORPHANS)  # back within the hour
     assert len(subjects()) == 3
 
 
 def test_what_could_not_be_looked_for_is_not_over():
     """D12: a server that is back is, even while another is away"""
-    alerts.tell(ORPHANS)
-    alerts.tell(REDIS_DOWN)
-    alerts.tell(BLIND)
+    alerts.send_alerts(ORPHANS)
+    alerts.send_alerts(REDIS_DOWN)
+    alerts.send_alerts(BLIND)
     assert subjects()[1:] == ["Act now: Redis does not answer", "Over: Redis does not answer"]
-    alerts.tell(WELL)
+    alerts.send_alerts(WELL)
     assert subjects()[3:] == ["Over: Executions that nobody runs any more"]
 
 
 def test_who_cannot_be_reached_is_tried_again(settings):
     """D12: neither the mail server nor the webhook answers"""
     settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
-    settings.EMAIL_HOST, settings.EMAIL_PORT = "127.0.0.1", free_port()
-    settings.DIAG_ALERT_WEBHOOK_URL = f"http://127.0.0.1:{free_port()}/secret"
-    alerts.tell(ORPHANS)
+    settings.EMAIL_HOST, settings.EMAIL_PORT = "127.0.0.1", find_free_port()
+    settings.DIAG_ALERT_WEBHOOK_URL = f"http://127.0.0.1:{find_free_port()}/secret"
+    alerts.send_alerts(ORPHANS)
     assert not Alert.objects.exists()
     settings.EMAIL_BACKEND = "django.core.mail.backends.locmem.EmailBackend"
-    alerts.tell(ORPHANS)
+    alerts.send_alerts(ORPHANS)
     assert len(subjects()) == 1
 
 
@@ -89,9 +90,9 @@ def test_without_a_database_this_process_remembers(monkeypatch: pytest.MonkeyPat
         patch.setattr(alerts, "connection", type("Closed", (), {"close": staticmethod(lambda: None)}))
         patch.setattr(Alert.objects, "filter", gone)
         for _ in range(2):
-            alerts.tell(Snapshot(summary=BLIND.summary, dependencies_down=("postgres",)))
+            alerts.send_alerts(Snapshot(summary=BLIND.summary, dependencies_down=("postgres",)))
     assert subjects() == ["Act now: Postgres does not answer"]
-    alerts.tell(WELL)
+    alerts.send_alerts(WELL)
     assert subjects()[1:] == ["Over: dependency_down:postgres"]
 
 
@@ -120,9 +121,9 @@ def hook(settings) -> Iterator[list[dict[str, str]]]:
 def test_a_webhook_hears_the_same(hook: list[dict[str, str]], settings):
     """D12: with nobody to mail"""
     settings.ADMINS = []
-    assert alerts.is_wanted()
-    alerts.tell(ORPHANS)
-    alerts.tell(WELL)
+    assert alerts.has_recipients()
+    alerts.send_alerts(ORPHANS)
+    alerts.send_alerts(WELL)
     assert [(one["code"], one["status"]) for one in hook] == [("orphans", "firing"), ("orphans", "resolved")]
     assert hook[0]["text"].startswith("Act now: Executions that nobody runs any more")
     assert not mail.outbox

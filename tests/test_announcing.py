@@ -10,14 +10,15 @@ import pytest
 from django.core import mail
 from django.db.models.functions import Now
 
-from copilot import approvals
-from copilot.approvals import Wanted
-from copilot.context import ReplyAddress
+from copilot.chat import approvals
+from copilot.chat.approvals import ApprovalCandidate
+from copilot.chat.turn_context import ReplyAddress
 from copilot.models import Approval, Session, Turn
-from linking import announcing, outbound, platforms
+from linking import approval_notifications
 from linking.models import PlatformConversation, PlatformUserLink
-from linking.platforms import scripted
-from linking.platforms.base import Unreachable
+from linking.outbound import worker
+from linking.platforms import registry, scripted
+from linking.platforms.base import ChatUnreachable
 from tests import make
 from tests.engine import rig_fixture as rig_fixture
 from tests.patience import PATIENCE_SECONDS
@@ -36,14 +37,14 @@ def connected(chat: ScriptedChat) -> PlatformConversation:
     """Ada has talked to our bot in a direct message."""
     link = PlatformUserLink.objects.create(
         platform="scripted",
-        bot_account=platforms.build("scripted").bot_account,
+        bot_account=registry.build_adapter("scripted").bot_account,
         platform_user_id=chat.user,
         user=make.ada(),
         display_name="Ada",
     )
     return PlatformConversation.objects.create(
         platform="scripted",
-        bot_account=platforms.build("scripted").bot_account,
+        bot_account=registry.build_adapter("scripted").bot_account,
         container_id=chat.container,
         scope="dm",
         user_link=link,
@@ -55,16 +56,18 @@ def waiting(session: Session, *, seconds: int = 400, **fields: object) -> Turn:
     """A turn that has waited this long for somebody to decide about a call."""
     turn = make.turn(session, Turn.Status.RUNNING)
     Turn.objects.filter(pk=turn.pk).update(**fields)
-    approvals.request(
-        turn.pk, turn.fence, [Wanted(call_id="c", tool="delete_file", arguments={"path": "x"}, reason="!")]
+    approvals.request_approvals(
+        turn.pk,
+        turn.fence,
+        [ApprovalCandidate(call_id="c", tool="delete_file", arguments={"path": "x"}, reason="!")],
     )
     Approval.objects.filter(turn=turn).update(created_at=Now() - timedelta(seconds=seconds))
     return turn
 
 
 def announce(turn_id: UUID) -> None:
-    announcing.announce(turn_id)
-    outbound.settle(PATIENCE_SECONDS)
+    approval_notifications.notify_waiting_turn(turn_id)
+    worker.wait_until_sent(PATIENCE_SECONDS)
 
 
 def test_a_request_that_waits_is_announced_in_a_direct_message_with_the_way_to_it(chat):
@@ -72,7 +75,10 @@ def test_a_request_that_waits_is_announced_in_a_direct_message_with_the_way_to_i
     connected(chat)
     session = make.session(title="Tidying up")
     waiting(session)
-    for turn_id in (*announcing.due(), *announcing.due()):
+    for turn_id in (
+        *approval_notifications.claim_turns_to_notify(),
+        *approval_notifications.claim_turns_to_notify(),
+    ):
         announce(turn_id)
     [shown] = chat.shown()
     assert "delete_file" in shown.text
@@ -86,7 +92,7 @@ def test_who_has_no_other_channel_gets_a_mail(chat):
     """A11.12"""
     session = make.session(title="Tidying up")
     waiting(session)
-    for turn_id in announcing.due():
+    for turn_id in approval_notifications.claim_turns_to_notify():
         announce(turn_id)
     [sent] = mail.outbox
     assert sent.to == [session.owner.email]
@@ -98,8 +104,8 @@ def test_who_cannot_be_reached_there_gets_a_mail(chat):
     """A11.12: the bot was blocked, or the platform is away for long"""
     connected(chat)
     waiting(make.session())
-    scripted.WORLD.failures.append(Unreachable("blocked"))
-    for turn_id in announcing.due():
+    scripted.SHARED_WORLD.failures.append(ChatUnreachable("blocked"))
+    for turn_id in approval_notifications.claim_turns_to_notify():
         announce(turn_id)
     assert (chat.shown(), len(mail.outbox)) == ([], 1)
 
@@ -108,17 +114,17 @@ def test_who_cannot_be_reached_there_gets_a_mail(chat):
 def test_nobody_is_called_who_may_just_be_reading_or_was_called_already(chat, settings, seconds):
     """A11.12: some minutes are given, and what is old is not told again after an outage of the counts"""
     waiting(make.session(), seconds=seconds)
-    assert announcing.due() == []
+    assert approval_notifications.claim_turns_to_notify() == []
     settings.APPROVAL_ANNOUNCE_SECONDS = 0
     Approval.objects.update(created_at=Now() - timedelta(seconds=400))
-    assert announcing.due() == []
+    assert approval_notifications.claim_turns_to_notify() == []
 
 
 def test_what_was_decided_meanwhile_is_not_announced(chat):
     connected(chat)
     turn = waiting(make.session())
-    [turn_id] = announcing.due()
-    approvals.close(turn.pk, "cancelled")
+    [turn_id] = approval_notifications.claim_turns_to_notify()
+    approvals.close_approvals(turn.pk, "cancelled")
     announce(turn_id)
     assert (chat.shown(), mail.outbox) == ([], [])
 
@@ -135,5 +141,5 @@ def test_the_chat_that_shows_the_card_is_not_told_of_it(chat):
         interactive=True,
     )
     turn = waiting(place.session, arrival={"reply": asdict(reply)})
-    announcing.announce(turn.pk)
+    approval_notifications.notify_waiting_turn(turn.pk)
     assert (chat.shown(), mail.outbox) == ([], [])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from copilot import presets
+from copilot.agents import services as agents
 from copilot.models import Agent, Message, Session
 from tests import make
 from tests.rest import JSON, NOBODYS, V1, code_of, person, program
@@ -51,7 +51,9 @@ def test_what_is_wrong_is_listed():
 
 @pytest.mark.parametrize("path", ["", "/versions"])
 def test_strangers_agents_look_unknown(path):
-    foreign = presets.create(make.bob().pk, presets.Draft(name="His", instructions="Secret.")).agent_id
+    foreign = agents.create_agent(
+        make.bob().pk, agents.AgentDraft(name="His", instructions="Secret.")
+    ).agent_id
     bodies = {manager().get(f"{AGENTS}/{one}{path}").content for one in (foreign, NOBODYS)}
     assert len(bodies) == 1
 
@@ -107,7 +109,7 @@ def test_an_agent_is_made_edited_run_and_built_on_its_pages():
     assert client.post(made_at["Location"], edit).status_code == 302
     conflict = client.post(made_at["Location"], edit | {"name": "Late"})
     assert (conflict.status_code, b"Late" in conflict.content) == (409, True)
-    version = presets.version(make.ada().pk, agent.pk)
+    version = agents.get_version(make.ada().pk, agent.pk)
     assert (version.name, version.tools, version.instructions) == (
         "Guide",
         ["read_file", "web_fetch"],
@@ -135,12 +137,14 @@ def test_an_agent_is_made_edited_run_and_built_on_its_pages():
 )
 def test_an_agent_without_tools_stays_without_when_its_page_is_saved(choice, names, kept):
     client = person(make.ada())
-    version = presets.create(make.ada().pk, presets.Draft(name="Quiet", instructions="Think.", tools=[]))
+    version = agents.create_agent(
+        make.ada().pk, agents.AgentDraft(name="Quiet", instructions="Think.", tools=[])
+    )
     page = f"/agents/{version.agent_id}/"
     assert '<option value="none" selected>' in client.get(page).content.decode()
     form = {"name": "Quiet", "instructions": "Think.", "inputs_schema": "{}", "expected_version": "1"}
     assert client.post(page, form | {"tool_choice": choice, "tools": names}).status_code == 302
-    assert presets.version(make.ada().pk, version.agent_id).tools == kept
+    assert agents.get_version(make.ada().pk, version.agent_id).tools == kept
 
 
 def test_a_list_of_tools_without_names_is_asked_for():

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from copilot.bridge import in_thread
+from config.core.db import run_in_thread
 from copilot.models import Approval, Session, Turn
 from tests import make
 from tests.engine import fresh, told
@@ -123,9 +123,9 @@ def test_nothing_or_too_much_at_once_is_400():
 
 async def test_the_socket_decides_one_by_one_or_several_at_once():
     """E2"""
-    ada = await in_thread(make.ada)
-    session = await in_thread(make.session)
-    first, second, third = await in_thread(asked, session, "read_file", "read_file", "read_file")
+    ada = await run_in_thread(make.ada)
+    session = await run_in_thread(make.session)
+    first, second, third = await run_in_thread(asked, session, "read_file", "read_file", "read_file")
     async with connected(ada) as socket:
         one = await socket.ask("approval.decide", approval_id=str(first.pk), decision="approve")
         assert (one["kind"], one["resumed"]) == ("ack", [])

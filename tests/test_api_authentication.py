@@ -9,7 +9,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
 
-from copilot import api_keys
+from copilot.accounts import api_keys
 from copilot.api import authentication
 from copilot.models import ApiKey
 from tests import make
@@ -27,8 +27,8 @@ def test_without_credentials_there_is_401_with_a_challenge():
 
 def test_every_bad_key_gets_the_same_401():
     """L10: unknown, wrong, revoked and expired keys cannot be told apart."""
-    good, revoked, expired = (api_keys.create(make.ada()) for _ in range(3))
-    api_keys.revoke(make.ada().pk, revoked.row.id)
+    good, revoked, expired = (api_keys.create_api_key(make.ada()) for _ in range(3))
+    api_keys.revoke_api_key(make.ada().pk, revoked.row.id)
     ApiKey.objects.filter(pk=expired.row.pk).update(expires_at=timezone.now() - timedelta(seconds=1))
     tokens = [
         "ph_user_aaaaaaaaaa_" + "a" * 43,
@@ -60,7 +60,7 @@ def test_a_cookie_reads_without_and_writes_only_with_a_csrf_token():
 
 
 def test_a_key_needs_no_csrf_token():
-    made = api_keys.create(make.ada())
+    made = api_keys.create_api_key(make.ada())
     client = Client(enforce_csrf_checks=True, headers={"authorization": f"bearer {made.token}"})
     assert client.post(SESSIONS, {}, content_type=JSON).status_code == 201
 
@@ -131,12 +131,12 @@ def test_a_ticket_needs_both_scopes_because_a_socket_does_both():
 
 def test_a_key_never_makes_or_revokes_keys():
     """A20.6"""
-    key = api_keys.create(make.grace(), scopes=api_keys.SCOPES)
+    key = api_keys.create_api_key(make.grace(), scopes=api_keys.SCOPES)
     client = Client(headers={"authorization": f"Bearer {key.token}"})
     for method, path in (("POST", "api-keys"), ("DELETE", f"api-keys/{key.row.id}")):
         refused = client.generic(method, f"{V1}/{path}")
         assert (refused.status_code, code_of(refused)) == (403, "session_required")
-    assert api_keys.verify(key.token) is not None
+    assert api_keys.verify_api_key(key.token) is not None
     assert ApiKey.objects.count() == 1
 
 

@@ -8,7 +8,7 @@ import pytest
 from django.db import OperationalError, connection
 from django.test import Client
 
-from copilot.live import client as live_client
+from config.core import redis
 from copilot.models import Message
 from tests import make
 from tests.rest import JSON, NOBODYS, V1, code_of, person, program
@@ -204,8 +204,8 @@ def no_redis(settings):
 
 
 def forget_connections():
-    live_client.blocking.cache_clear()
-    live_client.script.cache_clear()
+    redis.get_redis.cache_clear()
+    redis.get_script.cache_clear()
 
 
 @pytest.mark.parametrize("path", ["messages", "ticket"])

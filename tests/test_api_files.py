@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 
+from copilot.files import quotas, storage
 from copilot.models import WorkspaceFile
-from copilot.workspace import quotas, storage
 from tests import make
 from tests.rest import JSON, NOBODYS, NOT_FOUND, V1, code_of, person, program
 
@@ -45,8 +45,8 @@ def test_html_is_never_served_inline():
 
 def test_some_files_may_be_refused_while_others_are_kept(monkeypatch):
     """S3: partial success."""
-    small = quotas.Quota(file_bytes=100, total_bytes=250, files=10)
-    monkeypatch.setitem(quotas.QUOTAS, "FREE", small)
+    small = quotas.StorageQuota(file_bytes=100, total_bytes=250, files=10)
+    monkeypatch.setitem(quotas.PLAN_QUOTAS, "FREE", small)
     answer = upload(
         program(make.ada()),
         ("a.txt", b"a" * 90),
@@ -64,7 +64,9 @@ def test_some_files_may_be_refused_while_others_are_kept(monkeypatch):
 
 def test_a_single_refused_file_is_a_refusal_of_its_own(monkeypatch):
     """S4: 413 naming the limit."""
-    monkeypatch.setitem(quotas.QUOTAS, "FREE", quotas.Quota(file_bytes=10, total_bytes=100, files=10))
+    monkeypatch.setitem(
+        quotas.PLAN_QUOTAS, "FREE", quotas.StorageQuota(file_bytes=10, total_bytes=100, files=10)
+    )
     answer = upload(program(make.ada()), ("a.txt", b"a" * 70_000))
     assert (answer.status_code, code_of(answer)) == (413, "file_too_large")
 
@@ -72,7 +74,9 @@ def test_a_single_refused_file_is_a_refusal_of_its_own(monkeypatch):
 def test_a_file_that_is_cut_off_leaves_nothing_on_disk(monkeypatch, settings, tmp_path):
     """A-S4.2: temporary space is freed"""
     settings.FILE_UPLOAD_TEMP_DIR = str(tmp_path)
-    monkeypatch.setitem(quotas.QUOTAS, "FREE", quotas.Quota(file_bytes=100_000, total_bytes=10**6, files=10))
+    monkeypatch.setitem(
+        quotas.PLAN_QUOTAS, "FREE", quotas.StorageQuota(file_bytes=100_000, total_bytes=10**6, files=10)
+    )
     answer = upload(program(make.ada()), ("a.txt", b"a" * 300_000), ("b.txt", b"b"))
     assert [result["status"] for result in answer.json()["results"]] == [413, 201]
     assert list(tmp_path.iterdir()) == []
@@ -82,7 +86,7 @@ def test_malformed_ids_reach_neither_rows_nor_storage(monkeypatch, django_assert
     """A-S3.3"""
     client = program(make.ada())
     client.get(FILES)  # the key's first use is written down
-    monkeypatch.setattr(storage, "_storage", lambda: pytest.fail("the storage was asked"))
+    monkeypatch.setattr(storage, "_get_storage", lambda: pytest.fail("the storage was asked"))
     for bad in ("550E8400-E29B-41D4-A716-446655440000", "..%2f", "%00", "x" * 10_000, "%2e%2e/usage"):
         for path in (bad, f"{bad}/download", f"{bad}/restore"):
             with django_assert_num_queries(1):  # the caller's key
@@ -94,7 +98,9 @@ def test_every_answer_about_files_is_taken_for_what_it_says(settings, monkeypatc
     client, stranger = program(make.ada()), program(make.bob())
     [made] = upload(client, ("a.pdf", b"%PDF-1.7 " + b"x" * 100)).json()["results"]
     file = f"{FILES}/{made['file']['id']}"
-    monkeypatch.setitem(quotas.QUOTAS, "FREE", quotas.Quota(file_bytes=10, total_bytes=100, files=10))
+    monkeypatch.setitem(
+        quotas.PLAN_QUOTAS, "FREE", quotas.StorageQuota(file_bytes=10, total_bytes=100, files=10)
+    )
     ids = {"ids": [made["file"]["id"]]}
     answers = [
         client.get(FILES),

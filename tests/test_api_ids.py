@@ -7,8 +7,8 @@ import json
 import pytest
 from django.utils import timezone
 
+from copilot.files import services as files
 from copilot.models import Question
-from copilot.workspace import files
 from tests import make
 from tests.rest import JSON, NOBODYS, NOT_FOUND, V1, program
 
@@ -89,7 +89,7 @@ def make_question(session, turn):
 
 
 def make_file():
-    return files.store(make.ada().pk, name="a.txt", content=b"secret", source="upload").pk
+    return files.store_file(make.ada().pk, name="a.txt", content=b"secret", source="upload").pk
 
 
 @pytest.mark.parametrize("path", ["", "nowhere", "sessions/", "sessions/x/y", "../v1", "sessions//messages"])

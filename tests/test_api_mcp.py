@@ -11,9 +11,11 @@ from django.contrib.auth.models import User
 from django.test import AsyncClient, Client
 from django.utils import timezone
 
-from copilot import mcp, memories
+from copilot.memories import services as memories
 from copilot.models import McpServer
-from copilot.tools import mcp_listing, registry
+from copilot.tools import registry
+from copilot.tools.mcp import services as mcp
+from copilot.tools.mcp import tool_listing
 from tests import make, mcp_rig, rest
 from tests.rest import V1, code_of, person, program
 
@@ -23,9 +25,9 @@ SECRET = "Bearer canary-7f3e9b1c5d"
 SERVERS = f"{V1}/mcp-servers"
 
 
-def listed(*names: str, left_out: str = "", read_only: bool = False) -> list[mcp.Listed]:
+def listed(*names: str, left_out: str = "", read_only: bool = False) -> list[mcp.ListedTool]:
     return [
-        mcp.Listed(name=name, description=name, parameters={}, read_only=read_only, left_out=left_out)
+        mcp.ListedTool(name=name, description=name, parameters={}, read_only=read_only, left_out=left_out)
         for name in names
     ]
 
@@ -80,8 +82,10 @@ def test_what_cannot_be_a_users_server_is_refused(fields: dict[str, object], cod
 
 
 def test_everybodys_servers_are_seen_without_their_address_and_others_not_at_all() -> None:
-    row = mcp.add(None, mcp.Draft(name="all", url="http://10.0.0.1/mcp", secrets={"X-Key": "abcdefgh"}))
-    mcp.add(make.bob().pk, mcp.Draft(name="bobs", url=PUBLIC))
+    row = mcp.create_server(
+        None, mcp.McpServerDraft(name="all", url="http://10.0.0.1/mcp", secrets={"X-Key": "abcdefgh"})
+    )
+    mcp.create_server(make.bob().pk, mcp.McpServerDraft(name="bobs", url=PUBLIC))
     client = person(make.ada())
     [shown] = client.get(SERVERS).json()["items"]
     assert (shown["name"], shown["own"], shown["url"], shown["secret_names"]) == ("all", False, None, [])
@@ -117,10 +121,10 @@ def tools_of(user: User) -> dict[str, dict[str, object]]:
 def test_the_list_of_tools_says_what_is_missing_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
     """A32.2, A32.c1"""
     ada = make.ada()
-    monkeypatch.setattr(registry, "unavailable", lambda: {"bash_exec": "There is no sandbox."})
-    memories.switch(ada.pk, on=False)
+    monkeypatch.setattr(registry, "list_unavailable_tools", lambda: {"bash_exec": "There is no sandbox."})
+    memories.set_memory_enabled(ada.pk, on=False)
     tools = tools_of(ada)
-    assert list(tools) == [tool.name for tool in registry.TOOLS]
+    assert list(tools) == [tool.name for tool in registry.BUILTIN_TOOLS]
     assert tools["bash_exec"]["reason"] == "There is no sandbox."
     assert tools["memory_add"]["reason"] == "Memory is switched off in your settings."
     assert tools["write_file"]["available"]
@@ -151,8 +155,8 @@ def test_tools_of_servers_are_listed_with_the_names_models_use_and_reasons() -> 
     assert "mcp_off_read" not in tools
     assert (tools["mcp_all_look"]["asks"], tools["mcp_fine_read"]["asks"]) == (False, True)
     offered = [name for name, tool in tools.items() if tool["server"] and tool["available"]]
-    assert len(offered) == mcp_listing.MOST_TOOLS
-    assert tools["mcp_fine_read"]["reason"] == mcp_listing.TOO_MANY  # after the crowd, by name
+    assert len(offered) == tool_listing.MAX_OFFERED_TOOLS
+    assert tools["mcp_fine_read"]["reason"] == tool_listing.TOO_MANY_TOOLS_MESSAGE  # after the crowd, by name
 
 
 # --- pages -------------------------------------------------------------------------------------------
@@ -164,7 +168,7 @@ def test_servers_are_managed_on_a_page_that_never_shows_a_secret() -> None:
     form = {"name": "mine", "url": PUBLIC, "secrets": f"Authorization: {SECRET}\n\nX-Team: a:b"}
     assert client.post("/settings/mcp/", form).status_code == 302
     row = McpServer.objects.get()
-    assert mcp.as_used(row).secrets == {"Authorization": SECRET, "X-Team": "a:b"}
+    assert mcp.build_trial_config(row).secrets == {"Authorization": SECRET, "X-Team": "a:b"}
     McpServer.objects.update(tools=listed("<b>bold</b>"), last_error="It hung up.")
     page = client.get("/settings/mcp/").content.decode()
     assert "canary" not in page
@@ -173,7 +177,11 @@ def test_servers_are_managed_on_a_page_that_never_shows_a_secret() -> None:
     kept = {"name": "renamed", "url": PUBLIC, "secrets": ""}
     assert client.post(f"/settings/mcp/{row.pk}/", kept).status_code == 302
     row.refresh_from_db()
-    assert (row.name, row.enabled, mcp.secret_names(row)) == ("renamed", False, ["Authorization", "X-Team"])
+    assert (row.name, row.enabled, mcp.list_secret_names(row)) == (
+        "renamed",
+        False,
+        ["Authorization", "X-Team"],
+    )
     client.post(f"/settings/mcp/{row.pk}/", kept | {"no_secrets": "1"})
     row.refresh_from_db()
     assert row.secrets == ""
@@ -195,7 +203,7 @@ def test_a_refused_server_stays_in_the_form_but_its_secrets_do_not() -> None:
 
 
 def test_strangers_servers_are_pages_that_are_not_there() -> None:
-    row = mcp.add(make.bob().pk, mcp.Draft(name="bobs", url=PUBLIC))
+    row = mcp.create_server(make.bob().pk, mcp.McpServerDraft(name="bobs", url=PUBLIC))
     client = person(make.ada())
     for act in ("", "test/", "remove/"):
         assert client.post(f"/settings/mcp/{row.pk}/{act}", {"name": "x", "url": PUBLIC}).status_code == 404
@@ -205,7 +213,7 @@ def test_strangers_servers_are_pages_that_are_not_there() -> None:
 def test_the_page_of_tools_shows_every_tool() -> None:
     """A32.2"""
     page = person(make.ada()).get("/settings/tools/").content.decode()
-    assert all(f"<code>{tool.name}</code>" in page for tool in registry.TOOLS)
+    assert all(f"<code>{tool.name}</code>" in page for tool in registry.BUILTIN_TOOLS)
 
 
 def test_a_trial_on_the_page_says_what_came_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,14 +252,14 @@ def test_an_administrator_adds_and_changes_everybodys_servers(staff: Client) -> 
     assert staff.post(ADD, FORM).status_code == 302
     row = McpServer.objects.get()
     assert (row.owner_id, row.command, row.never_ask) == (None, ["files-server", "--root", "/srv"], ["read"])
-    assert mcp.as_used(row).secrets == {"TOKEN": "canary-7f3e9b1c5d"}
+    assert mcp.build_trial_config(row).secrets == {"TOKEN": "canary-7f3e9b1c5d"}
     place = f"/admin/copilot/mcpserver/{row.pk}/change/"
     page = staff.get(place).content.decode()
     assert "canary" not in page
     assert "TOKEN" in page
     assert staff.post(place, FORM | {"secret_lines": "", "trusted": "on"}).status_code == 302
     row.refresh_from_db()
-    assert (row.trusted, row.version, mcp.secret_names(row)) == (True, 2, ["TOKEN"])
+    assert (row.trusted, row.version, mcp.list_secret_names(row)) == (True, 2, ["TOKEN"])
     staff.post(place, FORM | {"secret_lines": "", "forget_secrets": "on"})
     row.refresh_from_db()
     assert row.secrets == ""
@@ -273,7 +281,7 @@ def test_the_admin_says_what_is_wrong(staff: Client, wrong: dict[str, str]) -> N
 def test_the_admin_refuses_a_second_of_one_name_and_shows_no_users_server(staff: Client) -> None:
     staff.post(ADD, FORM)
     assert "already" in staff.post(ADD, FORM).content.decode()
-    row = mcp.add(make.ada().pk, mcp.Draft(name="adas", url=PUBLIC))
+    row = mcp.create_server(make.ada().pk, mcp.McpServerDraft(name="adas", url=PUBLIC))
     assert "adas" not in staff.get("/admin/copilot/mcpserver/").content.decode()
     assert staff.get(f"/admin/copilot/mcpserver/{UUID(str(row.pk))}/change/").status_code == 302
 

@@ -18,11 +18,11 @@ from schemathesis.checks import (
 )
 from schemathesis.core.result import Ok
 
-from billing.api import doors as billing_doors
-from copilot import api_keys
+from billing.api import base as api_base
+from copilot.accounts import api_keys
 from copilot.api import authentication
+from copilot.files import services as files
 from copilot.models import Session
-from copilot.workspace import files
 from tests import make
 from tests.rest import V1
 from tests.rounds import rounds
@@ -49,9 +49,9 @@ def bounded(examples: int) -> hypothesis_settings:
 def token(transactional_db, monkeypatch):
     """A program whose rate is of no interest here."""
     monkeypatch.setattr(authentication, "CALLS_PER_MINUTE", 10**9)
-    monkeypatch.setattr(billing_doors.Door, "reads_per_minute", 10**9)
-    monkeypatch.setattr(billing_doors.Door, "writes_per_minute", 10**9)
-    return api_keys.create(make.ada()).token
+    monkeypatch.setattr(api_base.BillingApiView, "reads_per_minute", 10**9)
+    monkeypatch.setattr(api_base.BillingApiView, "writes_per_minute", 10**9)
+    return api_keys.create_api_key(make.ada()).token
 
 
 application = cache(get_wsgi_application)  # one for all requests: each looks through all static files first
@@ -77,7 +77,7 @@ def belongings() -> dict[str, str]:
     """Ids of Ada's own, for every path: behind the 404 there is more to break."""
     session = make.session(make.ada())
     turn = make.turn(session)
-    file = files.store(make.ada().pk, name="a.txt", content=b"a", source="upload")
+    file = files.store_file(make.ada().pk, name="a.txt", content=b"a", source="upload")
     waiting = make.pending(session, "wait")
     return {
         "session_id": str(session.pk),

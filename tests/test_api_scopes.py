@@ -12,8 +12,8 @@ from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 from pytest_django import DjangoDbBlocker
 
-from copilot import api_keys
-from copilot.api.authentication import AsksScopes
+from config.core.api.views import RequiresScopes
+from copilot.accounts import api_keys
 from tests import cleaning, make
 from tests.rest import NOBODYS, program
 
@@ -74,7 +74,7 @@ CALLS = [
 def test_every_call_asks_a_key_for_the_scope_of_its_kind(path: str, method: str, view: type) -> None:
     """A20.6: the whole of it, by path"""
     door = view()
-    assert isinstance(door, AsksScopes)
+    assert isinstance(door, RequiresScopes)
     may = method in READS or door.keys_may_write
     assert (door.scopes_for(method.upper()) if may else NOBODY) == wanted(path, method)
 

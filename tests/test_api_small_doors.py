@@ -9,10 +9,10 @@ from django.test import Client
 from django.utils import timezone
 from drf_spectacular.generators import SchemaGenerator
 
-from copilot import api_keys
-from copilot.api import documents
-from copilot.live import tickets
+from copilot.accounts import api_keys
+from copilot.api import schema_views
 from copilot.models import ApiKey, Question
+from copilot.realtime import authentication
 from tests import make
 from tests.rest import JSON, NOT_FOUND, V1, code_of, person, program
 
@@ -51,14 +51,14 @@ def test_an_expiry_is_told_in_utc():
 
 def test_a_revoked_key_stops_working_at_once():
     browser = person(make.ada())
-    key = api_keys.create(make.ada())
+    key = api_keys.create_api_key(make.ada())
     assert browser.delete(f"{V1}/api-keys/{key.row.id}").status_code == 204
     assert browser.delete(f"{V1}/api-keys/{key.row.id}").status_code == 404
     assert Client(headers={"authorization": f"Bearer {key.token}"}).get(f"{V1}/sessions").status_code == 401
 
 
 def test_foreign_keys_look_missing():
-    key = api_keys.create(make.ada())
+    key = api_keys.create_api_key(make.ada())
     assert person(make.bob()).delete(f"{V1}/api-keys/{key.row.id}").content == NOT_FOUND
 
 
@@ -92,10 +92,10 @@ def test_a_ticket_opens_one_socket_for_its_user():
     """E3: one use, 60 s."""
     body = program(make.ada()).generic("POST", f"{V1}/ws-tickets").json()
     assert body["expires_in_seconds"] == 60
-    ticket = tickets.redeem(body["ticket"])
+    ticket = authentication.redeem_ticket(body["ticket"])
     assert ticket is not None
     assert (ticket.user_id, ticket.scopes) == (make.ada().pk, frozenset({"read", "chat"}))
-    assert tickets.redeem(body["ticket"]) is None
+    assert authentication.redeem_ticket(body["ticket"]) is None
 
 
 def question(session, **fields):
@@ -201,7 +201,7 @@ def test_the_document_is_made_once_and_no_parameter_changes_it(monkeypatch):
 
 @pytest.mark.attack
 def test_the_document_and_its_viewer_are_limited_per_address(monkeypatch):
-    monkeypatch.setattr(documents, "READS_PER_MINUTE", 3)
+    monkeypatch.setattr(schema_views, "READS_PER_MINUTE", 3)
     answers = [Client().get("/api/schema", REMOTE_ADDR="192.0.2.77") for _ in range(4)]
     assert [one.status_code for one in answers] == [200, 200, 200, 429]
     assert int(answers[-1]["Retry-After"]) > 0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from copilot import api_keys
-from copilot.api import streaming
-from copilot.bridge import in_thread
-from copilot.events import SessionChanged, TextExtended
-from copilot.live import stream
-from copilot.live.tail import TAIL
+from config.core.db import run_in_thread
+from copilot.accounts import api_keys
+from copilot.api import event_stream
+from copilot.realtime import event_log
+from copilot.realtime.events import SessionChanged, TextExtended
+from copilot.realtime.fanout import EVENT_FANOUT
 from tests import make
 from tests.patience import PATIENCE_SECONDS
 from tests.rest import NOBODYS, NOT_FOUND, V1, eventually, opened
@@ -24,7 +24,7 @@ def ada():
 
 @pytest.fixture
 def token(ada):
-    return api_keys.create(ada).token
+    return api_keys.create_api_key(ada).token
 
 
 @pytest.fixture
@@ -49,12 +49,12 @@ def publish(session, *titles):
     happened = [
         (SessionChanged(title=title, pinned=False, archived=False, state="idle"), None) for title in titles
     ]
-    return stream.publish_now(str(session.pk), happened)
+    return event_log.append_events(str(session.pk), happened)
 
 
 async def test_without_a_cursor_there_is_one_snapshot_and_then_what_happens(session, token, path):
     """T8.3"""
-    await in_thread(publish, session, "before")
+    await run_in_thread(publish, session, "before")
     async with opened(path, token) as read:
         assert (read.status, read.headers["content-type"]) == (200, "text/event-stream")
         assert read.headers["cache-control"] == "no-store"
@@ -63,7 +63,7 @@ async def test_without_a_cursor_there_is_one_snapshot_and_then_what_happens(sess
         assert snapshot.event == snapshot.data["kind"] == "session.snapshot"
         assert [message["content"] for message in listed(snapshot.data["messages"])] == ["Ahoy"]
         assert (snapshot.data["reset"], snapshot.data["cursor"]) == (False, snapshot.id)
-        cursor = await in_thread(publish, session, "after")
+        cursor = await run_in_thread(publish, session, "after")
         frame = await read.frame()
         assert (frame.id, frame.event, frame.data["title"]) == (cursor, "session.changed", "after")
         assert frame.data["session_id"] == str(session.pk)
@@ -71,37 +71,37 @@ async def test_without_a_cursor_there_is_one_snapshot_and_then_what_happens(sess
 
 async def test_a_cursor_gives_everything_after_it_once_and_in_order(session, token, path):
     """T8.2"""
-    cursor = await in_thread(publish, session, "seen")
-    await in_thread(publish, session, "1", "2", "3")
+    cursor = await run_in_thread(publish, session, "seen")
+    await run_in_thread(publish, session, "1", "2", "3")
     for resumed in ({"path": f"{path}?cursor={cursor}"}, {"path": path, "last_event_id": cursor}):
         async with opened(resumed.pop("path"), token, **resumed) as read:
-            await in_thread(publish, session, "live")
+            await run_in_thread(publish, session, "live")
             assert [(await read.frame()).data["title"] for _ in range(4)] == ["1", "2", "3", "live"]
-        await in_thread(trim, session)
-        await in_thread(publish, session, "1", "2", "3")
+        await run_in_thread(trim, session)
+        await run_in_thread(publish, session, "1", "2", "3")
 
 
 def trim(session):
     """Back to the first event."""
-    from copilot.live import keys
-    from copilot.live.client import blocking
+    from config.core.redis import get_redis
+    from copilot.realtime import redis_keys
 
-    for entry in stream.recent(str(session.pk), count=100)[1:]:
-        blocking().xdel(keys.log(str(session.pk)), entry.cursor)
+    for entry in event_log.read_recent(str(session.pk), count=100)[1:]:
+        get_redis().xdel(redis_keys.event_log_key(str(session.pk)), entry.cursor)
 
 
 async def test_the_header_goes_before_the_query(session, token, path):
     """A browser's EventSource reconnects to its first URL."""
-    first = await in_thread(publish, session, "1")
-    second = await in_thread(publish, session, "2")
-    await in_thread(publish, session, "3")
+    first = await run_in_thread(publish, session, "1")
+    second = await run_in_thread(publish, session, "2")
+    await run_in_thread(publish, session, "3")
     async with opened(f"{path}?cursor={first}", token, last_event_id=second) as read:
         assert (await read.frame()).data["title"] == "3"
 
 
 async def test_a_cursor_too_old_gives_a_reset_snapshot(session, token, path):
     """T8.2"""
-    await in_thread(publish, session, "1")
+    await run_in_thread(publish, session, "1")
     for lost in ("1-0", "18446744073709551615-1"):
         async with opened(f"{path}?cursor={lost}", token) as read:
             frame = await read.frame()
@@ -123,7 +123,7 @@ async def test_a_malformed_cursor_is_400(token, path, cursor):
 async def test_refusals_come_before_the_first_byte_in_the_usual_form(session, token, path):
     async with opened(path, "nonsense") as read:
         assert (read.status, read.headers["content-type"]) == (401, "application/json")
-    stranger = await in_thread(lambda: api_keys.create(make.bob()).token)
+    stranger = await run_in_thread(lambda: api_keys.create_api_key(make.bob()).token)
     for missing, caller in ((path, stranger), (f"{V1}/sessions/{NOBODYS}/stream", token)):
         async with opened(missing, caller) as read:
             assert (read.status, await read.body()) == (404, NOT_FOUND)
@@ -135,7 +135,7 @@ async def test_refusals_come_before_the_first_byte_in_the_usual_form(session, to
 
 async def test_a_key_without_read_may_not_listen(ada, path):
     """A20.6"""
-    token = await in_thread(lambda: api_keys.create(ada, scopes=("chat",)).token)
+    token = await run_in_thread(lambda: api_keys.create_api_key(ada, scopes=("chat",)).token)
     async with opened(path, token) as read:
         assert read.status == 403
 
@@ -144,12 +144,12 @@ async def test_a_reader_that_hangs_up_is_let_go_of(session, token, path):
     """T8.6"""
     async with opened(path, token) as read:
         await read.frame()
-        assert str(session.pk) in TAIL._sessions
-    await eventually(lambda: str(session.pk) not in TAIL._sessions)
+        assert str(session.pk) in EVENT_FANOUT._sessions
+    await eventually(lambda: str(session.pk) not in EVENT_FANOUT._sessions)
 
 
 async def test_silence_is_filled_with_signs_of_life(monkeypatch, token, path):
-    monkeypatch.setattr(streaming, "KEEP_ALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(event_stream, "KEEP_ALIVE_SECONDS", 0.05)
     async with opened(path, token) as read:
         await read.frame()
         assert await read.block() == b": keep-alive"
@@ -158,22 +158,22 @@ async def test_silence_is_filled_with_signs_of_life(monkeypatch, token, path):
 
 async def test_a_revoked_key_loses_its_open_stream(monkeypatch, ada, path):
     """A-L10.2"""
-    monkeypatch.setattr(streaming, "KEEP_ALIVE_SECONDS", 0.05)
-    key = await in_thread(api_keys.create, ada)
+    monkeypatch.setattr(event_stream, "KEEP_ALIVE_SECONDS", 0.05)
+    key = await run_in_thread(api_keys.create_api_key, ada)
     async with opened(path, key.token) as read:
         await read.frame()
-        await in_thread(api_keys.revoke, ada.pk, key.row.id)
+        await run_in_thread(api_keys.revoke_api_key, ada.pk, key.row.id)
         assert (await read.frame()).event == "closed"
         await read.call.wait(timeout=PATIENCE_SECONDS)
 
 
 async def test_a_deleted_session_ends_its_streams(monkeypatch, ada, session, token, path):
-    from copilot import sessions
+    from copilot.chat import sessions
 
-    monkeypatch.setattr(streaming, "KEEP_ALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(event_stream, "KEEP_ALIVE_SECONDS", 0.05)
     async with opened(path, token) as read:
         await read.frame()
-        await in_thread(sessions.delete, ada.pk, session.pk)
+        await run_in_thread(sessions.delete_session, ada.pk, session.pk)
         *told, closed = await read.until("closed")
         assert (closed.event, closed.data) == ("closed", {})
         assert all(frame.data["deleted"] is True for frame in told)  # the look may come before the news
@@ -181,15 +181,15 @@ async def test_a_deleted_session_ends_its_streams(monkeypatch, ada, session, tok
 
 async def test_a_reader_that_was_too_slow_gets_a_snapshot_and_goes_on(monkeypatch, session, token, path):
     """T8.6"""
-    from copilot.live import tail
+    from copilot.realtime import fanout
 
     async with opened(path, token) as read:
         await read.frame()
-        monkeypatch.setattr(tail, "QUEUE_EVENTS", 3)
-        await in_thread(publish, session, *"abcdefgh")
+        monkeypatch.setattr(fanout, "MAX_QUEUED_EVENTS", 3)
+        await run_in_thread(publish, session, *"abcdefgh")
         frame = await read.frame()
         assert (frame.event, frame.data["reset"]) == ("session.snapshot", True)
-        await in_thread(publish, session, "later")
+        await run_in_thread(publish, session, "later")
         assert (await read.frame()).data["title"] == "later"
 
 
@@ -198,5 +198,5 @@ async def test_text_with_line_breaks_stays_in_one_data_line(session, token, path
         await read.frame()
         delta = "one\ntwo\r\n\u2028three\u0085"
         event = TextExtended(block_id="b", row_id=NOBODYS, offset=0, delta=delta)
-        await in_thread(stream.publish_now, str(session.pk), [(event, NOBODYS)])
+        await run_in_thread(event_log.append_events, str(session.pk), [(event, NOBODYS)])
         assert (await read.frame()).data["delta"] == delta

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from copilot import api_keys
-from copilot.live.tail import TAIL
+from copilot.accounts import api_keys
+from copilot.realtime.fanout import EVENT_FANOUT
 from tests import make
 from tests.rest import NOBODYS, NOT_FOUND, V1, eventually, opened
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def token():
-    return api_keys.create(make.ada()).token
+    return api_keys.create_api_key(make.ada()).token
 
 
 @pytest.fixture
@@ -62,6 +62,6 @@ async def test_a_waiter_that_hangs_up_is_let_go_of(token, turn):
 
     call = Stream(f"{V1}/turns/{turn.pk}/wait?timeout=300", token, {})
     await call.call.send_input({"type": "http.request", "body": b"", "more_body": False})
-    await eventually(lambda: str(turn.session_id) in TAIL._sessions)
+    await eventually(lambda: str(turn.session_id) in EVENT_FANOUT._sessions)
     await call.hang_up()
-    await eventually(lambda: str(turn.session_id) not in TAIL._sessions)
+    await eventually(lambda: str(turn.session_id) not in EVENT_FANOUT._sessions)

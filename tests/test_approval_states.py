@@ -7,9 +7,9 @@ from itertools import product
 import pytest
 from django.db import IntegrityError, transaction
 
-from copilot import approvals
-from copilot.approvals import Wanted
-from copilot.errors import TurnConflict
+from config.core.errors import TurnConflict
+from copilot.chat import approvals
+from copilot.chat.approvals import ApprovalCandidate
 from copilot.models import Approval
 from tests import make
 
@@ -29,8 +29,10 @@ LEGAL = {
 @pytest.fixture
 def approval(db):
     turn = make.turn(make.session(), "running")
-    wanted = Wanted(call_id="c", tool="pay", arguments={"to": "Bob"}, reason="It costs.", estimate=5)
-    [row] = approvals.request(turn.pk, turn.fence, [wanted])
+    wanted = ApprovalCandidate(
+        call_id="c", tool="pay", arguments={"to": "Bob"}, reason="It costs.", estimate=5
+    )
+    [row] = approvals.request_approvals(turn.pk, turn.fence, [wanted])
     return row
 
 
@@ -41,10 +43,10 @@ def test_only_these_moves_are_made(approval, came, goes):
     """A11.2: one conditional update each; every other one raises and changes nothing, and none leads back to the request"""
     Approval.objects.filter(pk=approval.pk).update(state=came)
     if (came, goes) in LEGAL:
-        approvals._move(approval, State(goes))
+        approvals._change_state(approval, State(goes))
     else:
         with pytest.raises(TurnConflict):
-            approvals._move(approval, State(goes))
+            approvals._change_state(approval, State(goes))
     approval.refresh_from_db()
     assert approval.state == (goes if (came, goes) in LEGAL else came)
 

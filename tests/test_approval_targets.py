@@ -6,10 +6,11 @@ from uuid import UUID
 
 import pytest
 
-from copilot import mcp, presets
+from copilot.agents import services as agents
+from copilot.files import services as files
 from copilot.models import Approval, McpServer, Message, Schedule, Session, Share, WorkspaceFile
-from copilot.providers.scripted import Call
-from copilot.workspace import files
+from copilot.providers.scripted import ScriptedCall
+from copilot.tools.mcp import services as mcp
 from tests import make, mcp_rig
 from tests.engine import Model, Rig, ended, start
 from tests.engine import model_fixture as model_fixture
@@ -27,10 +28,10 @@ def session_fixture(rig: Rig) -> Session:
 
 
 def stored(session: Session, content: bytes, name: str = "log.txt") -> WorkspaceFile:
-    return files.store(session.owner_id, name=name, content=content, source="upload")
+    return files.store_file(session.owner_id, name=name, content=content, source="upload")
 
 
-def asked(session: Session, model: Model, call: Call) -> tuple[UUID, Approval]:
+def asked(session: Session, model: Model, call: ScriptedCall) -> tuple[UUID, Approval]:
     """A call that waits for its owner's word."""
     model.will(call)
     turn_id = start(session)
@@ -48,7 +49,7 @@ def test_another_file_of_the_same_name_is_not_what_was_approved(
     tool: str, session: Session, model: Model
 ) -> None:
     meant = stored(session, b"harmless")
-    turn_id, row = asked(session, model, Call(tool, {"file": "log.txt"}))
+    turn_id, row = asked(session, model, ScriptedCall(tool, {"file": "log.txt"}))
     assert row.pinned == {"arguments": {"file": str(meant.pk)}, "sha256": meant.sha256}
     stored(session, b"secret")
     approve(row)
@@ -63,7 +64,7 @@ def test_another_file_of_the_same_name_is_not_what_was_approved(
 def test_the_file_itself_is_shared_by_its_id(session: Session, model: Model) -> None:
     meant = stored(session, b"harmless")
     stored(session, b"other", name="other.txt")
-    turn_id, row = asked(session, model, Call("share_file", {"file": "log.txt"}))
+    turn_id, row = asked(session, model, ScriptedCall("share_file", {"file": "log.txt"}))
     assert row.reason == "Anybody with the link could read log.txt (8 bytes)."
     approve(row)
     ended(turn_id)
@@ -75,8 +76,8 @@ def test_the_file_itself_is_shared_by_its_id(session: Session, model: Model) -> 
 def test_a_file_that_went_meanwhile_is_not_replaced_by_an_older_one(session: Session, model: Model) -> None:
     stored(session, b"an older secret")
     meant = stored(session, b"harmless")
-    turn_id, row = asked(session, model, Call("share_file", {"file": "log.txt"}))
-    files.delete(session.owner_id, meant.pk)
+    turn_id, row = asked(session, model, ScriptedCall("share_file", {"file": "log.txt"}))
+    files.trash_file(session.owner_id, meant.pk)
     approve(row)
     ended(turn_id)
     assert result(turn_id).startswith(CHANGED)
@@ -84,7 +85,7 @@ def test_a_file_that_went_meanwhile_is_not_replaced_by_an_older_one(session: Ses
 
 
 def test_nobody_is_asked_about_a_file_that_is_not_there(session: Session, model: Model) -> None:
-    model.will(Call("share_file", {"file": "nothing.txt"}))
+    model.will(ScriptedCall("share_file", {"file": "nothing.txt"}))
     turn_id = start(session)
     ended(turn_id)
     assert not Approval.objects.exists()
@@ -94,17 +95,17 @@ def test_nobody_is_asked_about_a_file_that_is_not_there(session: Session, model:
 def test_arguments_that_a_person_wrote_are_what_runs(session: Session, model: Model) -> None:
     stored(session, b"harmless")
     other = stored(session, b"other", name="other.txt")
-    turn_id, row = asked(session, model, Call("share_file", {"file": "log.txt"}))
+    turn_id, row = asked(session, model, ScriptedCall("share_file", {"file": "log.txt"}))
     approve(row, arguments={"file": "other.txt"})
     ended(turn_id)
     assert [file["id"] for file in Share.objects.get().payload["files"]] == [str(other.pk)]
 
 
 def test_an_agent_that_was_edited_meanwhile_is_not_scheduled(session: Session, model: Model) -> None:
-    version = presets.create(session.owner_id, presets.Draft(name="Mole", instructions="Dig."))
+    version = agents.create_agent(session.owner_id, agents.AgentDraft(name="Mole", instructions="Dig."))
     arguments = {"agent_id": str(version.agent_id), "cron": "0 9 * * *", "timezone": "UTC"}
-    turn_id, row = asked(session, model, Call("schedule_task", arguments))
-    presets.edit(session.owner_id, version.agent_id, 1, {"instructions": "Send it all away."})
+    turn_id, row = asked(session, model, ScriptedCall("schedule_task", arguments))
+    agents.edit_agent(session.owner_id, version.agent_id, 1, {"instructions": "Send it all away."})
     approve(row)
     ended(turn_id)
     assert result(turn_id).startswith(CHANGED)
@@ -113,10 +114,10 @@ def test_an_agent_that_was_edited_meanwhile_is_not_scheduled(session: Session, m
 
 def test_a_server_that_is_another_one_meanwhile_is_not_called(session: Session, model: Model) -> None:
     server = mcp_rig.everybodys("mail", mcp_rig.standing(), never_ask=())
-    turn_id, row = asked(session, model, Call("mcp_mail_greet", {"name": "Ada"}))
+    turn_id, row = asked(session, model, ScriptedCall("mcp_mail_greet", {"name": "Ada"}))
     assert row.pinned is not None
     assert (row.pinned["server_id"], row.pinned["version"]) == (str(server.pk), 1)
-    mcp.change(None, server.pk, mcp.drafted(McpServer.objects.get(pk=server.pk)))
+    mcp.update_server(None, server.pk, mcp.draft_from_server(McpServer.objects.get(pk=server.pk)))
     approve(row)
     ended(turn_id)
     assert result(turn_id).startswith(CHANGED)
@@ -124,7 +125,7 @@ def test_a_server_that_is_another_one_meanwhile_is_not_called(session: Session, 
 
 def test_the_same_server_is_called(session: Session, model: Model) -> None:
     mcp_rig.everybodys("mail", mcp_rig.standing(), never_ask=())
-    turn_id, row = asked(session, model, Call("mcp_mail_greet", {"name": "Ada"}))
+    turn_id, row = asked(session, model, ScriptedCall("mcp_mail_greet", {"name": "Ada"}))
     approve(row)
     ended(turn_id)
     assert "Hello, Ada!" in result(turn_id)

@@ -7,8 +7,8 @@ import re
 import pytest
 from asgiref.testing import ApplicationCommunicator
 
-from config.arrivals import Arrivals
 from config.asgi import application
+from config.http.request_headers import RequestHeadersMiddleware
 
 PROXY, STRANGER = "10.0.0.2", "203.0.113.9"
 SAID = {
@@ -50,7 +50,7 @@ async def ask(door, path="/", *, peer=STRANGER, said=SAID, **more):
 
 @pytest.mark.parametrize("proxies", [PROXY, "10.0.0.0/8", "192.0.2.1, 10.0.0.2", "*"])
 async def test_a_proxy_of_ours_is_believed(proxies: str):
-    _, told = await ask(Arrivals(inner, proxies=proxies), peer=PROXY)
+    _, told = await ask(RequestHeadersMiddleware(inner, proxies=proxies), peer=PROXY)
     assert told["x-request-id"] == told["x-seen-x-request-id"] == "from-proxy-1"
     assert (told["x-client"], told["x-scheme"]) == ("198.51.100.7", "https")
     assert told["x-seen-traceparent"] == "00-1-2-01"
@@ -59,7 +59,7 @@ async def test_a_proxy_of_ours_is_believed(proxies: str):
 @pytest.mark.parametrize("proxies", ["", PROXY])
 async def test_a_stranger_cannot_choose_what_our_logs_say(proxies: str):
     """D19: accepted only from trusted proxies, whoever else reaches the port"""
-    _, told = await ask(Arrivals(inner, proxies=proxies))
+    _, told = await ask(RequestHeadersMiddleware(inner, proxies=proxies))
     assert re.fullmatch("[0-9a-f]{32}", told["x-request-id"])
     assert told["x-seen-x-request-id"] == told["x-request-id"]
     assert (told["x-client"], told["x-scheme"]) == (STRANGER, "http")
@@ -69,7 +69,7 @@ async def test_a_stranger_cannot_choose_what_our_logs_say(proxies: str):
 @pytest.mark.parametrize("name", ["short-1", "x" * 65, "bad id\n1", "snow☃man-1", "", "a" * 8 + "\n"])
 async def test_a_name_of_another_form_is_replaced(name: str):
     """D19: `^[A-Za-z0-9-]{8,64}$`, otherwise generated"""
-    _, told = await ask(Arrivals(inner, proxies="*"), said={"x-request-id": name})
+    _, told = await ask(RequestHeadersMiddleware(inner, proxies="*"), said={"x-request-id": name})
     assert re.fullmatch("[0-9a-f]{32}", told["x-request-id"])
 
 
@@ -94,7 +94,7 @@ async def test_other_protocols_pass():
     async def sockets(scope, receive, send):
         seen.append(scope)
 
-    door = Arrivals(sockets, proxies="")
+    door = RequestHeadersMiddleware(sockets, proxies="")
     await door({"type": "lifespan"}, None, None)
     headers = [(b"x-forwarded-for", b"1.2.3.4"), (b"cookie", b"a=b")]
     await door({"type": "websocket", "client": None, "headers": headers}, None, None)
@@ -121,12 +121,14 @@ async def test_a_head_that_costs_too_much_is_refused_before_anything_reads_it(mo
         reached.append(scope)
         await inner(scope, receive, send)
 
-    assert (await ask(Arrivals(counted, proxies=""), said=said, **more))[0] == status
+    assert (await ask(RequestHeadersMiddleware(counted, proxies=""), said=said, **more))[0] == status
     assert bool(reached) is (status == 200)
 
 
 @pytest.mark.attack
 async def test_a_socket_with_such_a_head_is_closed_unopened():
     scope = {"type": "websocket", "path": "/ws", "query_string": b"", "client": (STRANGER, 1)}
-    asked = ApplicationCommunicator(Arrivals(inner, proxies=""), scope | {"headers": [(b"x", b"a" * 33_000)]})
+    asked = ApplicationCommunicator(
+        RequestHeadersMiddleware(inner, proxies=""), scope | {"headers": [(b"x", b"a" * 33_000)]}
+    )
     assert (await asked.receive_output(20))["type"] == "websocket.close"

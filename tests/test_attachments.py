@@ -7,16 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from copilot import dispatch, events
-from copilot.commands import Decide
+from copilot.chat import approval_decisions, stop
+from copilot.chat.commands import DecideApproval
+from copilot.files import services as files
 from copilot.models import Approval, Message, Session, Turn
 from copilot.providers import catalogue
-from copilot.providers.base import ImagePart, Request, ToolGroup, UserMessage
-from copilot.providers.scripted import Call, Text
-from copilot.providers.strict import problems
-from copilot.tools.base import Invocation, Tool, ToolOutput
-from copilot.workspace import files
-from diagnostics import tasks as reaper
+from copilot.providers.base import ImagePart, ModelRequest, ToolResultsMessage, UserMessage
+from copilot.providers.request_validation import find_request_problems
+from copilot.providers.scripted import ScriptedCall, ScriptedText
+from copilot.realtime import events
+from copilot.tools.base import Tool, ToolInvocation, ToolOutput
+from diagnostics import reaper
 from tests import make
 from tests.engine import (
     Model,
@@ -47,30 +48,30 @@ def session_fixture(rig: Rig) -> Session:
 
 @pytest.fixture(autouse=True)
 def _own_catalogue(rig: Rig) -> Iterator[None]:
-    before = catalogue.current()
+    before = catalogue.get_catalogue()
     yield
-    catalogue.configure(before)
+    catalogue.set_catalogue(before)
 
 
 def offer(**changes: object) -> None:
-    entry = replace(catalogue.DEMO, **changes)  # type: ignore[arg-type]
-    catalogue.configure(catalogue.Catalogue(entries=(entry,), tiers={"standard": (entry,)}))
+    entry = replace(catalogue.DEMO_ENTRY, **changes)  # type: ignore[arg-type]
+    catalogue.set_catalogue(catalogue.Catalogue(entries=(entry,), tiers={"standard": (entry,)}))
 
 
 def kept(session: Session, name: str = "cat.png", content: bytes = SMALL) -> str:
-    return str(files.store(session.owner_id, name=name, content=content, source="upload").id)
+    return str(files.store_file(session.owner_id, name=name, content=content, source="upload").id)
 
 
-def sent(model: Model, number: int = -1) -> Request:
+def sent(model: Model, number: int = -1) -> ModelRequest:
     """A request that the strictest vendor accepts."""
     request = model.requests[number]
-    assert problems(request) == []
+    assert find_request_problems(request) == []
     return request
 
 
-def pictures(request: Request) -> list[ImagePart]:
+def pictures(request: ModelRequest) -> list[ImagePart]:
     said = [image for m in request.messages if isinstance(m, UserMessage) for image in m.images]
-    groups = [m for m in request.messages if isinstance(m, ToolGroup)]
+    groups = [m for m in request.messages if isinstance(m, ToolResultsMessage)]
     return said + [image for group in groups for result in group.results for image in result.images]
 
 
@@ -147,8 +148,8 @@ def test_the_installation_may_overrule_the_catalogue(
 def test_a_picture_that_was_deleted_is_not_sent(session: Session, model: Model) -> None:
     file_id = kept(session)
     ended(start(session, "What is this?", attachments=(file_id,)))
-    file = files.find(session.owner_id, file_id)
-    files.delete(session.owner_id, file.id)
+    file = files.find_file(session.owner_id, file_id)
+    files.trash_file(session.owner_id, file.id)
     ended(start(session, "And now?"))
     assert pictures(sent(model)) == []
     assert "[image not shown: cat.png" in model.said_to()
@@ -158,7 +159,7 @@ def test_a_picture_in_a_follow_up_is_seen_at_the_boundary_and_ever_after(
     session: Session, model: Model
 ) -> None:
     """A13.5, A16.5"""
-    model.will(Text("I look."), Call("current_time", {}), cue(1))
+    model.will(ScriptedText("I look."), ScriptedCall("current_time", {}), cue(1))
     turn = start(session, "Begin.")
     model.reaches(1)
     queue(session, "And this?", attachments=(kept(session),))
@@ -174,7 +175,7 @@ def test_a_picture_that_waited_until_the_turns_end_is_seen_by_the_same_turn(
     session: Session, model: Model
 ) -> None:
     """T6.3, A16.5"""
-    model.will(Text("Done"), cue(1))
+    model.will(ScriptedText("Done"), cue(1))
     turn = start(session, "Begin.")
     model.reaches(1)
     queue(session, "And this?", attachments=(kept(session),))
@@ -189,7 +190,7 @@ def test_a_picture_that_waited_until_the_turns_end_is_seen_by_the_same_turn(
 def read(session: Session, model: Model) -> str:
     """A turn in which the model reads a picture."""
     file_id = kept(session)
-    model.will(Call("read_file", {"file": file_id}), Call("current_time", {}))
+    model.will(ScriptedCall("read_file", {"file": file_id}), ScriptedCall("current_time", {}))
     ended(start(session, "Look at it."))
     quiet(session)
     return file_id
@@ -203,7 +204,7 @@ def test_a_picture_that_was_read_stands_behind_its_group_in_later_turns_too(
     ended(start(session, "And now?"))
     live, later = sent(model, 1), sent(model, 2)
     _, _, group, after = live.messages
-    assert isinstance(group, ToolGroup)
+    assert isinstance(group, ToolResultsMessage)
     assert "see attachment" in group.results[0].content
     assert isinstance(after, UserMessage)
     assert [image.data for image in after.images] == [SMALL]
@@ -219,7 +220,7 @@ def test_a_model_that_takes_pictures_in_results_gets_them_there(session: Session
     ended(start(session, "And now?"))
     for request in (sent(model, 1), sent(model, 2)):
         _, _, group, *_ = request.messages
-        assert isinstance(group, ToolGroup)
+        assert isinstance(group, ToolResultsMessage)
         assert [image.data for image in group.results[0].images] == [SMALL]
         assert "see attachment" not in group.results[0].content
 
@@ -238,7 +239,7 @@ class Painter:
     def __init__(self) -> None:
         self.tool = Tool(name="paint", description="Paints.", arguments=NoArguments, run=self._run)
 
-    async def _run(self, arguments: NoArguments, invocation: Invocation) -> ToolOutput:
+    async def _run(self, arguments: NoArguments, invocation: ToolInvocation) -> ToolOutput:
         return ToolOutput(value="painted", media=(ImagePart(mime="image/png", data=SMALL, name="sea.png"),))
 
 
@@ -247,13 +248,13 @@ def test_what_a_tool_painted_is_kept_and_survives_a_lost_worker(
 ) -> None:
     """A9.9, A3.9"""
     add_tools(monkeypatch, Painter())  # type: ignore[arg-type]
-    model.will(Call("paint", {}))
-    model.will(Text("It sh"), cue(1))
+    model.will(ScriptedCall("paint", {}))
+    model.will(ScriptedText("It sh"), cue(1))
     turn = start(session, "Paint.")
     model.reaches(1)
     rig.worker.kill()
     rig.start_worker()
-    until(lambda: reaper.probe() == 1)
+    until(lambda: reaper.take_over_dead_turns() == 1)
     ended(turn)
     before, after = sent(model, 1), sent(model, 2)
     assert [image.data for image in pictures(after)] == [SMALL]
@@ -262,31 +263,35 @@ def test_what_a_tool_painted_is_kept_and_survives_a_lost_worker(
     assert isinstance(finished, events.ToolFinished)
     (shown,) = finished.message.attachments
     assert (shown.name, shown.type, shown.size) == ("sea.png", "image/png", len(SMALL))
-    assert files.page(session.owner_id).items == []  # outside lists and quota, like other outputs of tools
+    assert (
+        files.get_file_page(session.owner_id).items == []
+    )  # outside lists and quota, like other outputs of tools
 
 
 def test_a_file_is_deleted_only_once_its_owner_agrees(session: Session, model: Model) -> None:
     """A22.1, A32, A11.3"""
     file_id = kept(session, "old.txt", b"x")
-    model.will(Call("delete_file", {"file": file_id}))
+    model.will(ScriptedCall("delete_file", {"file": file_id}))
     turn = start(session, "Clean up.")
     until(lambda: Approval.objects.filter(turn=turn, state="requested").exists())
     until(lambda: Turn.objects.get(pk=turn).status == Turn.Status.WAITING)
-    assert files.page(session.owner_id).items != []
+    assert files.get_file_page(session.owner_id).items != []
     asked = Approval.objects.get(turn=turn)
-    dispatch.decide(session.owner_id, [Decide(approval_id=asked.pk, decision="approve")])
+    approval_decisions.decide_approvals(
+        session.owner_id, [DecideApproval(approval_id=asked.pk, decision="approve")]
+    )
     assert ended(turn).status == Turn.Status.SUCCEEDED
-    assert files.page(session.owner_id).items == []
+    assert files.get_file_page(session.owner_id).items == []
 
 
 def test_a_stop_keeps_the_picture_of_a_finished_call(session: Session, model: Model) -> None:
     """A9.4"""
     file_id = kept(session)
-    model.will(Call("read_file", {"file": file_id}))
-    model.will(Text("It is"), cue(1))
+    model.will(ScriptedCall("read_file", {"file": file_id}))
+    model.will(ScriptedText("It is"), cue(1))
     turn = start(session, "Look at it.")
     model.reaches(1)
-    dispatch.stop(session.owner_id, session.pk)
+    stop.stop_session(session.owner_id, session.pk)
     ended(turn)
     quiet(session)
     ended(start(session, "Well?"))

@@ -25,8 +25,8 @@ from django.utils import timezone
 
 from config import env
 from config.core.audit import record_audit_event
-from copilot import api_keys
-from copilot.workspace import erasure, exports
+from copilot.accounts import api_keys, deletion
+from copilot.exports import services as exports
 from diagnostics import audit, audit_delivery
 from diagnostics.models import AuditDelivery, AuditEvent, AuditSink, RepairAudit
 from tests import make
@@ -84,10 +84,10 @@ def test_what_was_typed_into_the_wrong_field_is_not_kept(client):
 
 def test_keys_exports_and_erasures_are_recorded_with_their_rows():
     ada = make.ada()
-    made = api_keys.create(ada, name="laptop")
-    api_keys.revoke(ada.pk, made.row.pk)
-    exports.request_everything(ada.pk)
-    erasure.request(ada, password=make.PASSWORD)
+    made = api_keys.create_api_key(ada, name="laptop")
+    api_keys.revoke_api_key(ada.pk, made.row.pk)
+    exports.request_account_export(ada.pk)
+    deletion.request_deletion(ada, password=make.PASSWORD)
     assert [one for one in actions() if one != "role.changed"] == [
         "api_key.created",
         "api_key.revoked",
@@ -99,7 +99,7 @@ def test_keys_exports_and_erasures_are_recorded_with_their_rows():
 
 def test_an_act_that_is_rolled_back_leaves_no_event():
     with transaction.atomic():
-        api_keys.create(make.ada())
+        api_keys.create_api_key(make.ada())
         transaction.set_rollback(True)
     assert "api_key.created" not in actions()
 
@@ -112,8 +112,8 @@ def test_an_act_whose_event_cannot_be_written_is_not_done(monkeypatch):
 
     monkeypatch.setattr(AuditEvent.objects, "create", fail)
     with pytest.raises(DatabaseError):
-        api_keys.create(ada)
-    assert api_keys.of_user(ada.pk) == []
+        api_keys.create_api_key(ada)
+    assert api_keys.list_api_keys(ada.pk) == []
 
 
 def test_roles_and_rights_are_recorded_with_who_gave_them(boss):
@@ -164,7 +164,9 @@ def test_second_factors_are_recorded(client):
 
 
 def test_repairs_stand_in_the_same_log():
-    audit.record(audit.THE_REAPER, audit.Entry(action="restore", outcome=audit.Outcome.DONE))
+    audit.record_repair(
+        audit.REAPER_ACTOR, audit.RepairRecord(action="restore", outcome=audit.AuditOutcome.DONE)
+    )
     record_audit_event("api_key.created")
     assert sorted(AuditEvent.objects.values_list("category", flat=True)) == ["api_key", "repair"]
     assert RepairAudit.objects.count() == 1
@@ -206,7 +208,7 @@ def test_only_what_was_kept_long_enough_is_purged(settings):
     record_audit_event("sign_in.succeeded")
     settings.DIAG_AUDIT_DAYS = 1
     record_audit_event("sign_in.failed")
-    assert audit.purge() == 1
+    assert audit.purge_expired_events() == 1
     assert actions() == ["sign_in.failed"]
     assert AuditDelivery.objects.count() == 1
 
@@ -215,7 +217,7 @@ def test_only_what_was_kept_long_enough_is_purged(settings):
 
 
 def test_the_page_shows_filters_and_saves_the_log(boss):
-    api_keys.create(make.ada())
+    api_keys.create_api_key(make.ada())
     record_audit_event("sign_in.failed", actor="=cmd()", outcome="refused")
     page = boss.get("/admin/diagnostics/audit/?category=api_key").content.decode()
     assert "api_key.created" in page
@@ -239,8 +241,10 @@ def test_an_odd_filter_is_refused_by_name(boss, asked):
 @pytest.mark.attack
 def test_without_the_right_only_repairs_are_shown():
     client = staff("view")
-    api_keys.create(make.ada())
-    audit.record(audit.THE_REAPER, audit.Entry(action="restore", outcome=audit.Outcome.DONE))
+    api_keys.create_api_key(make.ada())
+    audit.record_repair(
+        audit.REAPER_ACTOR, audit.RepairRecord(action="restore", outcome=audit.AuditOutcome.DONE)
+    )
     page = client.get("/admin/diagnostics/audit/?category=api_key").content.decode()
     assert "api_key.created" not in page
     assert "restore" in client.get("/admin/diagnostics/audit/").content.decode()
@@ -284,7 +288,7 @@ def test_a_reason_is_good_for_one_conversation_and_for_a_while(boss, monkeypatch
     assert "Why do you need" not in boss.get(url).content.decode()
     assert "Why do you need" in boss.get(f"/admin/copilot/session/{second.pk}/change/").content.decode()
     later = time.time() + 3600
-    monkeypatch.setattr("copilot.accounts.conversation_access.time.time", lambda: later)
+    monkeypatch.setattr("copilot.admin.conversation_access.time.time", lambda: later)
     assert "Why do you need" in boss.get(url).content.decode()
 
 
@@ -300,7 +304,7 @@ def test_staff_without_a_second_factor_reach_no_staff_page(settings):
     refused = client.get("/api/v1/admin/diagnostics/audit")
     assert (refused.status_code, refused.json()["error"]["code"]) == (403, "second_factor_required")
     assert client.get("/chat/").status_code == 200
-    key = api_keys.create(User.objects.get(username="hopper"), scopes=("read", "staff")).token
+    key = api_keys.create_api_key(User.objects.get(username="hopper"), scopes=("read", "staff")).token
     bearer = {"HTTP_AUTHORIZATION": f"Bearer {key}"}
     assert Client().get("/api/v1/admin/diagnostics/audit", **bearer).status_code == 403
 
@@ -371,14 +375,14 @@ def test_an_outage_of_the_webhook_delays_events_and_loses_none(settings):
         for number in range(3):
             record_audit_event("api_key.created", number=number)
         for failures in (1, 2):
-            assert audit_delivery.deliver_due() == 0
+            assert audit_delivery.deliver_pending_events() == 0
             sink = AuditSink.objects.get()
             assert (sink.failures, AuditDelivery.objects.count()) == (failures, 3)
-            assert audit_delivery.deliver_due() == 0  # it pauses: nobody is asked again at once
+            assert audit_delivery.deliver_pending_events() == 0  # it pauses: nobody is asked again at once
             assert AuditSink.objects.get().failures == failures
             AuditSink.objects.update(next_try_at=timezone.now() - timedelta(seconds=1))
-        assert audit_delivery.deliver_due() == 3
-        assert audit_delivery.deliver_due() == 0
+        assert audit_delivery.deliver_pending_events() == 3
+        assert audit_delivery.deliver_pending_events() == 0
     [body] = taken
     assert [event["details"]["number"] for event in body["events"]] == [0, 1, 2]
     assert body["authorization"] == "Bearer bearer-of-ours"
@@ -391,7 +395,7 @@ def test_pauses_of_a_dead_sink_grow_and_are_bounded(settings):
     record_audit_event("api_key.created")
     pauses = []
     for _ in range(12):
-        audit_delivery.deliver_due()
+        audit_delivery.deliver_pending_events()
         sink = AuditSink.objects.get()
         pauses.append(round((sink.next_try_at - timezone.now()).total_seconds()))
         AuditSink.objects.update(next_try_at=None)
@@ -402,7 +406,7 @@ def test_pauses_of_a_dead_sink_grow_and_are_bounded(settings):
 def test_the_page_says_that_a_sink_does_not_answer(settings, boss):
     settings.AUDIT_WEBHOOK_URL = "http://127.0.0.1:1/"
     record_audit_event("api_key.created")
-    audit_delivery.deliver_due()
+    audit_delivery.deliver_pending_events()
     assert "not reaching webhook" in boss.get("/admin/diagnostics/audit/").content.decode()
 
 
@@ -413,7 +417,7 @@ def test_syslog_gets_framed_lines_by_tcp_and_datagrams_by_udp(settings):
     ):
         settings.AUDIT_SYSLOG_ADDRESS = f"tcp://127.0.0.1:{server.getsockname()[1]}"
         record_audit_event("api_key.created", note="one\ntwo")
-        assert audit_delivery.deliver_due() == 1
+        assert audit_delivery.deliver_pending_events() == 1
         plug, _ = server.accept()
         with plug:
             length, _, line = plug.makefile("rb").read().partition(b" ")
@@ -424,7 +428,7 @@ def test_syslog_gets_framed_lines_by_tcp_and_datagrams_by_udp(settings):
         datagrams.bind(("127.0.0.1", 0))
         settings.AUDIT_SYSLOG_ADDRESS = f"udp://127.0.0.1:{datagrams.getsockname()[1]}"
         record_audit_event("api_key.revoked")
-        assert audit_delivery.deliver_due() == 1
+        assert audit_delivery.deliver_pending_events() == 1
         assert b"api_key.revoked" in datagrams.recv(9000)
 
 
@@ -432,5 +436,5 @@ def test_syslog_gets_framed_lines_by_tcp_and_datagrams_by_udp(settings):
 def test_an_address_that_cannot_be_is_refused_without_repeating_it(monkeypatch, value):
     monkeypatch.setenv("AUDIT_SYSLOG_ADDRESS", value)
     with pytest.raises(ImproperlyConfigured, match="AUDIT_SYSLOG_ADDRESS must be") as refused:
-        env.address("AUDIT_SYSLOG_ADDRESS", ("udp", "tcp", "tls"))
+        env.read_service_url("AUDIT_SYSLOG_ADDRESS", ("udp", "tcp", "tls"))
     assert value not in str(refused.value)

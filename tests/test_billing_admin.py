@@ -14,7 +14,7 @@ from django.http import HttpResponseForbidden
 from django.test.utils import CaptureQueriesContext
 from django.urls import path, reverse
 
-from billing import accounts, ledger, policies, pricing, queries, usage
+from billing import accounts, ledger, policies, pricing
 from billing.models import (
     Account,
     AutoTopUp,
@@ -31,6 +31,8 @@ from billing.models import (
     UsageReset,
     UsageWindow,
 )
+from billing.selectors import usage_status
+from billing.usage import usage_records
 from copilot.models import ApiKey, Message, ModelCall, Session, Turn, WorkerBeat, WorkspaceFile
 from tests import make
 
@@ -52,10 +54,10 @@ ALL = [*VIEWED, Account, LimitPolicy, TierPolicy, ModelPrice]
 
 @pytest.fixture(autouse=True)
 def _policy_of_this_test_alone(monkeypatch):
-    monkeypatch.setattr(policies, "KEPT_SECONDS", 600)
-    queries.forget_policy()
+    monkeypatch.setattr(policies, "CACHE_SECONDS", 600)
+    policies.clear_policy_cache()
     yield
-    queries.forget_policy()
+    policies.clear_policy_cache()
 
 
 @pytest.fixture
@@ -87,10 +89,10 @@ def fill(number):
     WorkerBeat.objects.create(
         worker=f"worker-{number}", lock_key=number, host="host", pid=1, version="1", turns=[]
     )
-    usage.record(
-        usage.UsageCall(
+    usage_records.record_usage(
+        usage_records.UsageCall(
             call_id=call.pk, user_id=owner.pk, occurred_at=NOON, provider="acme", model="glow-1",
-            tokens=pricing.Tokens(input=5), reported="0.001",
+            tokens=pricing.TokenCounts(input=5), reported="0.001",
         )
     )  # fmt: skip
 
@@ -141,7 +143,7 @@ def test_what_came_from_stripe_and_went_through_the_ledger_is_found(staff):
     fill(1)
     account = Account.objects.get(user__username="owner-1")
     Account.objects.filter(pk=account.pk).update(stripe_customer_id="cus_7")
-    granted = ledger.grant(account.user_id, 100, key="grant:7")
+    granted = ledger.grant_credits(account.user_id, 100, key="grant:7")
     bought = TopUp.objects.create(account=account, amount_cents=500, payment_intent_id="pi_7")
     for number, kind in enumerate(["invoice.paid", "customer.deleted", "tax.rate.created"]):
         StripeEvent.objects.create(event_id=f"evt_{number}", type=kind, livemode=False, created=NOON)
@@ -200,7 +202,7 @@ def test_b6_3_a_policy_saved_by_staff_acts_at_once(staff, django_capture_on_comm
     """B18.c1: and not without a reason, which its history keeps."""
     ada = make.ada()
     policy = LimitPolicy.objects.get()
-    assert queries.usage(ada.pk).daily is not None
+    assert usage_status.get_usage(ada.pk).daily is not None
     form = {
         field.name: getattr(policy, field.name)
         for field in LimitPolicy._meta.fields
@@ -211,12 +213,12 @@ def test_b6_3_a_policy_saved_by_staff_acts_at_once(staff, django_capture_on_comm
     with django_capture_on_commit_callbacks(execute=True):
         answer = staff.post(address(LimitPolicy, "change", 1), form | {"reason": "A holiday"})
     assert answer.status_code == 302
-    assert queries.usage(ada.pk).daily is None
+    assert usage_status.get_usage(ada.pk).daily is None
     assert LogEntry.objects.get().change_message == "Changed daily_base_microdollars. A holiday"
 
 
 def test_b18_1_staff_set_and_clear_overrides_and_nothing_else(staff):
-    account = accounts.get_or_create(make.ada().pk)
+    account = accounts.get_or_create_account(make.ada().pk)
     form = {
         "daily_limit_override_microdollars": "10",
         "weekly_limit_override_microdollars": "",
@@ -242,11 +244,11 @@ def test_b18_2_a_price_in_use_cannot_be_edited_but_superseded(staff):
     )
     change = address(ModelPrice, "change", price.pk)
     assert b"Save" in staff.get(change).content
-    queries.forget_policy()
-    usage.record(
-        usage.UsageCall(
+    policies.clear_policy_cache()
+    usage_records.record_usage(
+        usage_records.UsageCall(
             call_id=uuid.uuid4(), user_id=None, occurred_at=NOON, provider="acme", model="glow-1",
-            tokens=pricing.Tokens(input=5),
+            tokens=pricing.TokenCounts(input=5),
         )
     )  # fmt: skip
     assert staff.post(change, {"provider": "acme"}).status_code == 403

@@ -14,10 +14,12 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from billing import accounts, counters, ledger, notices, policies, queries
+from billing import accounts, ledger, notices, policies, redis_counters
 from billing.errors import LimitReached
 from billing.models import Account, LedgerEntry, LimitPolicy, UsageWindow
-from copilot.api.errors import refusal_for, respond
+from billing.selectors import credit_statements
+from config.core.api.errors import render_refusal
+from copilot.api.errors import to_refusal
 from tests import make
 from tests.rest import JSON, V1, code_of, person, program
 from tests.rounds import rounds
@@ -38,17 +40,17 @@ RAW = ("1234567", "1,234,567", "1.234567")
 
 @pytest.fixture(autouse=True)
 def _at_noon():
-    queries.forget_policy()
+    policies.clear_policy_cache()
     with time_machine.travel(NOON, tick=False):
         yield
-    queries.forget_policy()
+    policies.clear_policy_cache()
 
 
 @pytest.fixture
 def ada():
     """Has used 1,234,567 of her day, and has credit."""
     user = make.ada()
-    ledger.grant(user.pk, 1_000, key="grant:1", reason="welcome", expires_at=NOON + timedelta(days=5))
+    ledger.grant_credits(user.pk, 1_000, key="grant:1", reason="welcome", expires_at=NOON + timedelta(days=5))
     spend(user, 1_234_567)
     return user
 
@@ -103,7 +105,7 @@ def test_every_refusal_of_a_reset_has_its_status_and_code(ada, monkeypatch):
     client = person(ada)
 
     def refused():
-        queries.forget_policy()
+        policies.clear_policy_cache()
         answered = post(client, "usage/reset")
         return answered.status_code, code_of(answered)
 
@@ -117,13 +119,13 @@ def test_every_refusal_of_a_reset_has_its_status_and_code(ada, monkeypatch):
     assert refused() == (409, "weekly_limit_reached")
     UsageWindow.objects.filter(kind="DAY").update(used_microdollars=1)
     assert refused() == (400, "not_over_limit")
-    token = counters.lock_reset(ada.pk)
+    token = redis_counters.acquire_reset_lock(ada.pk)
     assert refused() == (409, "reset_in_progress")
-    counters.unlock_reset(ada.pk, token)
+    redis_counters.release_reset_lock(ada.pk, token)
     Account.objects.update(daily_limit_override_microdollars=0)
     assert refused() == (400, "no_daily_limit")
     Account.objects.update(daily_limit_override_microdollars=None)
-    monkeypatch.setattr(counters.client(), "connection_pool", _pool_of("redis://127.0.0.1:1"))
+    monkeypatch.setattr(redis_counters.get_redis_client(), "connection_pool", _pool_of("redis://127.0.0.1:1"))
     answered = post(client, "usage/reset")
     assert (answered.status_code, answered.json()["error"]) == (
         503,
@@ -183,7 +185,7 @@ def test_bodies_know_no_unknown_keys(ada):
 def test_the_file_is_the_statement_and_runs_nothing(ada):
     """B9.9: the same order, and no cell that a spreadsheet would run."""
     for number, reason in enumerate(["=1+1", "+1", "-1", "@x", "\tx", "\rx", 'plain, "quoted"']):
-        ledger.grant(ada.pk, 1, key=f"g{number}", reason=reason)
+        ledger.grant_credits(ada.pk, 1, key=f"g{number}", reason=reason)
     answered = person(ada).get(f"{API}/credits/statement.csv")
     text = b"".join(answered.streaming_content).decode()
     rows = list(csv.DictReader(io.StringIO(text, newline="")))
@@ -197,7 +199,7 @@ def test_the_file_is_the_statement_and_runs_nothing(ada):
 @rounds(2_000, 10_000)
 def test_a_long_statement_is_quick_and_streams(ada, django_assert_max_num_queries, rounds):
     """B9.c6: 10,000 entries; the page takes few statements, the file the page's order."""
-    account = accounts.get_or_create(ada.pk)
+    account = accounts.get_or_create_account(ada.pk)
     LedgerEntry.objects.bulk_create(
         (
             LedgerEntry(
@@ -208,7 +210,7 @@ def test_a_long_statement_is_quick_and_streams(ada, django_assert_max_num_querie
         batch_size=5_000,
     )
     with CaptureQueriesContext(connection) as statements:
-        page = queries.statement(ada.pk)
+        page = credit_statements.get_statement(ada.pk)
     assert len(statements) == 2
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE billing_ledgerentry")
@@ -216,7 +218,11 @@ def test_a_long_statement_is_quick_and_streams(ada, django_assert_max_num_querie
         plan = "\n".join(line for (line,) in cursor.fetchall())
     assert max(int(rows) for rows in re.findall(r"actual rows=(\d+)", plan)) < 100, plan
     with django_assert_max_num_queries(14):
-        ids = [entry.id for chunk in queries.entry_chunks(ada.pk, queries.Filters()) for entry in chunk]
+        ids = [
+            entry.id
+            for chunk in credit_statements.iterate_statement(ada.pk, credit_statements.StatementFilters())
+            for entry in chunk
+        ]
     assert len(ids) == rounds + 1
     assert ids[:50] == [one.id for one in page.results]
     assert ids == sorted(ids, reverse=True)
@@ -225,8 +231,10 @@ def test_a_long_statement_is_quick_and_streams(ada, django_assert_max_num_querie
 def test_notices_are_shown_until_dismissed(ada):
     """B16.1: once per dedupe key; somebody else's is no notice."""
     data = {"window": "daily", "queued": 2}
-    assert notices.post(ada.pk, "limit_reached", dedupe_key="limit:daily:1", data=data)
-    assert not notices.post(ada.pk, "limit_reached", dedupe_key="limit:daily:1", data=data | {"queued": 3})
+    assert notices.post_notice(ada.pk, "limit_reached", dedupe_key="limit:daily:1", data=data)
+    assert not notices.post_notice(
+        ada.pk, "limit_reached", dedupe_key="limit:daily:1", data=data | {"queued": 3}
+    )
     client = person(ada)
     [shown] = client.get(f"{API}/notices").json()["results"]
     assert (shown["kind"], shown["data"], set(shown)) == (
@@ -283,7 +291,7 @@ def test_a_limit_refusal_has_one_form():
     limit = LimitReached(
         window="daily", resets_at=NOON + timedelta(seconds=1.5), reset_cost_cents=500, can_reset=True
     )
-    answered = respond(refusal_for(limit))
+    answered = render_refusal(to_refusal(limit))
     assert (answered.status_code, answered["Retry-After"]) == (429, "2")
     assert msgspec.json.decode(answered.content)["error"] == {
         "code": "limit_reached",
@@ -322,18 +330,18 @@ def test_nobody_but_staff_sees_amounts(ada, path):
 @pytest.mark.parametrize("page", ["usage", "plan", "history"])
 def test_pages_show_no_amounts_and_cost_the_same_for_much(ada, page, monkeypatch):
     """B8.c2, P12: percentages and times; as many statements for many entries as for one."""
-    monkeypatch.setattr(policies, "KEPT_SECONDS", 600.0)
+    monkeypatch.setattr(policies, "CACHE_SECONDS", 600.0)
     client = person(ada)
     client.get(f"/billing/{page}")
-    queries.rules()
+    policies.get_rules()
     with CaptureQueriesContext(connection) as few:
         shown = client.get(f"/billing/{page}").content.decode()
     assert not [raw for raw in RAW if raw in shown]
     assert not re.search("microdollars|multiplier", shown)
     for number in range(20):
-        ledger.grant(ada.pk, 1, key=f"g{number}")
+        ledger.grant_credits(ada.pk, 1, key=f"g{number}")
         spend(ada, 10)
-    queries.rules()
+    policies.get_rules()
     with CaptureQueriesContext(connection) as many:
         assert client.get(f"/billing/{page}").status_code == 200
     assert len(many) == len(few)

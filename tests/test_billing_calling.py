@@ -9,10 +9,11 @@ from celery import current_app
 from django.core.mail.backends.base import BaseEmailBackend
 from kombu.exceptions import OperationalError
 
-from billing import alerts, counters, mails, tasks, usage
-from billing.api.doors import Door
+from billing import emails, redis_counters, staff_alerts, tasks
+from billing.api.base import BillingApiView
 from billing.models import LimitPolicy
-from billing.queries import forget_policy
+from billing.policies import clear_policy_cache
+from billing.usage import limit_checks
 from tests import make
 from tests.rest import JSON, V1, code_of, person
 
@@ -46,26 +47,26 @@ def test_calling_staff_never_stops_anybody(settings, monkeypatch, caplog):
 
     monkeypatch.setattr(current_app, "send_task", no_broker)
     with caplog.at_level(logging.ERROR):
-        alerts.call_staff("unknown_price", "No tier has this price.", price="price_1")
+        staff_alerts.alert_staff("unknown_price", "No tier has this price.", price="price_1")
     assert "billing_alert kind=unknown_price" in caplog.text
     make.grace()
     settings.EMAIL_BACKEND = f"{__name__}.NoServer"
-    assert mails.tell_staff("unknown_price", "No tier has this price.") is False
+    assert emails.send_staff_email("unknown_price", "No tier has this price.") is False
 
 
 def test_a_call_for_staff_becomes_a_task(monkeypatch):
     """B10.2, B11.2: alerts go on to whoever mails them"""
     sent = []
     monkeypatch.setattr(current_app, "send_task", lambda name, args, retry: sent.append((name, args)))
-    alerts.call_staff("top_up_review", "Look.", top_up="t")
+    staff_alerts.alert_staff("top_up_review", "Look.", top_up="t")
     assert sent == [(tasks.mail_staff.name, ["top_up_review", "Look. top_up=t"])]
 
 
 def test_reads_and_writes_of_a_user_are_bounded_apart(monkeypatch):
     """B16.4: 60 reads and 10 writes a minute; too many are told so, by another code than a limit"""
-    assert (Door.reads_per_minute, Door.writes_per_minute) == (60, 10)
-    monkeypatch.setattr(Door, "reads_per_minute", 3)
-    monkeypatch.setattr(Door, "writes_per_minute", 2)
+    assert (BillingApiView.reads_per_minute, BillingApiView.writes_per_minute) == (60, 10)
+    monkeypatch.setattr(BillingApiView, "reads_per_minute", 3)
+    monkeypatch.setattr(BillingApiView, "writes_per_minute", 2)
     ada, bob = person(make.ada()), person(make.bob())
     read = [ada.get(f"{V1}/billing/usage").status_code for _ in range(4)]
     assert read == [200, 200, 200, 429]
@@ -86,19 +87,21 @@ def test_stripes_door_stands_in_the_document():
 def test_open_holds_are_told_with_what_is_left_of_their_time():
     """B6.7: as staff see them: whole seconds, those of other users not among them, and nothing is removed by looking"""
     LimitPolicy.objects.update(turn_hold_microdollars=200_000)
-    forget_policy()
+    clear_policy_cache()
     ada, bob = make.ada(), make.bob()
-    usage.admit(ada.pk, "turn-1")
-    usage.admit(ada.pk, "turn-2")
-    usage.admit(bob.pk, "turn-3")
-    held = sorted(counters.open_holds(ada.pk), key=lambda one: one.hold_id)
+    limit_checks.check_limits_and_hold(ada.pk, "turn-1")
+    limit_checks.check_limits_and_hold(ada.pk, "turn-2")
+    limit_checks.check_limits_and_hold(bob.pk, "turn-3")
+    held = sorted(redis_counters.read_open_holds(ada.pk), key=lambda one: one.hold_id)
     assert [(one.hold_id, one.microdollars) for one in held] == [("turn-1", 200_000), ("turn-2", 200_000)]
     assert all(
-        type(one.seconds_left) is int and 0 < one.seconds_left <= counters.HOLD_SECONDS for one in held
+        type(one.seconds_left) is int and 0 < one.seconds_left <= redis_counters.HOLD_SECONDS for one in held
     )
-    assert len(counters.open_holds(ada.pk)) == 2
-    counters.client().hset(counters.holds_key(ada.pk), "turn-1", "200000 1")  # it ran out long ago
-    assert [one.hold_id for one in counters.open_holds(ada.pk)] == ["turn-2"]
-    usage.settle(ada.pk, "turn-2")
-    assert counters.open_holds(ada.pk) == []
-    forget_policy()
+    assert len(redis_counters.read_open_holds(ada.pk)) == 2
+    redis_counters.get_redis_client().hset(
+        redis_counters.build_holds_key(ada.pk), "turn-1", "200000 1"
+    )  # it ran out long ago
+    assert [one.hold_id for one in redis_counters.read_open_holds(ada.pk)] == ["turn-2"]
+    limit_checks.release_turn_hold(ada.pk, "turn-2")
+    assert redis_counters.read_open_holds(ada.pk) == []
+    clear_policy_cache()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from billing import queries, subscriptions
+from billing import policies
 from billing.models import LimitPolicy, PlanChange, TierPolicy
-from billing.subscriptions import situations
+from billing.selectors import plan_status
+from billing.subscriptions import account_tiers, current_plan, grace_period, stripe_sync
 from tests.paying import stripe as stripe
 from tests.rest import JSON, code_of, person
 from tests.shop import API, Shop
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.django_db
 
 
 def granted(shop: Shop, tier: str) -> None:
-    subscriptions.set_tier(shop.account.pk, tier, actor_id=None, reason="a friend")
+    account_tiers.grant_tier(shop.account.pk, tier, actor_id=None, reason="a friend")
 
 
 def granted_over_pro(shop: Shop, tier: str) -> None:
@@ -49,7 +50,7 @@ def past_due(shop: Shop) -> None:
 def lapsed(shop: Shop) -> None:
     past_due(shop)
     shop.pass_time(days=8)
-    subscriptions.lapse_overdue()
+    grace_period.lapse_overdue_subscriptions()
     assert shop.tier == "FREE"
 
 
@@ -202,8 +203,8 @@ def test_keeping_never_reads_the_switch_b11_c3(shop, monkeypatch):
     shop.subscribe("PRO")
     shop.ask("FREE")
     LimitPolicy.objects.update(payments_enabled=False)
-    queries.forget_policy()
-    monkeypatch.setattr(situations, "offer_of", None)  # whoever read it would fail
+    policies.clear_policy_cache()
+    monkeypatch.setattr(current_plan, "get_tier_offer", None)  # whoever read it would fail
     answered, made = shop.calls(lambda: shop.ask("PRO"))
     assert (answered.status_code, answered.json()["pending_tier"]) == (200, None)
     assert (answered.json()["payments_enabled"], "checkout" in made) == (False, False)
@@ -230,7 +231,7 @@ def test_stripe_away_is_told_with_whom_to_talk_b11_c3(shop):
 def test_payments_off_sells_nothing_and_keeps_nobody_b11_c3(shop, settings):
     """B11.4, B11.7, B19.1: what costs is refused, FREE is not; without keys nobody is shown FREE while Stripe charges."""
     LimitPolicy.objects.update(payments_enabled=False)
-    queries.forget_policy()
+    policies.clear_policy_cache()
     assert code_of(shop.ask("PRO")) == "payments_off"
     shop.subscribe("PRO")
     assert shop.ask("FREE").json()["pending_tier"] == "FREE"
@@ -246,15 +247,15 @@ def test_a_grant_never_buys_and_never_charges_b11_c5(shop):
     granted(shop, "PRO")
     for on in (True, False):
         LimitPolicy.objects.update(payments_enabled=on)
-        queries.forget_policy()
+        policies.clear_policy_cache()
         for tier in ("FREE", "PRO"):
             answered, made = shop.calls(lambda tier=tier: shop.ask(tier))
             assert (answered.status_code, answered.json()["tier"], made) == (200, tier, [])
-            subscriptions.reconcile()
+            stripe_sync.reconcile_subscriptions()
             assert shop.tier == tier
     assert shop.status()["status"] == "granted"
     LimitPolicy.objects.update(payments_enabled=True)
-    queries.forget_policy()
+    policies.clear_policy_cache()
     assert shop.ask("BUSINESS").json()["action"] == "checkout"
     shop.ask("FREE")
     shop.sync()
@@ -310,7 +311,7 @@ def test_an_upgrade_that_nobody_pays_lapses_b11_c7(shop):
     assert len(shop.fake.all("invoice")) == len(first)
     shop.pass_time(hours=24)
     shop.sync()
-    assert queries.plan_state(shop.user.pk).unpaid_upgrade_url == ""
+    assert plan_status.get_plan_state(shop.user.pk).unpaid_upgrade_url == ""
     assert [one.state for one in PlanChange.objects.filter(kind="UPGRADE")] == ["FAILED", "FAILED"]
     assert shop.tier == "PRO"
 
@@ -322,7 +323,7 @@ def test_keeping_voids_an_unpaid_upgrade(shop):
     shop.fake.card("decline")
     assert shop.ask("BUSINESS").json()["pending_tier"] is None
     shop.ask("PRO")
-    assert queries.plan_state(shop.user.pk).unpaid_upgrade_url == ""
+    assert plan_status.get_plan_state(shop.user.pk).unpaid_upgrade_url == ""
     assert shop.fake.all("invoice")[0]["status"] == "void"
 
 

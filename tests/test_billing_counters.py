@@ -12,10 +12,12 @@ from django.core.management import CommandError, call_command
 from django.db import connection, connections
 from django.test.utils import CaptureQueriesContext
 
-from billing import accounts, counters, metrics, plans, policies, queries, usage
+from billing import accounts, metrics, plans, policies, redis_counters
 from billing.errors import LimitReached
 from billing.models import Account, LimitPolicy, UsageWindow
+from billing.selectors import usage_status
 from billing.tasks import publish_windows
+from billing.usage import limit_checks, usage_records
 from tests import make
 from tests.rounds import rounds
 from tests.test_billing_usage import call
@@ -26,9 +28,9 @@ GONE = -1
 
 @pytest.fixture(autouse=True)
 def _policy_of_this_test_alone():
-    queries.forget_policy()
+    policies.clear_policy_cache()
     yield
-    queries.forget_policy()
+    policies.clear_policy_cache()
 
 
 @pytest.fixture
@@ -39,7 +41,7 @@ def ada():
 @pytest.fixture
 def dead_redis(monkeypatch):
     """Nobody answers at this address."""
-    monkeypatch.setattr(counters.client(), "connection_pool", _pool_of("redis://127.0.0.1:1"))
+    monkeypatch.setattr(redis_counters.get_redis_client(), "connection_pool", _pool_of("redis://127.0.0.1:1"))
 
 
 def _pool_of(address):
@@ -49,12 +51,14 @@ def _pool_of(address):
 
 
 def record(user, microdollars, *, at=None):
-    usage.record(call(user, at=at or datetime.now(UTC), reported=f"{microdollars / 1_000_000:.6f}"))
+    usage_records.record_usage(
+        call(user, at=at or datetime.now(UTC), reported=f"{microdollars / 1_000_000:.6f}")
+    )
 
 
 def refusal(user):
     try:
-        usage.check(user.pk)
+        limit_checks.check_limits(user.pk)
     except LimitReached as limit:
         return limit.window, limit.reason
     return None
@@ -62,11 +66,11 @@ def refusal(user):
 
 def windows():
     now = datetime.now(UTC)
-    return plans.day_of(now), plans.week_of(now)
+    return plans.get_day_window(now), plans.get_week_window(now)
 
 
 def seen(user):
-    return counters.read(user.pk, *windows())
+    return redis_counters.read_cached_usage(user.pk, *windows())
 
 
 def used(user):
@@ -79,7 +83,7 @@ def used(user):
 @pytest.fixture
 def sent(monkeypatch):
     """The commands that billing sends."""
-    names, client = [], counters.client()
+    names, client = [], redis_counters.get_redis_client()
     execute = client.execute_command
 
     def noting(name, *args, **options):
@@ -100,7 +104,7 @@ def test_a_flush_is_healed_by_the_next_check(ada, redis_clean):
     redis_clean.flushdb()
     assert refusal(ada) == ("daily", "used")
     for window in windows():
-        ends = redis_clean.pexpiretime(counters.cost_key(ada.pk, window)) / 1000
+        ends = redis_clean.pexpiretime(redis_counters.build_cost_key(ada.pk, window)) / 1000
         assert abs(ends - window.resets_at.timestamp()) <= 2
 
 
@@ -108,11 +112,11 @@ def test_keys_have_the_names_operators_know(ada):
     """B5.3: one slot per user, the ISO year in the week."""
     at = datetime(2027, 1, 1, tzinfo=UTC)
     assert (
-        counters.cost_key(7, plans.day_of(at))
+        redis_counters.build_cost_key(7, plans.get_day_window(at))
         == f"{settings.REDIS_KEY_PREFIX}:billing:cost:{{7}}:d:2027-01-01"
     )
     assert (
-        counters.cost_key(7, plans.week_of(at))
+        redis_counters.build_cost_key(7, plans.get_week_window(at))
         == f"{settings.REDIS_KEY_PREFIX}:billing:cost:{{7}}:w:2026-W53"
     )
 
@@ -121,19 +125,21 @@ def test_recording_creates_no_key_and_raises_one_that_is_there(ada):
     """B5.4: a missing key stays missing; a key that is there follows."""
     record(ada, 1_000)
     assert (seen(ada).daily, seen(ada).weekly) == (None, None)
-    usage.check(ada.pk)
+    limit_checks.check_limits(ada.pk)
     record(ada, 2_000)
-    assert seen(ada).daily == seen(ada).weekly == counters.Amount(used_microdollars=3_000, version=2)
+    assert (
+        seen(ada).daily == seen(ada).weekly == redis_counters.WindowAmount(used_microdollars=3_000, version=2)
+    )
 
 
 def test_publishing_may_be_late_and_repeated(ada):
     """B5.4: values are absolute, and an older one says nothing."""
-    usage.check(ada.pk)
+    limit_checks.check_limits(ada.pk)
     day, _ = windows()
     for version in (2, 5, 3, 5):
-        amount = counters.Amount(used_microdollars=version * 10, version=version)
-        counters.publish([counters.amount_copy(ada.pk, day, amount)])
-    assert seen(ada).daily == counters.Amount(used_microdollars=50, version=5)
+        amount = redis_counters.WindowAmount(used_microdollars=version * 10, version=version)
+        redis_counters.publish_copies([redis_counters.build_amount_copy(ada.pk, day, amount)])
+    assert seen(ada).daily == redis_counters.WindowAmount(used_microdollars=50, version=5)
 
 
 @rounds(1, 50)
@@ -145,7 +151,7 @@ def test_many_record_read_and_flush_at_once(redis_clean, rounds):
 
 
 def _record_read_and_flush(ada, redis_clean):
-    accounts.get_or_create(ada.pk)
+    accounts.get_or_create_account(ada.pk)
     barrier, done = threading.Barrier(23), threading.Event()
 
     def recording():
@@ -238,14 +244,14 @@ def _with(items, index, item):
 
 def test_one_call_recorded_twice_at_once_counts_once(ada):
     """B5.c3: one record, one addition."""
-    accounts.get_or_create(ada.pk)
+    accounts.get_or_create_account(ada.pk)
     for _ in range(10):
         made = call(ada, at=datetime.now(UTC), reported="0.001000")
         before, barrier = used(ada).get("DAY", 0), threading.Barrier(2)
 
         def recording(made=made, barrier=barrier):
             barrier.wait()
-            usage.record(made)
+            usage_records.record_usage(made)
             connections.close_all()
 
         with ThreadPoolExecutor(2) as pool:
@@ -256,10 +262,10 @@ def test_one_call_recorded_twice_at_once_counts_once(ada):
 
 def test_a_failed_publishing_heals_by_itself(ada, monkeypatch):
     """B5.c4, B5.6: Redis is down while recording; when it is back, the beat task says the right amount."""
-    usage.check(ada.pk)
+    limit_checks.check_limits(ada.pk)
     failures = metrics.publish_failures._value.get()
     with monkeypatch.context() as patch:
-        patch.setattr(counters.client(), "connection_pool", _pool_of("redis://127.0.0.1:1"))
+        patch.setattr(redis_counters.get_redis_client(), "connection_pool", _pool_of("redis://127.0.0.1:1"))
         record(ada, 700)
     assert metrics.publish_failures._value.get() == failures + 1
     assert seen(ada).daily.used_microdollars == 0
@@ -289,7 +295,7 @@ def test_a_lost_row_is_made_anew_from_what_was_recorded(ada, redis_clean):
         record(ada, 300)
     UsageWindow.objects.all().delete()
     redis_clean.flushdb()
-    usage.check(ada.pk)
+    limit_checks.check_limits(ada.pk)
     assert used(ada) == {"DAY": 600, "WEEK": 600}
     UsageWindow.objects.all().delete()
     record(ada, 1)
@@ -299,7 +305,7 @@ def test_a_lost_row_is_made_anew_from_what_was_recorded(ada, redis_clean):
 def test_rows_that_do_not_add_up_are_reported_and_repaired(ada, capsys):
     """B5.7: exit status 1, then right again, with a new version that copies follow."""
     record(ada, 500)
-    usage.check(ada.pk)
+    limit_checks.check_limits(ada.pk)
     call_command("billing_verify")
     UsageWindow.objects.filter(kind="DAY").update(used_microdollars=7)
     with pytest.raises(CommandError) as refused:
@@ -307,7 +313,7 @@ def test_rows_that_do_not_add_up_are_reported_and_repaired(ada, capsys):
     assert refused.value.returncode == 1
     call_command("billing_verify", repair=True)
     assert used(ada)["DAY"] == 500
-    assert seen(ada).daily == counters.Amount(used_microdollars=500, version=2)
+    assert seen(ada).daily == redis_counters.WindowAmount(used_microdollars=500, version=2)
     call_command("billing_verify")
 
 
@@ -317,20 +323,20 @@ def test_rows_that_do_not_add_up_are_reported_and_repaired(ada, capsys):
 def test_a_check_is_one_round_trip_and_no_statement(ada, sent):
     """B6.4, B19.6: in the ordinary case."""
     record(ada, 1)
-    usage.check(ada.pk)
+    limit_checks.check_limits(ada.pk)
     sent.clear()
     with CaptureQueriesContext(connection) as statements:
-        usage.check(ada.pk)
+        limit_checks.check_limits(ada.pk)
     assert len(statements) == 0
     assert sent == ["MGET"]
 
 
 def test_without_redis_nobody_is_limited(ada, dead_redis, caplog):
     """B6.c2: allowed, with a warning and a count."""
-    before = metrics.checks.labels("degraded")._value.get()
+    before = metrics.limit_checks.labels("degraded")._value.get()
     record(ada, 1_000_000)
     assert refusal(ada) is None
-    assert metrics.checks.labels("degraded")._value.get() == before + 1
+    assert metrics.limit_checks.labels("degraded")._value.get() == before + 1
     assert "may go on" in caplog.text
 
 
@@ -339,10 +345,10 @@ def test_without_limits_redis_is_not_asked(ada, sent, by):
     """B6.c2: both limits 0, by the base or by the account: no command is sent."""
     if by == "policy":
         LimitPolicy.objects.update(daily_base_microdollars=0, weekly_base_microdollars=0)
-        queries.forget_policy()
+        policies.clear_policy_cache()
     else:
-        account = accounts.get_or_create(ada.pk)
-        accounts.set_overrides(account.pk, daily_limit_microdollars=0, weekly_limit_microdollars=0)
+        account = accounts.get_or_create_account(ada.pk)
+        accounts.set_limit_overrides(account.pk, daily_limit_microdollars=0, weekly_limit_microdollars=0)
     sent.clear()
     assert refusal(ada) is None
     assert sent == []
@@ -352,23 +358,25 @@ def test_without_limits_redis_is_not_asked(ada, sent, by):
 def test_what_redis_claims_locks_nobody_out(ada, redis_clean, value):
     """B6.c3: a wrong value is not believed, and the next read finds it corrected."""
     record(ada, 5)
-    usage.check(ada.pk)
-    redis_clean.set(counters.cost_key(ada.pk, windows()[0]), value)
+    limit_checks.check_limits(ada.pk)
+    redis_clean.set(redis_counters.build_cost_key(ada.pk, windows()[0]), value)
     assert refusal(ada) is None
-    usage.check(ada.pk)
+    limit_checks.check_limits(ada.pk)
     if value != "0 1":  # too low and old: it is raised by the next publishing
-        assert seen(ada).daily == counters.Amount(used_microdollars=5, version=1)
+        assert seen(ada).daily == redis_counters.WindowAmount(used_microdollars=5, version=1)
 
 
 def test_a_tier_acts_at_once_and_a_change_by_hand_within_seconds(ada):
     """B6.3: by its writer's word, or by the look that every process takes every few seconds."""
     record(ada, 1_000_000)
     assert refusal(ada) == ("daily", "used")
-    account = accounts.get_or_create(ada.pk)
-    accounts.set_overrides(account.pk, daily_limit_microdollars=2_000_000, weekly_limit_microdollars=None)
+    account = accounts.get_or_create_account(ada.pk)
+    accounts.set_limit_overrides(
+        account.pk, daily_limit_microdollars=2_000_000, weekly_limit_microdollars=None
+    )
     assert refusal(ada) is None
     Account.objects.update(daily_limit_override_microdollars=3)
-    assert policies.publish_changes() == 1  # what every process in use does every two seconds
+    assert policies.publish_entitlement_changes() == 1  # what every process in use does every two seconds
     assert refusal(ada) == ("daily", "used")
 
 
@@ -376,25 +384,25 @@ def test_a_raised_base_reaches_every_process(ada):
     """B6.c5: a process keeps what it read for three seconds at most, and reads ahead while it is in use."""
     record(ada, 1_000_000)
     seconds = 0.0
-    processes = [policies.Kept(policies._load_rules, clock=lambda: seconds) for _ in range(2)]
+    processes = [policies.CachedValue(policies._load_rules, clock=lambda: seconds) for _ in range(2)]
     assert [one.get().policy.daily_base_microdollars for one in processes] == [1_000_000] * 2
     LimitPolicy.objects.update(daily_base_microdollars=2_000_000)
     seconds = 4.9
     assert [one.get().policy.daily_base_microdollars for one in processes] == [2_000_000] * 2
-    assert policies.REFRESH_SECONDS < policies.KEPT_SECONDS < 5
+    assert policies.REFRESH_SECONDS < policies.CACHE_SECONDS < 5
 
 
 def test_an_entitlement_copied_from_an_old_row_is_put_right_by_the_second_look(ada, monkeypatch):
     """B5.5: a tier that changes between the first look and the copy."""
     record(ada, 1)
-    original = counters.create
+    original = redis_counters.create_copies
 
     def change_meanwhile(copies):
         original(copies)
         Account.objects.update(tier="PRO")
 
-    monkeypatch.setattr(counters, "create", change_meanwhile)
-    usage.check(ada.pk)
+    monkeypatch.setattr(redis_counters, "create_copies", change_meanwhile)
+    limit_checks.check_limits(ada.pk)
     assert seen(ada).entitlement.tier == "PRO"
 
 
@@ -404,12 +412,12 @@ def test_an_entitlement_copied_from_an_old_row_is_put_right_by_the_second_look(a
 @pytest.fixture
 def holds():
     LimitPolicy.objects.update(turn_hold_microdollars=200_000)
-    queries.forget_policy()
+    policies.clear_policy_cache()
 
 
 def admitted(user, hold):
     try:
-        usage.admit(user.pk, hold)
+        limit_checks.check_limits_and_hold(user.pk, hold)
     except LimitReached as limit:
         return limit.reason
     return "admitted"
@@ -438,7 +446,7 @@ def _admit_ten(ada):
     assert sorted(answers) == ["admitted"] * 2 + ["held"] * 8
     first = answers.index("admitted")
     assert admitted(ada, f"turn-{first}") == "admitted"  # the same id adds nothing
-    usage.settle(ada.pk, f"turn-{first}")
+    limit_checks.release_turn_hold(ada.pk, f"turn-{first}")
     assert admitted(ada, "another") == "admitted"
     assert admitted(ada, "one more") == "held"
 
@@ -448,12 +456,12 @@ def test_a_hold_outlives_no_fault(ada, holds, monkeypatch, redis_clean):
     record(ada, 900_000)
     assert admitted(ada, "turn") == "admitted"
     with monkeypatch.context() as patch:
-        patch.setattr(counters.client(), "connection_pool", _pool_of("redis://127.0.0.1:1"))
-        usage.settle(ada.pk, "turn")
-        usage.renew(ada.pk, "turn")
-    assert 0 < redis_clean.ttl(counters.holds_key(ada.pk)) <= counters.HOLD_SECONDS
+        patch.setattr(redis_counters.get_redis_client(), "connection_pool", _pool_of("redis://127.0.0.1:1"))
+        limit_checks.release_turn_hold(ada.pk, "turn")
+        limit_checks.renew_turn_hold(ada.pk, "turn")
+    assert 0 < redis_clean.ttl(redis_counters.build_holds_key(ada.pk)) <= redis_counters.HOLD_SECONDS
     assert admitted(ada, "next") == "held"
-    redis_clean.hset(counters.holds_key(ada.pk), "turn", "200000 1")  # its time is over
+    redis_clean.hset(redis_counters.build_holds_key(ada.pk), "turn", "200000 1")  # its time is over
     assert admitted(ada, "next") == "admitted"
 
 
@@ -462,16 +470,16 @@ def test_a_forgotten_hold_comes_back_with_the_next_renewal(ada, holds, redis_cle
     record(ada, 800_000)
     admitted(ada, "turn")
     redis_clean.flushdb()
-    usage.renew(ada.pk, "turn")
+    limit_checks.renew_turn_hold(ada.pk, "turn")
     assert admitted(ada, "next") == "held"
-    assert queries.usage(ada.pk).daily.percent_used == 80.0
+    assert usage_status.get_usage(ada.pk).daily.percent_used == 80.0
 
 
 def test_a_refusal_for_holds_is_confirmed_by_the_rows(ada, holds, redis_clean):
     """B6.7: use from the rows, holds from Redis."""
     record(ada, 100)
-    usage.check(ada.pk)
-    redis_clean.set(counters.cost_key(ada.pk, windows()[0]), "99 999999999")
+    limit_checks.check_limits(ada.pk)
+    redis_clean.set(redis_counters.build_cost_key(ada.pk, windows()[0]), "99 999999999")
     assert admitted(ada, "turn") == "admitted"
 
 
@@ -481,9 +489,9 @@ def test_counters_that_vanish_again_and_again_keep_nobody_out(ada, holds, monkey
 
     def missing(*args, **kwargs):
         tries.append(args)
-        return counters.Held(answer="missing", held_microdollars=0)
+        return redis_counters.HoldResult(answer="missing", held_microdollars=0)
 
-    monkeypatch.setattr(counters, "hold", missing)
+    monkeypatch.setattr(redis_counters, "place_hold", missing)
     assert admitted(ada, "turn") == "admitted"
     assert len(tries) == 3
 
@@ -491,12 +499,12 @@ def test_counters_that_vanish_again_and_again_keep_nobody_out(ada, holds, monkey
 def test_with_holds_off_admitting_after_a_check_asks_nobody(ada, sent):
     """B7.1: the check has just passed."""
     LimitPolicy.objects.update(turn_hold_microdollars=0)
-    queries.forget_policy()
-    usage.check(ada.pk)
+    policies.clear_policy_cache()
+    limit_checks.check_limits(ada.pk)
     sent.clear()
     with CaptureQueriesContext(connection) as statements:
-        usage.admit(ada.pk, "turn", checked=True)
-        usage.settle(ada.pk, "turn")
-        usage.renew(ada.pk, "turn")
+        limit_checks.check_limits_and_hold(ada.pk, "turn", checked=True)
+        limit_checks.release_turn_hold(ada.pk, "turn")
+        limit_checks.renew_turn_hold(ada.pk, "turn")
     assert len(statements) == 0
     assert sent == []

@@ -7,15 +7,21 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from billing import plans
-from billing.errors import PaymentOverdue, PaymentsOff, TierNotAvailable
-from billing.subscriptions.decisions import Move, Offer, Situation, with_payment, without_payment
-from billing.subscriptions.entitlements import entitles, grace_of
+from billing.errors import PaymentOverdue, PaymentsDisabled, TierNotAvailable
+from billing.subscriptions.plan_decisions import (
+    PlanAction,
+    PlanSituation,
+    TierOffer,
+    decide_with_payment,
+    decide_without_payment,
+)
+from billing.subscriptions.stripe_sync import compute_grace_end, is_entitling
 
 NOW = datetime(2026, 11, 18, 12, tzinfo=UTC)
-ON, OFF = Offer(payments_on=True, for_sale=True), Offer(payments_on=False, for_sale=True)
+ON, OFF = TierOffer(payments_on=True, for_sale=True), TierOffer(payments_on=False, for_sale=True)
 
 KEEP, SET, LATER, AT_ONCE, CHECKOUT, UP, DOWN = (
-    Move.KEEP, Move.SET, Move.CANCEL_LATER, Move.CANCEL_NOW, Move.CHECKOUT, Move.UPGRADE, Move.DOWNGRADE,
+    PlanAction.KEEP, PlanAction.SET, PlanAction.CANCEL_LATER, PlanAction.CANCEL_NOW, PlanAction.CHECKOUT, PlanAction.UPGRADE, PlanAction.DOWNGRADE,
 )  # fmt: skip
 OVERDUE = PaymentOverdue
 
@@ -38,20 +44,20 @@ TABLE = {
 
 
 def decided(situation, asked, offer=ON):
-    move = without_payment(situation, asked)
-    return move if move is not None else with_payment(situation, asked, offer)
+    move = decide_without_payment(situation, asked)
+    return move if move is not None else decide_with_payment(situation, asked, offer)
 
 
 def situation_of(row):
     tier, granted, health, subscribed = row
-    return Situation(tier=tier, granted_tier=granted, health=health, subscribed_tier=subscribed)
+    return PlanSituation(tier=tier, granted_tier=granted, health=health, subscribed_tier=subscribed)
 
 
 @pytest.mark.parametrize("name", TABLE)
 def test_every_situation_and_wish_leads_to_one_move(name):
     """B11.4: each of the three askable tiers."""
     row, expected = TABLE[name]
-    for asked, outcome in zip(plans.ASKABLE, expected, strict=True):
+    for asked, outcome in zip(plans.REQUESTABLE_TIERS, expected, strict=True):
         if outcome is OVERDUE:
             with pytest.raises(PaymentOverdue):
                 decided(situation_of(row), asked)
@@ -63,9 +69,9 @@ def test_every_situation_and_wish_leads_to_one_move(name):
 def test_without_payments_only_what_costs_money_is_refused(name):
     """B11.4: keep, FREE and grants never read the switch; everything else is `payments_off` before anything else."""
     row, expected = TABLE[name]
-    for asked, outcome in zip(plans.ASKABLE, expected, strict=True):
-        if without_payment(situation_of(row), asked) is None:
-            with pytest.raises(PaymentsOff):
+    for asked, outcome in zip(plans.REQUESTABLE_TIERS, expected, strict=True):
+        if decide_without_payment(situation_of(row), asked) is None:
+            with pytest.raises(PaymentsDisabled):
                 decided(situation_of(row), asked, OFF)
         else:
             assert decided(situation_of(row), asked, OFF) is outcome
@@ -73,9 +79,9 @@ def test_without_payments_only_what_costs_money_is_refused(name):
 
 def test_what_is_not_for_sale_is_refused_before_a_debt_is_named():
     """B11.4: step 8 comes before step 9."""
-    unsold = Offer(payments_on=True, for_sale=False)
+    unsold = TierOffer(payments_on=True, for_sale=False)
     with pytest.raises(TierNotAvailable):
-        with_payment(situation_of(("FREE", None, "owing", "PRO")), "BUSINESS", unsold)
+        decide_with_payment(situation_of(("FREE", None, "owing", "PRO")), "BUSINESS", unsold)
 
 
 @pytest.mark.parametrize(
@@ -93,12 +99,12 @@ def test_what_is_not_for_sale_is_refused_before_a_debt_is_named():
 )
 def test_what_a_status_entitles_to(status, grace, entitled):
     """B11.3"""
-    assert entitles(status, grace, now=NOW) is entitled
+    assert is_entitling(status, grace, now=NOW) is entitled
 
 
 def test_a_grace_begins_once_and_ends_with_the_debt():
     """B15.1, B11.3"""
-    begun = grace_of("past_due", None, now=NOW, days=7)
+    begun = compute_grace_end("past_due", None, now=NOW, days=7)
     assert begun == NOW + timedelta(days=7)
-    assert grace_of("past_due", begun, now=NOW + timedelta(days=3), days=7) == begun
-    assert grace_of("active", begun, now=NOW, days=7) is None
+    assert compute_grace_end("past_due", begun, now=NOW + timedelta(days=3), days=7) == begun
+    assert compute_grace_end("active", begun, now=NOW, days=7) is None

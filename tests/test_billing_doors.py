@@ -9,15 +9,17 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import OperationalError
 
-from billing import counters, queries
+from billing import policies, redis_counters
 from billing.models import LimitPolicy
-from copilot import dispatch, schedules, scheduling
-from copilot.bridge import in_thread
-from copilot.commands import Decide
-from copilot.errors import TooMany
+from config.core.db import run_in_thread
+from config.core.errors import TooManyRequests
+from copilot.chat import approval_decisions, queue_commands
+from copilot.chat.commands import DecideApproval
+from copilot.chat.permissions import UNRESTRICTED
 from copilot.models import Approval, Message, Schedule, ScheduleRun, Session, Turn
-from copilot.permissions import UNRESTRICTED
-from copilot.providers.scripted import Call, Text
+from copilot.providers.scripted import ScriptedCall, ScriptedText
+from copilot.schedules import runner
+from copilot.schedules import services as schedules
 from tests import make
 from tests.bots import caller, channel, link_ada, link_guild
 from tests.engine import Errand, add_tools, cue, ended, lease_of, queue, say, start, told, until, waiting
@@ -33,9 +35,9 @@ WEEK = 5_000_000  # of a FREE user; the week is what he is told of
 
 @pytest.fixture(autouse=True)
 def _policy_of_this_test_alone() -> Iterator[None]:
-    queries.forget_policy()
+    policies.clear_policy_cache()
     yield
-    queries.forget_policy()
+    policies.clear_policy_cache()
 
 
 @pytest.fixture
@@ -101,7 +103,7 @@ def test_the_page_keeps_the_draft(spent):
 
 def test_a_retry_is_refused(session, model):
     """B7, T3.2: nothing is taken from the transcript"""
-    model.will(Text("Aye."))
+    model.will(ScriptedText("Aye."))
     turn_id = start(session)
     ended(turn_id)
     until(lambda: lease_of(session) == {})
@@ -117,15 +119,15 @@ def test_a_retry_is_refused(session, model):
 @pytest.mark.django_db(transaction=True)
 async def test_the_socket_refuses_with_all_there_is_to_know():
     """B7.1, B16.4"""
-    session = await in_thread(make.session)
-    owner = await in_thread(lambda: User.objects.get(pk=session.owner_id))
-    await in_thread(record, owner, WEEK)
+    session = await run_in_thread(make.session)
+    owner = await run_in_thread(lambda: User.objects.get(pk=session.owner_id))
+    await run_in_thread(record, owner, WEEK)
     async with connected(owner) as socket:
         refused = await socket.ask("message.send", session_id=str(session.pk), text="Hello")
     assert refused["kind"] == "error"
     is_whole(refused)
     assert refused["retry_after_seconds"] >= 1
-    await in_thread(nothing_stayed)
+    await run_in_thread(nothing_stayed)
 
 
 def test_bots_and_chat_platforms_refuse(spent, settings, monkeypatch):
@@ -146,10 +148,10 @@ def test_bots_and_chat_platforms_refuse(spent, settings, monkeypatch):
 
 def test_a_schedule_is_refused_and_waits_for_its_next_hour(spent):
     """B7.1: written down as refused; it is not the task's fault, so it stays on"""
-    asked = schedules.Asked(prompt="Look", cron="0 8 * * *", timezone="UTC", session_id=spent.pk)
-    task = schedules.create(spent.owner_id, asked, UNRESTRICTED)
+    asked = schedules.ScheduleRequest(prompt="Look", cron="0 8 * * *", timezone="UTC", session_id=spent.pk)
+    task = schedules.create_schedule(spent.owner_id, asked, UNRESTRICTED)
     Schedule.objects.filter(pk=task.pk).update(next_run=datetime.now(UTC) - timedelta(minutes=1))
-    scheduling.tick()
+    runner.run_due_schedules()
     nothing_stayed()
     [run] = ScheduleRun.objects.filter(schedule=task)
     assert (run.outcome, run.reason) == ("refused", "limit_reached")
@@ -160,8 +162,8 @@ def test_a_schedule_is_refused_and_waits_for_its_next_hour(spent):
 def test_a_child_is_refused_and_its_parent_goes_on(session, model):
     """B7: the tool's answer names the window and its reset; nothing stays of the child"""
     LimitPolicy.objects.update_or_create(pk=1, defaults={"limit_binds_running_turns": False})
-    queries.forget_policy()
-    model.will(Text("First."), cue(1), Call("run_sub_session", {"prompt": "Look into it"}))
+    policies.clear_policy_cache()
+    model.will(ScriptedText("First."), cue(1), ScriptedCall("run_sub_session", {"prompt": "Look into it"}))
     turn_id = start(session)
     model.reaches(1)
     record(session.owner, WEEK)
@@ -176,18 +178,18 @@ def test_a_child_is_refused_and_its_parent_goes_on(session, model):
 @pytest.mark.parametrize(
     ("opens", "door", "body"),
     [
-        ("copilot.dispatch.branching._opened", "branches", {"act": "retry"}),
-        ("copilot.turns.open_compaction", "compact", {}),
+        ("copilot.chat.branches._open_version_turn", "branches", {"act": "retry"}),
+        ("copilot.chat.turns.open_compaction_turn", "compact", {}),
     ],
     ids=["retry", "compaction"],
 )
 def test_what_could_not_be_written_holds_nothing(session, model, monkeypatch, opens, door, body):
     """B6.7, B7.1: nothing is held for a turn that never opened, and the session is free"""
     LimitPolicy.objects.update_or_create(pk=1, defaults={"turn_hold_microdollars": 600_000})
-    queries.forget_policy()
-    model.will(Text("Aye."))
+    policies.clear_policy_cache()
+    model.will(ScriptedText("Aye."))
     ended(start(session))
-    until(lambda: lease_of(session) == {} and counters.open_holds(session.owner_id) == [])
+    until(lambda: lease_of(session) == {} and redis_counters.read_open_holds(session.owner_id) == [])
     if door == "branches":
         body = body | {"message_id": str(Message.objects.get(session=session, kind="user").pk)}
 
@@ -197,19 +199,21 @@ def test_what_could_not_be_written_holds_nothing(session, model, monkeypatch, op
     monkeypatch.setattr(opens, away)
     refused = person(session.owner).post(f"{V1}/sessions/{session.pk}/{door}", body, content_type=JSON)
     assert refused.status_code == 503
-    assert (counters.open_holds(session.owner_id), lease_of(session)) == ([], {})
+    assert (redis_counters.read_open_holds(session.owner_id), lease_of(session)) == ([], {})
 
 
 def test_a_decision_that_would_resume_is_refused(session, model, monkeypatch):
     """B7, A11.4: it is not taken, and the turn stays waiting"""
     add_tools(monkeypatch, Errand("pay", approval="ask"))
-    model.will(Call("pay"))
+    model.will(ScriptedCall("pay"))
     start(session)
     until(lambda: told(session.pk, "turn.paused") and lease_of(session) == {})
     record(session.owner, WEEK)
     [asked] = Approval.objects.all()
-    with pytest.raises(TooMany) as refused:
-        dispatch.decide(session.owner_id, [Decide(approval_id=asked.pk, decision="approve")])
+    with pytest.raises(TooManyRequests) as refused:
+        approval_decisions.decide_approvals(
+            session.owner_id, [DecideApproval(approval_id=asked.pk, decision="approve")]
+        )
     is_whole({"code": refused.value.code, **refused.value.details})
     asked.refresh_from_db()
     assert (asked.state, Turn.objects.get().status) == ("requested", "waiting")
@@ -218,38 +222,38 @@ def test_a_decision_that_would_resume_is_refused(session, model, monkeypatch):
 def test_who_goes_on_instead_of_deciding_is_admitted_too(session, model, monkeypatch):
     """B7.1, B6.7: where turns hold money, the turn that takes a paused one's place holds its own, or is refused whole"""
     LimitPolicy.objects.update_or_create(pk=1, defaults={"turn_hold_microdollars": 600_000})
-    queries.forget_policy()
+    policies.clear_policy_cache()
     add_tools(monkeypatch, Errand("pay", approval="ask"))
-    model.will(Call("pay"))
+    model.will(ScriptedCall("pay"))
     paused = start(session)
     until(lambda: told(session.pk, "turn.paused") and lease_of(session) == {})
-    counters.renew_hold(session.owner_id, "elsewhere", 1_000_000)
-    with pytest.raises(TooMany) as refused:
+    redis_counters.renew_hold(session.owner_id, "elsewhere", 1_000_000)
+    with pytest.raises(TooManyRequests) as refused:
         say(session, "Forget it")
     assert refused.value.code == "limit_held"
     assert (Turn.objects.get(pk=paused).status, waiting(session), lease_of(session)) == ("waiting", [], {})
     assert not Message.objects.filter(session=session, content="Forget it").exists()
-    counters.drop_hold(session.owner_id, "elsewhere")
-    model.will(Text("Very well."), cue(1))
+    redis_counters.release_hold(session.owner_id, "elsewhere")
+    model.will(ScriptedText("Very well."), cue(1))
     turn_id = start(session, "Forget it")
     model.reaches(1)
-    assert [one.hold_id for one in counters.open_holds(session.owner_id)] == [str(turn_id)]
+    assert [one.hold_id for one in redis_counters.read_open_holds(session.owner_id)] == [str(turn_id)]
     model.give(1)
     ended(turn_id)
-    until(lambda: counters.open_holds(session.owner_id) == [])
+    until(lambda: redis_counters.read_open_holds(session.owner_id) == [])
 
 
 def test_what_is_queued_is_not_sent_now(session, model):
     """B7.3: the user's "Send now" is checked again, and the message keeps its place"""
-    model.will(Text("Talking"), cue(1))
+    model.will(ScriptedText("Talking"), cue(1))
     turn_id = start(session)
     model.reaches(1)
     queue(session, "First")
     [queued] = Message.objects.filter(session=session, sequence=None)
     record(session.owner, WEEK)
-    with pytest.raises(TooMany):
-        dispatch.send_now(session.owner_id, session.pk, queued.pk)
-    with pytest.raises(TooMany):
+    with pytest.raises(TooManyRequests):
+        queue_commands.send_queued_message_now(session.owner_id, session.pk, queued.pk)
+    with pytest.raises(TooManyRequests):
         queue(session, "Second")
     assert waiting(session) == ["First"]
     model.give(1)

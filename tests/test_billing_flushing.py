@@ -9,9 +9,11 @@ import pytest
 import redis
 from django.contrib.auth.models import User
 
-from billing import accounts, ledger, queries, usage
-from billing.errors import Refused
+from billing import accounts, ledger, policies
+from billing.errors import BillingRequestRefused
 from billing.models import LimitPolicy
+from billing.selectors import credit_statements, usage_status
+from billing.usage import limit_checks, resets, windows
 from tests import make
 from tests.test_billing_counters import record, seen
 
@@ -22,54 +24,56 @@ _people = itertools.count(1)
 @pytest.fixture(autouse=True)
 def _held():
     LimitPolicy.objects.update(turn_hold_microdollars=100_000)
-    queries.forget_policy()
+    policies.clear_policy_cache()
     yield
-    queries.forget_policy()
+    policies.clear_policy_cache()
 
 
 def life(ada: User) -> list[Callable[[], object]]:
     """Turns that hold and cost, a limit that is reached, bought anew, forgiven by staff, and lowered."""
-    account = accounts.get_or_create(ada.pk)
+    account = accounts.get_or_create_account(ada.pk)
     return [
-        lambda: usage.check(ada.pk),
-        lambda: usage.admit(ada.pk, "turn-1"),
+        lambda: limit_checks.check_limits(ada.pk),
+        lambda: limit_checks.check_limits_and_hold(ada.pk, "turn-1"),
         lambda: record(ada, 400_000),
-        lambda: usage.renew(ada.pk, "turn-1"),
+        lambda: limit_checks.renew_turn_hold(ada.pk, "turn-1"),
         lambda: record(ada, 300_000),
-        lambda: usage.check(ada.pk),
-        lambda: usage.settle(ada.pk, "turn-1"),
+        lambda: limit_checks.check_limits(ada.pk),
+        lambda: limit_checks.release_turn_hold(ada.pk, "turn-1"),
         lambda: record(ada, 300_001),
-        lambda: usage.check(ada.pk),
-        lambda: usage.admit(ada.pk, "turn-2"),
-        lambda: usage.reset(ada.pk, key="buy"),
-        lambda: usage.reset(ada.pk, key="buy"),
-        lambda: usage.check(ada.pk),
+        lambda: limit_checks.check_limits(ada.pk),
+        lambda: limit_checks.check_limits_and_hold(ada.pk, "turn-2"),
+        lambda: resets.buy_usage_reset(ada.pk, key="buy"),
+        lambda: resets.buy_usage_reset(ada.pk, key="buy"),
+        lambda: limit_checks.check_limits(ada.pk),
         lambda: record(ada, 1_000_000),
-        lambda: usage.check(ada.pk),
-        lambda: usage.staff_reset(ada.pk, weekly=True, actor_id=None, reason="ours"),
-        lambda: usage.admit(ada.pk, "turn-3"),
+        lambda: limit_checks.check_limits(ada.pk),
+        lambda: resets.reset_usage_as_staff(ada.pk, weekly=True, actor_id=None, reason="ours"),
+        lambda: limit_checks.check_limits_and_hold(ada.pk, "turn-3"),
         lambda: record(ada, 10),
-        lambda: accounts.set_overrides(account.pk, daily_limit_microdollars=10, weekly_limit_microdollars=0),
-        lambda: usage.check(ada.pk),
-        lambda: usage.publish_recent(),
+        lambda: accounts.set_limit_overrides(
+            account.pk, daily_limit_microdollars=10, weekly_limit_microdollars=0
+        ),
+        lambda: limit_checks.check_limits(ada.pk),
+        lambda: windows.publish_recent_windows(),
     ]
 
 
 def lived() -> list[object]:
     """After each step: whether it was refused, and every figure there is."""
     ada = make.user(f"ada-{next(_people)}")
-    ledger.grant(ada.pk, 5_000, key=f"grant:{ada.pk}")
+    ledger.grant_credits(ada.pk, 5_000, key=f"grant:{ada.pk}")
     figures: list[object] = []
     for act in life(ada):
         try:
             act()
             refusal = ""
-        except Refused as problem:
+        except BillingRequestRefused as problem:
             refusal = problem.code
-        limits = queries.staff_limits(ada.pk)
+        limits = usage_status.get_staff_limits(ada.pk)
         figures.append((
             refusal, limits.daily_used_microdollars, limits.weekly_used_microdollars, limits.tier,
-            limits.daily_limit_microdollars, queries.usage(ada.pk), queries.balance(ada.pk),
+            limits.daily_limit_microdollars, usage_status.get_usage(ada.pk), credit_statements.get_balance(ada.pk),
         ))  # fmt: skip
     _copies_tell_no_lie(ada)
     return figures
@@ -77,7 +81,7 @@ def lived() -> list[object]:
 
 def _copies_tell_no_lie(ada: User) -> None:
     """Redis has nothing of a window, or what its row has."""
-    limits, copies = queries.staff_limits(ada.pk), seen(ada)
+    limits, copies = usage_status.get_staff_limits(ada.pk), seen(ada)
     for copy, used in (
         (copies.daily, limits.daily_used_microdollars),
         (copies.weekly, limits.weekly_used_microdollars),

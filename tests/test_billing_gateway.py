@@ -9,9 +9,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.test import override_settings
 
-from billing import gateway
-from billing.errors import CardDeclined, GatewayDown, GatewayError, GatewayRefusal, PaymentsOff
-from billing.gateway import client
+from billing.errors import (
+    CardDeclined,
+    PaymentsDisabled,
+    PaymentServiceError,
+    PaymentServiceRefusal,
+    PaymentServiceUnavailable,
+)
+from billing.stripe import api_client, checkout_api, objects, payment_api, subscription_api
 from tests.paying import stripe
 from tests.stripe_fake import Fake
 from tests.stripe_fake.faults import FaultKind
@@ -19,9 +24,9 @@ from tests.stripe_fake.faults import FaultKind
 __all__ = ["stripe"]
 
 
-def ada(seconds: float = 30.0) -> gateway.Customer:
-    return gateway.create_customer(
-        gateway.in_request(seconds), email="ada@example.com", account_id=7, user_id=3
+def ada(seconds: float = 30.0) -> objects.StripeCustomer:
+    return payment_api.create_customer(
+        api_client.start_request_deadline(seconds), email="ada@example.com", account_id=7, user_id=3
     )
 
 
@@ -30,7 +35,7 @@ def test_a_create_that_the_sdk_repeats_makes_one_object(
     stripe: Fake, fault: FaultKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B13.c1: time-out, reset after commit, 500 then 200."""
-    monkeypatch.setattr(client, "CALL_SECONDS", 0.5)
+    monkeypatch.setattr(api_client, "CALL_TIMEOUT_SECONDS", 0.5)
     stripe.faults.add(fault, "POST", "/v1/customers")
     assert ada().id == stripe.all("customer")[0]["id"]
     assert len(stripe.all("customer")) == 1
@@ -39,17 +44,17 @@ def test_a_create_that_the_sdk_repeats_makes_one_object(
 @pytest.mark.parametrize(
     ("fault", "error", "retryable"),
     [
-        ("error", GatewayDown, True),
-        ("stored_error", GatewayDown, True),
-        ("reset", GatewayDown, True),
-        ("limit", GatewayDown, True),
-        ("unauthorised", GatewayRefusal, False),
+        ("error", PaymentServiceUnavailable, True),
+        ("stored_error", PaymentServiceUnavailable, True),
+        ("reset", PaymentServiceUnavailable, True),
+        ("limit", PaymentServiceUnavailable, True),
+        ("unauthorised", PaymentServiceRefusal, False),
     ],
 )
 def test_what_goes_wrong_is_named(
     stripe: Fake,
     fault: FaultKind,
-    error: type[GatewayError],
+    error: type[PaymentServiceError],
     retryable: bool,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -66,50 +71,54 @@ def test_what_goes_wrong_is_named(
 def test_a_sequence_ends_at_its_deadline(stripe: Fake) -> None:
     """B13.4: a deadline bounds a sequence; when it is over, nothing is sent."""
     stripe.faults.add("hang", times=9)
-    deadline = gateway.in_request(0.2)
-    with pytest.raises(GatewayDown):
-        gateway.get_customer(deadline, "cus_1")
-    with pytest.raises(GatewayDown):
-        gateway.get_customer(deadline, "cus_2")
-    assert deadline.left_seconds() < 0
+    deadline = api_client.start_request_deadline(0.2)
+    with pytest.raises(PaymentServiceUnavailable):
+        payment_api.get_customer(deadline, "cus_1")
+    with pytest.raises(PaymentServiceUnavailable):
+        payment_api.get_customer(deadline, "cus_2")
+    assert deadline.get_seconds_left() < 0
     assert stripe.calls == []
 
 
 def test_an_answer_that_drips_in_is_given_up_at_the_same_time(stripe: Fake) -> None:
     """B13.4: a time-out per call, not per byte"""
     stripe.faults.add("drip", times=9)
-    deadline = gateway.in_request(0.5)
-    with pytest.raises(GatewayDown):
-        gateway.get_customer(deadline, "cus_1")
-    assert deadline.left_seconds() < 0
+    deadline = api_client.start_request_deadline(0.5)
+    with pytest.raises(PaymentServiceUnavailable):
+        payment_api.get_customer(deadline, "cus_1")
+    assert deadline.get_seconds_left() < 0
 
 
-@pytest.mark.parametrize(("deadline", "tries"), [(gateway.in_request, 2), (gateway.in_task, 3)])
+@pytest.mark.parametrize(
+    ("deadline", "tries"), [(api_client.start_request_deadline, 2), (api_client.start_task_deadline, 3)]
+)
 def test_later_pages_of_a_list_are_tried_as_often_as_the_first(
-    stripe: Fake, deadline: Callable[[], gateway.Deadline], tries: int
+    stripe: Fake, deadline: Callable[[], api_client.StripeDeadline], tries: int
 ) -> None:
     """B13.4: 1 network retry in requests, 2 in tasks"""
     customer = ada()
     for _ in range(120):
         stripe.save_card(customer.id)
     stripe.faults.add("error", "GET", "/v1/customers", times=tries - 1, after=1)
-    assert len(gateway.list_cards(deadline(), customer.id)) == 120
+    assert len(payment_api.list_saved_cards(deadline(), customer.id)) == 120
     stripe.faults.add("error", "GET", "/v1/customers", times=tries, after=1)
-    with pytest.raises(GatewayDown):
-        gateway.list_cards(deadline(), customer.id)
+    with pytest.raises(PaymentServiceUnavailable):
+        payment_api.list_saved_cards(deadline(), customer.id)
 
 
 def test_a_used_key_with_another_body_is_refused(stripe: Fake) -> None:
     """B13.4: other 4xx are not retryable."""
     ada()
-    with pytest.raises(GatewayRefusal) as raised:
-        gateway.create_customer(gateway.in_request(), email="eve@example.com", account_id=7, user_id=3)
+    with pytest.raises(PaymentServiceRefusal) as raised:
+        payment_api.create_customer(
+            api_client.start_request_deadline(), email="eve@example.com", account_id=7, user_id=3
+        )
     assert not raised.value.retryable
 
 
 def test_without_a_key_nothing_is_tried(stripe: Fake) -> None:
     """B19.1: no network call."""
-    with override_settings(STRIPE_SECRET_KEY=""), pytest.raises(PaymentsOff):
+    with override_settings(STRIPE_SECRET_KEY=""), pytest.raises(PaymentsDisabled):
         ada()
     assert stripe.calls == []
 
@@ -119,17 +128,17 @@ def test_lists_are_read_to_the_end(stripe: Fake) -> None:
     customer = ada()
     for _ in range(120):
         stripe.save_card(customer.id)
-    assert len(gateway.list_cards(gateway.in_task(), customer.id)) == 120
+    assert len(payment_api.list_saved_cards(api_client.start_task_deadline(), customer.id)) == 120
 
 
 def test_what_stripe_does_not_have_is_nothing(stripe: Fake) -> None:
     """B14.4: an object that Stripe no longer has counts as ended, and is no error."""
-    deadline = gateway.in_task()
-    assert gateway.get_subscription(deadline, "sub_none") is None
-    assert gateway.get_checkout(deadline, "cs_none") is None
-    assert gateway.get_invoice(deadline, "in_none") is None
-    assert gateway.get_price(deadline, "price_none") is None
-    assert gateway.get_customer(deadline, "cus_none") is None
+    deadline = api_client.start_task_deadline()
+    assert subscription_api.get_subscription(deadline, "sub_none") is None
+    assert checkout_api.get_checkout(deadline, "cs_none") is None
+    assert subscription_api.get_invoice(deadline, "in_none") is None
+    assert payment_api.get_price(deadline, "price_none") is None
+    assert payment_api.get_customer(deadline, "cus_none") is None
 
 
 def test_a_saved_card_is_charged_once_per_top_up(stripe: Fake) -> None:
@@ -137,9 +146,9 @@ def test_a_saved_card_is_charged_once_per_top_up(stripe: Fake) -> None:
     customer = ada()
     card_id = stripe.save_card(customer.id)
 
-    def charge(top_up_id: str) -> gateway.PaymentIntent:
-        return gateway.charge_card(
-            gateway.in_task(),
+    def charge(top_up_id: str) -> objects.PaymentIntent:
+        return payment_api.charge_saved_card(
+            api_client.start_task_deadline(),
             customer_id=customer.id,
             card_id=card_id,
             amount_cents=500,
@@ -159,17 +168,17 @@ def test_a_saved_card_is_charged_once_per_top_up(stripe: Fake) -> None:
 
 def test_a_plan_goes_up_and_down_at_stripe(stripe: Fake) -> None:
     """B13.2: item-level periods, schedules with durations, pending updates, as the SDK gives them."""
-    deadline, customer = gateway.in_task(), ada()
+    deadline, customer = api_client.start_task_deadline(), ada()
     pro, business = stripe.price(1000), stripe.price(3000)
     stripe.subscribe(customer.id, pro)
-    (subscription,) = gateway.list_subscriptions(deadline, customer.id)
+    (subscription,) = subscription_api.list_subscriptions(deadline, customer.id)
     assert (subscription.status, subscription.price_id) == ("active", pro)
     assert subscription.period_start
     assert subscription.period_end
     assert subscription.period_end - subscription.period_start == timedelta(days=30)
 
     stripe.card("decline")
-    waiting = gateway.change_price(deadline, subscription, business, key="plan:1:price")
+    waiting = subscription_api.change_subscription_price(deadline, subscription, business, key="plan:1:price")
     assert waiting.price_id == pro
     assert waiting.pending_update
     assert waiting.latest_invoice
@@ -178,27 +187,27 @@ def test_a_plan_goes_up_and_down_at_stripe(stripe: Fake) -> None:
         "open",
         subscription.id,
     )
-    gateway.void_invoice(deadline, waiting.latest_invoice.id, key="plan:2:void")
+    subscription_api.void_invoice(deadline, waiting.latest_invoice.id, key="plan:2:void")
 
     stripe.card("ok")
-    shown = gateway.preview_price(deadline, subscription, business, at=datetime.now(UTC))
-    raised = gateway.change_price(deadline, subscription, business, key="plan:3:price")
+    shown = subscription_api.preview_price_change(deadline, subscription, business, at=datetime.now(UTC))
+    raised = subscription_api.change_subscription_price(deadline, subscription, business, key="plan:3:price")
     assert raised.price_id == business
     assert raised.latest_invoice
     assert abs(shown.due_now_cents - raised.latest_invoice.due_cents) <= 1
 
-    schedule = gateway.create_schedule(deadline, subscription.id, key="plan:4:schedule")
-    planned = gateway.plan_price_change(
+    schedule = subscription_api.create_schedule(deadline, subscription.id, key="plan:4:schedule")
+    planned = subscription_api.schedule_price_change(
         deadline, schedule.id, current=schedule.phases[0], price_id=pro, key="plan:4:phases"
     )
     assert [phase.price_id for phase in planned.phases] == [business, pro]
-    with pytest.raises(GatewayRefusal):
-        gateway.set_cancel_at_period_end(deadline, subscription.id, cancel=True, key="plan:5:cancel")
+    with pytest.raises(PaymentServiceRefusal):
+        subscription_api.set_cancel_at_period_end(deadline, subscription.id, cancel=True, key="plan:5:cancel")
     stripe.advance(days=31)
-    now = gateway.get_subscription(deadline, subscription.id)
+    now = subscription_api.get_subscription(deadline, subscription.id)
     assert now
     assert (now.price_id, now.schedule_id) == (pro, schedule.id)
-    gateway.release_schedule(deadline, schedule.id, key="plan:6:release")
-    ended = gateway.cancel_subscription(deadline, subscription.id, key="plan:7:cancel", prorate=True)
+    subscription_api.release_schedule(deadline, schedule.id, key="plan:6:release")
+    ended = subscription_api.cancel_subscription(deadline, subscription.id, key="plan:7:cancel", prorate=True)
     assert ended
     assert ended.is_over

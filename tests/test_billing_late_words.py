@@ -9,14 +9,15 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from billing import accounts, gateway, payments
+from billing import accounts
 from billing.models import Account, AutoTopUp, BillingNotice, StripeEvent, TierPolicy, TopUp
-from billing.payments import automatic
+from billing.stripe import api_client, subscription_api
+from billing.top_ups import auto_top_ups, purchases
 from tests import make, stripe_fake
 from tests.paying import WEBHOOK, apply_received, settle, stripe
 from tests.rest import V1, person
 from tests.shop import Shop, shop_fixture, start_fixture
-from tests.stripe_fake import Fake
+from tests.stripe_fake import Fake, deliveries
 
 __all__ = ["shop_fixture", "start_fixture", "stripe"]
 pytestmark = pytest.mark.django_db
@@ -25,22 +26,22 @@ API = f"{V1}/billing"
 
 def test_a_charge_that_waits_is_not_made_once_its_owner_switched_it_off(stripe: Fake) -> None:
     """B10.4: it could not be made at once, and he has changed his mind since."""
-    account = accounts.get_or_create(make.ada().pk)
-    stripe.save_card(accounts.ensure_customer(account, gateway.in_task()))
+    account = accounts.get_or_create_account(make.ada().pk)
+    stripe.save_card(accounts.ensure_stripe_customer(account, api_client.start_task_deadline()))
     AutoTopUp.objects.create(account=account, enabled=True, threshold_cents=500, amount_cents=1_000)
     stripe.faults.add("error", "POST", "/v1/payment_intents", times=3)
-    payments.top_up_if_low(account.pk)
-    off = payments.Wish(enabled=False, threshold_cents=500, amount_cents=1_000, consent=False)
-    payments.configure(account.user_id, off)
-    TopUp.objects.update(created_at=timezone.now() - automatic.STUCK_AFTER)
-    payments.retry_stuck()
+    auto_top_ups.top_up_if_low(account.pk)
+    off = auto_top_ups.AutoTopUpRequest(enabled=False, threshold_cents=500, amount_cents=1_000, consent=False)
+    auto_top_ups.configure_auto_top_up(account.user_id, off)
+    TopUp.objects.update(created_at=timezone.now() - auto_top_ups.STUCK_AFTER)
+    auto_top_ups.retry_stuck_charges()
     assert (TopUp.objects.get().state, stripe.all("payment_intent")) == (TopUp.State.FAILED, [])
 
 
 def test_a_dispute_of_what_was_refunded_stops_automatic_charges_all_the_same(stripe: Fake) -> None:
     """B10.6: nothing is left to take back; auto top-up is off and its owner told, once."""
-    purchase = payments.Purchase(amount_cents=1_000, success_url="https://x", cancel_url="https://x")
-    top_up = payments.buy(make.ada().pk, purchase, key=None)
+    purchase = purchases.TopUpPurchase(amount_cents=1_000, success_url="https://x", cancel_url="https://x")
+    top_up = purchases.start_top_up(make.ada().pk, purchase, key=None)
     stripe.pay(top_up.checkout_session_id)
     settle(stripe)
     top_up.refresh_from_db()
@@ -89,7 +90,9 @@ def test_a_trial_that_ended_before_we_heard_of_it_is_used(shop: Shop) -> None:
     """B15.2, B15.c4: ended at Stripe at once, and its webhooks are late: there is no second one."""
     TierPolicy.objects.filter(tier="PRO").update(trial_days=14)
     begun = shop.fake.subscribe(shop.customer(), shop.prices["PRO"], trial_days=14)
-    gateway.cancel_subscription(gateway.in_task(), begun["id"], key="by himself, in the portal")
+    subscription_api.cancel_subscription(
+        api_client.start_task_deadline(), begun["id"], key="by himself, in the portal"
+    )
     assert shop.ask("PRO").json()["action"] == "checkout"
     [made] = shop.fake.calls_of("POST", "/v1/checkout/sessions")
     assert "trial_period_days" not in made.params["subscription_data"]
@@ -118,7 +121,7 @@ def test_a_statement_may_be_asked_for_to_the_end_of_time(day: str) -> None:
 def test_without_a_key_stripe_is_asked_to_come_again(stripe: Fake, settings: pytest.FixtureRequest) -> None:
     """B19.1: nothing could be looked up; he repeats himself for three days, and meanwhile nothing is given up."""
     settings.STRIPE_SECRET_KEY = ""
-    signature = stripe_fake.deliveries.signed(b"{}", stripe_fake.WEBHOOK_SECRET)
+    signature = deliveries.signed(b"{}", stripe_fake.WEBHOOK_SECRET)
     sent = Client().post(
         WEBHOOK, data=b"{}", content_type="application/json", headers={"Stripe-Signature": signature}
     )

@@ -14,9 +14,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from billing import accounts, ledger, queries
-from billing.errors import Conflict, InsufficientCredits, RefundTooLarge, Refused
+from billing import accounts, ledger
+from billing.errors import BillingRequestRefused, IdempotencyConflict, InsufficientCredits, RefundTooLarge
 from billing.models import Account, LedgerAllocation, LedgerEntry
+from billing.selectors import credit_statements
 from billing.tasks import expire_credits
 from tests import make
 from tests.engine import together
@@ -36,7 +37,7 @@ def kinds(user):
 
 
 def standing(user):
-    have = queries.balance(user.pk)
+    have = credit_statements.get_balance(user.pk)
     return have.balance_cents, have.debt_cents
 
 
@@ -59,8 +60,8 @@ def test_the_soonest_to_expire_is_used_first():
     """B9.c3, B9.4: a 500 lot that ends tomorrow and a 500 top-up, 600 spent: nothing is left to expire."""
     ada = make.ada()
     with time_machine.travel(NOON, tick=False) as clock:
-        ledger.top_up(ada.pk, 500, key=key())
-        ledger.grant(ada.pk, 500, key=key(), expires_at=NOON + DAY)
+        ledger.post_top_up(ada.pk, 500, key=key())
+        ledger.grant_credits(ada.pk, 500, key=key(), expires_at=NOON + DAY)
         ledger.spend(ada.pk, 600, key=key())
         clock.shift(DAY)
         expire_credits()
@@ -73,14 +74,14 @@ def test_what_is_not_used_in_time_expires_once():
     """B9.5: by the task, or by the next write."""
     ada = make.ada()
     with time_machine.travel(NOON, tick=False) as clock:
-        first = ledger.grant(ada.pk, 300, key=key(), expires_at=NOON + DAY)
-        ledger.grant(ada.pk, 200, key=key(), expires_at=NOON + 2 * DAY)
+        first = ledger.grant_credits(ada.pk, 300, key=key(), expires_at=NOON + DAY)
+        ledger.grant_credits(ada.pk, 200, key=key(), expires_at=NOON + 2 * DAY)
         ledger.spend(ada.pk, 100, key=key())
         clock.shift(DAY)
         expire_credits()
         expire_credits()
         clock.shift(DAY)
-        ledger.grant(ada.pk, 50, key=key())
+        ledger.grant_credits(ada.pk, 50, key=key())
     assert kinds(ada) == [
         ("GRANT", 300), ("GRANT", 200), ("SPEND", -100), ("EXPIRY", -200), ("EXPIRY", -200), ("GRANT", 50)
     ]  # fmt: skip
@@ -92,14 +93,14 @@ def test_what_is_not_used_in_time_expires_once():
 def test_a_payment_taken_back_after_it_was_spent_is_owed():
     """B9.c4: 700 of 1,000 spent, then refunded: 700 owed; the next 1,000 pay it first."""
     ada = make.ada()
-    ledger.top_up(ada.pk, 1_000, key="topup:1")
+    ledger.post_top_up(ada.pk, 1_000, key="topup:1")
     ledger.spend(ada.pk, 700, key=key())
-    ledger.reverse(ada.pk, 1_000, key="refund:re_1")
+    ledger.reverse_payment(ada.pk, 1_000, key="refund:re_1")
     assert standing(ada) == (0, 700)
-    ledger.grant(ada.pk, 10, key=key())
+    ledger.grant_credits(ada.pk, 10, key=key())
     assert standing(ada) == (10, 700)  # gifts pay no debt
     ledger.spend(ada.pk, 10, key=key())
-    ledger.top_up(ada.pk, 1_000, key="topup:2")
+    ledger.post_top_up(ada.pk, 1_000, key="topup:2")
     assert standing(ada) == (300, 0)
     assert LedgerEntry.objects.get(idempotency_key="topup:2:debt").amount_cents == -700
     add_up(ada.billing_account)
@@ -109,11 +110,11 @@ def test_a_payment_taken_back_after_it_was_spent_is_owed():
 def test_a_reversal_undone_leaves_everything_as_before():
     """B9.7: debt first, then credit."""
     ada = make.ada()
-    ledger.top_up(ada.pk, 1_000, key=key())
+    ledger.post_top_up(ada.pk, 1_000, key=key())
     ledger.spend(ada.pk, 400, key=key())
-    ledger.reverse(ada.pk, 1_000, key=key())
+    ledger.reverse_payment(ada.pk, 1_000, key=key())
     assert standing(ada) == (0, 400)
-    ledger.reinstate(ada.pk, 1_000, key=key())
+    ledger.reinstate_payment(ada.pk, 1_000, key=key())
     assert standing(ada) == (600, 0)
     add_up(ada.billing_account)
 
@@ -128,14 +129,14 @@ def test_a_refund_lives_as_long_as_what_it_gives_back(ends, expected):
     ada = make.ada()
     with time_machine.travel(NOON, tick=False):
         for end in ends:
-            ledger.grant(ada.pk, 100, key=key(), expires_at=end and NOON + end)
+            ledger.grant_credits(ada.pk, 100, key=key(), expires_at=end and NOON + end)
         spent = ledger.spend(ada.pk, 200, key=key())
-        given = ledger.refund(spent, 150, key="r")
+        given = ledger.refund_spend(spent, 150, key="r")
         assert given.expires_at == (expected and NOON + expected)
-        assert ledger.refund(spent, 150, key="r") == given
+        assert ledger.refund_spend(spent, 150, key="r") == given
         with pytest.raises(RefundTooLarge):
-            ledger.refund(spent, 51, key=key())
-        ledger.refund(spent, 50, key=key())
+            ledger.refund_spend(spent, 51, key=key())
+        ledger.refund_spend(spent, 50, key=key())
     assert standing(ada) == (200, 0)
     add_up(ada.billing_account)
 
@@ -144,15 +145,15 @@ def test_a_refund_lives_as_long_as_what_it_gives_back(ends, expected):
 def test_a_key_means_one_thing():
     """B9.1: the same again is the first entry; anything else is a conflict that writes nothing."""
     ada, bob = make.ada(), make.bob()
-    first = ledger.grant(ada.pk, 100, key="k", reason="welcome")
-    assert ledger.grant(ada.pk, 100, key="k", reason="welcome") == first
+    first = ledger.grant_credits(ada.pk, 100, key="k", reason="welcome")
+    assert ledger.grant_credits(ada.pk, 100, key="k", reason="welcome") == first
     for clash in (
-        lambda: ledger.grant(ada.pk, 101, key="k", reason="welcome"),
-        lambda: ledger.grant(ada.pk, 100, key="k", reason="other"),
-        lambda: ledger.grant(bob.pk, 100, key="k", reason="welcome"),
+        lambda: ledger.grant_credits(ada.pk, 101, key="k", reason="welcome"),
+        lambda: ledger.grant_credits(ada.pk, 100, key="k", reason="other"),
+        lambda: ledger.grant_credits(bob.pk, 100, key="k", reason="welcome"),
         lambda: ledger.spend(ada.pk, 100, key="k", reason="welcome"),
     ):
-        with pytest.raises(Conflict):
+        with pytest.raises(IdempotencyConflict):
             clash()
     assert LedgerEntry.objects.count() == 1
 
@@ -164,7 +165,7 @@ def test_parallel_spends_never_take_more_than_there_is(rounds):
     """B9.c2, B20.7: of 20 spends of 30 from 100, three succeed."""
     for _ in range(rounds):
         user = make.user(f"spender-{key()}")
-        ledger.grant(user.pk, 100, key=key())
+        ledger.grant_credits(user.pk, 100, key=key())
         answers = together(*[lambda pk=user.pk: ledger.spend(pk, 30, key=key())] * 20)
         assert len([one for one in answers if isinstance(one, LedgerEntry)]) == 3
         assert len([one for one in answers if isinstance(one, InsufficientCredits)]) == 17
@@ -178,7 +179,7 @@ def test_a_lot_is_spent_or_expires_never_both(rounds):
     """B20.7: expiry against spend, both at the lot's last moment."""
     ada = make.ada()
     for number in range(rounds):
-        ledger.grant(ada.pk, 10, key=f"grant-{number}", expires_at=datetime.now(UTC) - DAY)
+        ledger.grant_credits(ada.pk, 10, key=f"grant-{number}", expires_at=datetime.now(UTC) - DAY)
         _, spent = together(expire_credits, lambda number=number: ledger.spend(ada.pk, 10, key=f"s-{number}"))
         assert isinstance(spent, InsufficientCredits)
         add_up(ada.billing_account)
@@ -198,7 +199,7 @@ class Credits(RuleBasedStateMachine):
         self.now = self.clock.start()
         self.users = [User.objects.create(username=key()) for _ in range(2)]
         self.prefix = key()
-        self.accounts = [accounts.get_or_create(user.pk) for user in self.users]
+        self.accounts = [accounts.get_or_create_account(user.pk) for user in self.users]
 
     def teardown(self):
         self.clock.stop()
@@ -209,7 +210,7 @@ class Credits(RuleBasedStateMachine):
         try:
             with transaction.atomic():
                 act(**fields)
-        except (Refused, Conflict):
+        except (BillingRequestRefused, IdempotencyConflict):
             assert self._everything() == before
 
     def _everything(self):
@@ -224,7 +225,11 @@ class Credits(RuleBasedStateMachine):
     def grant(self, who, cents, name, days):
         ends = days and datetime.now(UTC) + days * DAY
         self.attempt(
-            ledger.grant, user_id=self.users[who].pk, cents=cents, key=self.prefix + name, expires_at=ends
+            ledger.grant_credits,
+            user_id=self.users[who].pk,
+            cents=cents,
+            key=self.prefix + name,
+            expires_at=ends,
         )
 
     @rule(who=who, cents=cents, name=keys, act=st.sampled_from(["top_up", "spend", "reverse", "reinstate"]))
@@ -235,7 +240,7 @@ class Credits(RuleBasedStateMachine):
     def refund(self, who, cents, name):
         spent = LedgerEntry.objects.filter(account=self.accounts[who], kind="SPEND").last()
         if spent is not None:
-            self.attempt(ledger.refund, spent=spent, cents=cents, key=self.prefix + name)
+            self.attempt(ledger.refund_spend, spent=spent, cents=cents, key=self.prefix + name)
 
     @rule(hours=st.sampled_from([1, 25, 300]))
     def wait(self, hours):
@@ -243,7 +248,7 @@ class Credits(RuleBasedStateMachine):
 
     @rule()
     def expire(self):
-        ledger.expire_due()
+        ledger.expire_due_credits()
 
     @invariant()
     def everything_adds_up(self):

@@ -11,9 +11,11 @@ import time_machine
 from django.db import DatabaseError, connection, transaction
 from django.utils import translation
 
-from billing import accounts, metrics, policies, queries, usage
+from billing import accounts, metrics, policies
 from billing.errors import LimitReached, TierNotAvailable
 from billing.models import Account, LimitPolicy, TierPolicy
+from billing.selectors import plan_status, usage_status
+from billing.usage import limit_checks
 from tests import make
 from tests.test_billing_usage import NOON, set_account, spend
 
@@ -22,15 +24,15 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture(autouse=True)
 def _policy_of_this_test_alone():
-    queries.forget_policy()
+    policies.clear_policy_cache()
     yield
-    queries.forget_policy()
+    policies.clear_policy_cache()
 
 
 def refusal(user):
     try:
         with time_machine.travel(NOON, tick=False):
-            usage.check(user.pk)
+            limit_checks.check_limits(user.pk)
     except LimitReached as limit:
         return limit.window
     return None
@@ -73,7 +75,7 @@ def test_b6_6_a_refusal_names_window_and_reset_and_no_amount():
     ada = make.ada()
     spend(ada, 1_234_567)
     with time_machine.travel(NOON, tick=False), pytest.raises(LimitReached) as refused:
-        usage.check(ada.pk)
+        limit_checks.check_limits(ada.pk)
     limit = refused.value
     assert limit.resets_at == datetime(2026, 11, 19, tzinfo=UTC)
     assert (limit.code, limit.status, limit.reason) == ("limit_reached", 429, "used")
@@ -112,15 +114,15 @@ def test_b6_6_a_refusal_speaks_the_language_of_its_reader(monkeypatch):
 
 
 def test_b1_4_a_check_that_cannot_read_allows_and_is_counted(caplog):
-    queries.rules()
-    before = metrics.checks.labels("degraded")._value.get()
+    policies.get_rules()
+    before = metrics.limit_checks.labels("degraded")._value.get()
     with transaction.atomic():
         savepoint = transaction.savepoint()
         with pytest.raises(DatabaseError):
             connection.cursor().execute("SELECT nothing FROM nowhere")
-        usage.check(1)  # the transaction is broken: nothing can be read in it
+        limit_checks.check_limits(1)  # the transaction is broken: nothing can be read in it
         transaction.savepoint_rollback(savepoint)
-    assert metrics.checks.labels("degraded")._value.get() == before + 1
+    assert metrics.limit_checks.labels("degraded")._value.get() == before + 1
     assert [entry.levelno for entry in caplog.records if entry.name.startswith("billing.usage")] == [
         logging.WARNING
     ]
@@ -131,31 +133,33 @@ def test_b6_3_a_changed_policy_acts_after_the_kept_one_is_forgotten():
     spend(ada, 1_000_000)
     assert refusal(ada) == "daily"
     LimitPolicy.objects.update(daily_base_microdollars=2_000_000)
-    queries.forget_policy()
+    policies.clear_policy_cache()
     assert refusal(ada) is None
     TierPolicy.objects.filter(tier="PRO").update(multiplier=1)
     LimitPolicy.objects.update(daily_base_microdollars=1_000_000)
     set_account(ada, tier="PRO")
-    queries.forget_policy()
+    policies.clear_policy_cache()
     assert refusal(ada) == "daily"
 
 
 def test_b6_3_a_kept_policy_is_read_again_within_three_seconds():
     loads, seconds = [], 0.0
-    kept = policies.Kept(lambda: loads.append(seconds), clock=lambda: seconds)
+    kept = policies.CachedValue(lambda: loads.append(seconds), clock=lambda: seconds)
     for seconds in (0.0, 1.0, 2.9, 3.0, 4.0):  # noqa: B007 - the clock reads it
         kept.get()
     assert loads == [0.0, 3.0]
 
 
 def test_b6_3_a_missing_policy_is_the_default_one_and_one_error_a_minute(caplog, monkeypatch):
-    monkeypatch.setattr(policies, "_complaint", policies.Seldom(policies.COMPLAIN_EVERY_SECONDS))
+    monkeypatch.setattr(
+        policies, "_read_failure_throttle", policies.LogThrottle(policies.LOG_INTERVAL_SECONDS)
+    )
     ada = make.ada()
     spend(ada, 1_000_000)
     LimitPolicy.objects.all().delete()
     TierPolicy.objects.all().delete()
     for _ in range(3):
-        queries.forget_policy()
+        policies.clear_policy_cache()
         assert refusal(ada) == "daily"
     assert [entry.levelno for entry in caplog.records if entry.name == "billing.policies"] == [logging.ERROR]
 
@@ -164,7 +168,7 @@ def test_b8_1_the_public_view_shows_percentages_and_times_alone():
     ada = make.ada()
     spend(ada, 250_000)
     with time_machine.travel(NOON, tick=False):
-        shown = msgspec.json.decode(msgspec.json.encode(queries.usage(ada.pk)))
+        shown = msgspec.json.decode(msgspec.json.encode(usage_status.get_usage(ada.pk)))
     assert shown == {
         "daily": {"percent_used": 25.0, "resets_at": "2026-11-19T00:00:00Z"},
         "weekly": {"percent_used": 5.0, "resets_at": "2026-11-23T00:00:00Z"},
@@ -177,28 +181,28 @@ def test_b8_1_the_public_view_shows_percentages_and_times_alone():
 def test_b8_1_a_window_without_a_limit_is_null():
     ada = make.ada()
     set_account(ada, daily_limit_override_microdollars=0)
-    shown = queries.usage(ada.pk)
+    shown = usage_status.get_usage(ada.pk)
     assert shown.daily is None
     assert shown.weekly is not None
 
 
 def test_b2_3_a_plan_is_the_tier_with_its_policy():
     ada = make.ada()
-    assert queries.plan(ada.pk) == queries.Plan(
+    assert plan_status.get_plan_terms(ada.pk) == plan_status.PlanTerms(
         tier="FREE", model_tiers=(), modes=(), turn_ceiling_microdollars=0, limit_binds_running_turns=True
     )
     TierPolicy.objects.filter(tier="PRO").update(model_tiers=["standard"], modes=["fast"])
     set_account(ada, tier="PRO")
-    queries.forget_policy()
-    plan = queries.plan(ada.pk)
+    policies.clear_policy_cache()
+    plan = plan_status.get_plan_terms(ada.pk)
     assert (plan.tier, plan.model_tiers, plan.modes) == ("PRO", ("standard",), ("fast",))
 
 
 def test_b6_1_overrides_are_set_and_cleared():
     ada = make.ada()
-    account = accounts.get_or_create(ada.pk)
-    accounts.set_overrides(account.pk, daily_limit_microdollars=7, weekly_limit_microdollars=None)
+    account = accounts.get_or_create_account(ada.pk)
+    accounts.set_limit_overrides(account.pk, daily_limit_microdollars=7, weekly_limit_microdollars=None)
     spend(ada, 7)
     assert refusal(ada) == "daily"
-    accounts.set_overrides(account.pk, daily_limit_microdollars=None, weekly_limit_microdollars=None)
+    accounts.set_limit_overrides(account.pk, daily_limit_microdollars=None, weekly_limit_microdollars=None)
     assert refusal(ada) is None

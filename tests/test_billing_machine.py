@@ -23,18 +23,22 @@ from hypothesis.stateful import (
 )
 from stripe import HTTPClient
 
-from billing import ledger, payments, plans, queries, subscriptions
-from billing.errors import InsufficientCredits, Refused
+from billing import ledger, plans, policies
+from billing.errors import BillingRequestRefused, InsufficientCredits
 from billing.models import Account, PlanChange, Subscription, TierPolicy
-from billing.payments import Purchase
-from billing.subscriptions import Ways, Wish
+from billing.selectors import plan_status
+from billing.subscriptions import account_tiers, grace_period, plan_changes, stripe_sync
+from billing.subscriptions.plan_changes import PlanChangeRequest
+from billing.subscriptions.plan_checkouts import CheckoutUrls
+from billing.top_ups import purchases
+from billing.top_ups.purchases import TopUpPurchase
 from tests import stripe_fake
 from tests.paying import apply_received, post_webhook
 from tests.shop import CENTS, START
 
 pytestmark = pytest.mark.django_db
 
-WAYS = Ways(success_url="https://a.test/", cancel_url="https://a.test/")
+WAYS = CheckoutUrls(success_url="https://a.test/", cancel_url="https://a.test/")
 DOCUMENTED = {
     400: {"tier_not_available"},
     402: {"payment_overdue", "card_declined"},
@@ -68,7 +72,7 @@ class Plans(RuleBasedStateMachine):
         self.prices = {tier: self.fake.price(cents) for tier, cents in CENTS.items()}
         for tier, price in self.prices.items():
             TierPolicy.objects.filter(tier=tier).update(stripe_price_id=price, selectable=True, trial_days=14)
-        queries.forget_policy()
+        policies.clear_policy_cache()
         self.user = User.objects.create(username=f"user-{uuid.uuid4()}")
 
     def teardown(self):
@@ -94,9 +98,9 @@ class Plans(RuleBasedStateMachine):
             kind, path, times = fault
             self.fake.faults.add(kind, "", path, times=times)
         try:
-            status = subscriptions.change(self.user.pk, Wish(tier=tier, ways=WAYS))
+            status = plan_changes.change_plan(self.user.pk, PlanChangeRequest(tier=tier, urls=WAYS))
             assert bool(status.url) == (status.action != "none")
-        except Refused as refusal:
+        except BillingRequestRefused as refusal:
             assert refusal.code in DOCUMENTED[refusal.status]
         self.fake.faults.clear()
         if told:
@@ -121,7 +125,9 @@ class Plans(RuleBasedStateMachine):
     @rule(cents=st.sampled_from([500, 2_000]))
     def ask_for_credit(self, cents):
         ways = {"success_url": WAYS.success_url, "cancel_url": WAYS.cancel_url}
-        payments.buy(self.user.pk, Purchase(amount_cents=cents, save_card=False, **ways), key=None)
+        purchases.start_top_up(
+            self.user.pk, TopUpPurchase(amount_cents=cents, save_card=False, **ways), key=None
+        )
         self.settle()
 
     @rule(cents=st.sampled_from([100, 700]))
@@ -147,9 +153,9 @@ class Plans(RuleBasedStateMachine):
     @rule(tier=st.sampled_from(["FREE", "PRO", "BUSINESS", "ENTERPRISE"]))
     def staff_set(self, tier):
         if self.account:
-            subscriptions.set_tier(self.account.pk, tier, actor_id=None, reason="by chance")
+            account_tiers.grant_tier(self.account.pk, tier, actor_id=None, reason="by chance")
             if tier == "ENTERPRISE":
-                subscriptions.set_tier(self.account.pk, "FREE", actor_id=None, reason="and back")
+                account_tiers.grant_tier(self.account.pk, "FREE", actor_id=None, reason="and back")
         self.settle()
 
     @rule(hours=st.sampled_from([1, 24, 10 * 24, 31 * 24]))
@@ -178,8 +184,8 @@ class Plans(RuleBasedStateMachine):
             assert set(self.fake.webhooks.deliver(told)) == {200}
             apply_received()
         if account.stripe_customer_id:
-            subscriptions.reconcile()  # after staff set a tier nothing happens at Stripe: the night follows
-        subscriptions.lapse_overdue()
+            stripe_sync.reconcile_subscriptions()  # after staff set a tier nothing happens at Stripe: the night follows
+        grace_period.lapse_overdue_subscriptions()
         self.holds()
 
     def holds(self):
@@ -204,10 +210,10 @@ class Plans(RuleBasedStateMachine):
         if live and (live[0]["status"] != "past_due" or timezone.now() < mirror.grace_until):
             assert account.tier == tiers[live[0]["items"]["data"][0]["price"]["id"]]
         else:
-            assert plans.rank(account.tier) <= plans.rank(account.granted_tier or "FREE")
+            assert plans.get_tier_rank(account.tier) <= plans.get_tier_rank(account.granted_tier or "FREE")
 
     def _pending_is_known(self, live):
-        status = queries.subscription(self.user.pk)
+        status = plan_status.get_subscription_status(self.user.pk)
         assert not status.pending_unknown
         if not live:
             assert status.pending_tier is None
@@ -260,7 +266,7 @@ def played(examples: int, steps: int) -> None:
         )
     finally:
         fast.undo()
-        queries.forget_policy()
+        policies.clear_policy_cache()
 
 
 def test_any_sequence_of_events_ends_where_stripe_is():

@@ -11,19 +11,22 @@ import pytest
 from django.db import DatabaseError, InterfaceError
 from kombu.exceptions import OperationalError
 
-from billing import accounts, counters, gateway, ledger, payments, queries, subscriptions, tasks, usage
+from billing import accounts, ledger, policies, redis_counters, tasks
 from billing.errors import (
-    Conflict,
-    CountersDown,
-    GatewayError,
-    GatewayRefusal,
+    CountersUnavailable,
+    IdempotencyConflict,
     InsufficientCredits,
-    ManagedByAdmin,
     NoSavedCard,
+    PaymentServiceError,
+    PaymentServiceRefusal,
+    PlanManagedByAdmin,
 )
 from billing.models import Account, AutoTopUp, LedgerEntry, LimitPolicy, PlanChange, TopUp
-from billing.payments import automatic
-from billing.subscriptions import situations
+from billing.selectors import credit_statements
+from billing.stripe import api_client, checkout_api, subscription_api
+from billing.subscriptions import account_tiers, current_plan, grace_period, plan_previews
+from billing.top_ups import auto_top_ups, purchases, refunds
+from billing.usage import limit_checks, resets
 from tests import make
 from tests.paying import settle
 from tests.paying import stripe as stripe
@@ -56,7 +59,7 @@ def no_broker(*args: object, **kwargs: object) -> None:
 
 
 def no_redis(*args: object, **kwargs: object) -> None:
-    raise CountersDown
+    raise CountersUnavailable
 
 
 # --- plans ----------------------------------------------------------------------------------------------
@@ -66,7 +69,7 @@ def test_a_page_that_is_paid_while_it_is_closed_is_followed(shop: Shop, monkeypa
     """B11.9: already complete: sync and decide anew; no second page, one subscription."""
     shop.ask("PRO")
     [session] = shop.fake.all("checkout.session")
-    first(monkeypatch, gateway, "expire_checkout", lambda: shop.fake.pay(session["id"]))
+    first(monkeypatch, checkout_api, "expire_checkout", lambda: shop.fake.pay(session["id"]))
     said = shop.ask("PRO").json()
     assert (said["tier"], said["action"]) == ("PRO", "none")
     assert len(shop.live()) == len(shop.fake.all("checkout.session")) == 1
@@ -76,7 +79,7 @@ def test_a_page_that_is_paid_while_it_is_closed_is_followed(shop: Shop, monkeypa
 def test_a_page_that_is_over_does_not_stand_in_the_way(shop: Shop, monkeypatch: Patch) -> None:
     """B11.9: already expired is fine."""
     shop.ask("PRO")
-    first(monkeypatch, gateway, "expire_checkout", lambda: shop.pass_time(hours=2))
+    first(monkeypatch, checkout_api, "expire_checkout", lambda: shop.pass_time(hours=2))
     assert shop.ask("PRO").json()["action"] == "checkout"
     assert [one["status"] for one in shop.fake.all("checkout.session")] == ["open", "expired"]
 
@@ -84,7 +87,7 @@ def test_a_page_that_is_over_does_not_stand_in_the_way(shop: Shop, monkeypatch: 
 def test_a_subscription_nobody_told_of_is_found_before_a_second_is_sold(shop: Shop) -> None:
     """B11.4: a granted tier, and a subscription whose webhook is late: followed, not sold again."""
     shop.customer()
-    subscriptions.set_tier(shop.account.pk, "PRO", actor_id=None, reason="a friend")
+    account_tiers.grant_tier(shop.account.pk, "PRO", actor_id=None, reason="a friend")
     shop.fake.subscribe(shop.customer(), shop.prices["BUSINESS"])
     said, made = shop.calls(lambda: shop.ask("BUSINESS"))
     assert (said.json()["tier"], said.json()["action"]) == ("BUSINESS", "none")
@@ -95,9 +98,9 @@ def test_a_subscription_nobody_told_of_is_found_before_a_second_is_sold(shop: Sh
 def test_what_moves_with_every_look_is_given_up(shop: Shop, monkeypatch: Patch) -> None:
     """B11.4: a request is decided anew a few times, then told to come again; the lease is given back."""
     shop.customer()
-    subscriptions.set_tier(shop.account.pk, "PRO", actor_id=None, reason="a friend")
+    account_tiers.grant_tier(shop.account.pk, "PRO", actor_id=None, reason="a friend")
     shop.fake.subscribe(shop.customer(), shop.prices["BUSINESS"])
-    monkeypatch.setattr("billing.subscriptions.changing.sync", lambda *args, **kwargs: None)
+    monkeypatch.setattr("billing.subscriptions.plan_changes.sync_subscription", lambda *args, **kwargs: None)
     refused = shop.ask("BUSINESS")
     assert (refused.status_code, code_of(refused)) == (409, "change_in_progress")
     assert shop.account.change_token is None
@@ -107,12 +110,12 @@ def test_who_becomes_enterprise_while_he_asks_is_told_so(shop: Shop, monkeypatch
     """B11.4: step 2 holds for the account as it is, not as it was."""
 
     def staff_act() -> None:
-        subscriptions.set_tier(shop.account.pk, "ENTERPRISE", actor_id=None, reason="a contract")
+        account_tiers.grant_tier(shop.account.pk, "ENTERPRISE", actor_id=None, reason="a contract")
 
-    first(monkeypatch, situations, "look", staff_act)
+    first(monkeypatch, current_plan, "load_current_plan", staff_act)
     assert code_of(shop.ask("PRO")) == "managed_by_admin"
-    with pytest.raises(ManagedByAdmin):
-        subscriptions.preview(shop.user.pk, "PRO")
+    with pytest.raises(PlanManagedByAdmin):
+        plan_previews.preview_plan_change(shop.user.pk, "PRO")
 
 
 def test_a_schedule_that_ended_by_itself_counts_as_released(shop: Shop, monkeypatch: Patch) -> None:
@@ -121,28 +124,30 @@ def test_a_schedule_that_ended_by_itself_counts_as_released(shop: Shop, monkeypa
     [schedule] = shop.fake.all("subscription_schedule")
 
     def release() -> None:
-        gateway.release_schedule(gateway.in_task(), schedule["id"], key="by staff at Stripe")
+        subscription_api.release_schedule(
+            api_client.start_task_deadline(), schedule["id"], key="by staff at Stripe"
+        )
 
-    first(monkeypatch, gateway, "release_schedule", release)
+    first(monkeypatch, subscription_api, "release_schedule", release)
     assert shop.ask("BUSINESS").json()["pending_tier"] is None
     shop.ask("PRO")
-    monkeypatch.setattr(gateway, "release_schedule", _refuse)
+    monkeypatch.setattr(subscription_api, "release_schedule", _refuse)
     assert code_of(shop.ask("BUSINESS")) == "stripe_unavailable"
 
 
 def _refuse(*args: object, **kwargs: object) -> None:
-    raise GatewayRefusal
+    raise PaymentServiceRefusal
 
 
 def test_an_upgrade_that_is_paid_while_it_is_voided_stays_paid(shop: Shop, monkeypatch: Patch) -> None:
     """B11.8: the invoice is no longer open; what was paid for is there, and an invoice that stays open is told."""
     upgrade_unpaid(shop)
     with monkeypatch.context() as patch:
-        patch.setattr(gateway, "void_invoice", _refuse)
+        patch.setattr(subscription_api, "void_invoice", _refuse)
         assert code_of(shop.ask("PRO")) == "stripe_unavailable"
     shop.fake.card("ok")
     invoice = shop.live()[0]["latest_invoice"]
-    first(monkeypatch, gateway, "void_invoice", lambda: shop.fake.pay_invoice(invoice))
+    first(monkeypatch, subscription_api, "void_invoice", lambda: shop.fake.pay_invoice(invoice))
     assert shop.ask("PRO").status_code == 200
     assert shop.tier == "BUSINESS"
 
@@ -174,10 +179,10 @@ def test_an_unpaid_upgrade_without_an_invoice_page_leads_to_the_portal(
     """B12.1: the client is told where to go."""
     shop.subscribe("PRO")
     shop.fake.card("decline")
-    change_price = gateway.change_price
+    change_price = subscription_api.change_subscription_price
     monkeypatch.setattr(
-        gateway,
-        "change_price",
+        subscription_api,
+        "change_subscription_price",
         lambda *args, **kwargs: replace(change_price(*args, **kwargs), latest_invoice=None),
     )
     said = shop.ask("BUSINESS").json()
@@ -188,20 +193,24 @@ def test_a_failed_attempt_heard_of_after_the_end_says_nothing(shop: Shop) -> Non
     """B15.1: what Stripe says now decides: no grace and no notice for a plan that has ended."""
     shop.subscribe("PRO")
     shop.fail_renewal()
-    invoice = gateway.get_invoice(gateway.in_task(), shop.fake.all("invoice")[0]["id"])
+    invoice = subscription_api.get_invoice(
+        api_client.start_task_deadline(), shop.fake.all("invoice")[0]["id"]
+    )
     assert invoice is not None
-    gateway.cancel_subscription(gateway.in_task(), shop.mirror.stripe_id, key="by staff at Stripe")
+    subscription_api.cancel_subscription(
+        api_client.start_task_deadline(), shop.mirror.stripe_id, key="by staff at Stripe"
+    )
     attempted_at = shop.mirror.synced_at
-    subscriptions.renewal_failed(shop.account.pk, invoice, attempt=1, attempted_at=attempted_at)
+    grace_period.handle_failed_renewal(shop.account.pk, invoice, attempt=1, attempted_at=attempted_at)
     assert (shop.tier, shop.mirror.grace_until) == ("FREE", None)
 
 
 def test_a_preview_needs_no_redis(shop: Shop, monkeypatch: Patch) -> None:
     """B12.2, B1.3: then the upgrade is reckoned by its own moment."""
     shop.subscribe("PRO")
-    monkeypatch.setattr(counters, "keep_preview", no_redis)
-    monkeypatch.setattr(counters, "read_preview", no_redis)
-    assert subscriptions.preview(shop.user.pk, "BUSINESS").due_now_cents > 0
+    monkeypatch.setattr(redis_counters, "cache_preview_date", no_redis)
+    monkeypatch.setattr(redis_counters, "read_preview_date", no_redis)
+    assert plan_previews.preview_plan_change(shop.user.pk, "BUSINESS").due_now_cents > 0
     assert shop.ask("BUSINESS").json()["tier"] == "BUSINESS"
 
 
@@ -212,8 +221,8 @@ def test_a_drift_that_cannot_be_looked_for_harms_nobody(
     """B15.4: no broker, no customer."""
     tasks.check_drift(shop.account.pk)
     shop.customer()
-    monkeypatch.setattr("billing.subscriptions.granting.current_app.send_task", no_broker)
-    subscriptions.set_tier(shop.account.pk, "PRO", actor_id=None, reason="a friend")
+    monkeypatch.setattr("billing.subscriptions.account_tiers.current_app.send_task", no_broker)
+    account_tiers.grant_tier(shop.account.pk, "PRO", actor_id=None, reason="a friend")
     assert shop.tier == "PRO"
     assert "no broker" in caplog.text
     assert "billing_drift" not in caplog.text
@@ -228,14 +237,14 @@ def test_a_charge_that_fails_for_whatever_reason_is_written_down(
 ) -> None:
     """B9.8: one line with leak_type, account, cents and key; the account is named by its own id."""
     ada = make.ada()
-    account = accounts.get_or_create(ada.pk)
-    ledger.grant(ada.pk, 5, key="tool:1")
-    assert not ledger.charge_delivered(ada.pk, 5, key="tool:1")
+    account = accounts.get_or_create_account(ada.pk)
+    ledger.grant_credits(ada.pk, 5, key="tool:1")
+    assert not ledger.charge_after_delivery(ada.pk, 5, key="tool:1")
     monkeypatch.setattr(ledger, "spend", _database_away)
     monkeypatch.setattr(Account.objects, "filter", _database_away)
-    assert not ledger.charge_delivered(ada.pk, 5, key="tool:2")
+    assert not ledger.charge_after_delivery(ada.pk, 5, key="tool:2")
     monkeypatch.setattr(ledger, "spend", _connection_gone)
-    assert not ledger.charge_delivered(ada.pk, 5, key="tool:3")
+    assert not ledger.charge_after_delivery(ada.pk, 5, key="tool:3")
     assert [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR] == [
         f"billing_leak leak_type=unexpected_error account={account.pk} cents=5 key=tool:1",
         "billing_leak leak_type=unexpected_error account=None cents=5 key=tool:2",
@@ -254,28 +263,28 @@ def _connection_gone(*args: object, **kwargs: object) -> None:
 def test_the_database_has_the_last_word_on_a_balance(monkeypatch: Patch) -> None:
     """B9.2: should what was read be wrong, the constraint refuses, and it looks like any other lack of credit."""
     ada = make.ada()
-    ledger.grant(ada.pk, 100, key="grant:1")
-    begin = ledger.Book.__init__
+    ledger.grant_credits(ada.pk, 100, key="grant:1")
+    begin = ledger.AccountLedger.__init__
 
-    def misread(book: ledger.Book, account_id: int) -> None:
+    def misread(book: ledger.AccountLedger, account_id: int) -> None:
         begin(book, account_id)
         book.account.credit_balance_cents += 50
 
-    monkeypatch.setattr(ledger.Book, "__init__", misread)
+    monkeypatch.setattr(ledger.AccountLedger, "__init__", misread)
     with pytest.raises(InsufficientCredits):
         ledger.spend(ada.pk, 130, key="spend:1")
-    assert queries.balance(ada.pk).balance_cents == 100
+    assert credit_statements.get_balance(ada.pk).balance_cents == 100
     assert LedgerEntry.objects.count() == 1
 
 
 def test_a_key_that_another_account_takes_at_the_same_moment_is_a_conflict(monkeypatch: Patch) -> None:
     """B9.1: keys are unique for all; who looked too early is told so by the database, and nothing is written."""
     ada, bob = make.ada(), make.user("bob")
-    ledger.grant(ada.pk, 100, key="grant:1")
-    monkeypatch.setattr(ledger.Book, "known", lambda *args: None)
-    with pytest.raises(Conflict):
-        ledger.grant(bob.pk, 100, key="grant:1")
-    assert queries.balance(bob.pk).balance_cents == 0
+    ledger.grant_credits(ada.pk, 100, key="grant:1")
+    monkeypatch.setattr(ledger.AccountLedger, "find_posted", lambda *args: None)
+    with pytest.raises(IdempotencyConflict):
+        ledger.grant_credits(bob.pk, 100, key="grant:1")
+    assert credit_statements.get_balance(bob.pk).balance_cents == 0
 
 
 @pytest.mark.parametrize("cents", [0, -5])
@@ -289,73 +298,73 @@ def test_an_entry_moves_at_least_one_cent(cents: int) -> None:
 def test_a_spend_does_not_need_a_broker(monkeypatch: Patch, caplog: pytest.LogCaptureFixture) -> None:
     """B10.4, B1.4: what was to be bought is bought after the next spend."""
     ada = make.ada()
-    ledger.grant(ada.pk, 100, key="grant:1")
-    account = accounts.get_or_create(ada.pk)
+    ledger.grant_credits(ada.pk, 100, key="grant:1")
+    account = accounts.get_or_create_account(ada.pk)
     AutoTopUp.objects.create(account=account, enabled=True, threshold_cents=90, amount_cents=500)
     monkeypatch.setattr("billing.ledger.current_app.send_task", no_broker)
     ledger.spend(ada.pk, 50, key="spend:1")
-    assert queries.balance(ada.pk).balance_cents == 50
+    assert credit_statements.get_balance(ada.pk).balance_cents == 50
     assert "no broker" in caplog.text
 
 
 def test_an_automatic_charge_of_a_customer_who_is_gone_is_switched_off(stripe: Fake) -> None:
     """B10.4: no customer is no card."""
-    account = accounts.get_or_create(make.ada().pk)
+    account = accounts.get_or_create_account(make.ada().pk)
     AutoTopUp.objects.create(account=account, enabled=True, threshold_cents=500, amount_cents=500)
-    payments.top_up_if_low(account.pk)
+    auto_top_ups.top_up_if_low(account.pk)
     assert TopUp.objects.get().state == TopUp.State.FAILED
     assert AutoTopUp.objects.get().disabled_reason == "no_saved_card"
     with pytest.raises(NoSavedCard):
-        automatic._card_of(gateway.in_task(), "cus_nobody")
+        auto_top_ups._choose_card(api_client.start_task_deadline(), "cus_nobody")
 
 
 def test_pages_and_payments_of_others_credit_nobody(stripe: Fake) -> None:
     """B14.3: somebody else uses the same Stripe account: nothing of it is ours, and it is said so."""
-    top_up = payments.buy(
+    top_up = purchases.start_top_up(
         make.ada().pk,
-        payments.Purchase(amount_cents=1_000, success_url="https://x", cancel_url="https://x"),
+        purchases.TopUpPurchase(amount_cents=1_000, success_url="https://x", cancel_url="https://x"),
         key=None,
     )
     stripe.pay(top_up.checkout_session_id)
-    session = gateway.get_checkout(gateway.in_task(), top_up.checkout_session_id)
+    session = checkout_api.get_checkout(api_client.start_task_deadline(), top_up.checkout_session_id)
     assert session is not None
     for stranger in (str(uuid4()), "not an id", ""):
         foreign = replace(session, client_reference_id=stranger)
-        assert not payments.fulfil(foreign)
-        assert not payments.session_ended(foreign)
-    assert not payments.follow_refunds("pi_nobody", gateway.in_task())
+        assert not purchases.fulfil_checkout(foreign)
+        assert not purchases.end_checkout(foreign)
+    assert not refunds.apply_refunds("pi_nobody", api_client.start_task_deadline())
     assert not LedgerEntry.objects.exists()
 
 
 def test_only_what_was_paid_is_credited(stripe: Fake) -> None:
     """B10.2: a page that was completed without a payment is looked at by a person; an end told after that changes nothing."""
-    top_up = payments.buy(
+    top_up = purchases.start_top_up(
         make.ada().pk,
-        payments.Purchase(amount_cents=1_000, success_url="https://x", cancel_url="https://x"),
+        purchases.TopUpPurchase(amount_cents=1_000, success_url="https://x", cancel_url="https://x"),
         key=None,
     )
     stripe.pay(top_up.checkout_session_id)
-    session = gateway.get_checkout(gateway.in_task(), top_up.checkout_session_id)
+    session = checkout_api.get_checkout(api_client.start_task_deadline(), top_up.checkout_session_id)
     assert session is not None
     for _ in range(2):
-        payments.fulfil(replace(session, payment_status="no_payment_required"))
-    payments.session_ended(session)
+        purchases.fulfil_checkout(replace(session, payment_status="no_payment_required"))
+    purchases.end_checkout(session)
     assert TopUp.objects.get().state == TopUp.State.REVIEW
     assert not LedgerEntry.objects.exists()
 
 
 def test_what_was_not_paid_or_is_refunded_already_cannot_be_refunded(stripe: Fake) -> None:
     """B10.7: by staff, once."""
-    purchase = payments.Purchase(amount_cents=1_000, success_url="https://x", cancel_url="https://x")
-    top_up = payments.buy(make.ada().pk, purchase, key=None)
-    with pytest.raises(GatewayRefusal):
-        payments.refund_top_up(top_up)
+    purchase = purchases.TopUpPurchase(amount_cents=1_000, success_url="https://x", cancel_url="https://x")
+    top_up = purchases.start_top_up(make.ada().pk, purchase, key=None)
+    with pytest.raises(PaymentServiceRefusal):
+        refunds.refund_top_up(top_up)
     stripe.pay(top_up.checkout_session_id)
     settle(stripe)
     top_up.refresh_from_db()
     stripe.refund(top_up.payment_intent_id or "", 1_000)
-    with pytest.raises(GatewayError):
-        payments.refund_top_up(top_up)
+    with pytest.raises(PaymentServiceError):
+        refunds.refund_top_up(top_up)
 
 
 # --- limits ---------------------------------------------------------------------------------------------
@@ -364,7 +373,7 @@ def test_what_was_not_paid_or_is_refunded_already_cannot_be_refunded(stripe: Fak
 @pytest.fixture(name="holds")
 def holds_fixture() -> None:
     LimitPolicy.objects.update(turn_hold_microdollars=200_000)
-    queries.forget_policy()
+    policies.clear_policy_cache()
 
 
 @pytest.mark.usefixtures("holds")
@@ -373,8 +382,8 @@ def test_a_redis_that_dies_after_the_check_admits(
 ) -> None:
     """B1.4, B6.7: fails open, with a warning."""
     ada = make.ada()
-    monkeypatch.setattr(counters, "hold", no_redis)
-    usage.admit(ada.pk, "turn-1")
+    monkeypatch.setattr(redis_counters, "place_hold", no_redis)
+    limit_checks.check_limits_and_hold(ada.pk, "turn-1")
     assert "Limits could not be checked" in caplog.text
 
 
@@ -383,17 +392,21 @@ def test_a_counter_that_says_too_much_is_put_right_and_asked_again(monkeypatch: 
     """B6.7, B6.5: full by Redis, not by the rows; the rows decide."""
     ada = make.ada()
     record(ada, 100)
-    usage.check(ada.pk)
-    whole = counters.hold
+    limit_checks.check_limits(ada.pk)
+    whole = redis_counters.place_hold
     answers: list[str] = []
 
-    def wrong_once(*args: object, **kwargs: object) -> counters.Held:
-        held = whole(*args, **kwargs) if answers else counters.Held(answer="full", held_microdollars=0)
+    def wrong_once(*args: object, **kwargs: object) -> redis_counters.HoldResult:
+        held = (
+            whole(*args, **kwargs)
+            if answers
+            else redis_counters.HoldResult(answer="full", held_microdollars=0)
+        )
         answers.append(held.answer)
         return held
 
-    monkeypatch.setattr(counters, "hold", wrong_once)
-    usage.admit(ada.pk, "turn-1")
+    monkeypatch.setattr(redis_counters, "place_hold", wrong_once)
+    limit_checks.check_limits_and_hold(ada.pk, "turn-1")
     assert answers == ["full", "stored"]
 
 
@@ -401,18 +414,18 @@ def test_a_counter_that_says_too_much_is_put_right_and_asked_again(monkeypatch: 
 def test_a_flush_between_check_and_hold_is_healed(monkeypatch: Patch) -> None:
     """B6.7, B5.5: what is missing is made anew, and the hold is stored."""
     ada = make.ada()
-    usage.check(ada.pk)
-    counters.client().flushdb()
-    usage.admit(ada.pk, "turn-1", checked=True)
-    assert [one.hold_id for one in counters.open_holds(ada.pk)] == ["turn-1"]
+    limit_checks.check_limits(ada.pk)
+    redis_counters.get_redis_client().flushdb()
+    limit_checks.check_limits_and_hold(ada.pk, "turn-1", checked=True)
+    assert [one.hold_id for one in redis_counters.read_open_holds(ada.pk)] == ["turn-1"]
 
 
 @pytest.mark.django_db(transaction=True)
 def test_a_reset_bought_by_the_other_tab_while_this_one_waited_is_the_same_one(monkeypatch: Patch) -> None:
     """B8.c4: the key was used between the first look and the lock: one charge, the same answer."""
     ada = make.ada()
-    ledger.grant(ada.pk, 1_000, key="grant:1")
+    ledger.grant_credits(ada.pk, 1_000, key="grant:1")
     record(ada, 1_000_000)
-    first(monkeypatch, counters, "lock_reset", lambda: usage.reset(ada.pk, key="k"))
-    assert usage.reset(ada.pk, key="k").balance_cents == 500
+    first(monkeypatch, redis_counters, "lock_reset", lambda: resets.buy_usage_reset(ada.pk, key="k"))
+    assert resets.buy_usage_reset(ada.pk, key="k").balance_cents == 500
     assert LedgerEntry.objects.filter(kind="SPEND").count() == 1

@@ -17,8 +17,9 @@ from django.test import Client, override_settings
 from django.test.utils import _TestState
 from django.utils import timezone
 
-from billing import queries, usage
 from billing.models import Account
+from billing.selectors import plan_status
+from billing.usage import limit_checks, usage_records
 from tests import make
 from tests.paying import WEBHOOK
 from tests.rest import person
@@ -145,11 +146,11 @@ def cost_of(staff: Client, page: str) -> Cost:
 
 def acts_of(ada: User) -> dict[str, tuple[float, float]]:
     """What a message, a call, the plan page and Stripe wait for (B19.6, B14.2)."""
-    usage.check(ada.pk)
+    limit_checks.check_limits(ada.pk)
     acts: dict[str, Callable[[int], object]] = {
-        "check": lambda n: usage.check(ada.pk),
-        "record": lambda n: usage.record(call(ada, at=timezone.now(), reported="0.000010")),
-        "status": lambda n: queries.subscription(ada.pk),
+        "check": lambda n: limit_checks.check_limits(ada.pk),
+        "record": lambda n: usage_records.record_usage(call(ada, at=timezone.now(), reported="0.000010")),
+        "status": lambda n: plan_status.get_subscription_status(ada.pk),
         "webhook": partial(_knock, Client()),
     }
     with override_settings(STRIPE_WEBHOOK_SECRETS=[SECRET]):

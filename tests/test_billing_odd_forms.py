@@ -28,7 +28,7 @@ def test_a_key_that_cannot_be_kept_is_no_error_of_ours(stripe: Fake) -> None:
 
 
 def act(client: Client, action: str, **fields: object) -> str:
-    account = accounts.get_or_create(make.ada().pk)
+    account = accounts.get_or_create_account(make.ada().pk)
     form = {"action": action, "_selected_action": account.pk, "apply": "yes", "reason": "tried", **fields}
     answer = client.post(reverse("admin:billing_account_changelist"), form, follow=True)
     assert answer.status_code == 200

@@ -7,9 +7,11 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission
 from django.test import Client, override_settings
 
-from billing import accounts, effects, gateway, inbox, payments
+from billing import accounts
 from billing.models import Account, LedgerEntry, StripeEvent, TopUp
-from billing.top_up_views import cents_of
+from billing.stripe import api_client, event_handlers, webhook_events
+from billing.top_ups import auto_top_ups, purchases
+from billing.web.views import parse_cents
 from tests import make
 from tests.paying import settle, stripe
 from tests.rest import person
@@ -21,8 +23,8 @@ PLAN = "/billing/plan"
 
 
 def bought(stripe: Fake) -> TopUp:
-    purchase = payments.Purchase(amount_cents=1_000, success_url="https://x", cancel_url="https://x")
-    top_up = payments.buy(make.ada().pk, purchase, key=None)
+    purchase = purchases.TopUpPurchase(amount_cents=1_000, success_url="https://x", cancel_url="https://x")
+    top_up = purchases.start_top_up(make.ada().pk, purchase, key=None)
     stripe.pay(top_up.checkout_session_id)
     settle(stripe)
     top_up.refresh_from_db()
@@ -50,7 +52,7 @@ def bought(stripe: Fake) -> TopUp:
 )
 def test_amounts_as_people_write_them(text: str, cents: int) -> None:
     """B1.2: no float on the way; what is too long is refused, not cut."""
-    assert cents_of(text) == cents
+    assert parse_cents(text) == cents
 
 
 def test_the_plan_page_sells_credit(stripe: Fake) -> None:
@@ -75,14 +77,14 @@ def test_the_plan_page_sells_credit(stripe: Fake) -> None:
 def test_automatic_top_ups_are_switched_on_the_page(stripe: Fake) -> None:
     """B17.2: with consent and a card; switched off again by one button."""
     client = person(make.ada())
-    account = accounts.get_or_create(make.ada().pk)
-    stripe.save_card(accounts.ensure_customer(account, gateway.in_task()))
+    account = accounts.get_or_create_account(make.ada().pk)
+    stripe.save_card(accounts.ensure_stripe_customer(account, api_client.start_task_deadline()))
     wanted = {"enabled": "yes", "threshold": "5", "amount": "20"}
     assert "only if you agree" in client.post("/billing/auto-top-up", wanted, follow=True).content.decode()
     on = client.post("/billing/auto-top-up", wanted | {"consent": "on"}, follow=True).content.decode()
     assert "$20.00 are bought whenever less than $5.00 is left." in on
     client.post("/billing/auto-top-up", {"threshold": "5", "amount": "20"})
-    assert payments.settings_of(make.ada().pk).enabled is False
+    assert auto_top_ups.get_auto_top_up(make.ada().pk).enabled is False
 
 
 def test_where_only_plans_have_no_price_the_page_says_that_and_sells_credit(stripe: Fake) -> None:
@@ -133,7 +135,7 @@ def test_staff_replay_events_and_see_what_failed(stripe: Fake) -> None:
     row.refresh_from_db()
     assert row.state == StripeEvent.State.RECEIVED
     assert LogEntry.objects.get().change_message == "Applied again. Asked for by mail"
-    effects.apply(row.pk)
+    event_handlers.apply_stripe_event(row.pk)
     assert LedgerEntry.objects.count() == 1
     post = admin("change_stripeevent").post(f"/admin/billing/stripeevent/{row.pk}/change/", {"state": "DONE"})
     assert post.status_code == 403
@@ -152,4 +154,4 @@ def test_staff_refund_a_top_up_at_stripe(stripe: Fake) -> None:
     assert Account.objects.get(user=make.ada()).credit_balance_cents == 1_000
     settle(stripe)
     assert Account.objects.get(user=make.ada()).credit_balance_cents == 0
-    assert inbox.waiting() == []
+    assert webhook_events.list_overdue_event_ids() == []

@@ -36,17 +36,17 @@ def price(
     model="glow-1", *, provider="acme", flat_rate=False, since=NOON - timedelta(days=1), key=7, **per_million
 ):
     fields = {f"{part}_per_million_microdollars": amount for part, amount in per_million.items()}
-    return pricing.Price(
+    return pricing.CataloguePrice(
         id=key, provider=provider, model=model, flat_rate=flat_rate, effective_from=since, **fields
     )
 
 
 SONNET = price(input=3_000_000, output=15_000_000, cache_read=300_000)
-CALL = pricing.Tokens(input=1_000, output=500, cache_read=2_000)
+CALL = pricing.TokenCounts(input=1_000, output=500, cache_read=2_000)
 
 
 def decide(tokens=CALL, reported=None, row=SONNET, unknown=10_000):
-    return pricing.decide(
+    return pricing.decide_cost(
         tokens=tokens,
         reported=reported,
         price=row,
@@ -99,31 +99,33 @@ def test_b4_1_a_call_nobody_could_count_is_unknown_even_with_a_price():
     ],
 )  # fmt: skip
 def test_b4_4_a_reported_figure_is_read_exactly_and_rounded_half_up(usd, microdollars):
-    assert pricing.read_reported(usd, MAX) == pricing.Reported(amount_microdollars=microdollars)
+    assert pricing.parse_reported_cost(usd, MAX) == pricing.ReportedCost(amount_microdollars=microdollars)
 
 
 @pytest.mark.parametrize(
     "usd", ["100.0000001", "1e9999", 10**5000, "9" * 100], ids=lambda usd: str(type(usd))
 )
 def test_b4_3_a_figure_above_the_maximum_is_not_believed(usd):
-    assert pricing.read_reported(usd, MAX) == pricing.Reported(amount_microdollars=None, complaint="invalid")
+    assert pricing.parse_reported_cost(usd, MAX) == pricing.ReportedCost(
+        amount_microdollars=None, complaint="invalid"
+    )
 
 
 def test_b4_3_a_negative_figure_is_told_apart_from_other_nonsense():
-    assert pricing.read_reported("-0.5", MAX).complaint == "negative"
-    assert pricing.read_reported("-inf", MAX).complaint == "invalid"
+    assert pricing.parse_reported_cost("-0.5", MAX).complaint == "negative"
+    assert pricing.parse_reported_cost("-inf", MAX).complaint == "invalid"
 
 
 @given(st.decimals(min_value=0, max_value=100, places=9))
 def test_b4_4_reading_a_figure_is_within_half_a_microdollar(usd):
-    amount = pricing.read_reported(str(usd), MAX).amount_microdollars
+    amount = pricing.parse_reported_cost(str(usd), MAX).amount_microdollars
     assert amount is not None
     assert -Decimal("0.5") < amount - usd * 1_000_000 <= Decimal("0.5")
 
 
 @given(st.text() | st.floats() | st.integers() | st.booleans() | st.none())
 def test_b4_3_whatever_a_provider_reports_is_an_amount_in_range_or_nothing(value):
-    amount = pricing.read_reported(value, MAX).amount_microdollars
+    amount = pricing.parse_reported_cost(value, MAX).amount_microdollars
     assert amount is None or 0 <= amount <= MAX
 
 
@@ -135,10 +137,12 @@ def test_b4_3_whatever_a_provider_reports_is_an_amount_in_range_or_nothing(value
 )
 def test_b4_c4_the_catalogue_cost_is_whole_monotone_and_zero_only_for_nothing(tokens, prices, grown, more):
     row = price(**dict(zip(PARTS, prices, strict=True)))
-    cost = pricing.catalogue_microdollars(pricing.Tokens(**dict(zip(PARTS, tokens, strict=True))), row)
+    cost = pricing.compute_catalogue_microdollars(
+        pricing.TokenCounts(**dict(zip(PARTS, tokens, strict=True))), row
+    )
     tokens_grown = [count + more * (place == grown) for place, count in enumerate(tokens)]
-    cost_grown = pricing.catalogue_microdollars(
-        pricing.Tokens(**dict(zip(PARTS, tokens_grown, strict=True))), row
+    cost_grown = pricing.compute_catalogue_microdollars(
+        pricing.TokenCounts(**dict(zip(PARTS, tokens_grown, strict=True))), row
     )
     assert type(cost) is int
     assert 0 <= cost <= cost_grown
@@ -147,18 +151,20 @@ def test_b4_c4_the_catalogue_cost_is_whole_monotone_and_zero_only_for_nothing(to
 
 def test_b4_4_the_sum_is_divided_once_and_rounded_up():
     row = price(input=1, output=1)
-    assert pricing.catalogue_microdollars(pricing.Tokens(input=1, output=1), row) == 1
-    assert pricing.catalogue_microdollars(pricing.Tokens(input=500_000, output=500_001), row) == 2
+    assert pricing.compute_catalogue_microdollars(pricing.TokenCounts(input=1, output=1), row) == 1
+    assert (
+        pricing.compute_catalogue_microdollars(pricing.TokenCounts(input=500_000, output=500_001), row) == 2
+    )
 
 
 def test_b4_3_the_exact_name_wins_then_the_longest_prefix():
     rows = [price("*", key=1), price("glow*", key=2), price("glow-1*", key=3), price("glow-1", key=4)]
 
     def found(model):
-        return pricing.price_in_force(rows, "acme", model, NOON)
+        return pricing.find_price_in_force(rows, "acme", model, NOON)
 
     assert [found(model).id for model in ("glow-1", "glow-1-mini", "glow-2", "other")] == [4, 3, 2, 1]
-    assert pricing.price_in_force(rows, "elsewhere", "glow-1", NOON) is None
+    assert pricing.find_price_in_force(rows, "elsewhere", "glow-1", NOON) is None
 
 
 def test_b4_3_the_price_in_force_at_the_call_is_the_last_that_took_effect():
@@ -166,7 +172,7 @@ def test_b4_3_the_price_in_force_at_the_call_is_the_last_that_took_effect():
     rows.append(price(since=NOON + timedelta(seconds=1), key=99))
 
     def found(at):
-        return pricing.price_in_force(rows, "acme", "glow-1", at)
+        return pricing.find_price_in_force(rows, "acme", "glow-1", at)
 
     assert found(NOON).id == 1
     assert found(NOON - timedelta(days=1)).id == 1
@@ -176,4 +182,4 @@ def test_b4_3_the_price_in_force_at_the_call_is_the_last_that_took_effect():
 
 def test_b4_3_a_future_exact_row_does_not_hide_the_prefix_in_force():
     rows = [price("glow*", key=1), price("glow-1", key=2, since=NOON + timedelta(days=1))]
-    assert pricing.price_in_force(rows, "acme", "glow-1", NOON) == rows[0]
+    assert pricing.find_price_in_force(rows, "acme", "glow-1", NOON) == rows[0]

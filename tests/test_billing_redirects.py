@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from billing import redirects
-from billing.api.doors import Door
+from billing.api.base import BillingApiView
 from billing.errors import InvalidRequest
 from billing.models import TopUp
 from tests import make
@@ -72,7 +72,7 @@ def test_hostile_addresses_are_refused_before_anything_happens(
     stripe: Fake, path: str, body: dict[str, object], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B15.c3: as success, cancel or return URL: 400 and no Stripe call."""
-    monkeypatch.setattr(Door, "writes_per_minute", len(HOSTILE))
+    monkeypatch.setattr(BillingApiView, "writes_per_minute", len(HOSTILE))
     client = person(make.ada())
     with override_settings(BILLING_REDIRECT_ORIGINS=ORIGINS):
         answers = {
@@ -110,7 +110,7 @@ def test_what_is_accepted_has_a_listed_origin(url: str) -> None:
     """B20.5: redirect URLs, whatever they are: accepted means listed, as a browser reads it."""
     with override_settings(BILLING_REDIRECT_ORIGINS=ORIGINS):
         try:
-            accepted = redirects.checked("url", url)
+            accepted = redirects.check_redirect_url("url", url)
         except InvalidRequest:
             return
     assert accepted == "" or any(

@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from billing import accounts, checks, ledger, queries, subscriptions, tasks, usage
+from billing import accounts, checks, ledger, tasks
 from billing.models import Subscription, TierPolicy, TopUp
+from billing.selectors import credit_statements, plan_status, usage_status
+from billing.subscriptions import account_tiers
+from billing.usage import limit_checks, usage_records
 from tests import make
 from tests.test_billing_usage import call
 
@@ -28,34 +31,34 @@ def ids(found):
 def test_a_flush_of_redis_changes_nothing_that_counts(redis_clean):
     """B1.c2: balances, use, pending changes and rights read the same."""
     ada = make.ada()
-    account = accounts.get_or_create(ada.pk)
-    usage.record(call(ada, at=datetime.now(UTC), reported="0.5"))
-    ledger.grant(ada.pk, 1_000, key="grant:1")
-    subscriptions.set_tier(account.pk, "PRO", actor_id=None, reason="a friend")
+    account = accounts.get_or_create_account(ada.pk)
+    usage_records.record_usage(call(ada, at=datetime.now(UTC), reported="0.5"))
+    ledger.grant_credits(ada.pk, 1_000, key="grant:1")
+    account_tiers.grant_tier(account.pk, "PRO", actor_id=None, reason="a friend")
     ends = datetime.now(UTC) + timedelta(days=9)
     Subscription.objects.create(
         account=account, stripe_id="sub_1", status="active", tier="PRO", period_end=ends,
         cancel_at_period_end=True, synced_at=datetime.now(UTC),
     )  # fmt: skip
-    usage.check(ada.pk)
+    limit_checks.check_limits(ada.pk)
 
     def everything():
         return (
-            queries.usage(ada.pk), queries.balance(ada.pk), queries.plan(ada.pk), queries.staff_limits(ada.pk),
+            usage_status.get_usage(ada.pk), credit_statements.get_balance(ada.pk), plan_status.get_plan_terms(ada.pk), usage_status.get_staff_limits(ada.pk),
             Subscription.objects.values().get(),
         )  # fmt: skip
 
     before = everything()
     redis_clean.flushdb()
     assert everything() == before
-    usage.check(ada.pk)
+    limit_checks.check_limits(ada.pk)
     assert everything() == before
 
 
 @pytest.mark.django_db
 def test_without_keys_the_night_asks_nobody(settings):
     """B19.1: a subscription and a purchase of former days are left as they are, and nothing fails"""
-    account = accounts.get_or_create(make.ada().pk)
+    account = accounts.get_or_create_account(make.ada().pk)
     Subscription.objects.create(
         account=account, stripe_id="sub_1", status="active", tier="PRO", synced_at=datetime.now(UTC)
     )
@@ -110,7 +113,7 @@ def test_imports_out_of_place_are_found(tmp_path):
         ("billing.ledger", "stripe"),
         ("billing.notices", "redis"),
         ("billing.plans", "django"),
-        ("billing.accounts", "copilot.errors"),
+        ("billing.accounts", "config.core.errors"),
     ]:
         assert f"{importer} -> {imported}" in told.stdout
 
@@ -140,7 +143,7 @@ def test_payment_settings_that_contradict_each_other_are_named(settings, given, 
     """B19.c2, B19.3, B13.5: an error stops the boot, a warning names the variable."""
     for name, value in given.items():
         setattr(settings, name, value)
-    messages = checks.payments_agree(None)
+    messages = checks.check_payment_settings(None)
     assert ids(messages) == found
     assert all("STRIPE" in one.msg for one in messages)
 
@@ -159,25 +162,25 @@ def test_payment_settings_that_contradict_each_other_are_named(settings, given, 
 def test_an_origin_that_is_none_is_named(settings, origin):
     """B19.c2"""
     settings.BILLING_REDIRECT_ORIGINS = ["https://example.com", "http://localhost:8000", origin]
-    [found] = checks.origins_can_be_read(None)
+    [found] = checks.check_redirect_origins(None)
     assert found.id == "billing.E003"
     assert "BILLING_REDIRECT_ORIGINS" in found.msg
 
 
 def test_a_hook_that_does_not_exist_is_named(settings):
     """B19.c2: the default one exists."""
-    assert checks.hooks_are_known(None) == []
-    settings.BILLING_LIMIT_LIFTED_HOOKS = ["copilot.dispatch.no_such"]
-    [found] = checks.hooks_are_known(None)
+    assert checks.check_limit_lifted_hooks(None) == []
+    settings.BILLING_LIMIT_LIFTED_HOOKS = ["copilot.chat.submission.no_such"]
+    [found] = checks.check_limit_lifted_hooks(None)
     assert (found.id, "BILLING_LIMIT_LIFTED_HOOKS" in found.msg) == ("billing.E004", True)
 
 
 @pytest.mark.django_db
 def test_a_tier_for_sale_without_a_price_is_named(settings):
     """B19.c2: where there is a key, and the database is looked at."""
-    assert checks.plans_have_prices(None, databases=["default"]) == []
+    assert checks.check_plan_prices(None, databases=["default"]) == []
     settings.STRIPE_SECRET_KEY = "sk_test_1"
     TierPolicy.objects.filter(tier="BUSINESS").update(stripe_price_id="price_1")
-    [found] = checks.plans_have_prices(None, databases=["default"])
+    [found] = checks.check_plan_prices(None, databases=["default"])
     assert (found.id, "PRO" in found.msg) == ("billing.W003", True)
-    assert checks.plans_have_prices(None) == []
+    assert checks.check_plan_prices(None) == []

@@ -10,10 +10,20 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.urls import reverse
 
-from billing import effects, gateway, inbox, payments, tasks
-from billing.errors import GatewayDown
-from billing.gateway import Deadline, client
+from billing import tasks
+from billing.errors import PaymentServiceUnavailable
 from billing.models import PlanChange, StripeEvent, TopUp
+from billing.stripe import (
+    api_client,
+    checkout_api,
+    event_handlers,
+    objects,
+    payment_api,
+    subscription_api,
+    webhook_events,
+)
+from billing.stripe.api_client import StripeDeadline
+from billing.top_ups import purchases
 from tests import make
 from tests.paying import stripe
 from tests.rest import JSON, code_of, person
@@ -27,76 +37,86 @@ __all__ = ["stripe"]
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
 
 
-def _subscription(deadline: Deadline, stripe: Fake) -> gateway.Subscription:
-    customer = gateway.create_customer(deadline, email="ada@example.com", account_id=7, user_id=3)
+def _subscription(deadline: StripeDeadline, stripe: Fake) -> objects.StripeSubscription:
+    customer = payment_api.create_customer(deadline, email="ada@example.com", account_id=7, user_id=3)
     stripe.subscribe(customer.id, stripe.price(1_000))
-    return gateway.list_subscriptions(deadline, customer.id)[0]
+    return subscription_api.list_subscriptions(deadline, customer.id)[0]
 
 
-CREDIT = gateway.CreditPurchase(
+CREDIT = checkout_api.CreditPurchase(
     customer_id="cus_1", top_up_id="t", amount_cents=500, currency="usd", save_card=False,
     success_url="https://x", cancel_url="https://x", expires_at=NOW + timedelta(hours=1),
 )  # fmt: skip
-PLAN = gateway.PlanPurchase(
+PLAN = checkout_api.PlanPurchase(
     customer_id="cus_1", price_id="price_1", user_id=1, plan_change_id="c", trial_days=0,
     success_url="https://x", cancel_url="https://x",
 )  # fmt: skip
-PHASE = gateway.Phase(price_id="price_1", starts_at=NOW, ends_at=NOW + timedelta(days=30))
-Act = Callable[[Deadline, gateway.Subscription], object]
+PHASE = objects.SchedulePhase(price_id="price_1", starts_at=NOW, ends_at=NOW + timedelta(days=30))
+Act = Callable[[StripeDeadline, objects.StripeSubscription], object]
 ACTS: dict[str, Act] = {
-    "cancel_subscription": lambda d, s: gateway.cancel_subscription(d, s.id, key="k"),
-    "change_price": lambda d, s: gateway.change_price(d, s, "price_2", key="k"),
-    "charge_card": lambda d, s: gateway.charge_card(
+    "cancel_subscription": lambda d, s: subscription_api.cancel_subscription(d, s.id, key="k"),
+    "change_subscription_price": lambda d, s: subscription_api.change_subscription_price(
+        d, s, "price_2", key="k"
+    ),
+    "charge_saved_card": lambda d, s: payment_api.charge_saved_card(
         d, customer_id="cus_1", card_id="pm_1", amount_cents=5, currency="usd", top_up_id="t"
     ),
-    "create_customer": lambda d, s: gateway.create_customer(d, email="", account_id=8, user_id=4),
-    "create_schedule": lambda d, s: gateway.create_schedule(d, s.id, key="k"),
-    "expire_checkout": lambda d, s: gateway.expire_checkout(d, "cs_1", key="k"),
-    "get_charges_intent_id": lambda d, s: gateway.get_charges_intent_id(d, "ch_1"),
-    "get_checkout": lambda d, s: gateway.get_checkout(d, "cs_1"),
-    "get_customer": lambda d, s: gateway.get_customer(d, "cus_1"),
-    "get_dispute": lambda d, s: gateway.get_dispute(d, "dp_1"),
-    "get_intent": lambda d, s: gateway.get_intent(d, "pi_1"),
-    "get_invoice": lambda d, s: gateway.get_invoice(d, "in_1"),
-    "get_price": lambda d, s: gateway.get_price(d, "price_1"),
-    "get_schedule": lambda d, s: gateway.get_schedule(d, "sub_sched_1"),
-    "get_subscription": lambda d, s: gateway.get_subscription(d, s.id),
-    "list_cards": lambda d, s: gateway.list_cards(d, "cus_1"),
-    "list_refunds": lambda d, s: gateway.list_refunds(d, "pi_1"),
-    "list_subscriptions": lambda d, s: gateway.list_subscriptions(d, "cus_1"),
-    "open_portal": lambda d, s: gateway.open_portal(d, customer_id="cus_1", return_url="https://x"),
-    "plan_price_change": lambda d, s: gateway.plan_price_change(
+    "create_customer": lambda d, s: payment_api.create_customer(d, email="", account_id=8, user_id=4),
+    "create_schedule": lambda d, s: subscription_api.create_schedule(d, s.id, key="k"),
+    "expire_checkout": lambda d, s: checkout_api.expire_checkout(d, "cs_1", key="k"),
+    "get_charge_payment_intent_id": lambda d, s: payment_api.get_charge_payment_intent_id(d, "ch_1"),
+    "get_checkout": lambda d, s: checkout_api.get_checkout(d, "cs_1"),
+    "get_customer": lambda d, s: payment_api.get_customer(d, "cus_1"),
+    "get_dispute": lambda d, s: payment_api.get_dispute(d, "dp_1"),
+    "get_payment_intent": lambda d, s: payment_api.get_payment_intent(d, "pi_1"),
+    "get_invoice": lambda d, s: subscription_api.get_invoice(d, "in_1"),
+    "get_price": lambda d, s: payment_api.get_price(d, "price_1"),
+    "get_schedule": lambda d, s: subscription_api.get_schedule(d, "sub_sched_1"),
+    "get_subscription": lambda d, s: subscription_api.get_subscription(d, s.id),
+    "list_saved_cards": lambda d, s: payment_api.list_saved_cards(d, "cus_1"),
+    "list_refunds": lambda d, s: payment_api.list_refunds(d, "pi_1"),
+    "list_subscriptions": lambda d, s: subscription_api.list_subscriptions(d, "cus_1"),
+    "create_portal_session": lambda d, s: payment_api.create_portal_session(
+        d, customer_id="cus_1", return_url="https://x"
+    ),
+    "schedule_price_change": lambda d, s: subscription_api.schedule_price_change(
         d, "sub_sched_1", current=PHASE, price_id="price_2", key="k"
     ),
-    "preview_price": lambda d, s: gateway.preview_price(d, s, "price_2", at=NOW),
-    "refund": lambda d, s: gateway.refund(d, "pi_1", amount_cents=5, key="k"),
-    "release_schedule": lambda d, s: gateway.release_schedule(d, "sub_sched_1", key="k"),
-    "sell_credit": lambda d, s: gateway.sell_credit(d, CREDIT, key="k"),
-    "sell_plan": lambda d, s: gateway.sell_plan(d, PLAN, key="k"),
-    "set_cancel_at_period_end": lambda d, s: gateway.set_cancel_at_period_end(d, s.id, cancel=True, key="k"),
-    "void_invoice": lambda d, s: gateway.void_invoice(d, "in_1", key="k"),
+    "preview_price_change": lambda d, s: subscription_api.preview_price_change(d, s, "price_2", at=NOW),
+    "create_refund": lambda d, s: payment_api.create_refund(d, "pi_1", amount_cents=5, key="k"),
+    "release_schedule": lambda d, s: subscription_api.release_schedule(d, "sub_sched_1", key="k"),
+    "create_credit_checkout": lambda d, s: checkout_api.create_credit_checkout(d, CREDIT, key="k"),
+    "create_plan_checkout": lambda d, s: checkout_api.create_plan_checkout(d, PLAN, key="k"),
+    "set_cancel_at_period_end": lambda d, s: subscription_api.set_cancel_at_period_end(
+        d, s.id, cancel=True, key="k"
+    ),
+    "void_invoice": lambda d, s: subscription_api.void_invoice(d, "in_1", key="k"),
 }
-NO_CALL = {"in_request", "in_task", "verified"}
 
 
 def test_every_call_is_tried_below() -> None:
-    """B13.4: whatever the gateway offers"""
-    offered = {name for name in gateway.__all__ if inspect.isfunction(getattr(gateway, name))}
-    assert set(ACTS) == offered - NO_CALL
+    """B13.4: whatever the modules of Stripe's API offer"""
+    offered = {
+        name
+        for module in (checkout_api, payment_api, subscription_api)
+        for name, function in inspect.getmembers(module, inspect.isfunction)
+        if function.__module__ == module.__name__ and not name.startswith("_")
+    }
+    assert set(ACTS) == offered
 
 
 def test_no_call_waits_for_a_stripe_that_hangs_or_is_down(
     stripe: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B13.4: each gives up by itself though no answer ever comes, and says that it may work later"""
-    subscription = _subscription(gateway.in_request(), stripe)
-    monkeypatch.setattr(client, "CALL_SECONDS", 0.05)
+    subscription = _subscription(api_client.start_request_deadline(), stripe)
+    monkeypatch.setattr(api_client, "CALL_TIMEOUT_SECONDS", 0.05)
     faults: tuple[FaultKind, ...] = ("hang", "drip", "error")
     for fault in faults:
         stripe.faults.add(fault, times=10_000)
         for act in ACTS.values():
-            with pytest.raises(GatewayDown):
-                act(gateway.in_request(), subscription)
+            with pytest.raises(PaymentServiceUnavailable):
+                act(api_client.start_request_deadline(), subscription)
         stripe.faults.clear()
 
 
@@ -105,7 +125,7 @@ def test_no_call_waits_for_a_stripe_that_hangs_or_is_down(
 
 @pytest.fixture(params=["hang", "reset"])
 def away(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[Fake], None]:
-    monkeypatch.setattr(client, "CALL_SECONDS", 0.05)
+    monkeypatch.setattr(api_client, "CALL_TIMEOUT_SECONDS", 0.05)
     return lambda fake: fake.faults.add(request.param, times=10_000)
 
 
@@ -137,13 +157,13 @@ def test_every_door_answers_though_stripe_does_not(shop: Shop, away: Callable[[F
 def test_staff_and_tasks_go_on_though_stripe_does_not(shop: Shop, away: Callable[[Fake], None]) -> None:
     """B15.4, B14.3: an event waits for its next attempt, staff are told, the drift check harms nobody"""
     shop.subscribe("PRO")
-    purchase = payments.Purchase(amount_cents=500, success_url="https://x", cancel_url="https://x")
-    top_up = payments.buy(shop.user.pk, purchase, key=None)
+    purchase = purchases.TopUpPurchase(amount_cents=500, success_url="https://x", cancel_url="https://x")
+    top_up = purchases.start_top_up(shop.user.pk, purchase, key=None)
     shop.fake.pay(top_up.checkout_session_id or "")
     shop.fake.webhooks.deliver()
     away(shop.fake)
     paid = StripeEvent.objects.get(type="checkout.session.completed", state="RECEIVED")
-    assert effects.apply(paid.pk) == inbox.FIRST_WAIT
+    assert event_handlers.apply_stripe_event(paid.pk) == webhook_events.FIRST_RETRY_DELAY
     tasks.check_drift(shop.account.pk)
     tasks.reconcile()
     tasks.reconcile_top_ups()
@@ -155,5 +175,5 @@ def test_staff_and_tasks_go_on_though_stripe_does_not(shop: Shop, away: Callable
     assert not LogEntry.objects.exists()
     shop.fake.faults.clear()
     StripeEvent.objects.update(due_at=NOW)
-    effects.apply(paid.pk)
+    event_handlers.apply_stripe_event(paid.pk)
     assert TopUp.objects.get().state == "PAID"

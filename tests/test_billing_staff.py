@@ -7,7 +7,7 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
 from django.urls import reverse
 
-from billing import accounts, ledger, queries, usage
+from billing import accounts, ledger, policies
 from billing.models import (
     LedgerAllocation,
     LedgerEntry,
@@ -17,6 +17,8 @@ from billing.models import (
     UsageReset,
     UsageWindow,
 )
+from billing.selectors import credit_statements, unpriced_models, usage_status
+from billing.usage import resets, usage_records
 from tests import make
 from tests.rest import person
 from tests.test_billing_usage import call, used
@@ -27,14 +29,14 @@ ACCOUNTS = "admin:billing_account_changelist"
 
 @pytest.fixture(autouse=True)
 def _policy_of_this_test_alone():
-    queries.forget_policy()
+    policies.clear_policy_cache()
     yield
-    queries.forget_policy()
+    policies.clear_policy_cache()
 
 
 @pytest.fixture
 def account():
-    return accounts.get_or_create(make.ada().pk)
+    return accounts.get_or_create_account(make.ada().pk)
 
 
 def act(client, account, action, **given):
@@ -55,9 +57,9 @@ def test_without_stripe_staff_set_a_tier_and_grant_credits(account, django_captu
     key = "7f1d9c1e-0000-4000-8000-000000000000"
     for _ in range(2):  # the same form sent twice
         act(staff, account, "grant_credits", cents=1_000, reason="welcome", key=key)
-    limits = queries.staff_limits(account.user_id)
+    limits = usage_status.get_staff_limits(account.user_id)
     assert (limits.tier, limits.granted_tier, limits.daily_limit_microdollars) == ("PRO", "PRO", 5_000_000)
-    [entry] = queries.statement(account.user_id).results
+    [entry] = credit_statements.get_statement(account.user_id).results
     assert (entry.kind, entry.amount_cents, entry.reason) == ("GRANT", 1_000, "welcome")
     assert LedgerEntry.objects.get().actor == grace
     change = PlanChange.objects.get()
@@ -68,7 +70,7 @@ def test_without_stripe_staff_set_a_tier_and_grant_credits(account, django_captu
 def test_staff_set_limits_and_forgive_use(account):
     """B18.c1: overrides and resets, with who and why."""
     staff, ada = person(make.grace()), account.user
-    usage.record(call(ada, reported="0.5"))
+    usage_records.record_usage(call(ada, reported="0.5"))
     act(staff, account, "set_overrides", daily_limit_microdollars=7, reason="too eager")
     account.refresh_from_db()
     assert account.daily_limit_override_microdollars == 7
@@ -124,10 +126,10 @@ def test_an_override_in_the_form_needs_a_reason_too(account):
 )
 def test_what_is_written_by_code_is_only_looked_at(model, account):
     """B18.c1, B18.4: not even a superuser adds, changes or deletes it."""
-    usage.record(call(account.user))
-    ledger.grant(account.user_id, 5, key="g")
+    usage_records.record_usage(call(account.user))
+    ledger.grant_credits(account.user_id, 5, key="g")
     ledger.spend(account.user_id, 5, key="s")
-    usage.staff_reset(account.user_id, weekly=True, actor_id=None, reason="r")
+    resets.reset_usage_as_staff(account.user_id, weekly=True, actor_id=None, reason="r")
     PlanChange.objects.create(account=account, kind="KEEP", from_tier="FREE", to_tier="FREE", state="DONE")
     row = model.objects.first()
     superuser, name = person(make.grace()), f"admin:billing_{model._meta.model_name}"
@@ -147,18 +149,18 @@ def test_the_catalogue_names_models_without_a_price():
     from django.utils import timezone
 
     now = timezone.now()
-    usage.record(call(ada, at=now, model="nobody-knows", reported=None))
-    usage.record(call(ada, at=now, model="it-told-us", reported="0.1"))
-    usage.record(call(ada, at=now, model="priced-1", reported="0.1"))
+    usage_records.record_usage(call(ada, at=now, model="nobody-knows", reported=None))
+    usage_records.record_usage(call(ada, at=now, model="it-told-us", reported="0.1"))
+    usage_records.record_usage(call(ada, at=now, model="priced-1", reported="0.1"))
     ModelPrice.objects.create(
         provider="acme", model="priced*", effective_from=now,
         input_per_million_microdollars=3_000_000, output_per_million_microdollars=15_000_000,
     )  # fmt: skip
-    queries.forget_policy()
+    policies.clear_policy_cache()
     page = staff.get(reverse("admin:billing_modelprice_changelist")).content.decode()
     assert "$0.018000 (18,000)" in page
-    assert [met.model for met in queries.unpriced_models(now)] == ["it-told-us", "nobody-knows"]
-    assert [met.model for met in queries.models_of_unknown_cost(now)] == ["nobody-knows"]
+    assert [met.model for met in unpriced_models.list_unpriced_models(now)] == ["it-told-us", "nobody-knows"]
+    assert [met.model for met in unpriced_models.list_models_of_unknown_cost(now)] == ["nobody-knows"]
     assert "acme nobody-knows" in page
 
 
@@ -166,7 +168,7 @@ def test_the_list_of_accounts_shows_use_against_limits(account):
     """B18.1: in dollars, with microdollars beside."""
     from django.utils import timezone
 
-    usage.record(call(account.user, at=timezone.now(), reported="0.25"))
+    usage_records.record_usage(call(account.user, at=timezone.now(), reported="0.25"))
     page = person(make.grace()).get(reverse(ACCOUNTS)).content.decode()
     assert "$0.250000 (250,000) / $1.000000 (1,000,000)" in page
     assert used(account.user, "DAY")

@@ -13,11 +13,19 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from billing import gateway, mails, queries, subscriptions, tasks
-from billing.errors import GatewayDown, PaymentsOff
+from billing import emails, policies, tasks
+from billing.errors import PaymentsDisabled, PaymentServiceUnavailable
 from billing.models import Account, BillingNotice, LimitPolicy, PlanChange, Subscription, TierPolicy
-from billing.queries import pending
-from billing.subscriptions import granting
+from billing.selectors import plan_status
+from billing.stripe import api_client, subscription_api
+from billing.subscriptions import (
+    account_tiers,
+    grace_period,
+    plan_changes,
+    plan_checkouts,
+    plan_previews,
+    stripe_sync,
+)
 from tests import make
 from tests.paying import stripe as stripe
 from tests.rest import JSON, code_of, person
@@ -49,7 +57,7 @@ def test_of_several_the_highest_then_the_oldest_is_kept(shop, caplog):
 
 def test_what_stops_entitling_leaves_the_grant(shop):
     """B11.3: the fallback is the granted tier, else FREE, and it is written once: who has none keeps his tier."""
-    subscriptions.set_tier(shop.account.pk, "PRO", actor_id=None, reason="a friend")
+    account_tiers.grant_tier(shop.account.pk, "PRO", actor_id=None, reason="a friend")
     shop.subscribe("BUSINESS")
     assert shop.tier == "BUSINESS"
     shop.ask("FREE")
@@ -74,7 +82,7 @@ def test_a_price_nobody_knows_changes_nothing_but_is_told(shop, caplog):
 def test_enterprise_is_left_by_staff_alone(shop, caplog):
     """B11.3: sync warns of what drifts and writes no tier."""
     shop.subscribe("PRO")
-    subscriptions.set_tier(shop.account.pk, "ENTERPRISE", actor_id=None, reason="a contract")
+    account_tiers.grant_tier(shop.account.pk, "ENTERPRISE", actor_id=None, reason="a contract")
     shop.sync()
     assert shop.tier == "ENTERPRISE"
     assert "is ENTERPRISE and has the subscription" in caplog.text
@@ -98,7 +106,7 @@ def test_the_night_finds_what_nobody_told(shop):
     assert shop.tier == "PRO"
     tasks.reconcile()
     assert (shop.tier, shop.mirror.status) == ("FREE", "canceled")
-    assert subscriptions.reconcile() == 0
+    assert stripe_sync.reconcile_subscriptions() == 0
 
 
 # --- checkouts ------------------------------------------------------------------------------------------
@@ -144,7 +152,7 @@ def test_an_unfinished_first_payment_is_dropped_before_another(shop):
 def test_a_page_nobody_paid_on_ends_its_attempt(shop):
     """B14.5: checkout.session.expired."""
     shop.ask("PRO")
-    subscriptions.checkout_ended(shop.fake.all("checkout.session")[0]["id"])
+    plan_checkouts.fail_checkout(shop.fake.all("checkout.session")[0]["id"])
     assert PlanChange.objects.get().state == "FAILED"
 
 
@@ -177,7 +185,7 @@ def test_one_look_up_serves_many_and_failures_are_not_kept_b12_c2(shop, monkeypa
     def broken(*_):
         raise KeyError
 
-    monkeypatch.setattr(pending, "read", broken)
+    monkeypatch.setattr(plan_status, "extract_pending_plan", broken)
     shop.sync()
     client = person(shop.user)
     client.raise_request_exception = False
@@ -241,10 +249,10 @@ def test_a_preview_is_what_the_upgrade_charges(shop):
 
 def test_a_preview_of_a_first_plan_is_its_price(shop):
     """B12.2: without a subscription nothing is asked of Stripe."""
-    told, made = shop.calls(lambda: subscriptions.preview(shop.user.pk, "PRO"))
+    told, made = shop.calls(lambda: plan_previews.preview_plan_change(shop.user.pk, "PRO"))
     assert (told.due_now_cents, made) == (CENTS["PRO"], [])
     TierPolicy.objects.filter(tier="PRO").update(trial_days=14)
-    assert subscriptions.preview(shop.user.pk, "PRO").due_now_cents == 0
+    assert plan_previews.preview_plan_change(shop.user.pk, "PRO").due_now_cents == 0
 
 
 # --- grace ----------------------------------------------------------------------------------------------
@@ -253,8 +261,8 @@ def test_a_preview_of_a_first_plan_is_its_price(shop):
 def failed(shop):
     """What the webhook of a failed attempt does."""
     shop.sync()
-    found = gateway.get_invoice(gateway.in_task(), shop.fake.all("invoice")[0]["id"])
-    subscriptions.renewal_failed(
+    found = subscription_api.get_invoice(api_client.start_task_deadline(), shop.fake.all("invoice")[0]["id"])
+    grace_period.handle_failed_renewal(
         shop.account.pk, found, attempt=found.attempt_count, attempted_at=timezone.now()
     )
 
@@ -276,7 +284,7 @@ def test_a_renewal_that_fails_b15_c1(shop, django_capture_on_commit_callbacks):
     assert (told, shop.mirror.grace_until) == (["payment_failed", "payment_failed"], until)
     shop.pass_time(days=4, hours=1)
     tasks.lapse_overdue()
-    assert (shop.tier, queries.plan_state(shop.user.pk).lapsed) == ("FREE", True)
+    assert (shop.tier, plan_status.get_plan_state(shop.user.pk).lapsed) == ("FREE", True)
     assert BillingNotice.objects.filter(kind="plan_lapsed").count() == 1
     shop.fake.card("ok")
     shop.pass_time(days=1)
@@ -300,10 +308,10 @@ def test_a_grace_is_over_even_without_keys(shop, settings):
     shop.fail_renewal()
     shop.clock.shift(timedelta(days=8))
     shop.fake.faults.add("error", times=9)
-    subscriptions.lapse_overdue()
+    grace_period.lapse_overdue_subscriptions()
     assert shop.tier == "PRO"
     settings.STRIPE_SECRET_KEY = ""
-    subscriptions.lapse_overdue()
+    grace_period.lapse_overdue_subscriptions()
     assert (shop.tier, shop.mirror.entitles) == ("FREE", False)
 
 
@@ -314,7 +322,7 @@ def test_a_failed_payment_is_mailed_once(shop):
     shop.pass_time(days=30, hours=1)
     failed(shop)
     [notice] = BillingNotice.objects.all()
-    assert [mails.send(notice.pk) for _ in range(2)] == [True, False]
+    assert [emails.send_notice_email(notice.pk) for _ in range(2)] == [True, False]
     [sent] = mail.outbox
     assert sent.to == [shop.user.email]
     assert notice.data["invoice_url"] in sent.body
@@ -327,7 +335,7 @@ def test_a_failed_payment_is_mailed_once(shop):
     shop.fake.world.retry_days = ()
     shop.pass_time(days=20)
     failed(shop)
-    assert mails.send_waiting() >= 1
+    assert emails.send_waiting_emails() >= 1
     assert "Last attempt" in mail.outbox[-1].subject
 
 
@@ -366,7 +374,7 @@ def test_the_portal_needs_a_customer_b15_c4(shop):
     assert asked().json()["url"].startswith(shop.fake.address)
     assert asked(return_url="https://good.example@evil.test/").status_code == 400
     LimitPolicy.objects.update(payments_enabled=False)
-    queries.forget_policy()
+    policies.clear_policy_cache()
     assert code_of(asked()) == "payments_off"
 
 
@@ -375,11 +383,13 @@ def test_a_tier_that_staff_set_is_checked_for_drift_b15_c2(
 ):
     """B15.c2: an answer at once, one warning, the next sync sets PRO; no broker is no failure."""
     asked = []
-    monkeypatch.setattr(granting.current_app, "send_task", lambda name, args, **_: asked.append((name, args)))
+    monkeypatch.setattr(
+        account_tiers.current_app, "send_task", lambda name, args, **_: asked.append((name, args))
+    )
     shop.subscribe("PRO")
     with django_capture_on_commit_callbacks(execute=True):
         _, made = shop.calls(
-            lambda: subscriptions.set_tier(shop.account.pk, "BUSINESS", actor_id=None, reason="trust")
+            lambda: account_tiers.grant_tier(shop.account.pk, "BUSINESS", actor_id=None, reason="trust")
         )
     assert (made, asked) == ([], [("billing.tasks.check_drift", [shop.account.pk])])
     tasks.check_drift(shop.account.pk)
@@ -395,9 +405,9 @@ def test_a_tier_that_staff_set_is_checked_for_drift_b15_c2(
 def test_a_drift_check_ends_though_stripe_hangs_b15_c2(shop, monkeypatch, caplog):
     """B15.c2: the task has five seconds, its call fewer; whatever happens, nobody fails."""
     assert tasks.check_drift.time_limit == 5
-    assert tasks.check_drift.time_limit > granting.DRIFT_SECONDS
+    assert tasks.check_drift.time_limit > account_tiers.DRIFT_CHECK_SECONDS
     shop.subscribe("PRO")
-    monkeypatch.setattr(granting, "DRIFT_SECONDS", 0.2)
+    monkeypatch.setattr(account_tiers, "DRIFT_CHECK_SECONDS", 0.2)
     shop.fake.faults.add("hang", times=9)
     caplog.set_level(logging.INFO)
     tasks.check_drift(shop.account.pk)
@@ -410,12 +420,12 @@ def test_a_drift_check_ends_though_stripe_hangs_b15_c2(shop, monkeypatch, caplog
 def test_erasing_ends_what_is_paid_for(shop, settings):
     """B2.5: cancelled now, no page stays open, and a second time is nothing; the ledger is not touched."""
     shop.subscribe("PRO")
-    subscriptions.erase(shop.user.pk)
+    plan_changes.erase_subscription(shop.user.pk)
     assert (shop.live(), shop.tier) == ([], "FREE")
-    subscriptions.erase(shop.user.pk)
-    subscriptions.erase(make.bob().pk)
+    plan_changes.erase_subscription(shop.user.pk)
+    plan_changes.erase_subscription(make.bob().pk)
     shop.ask("PRO")
-    subscriptions.erase(shop.user.pk)
+    plan_changes.erase_subscription(shop.user.pk)
     assert [one["status"] for one in shop.fake.all("checkout.session")] == ["expired"]
 
 
@@ -423,13 +433,13 @@ def test_erasing_says_when_somebody_would_go_on_paying(shop, settings):
     """B2.5: without a key or a Stripe that answers it fails, and whoever erases tries again."""
     shop.subscribe("PRO")
     shop.fake.faults.add("error", times=9)
-    with pytest.raises(GatewayDown):
-        subscriptions.erase(shop.user.pk)
+    with pytest.raises(PaymentServiceUnavailable):
+        plan_changes.erase_subscription(shop.user.pk)
     settings.STRIPE_SECRET_KEY = ""
-    with pytest.raises(PaymentsOff):
-        subscriptions.erase(shop.user.pk)
+    with pytest.raises(PaymentsDisabled):
+        plan_changes.erase_subscription(shop.user.pk)
     Subscription.objects.update(status="canceled")
-    subscriptions.erase(shop.user.pk)
+    plan_changes.erase_subscription(shop.user.pk)
 
 
 # --- staff pages ----------------------------------------------------------------------------------------

@@ -11,10 +11,11 @@ from django.core import mail
 from django.test import override_settings
 from django.utils import timezone
 
-from billing import accounts, gateway, ledger, mails, payments, policies
-from billing.errors import GatewayDown, InvalidRequest, NoSavedCard, PaymentsOff
+from billing import accounts, emails, ledger, policies
+from billing.errors import InvalidRequest, NoSavedCard, PaymentsDisabled, PaymentServiceUnavailable
 from billing.models import Account, AutoTopUp, BillingNotice, LedgerEntry, LimitPolicy, StripeEvent, TopUp
-from billing.payments import automatic
+from billing.stripe import api_client
+from billing.top_ups import auto_top_ups, purchases, reconciliation
 from tests import make
 from tests.engine import together
 from tests.paying import apply_received, settle, stripe
@@ -27,15 +28,15 @@ API = f"{V1}/billing"
 State = TopUp.State
 
 
-def wanted(cents: int = 1_000, *, save_card: bool = False) -> payments.Purchase:
-    return payments.Purchase(
+def wanted(cents: int = 1_000, *, save_card: bool = False) -> purchases.TopUpPurchase:
+    return purchases.TopUpPurchase(
         amount_cents=cents, success_url="https://x", cancel_url="https://x", save_card=save_card
     )
 
 
 def bought(stripe: Fake, cents: int = 1_000) -> TopUp:
     """By Ada: paid and credited."""
-    top_up = payments.buy(make.ada().pk, wanted(cents), key=None)
+    top_up = purchases.start_top_up(make.ada().pk, wanted(cents), key=None)
     assert stripe.pay(top_up.checkout_session_id)
     settle(stripe)
     top_up.refresh_from_db()
@@ -59,7 +60,7 @@ def kinds() -> list[str]:
 @pytest.mark.django_db(transaction=True)
 def test_a_paid_page_is_one_credit(stripe: Fake) -> None:
     """B10.c1: `completed` five times, twice in parallel, and `async_payment_succeeded` once: one TOP_UP entry."""
-    top_up = payments.buy(make.ada().pk, wanted(), key=None)
+    top_up = purchases.start_top_up(make.ada().pk, wanted(), key=None)
     assert money() == (0, 0)
     assert stripe.pay(top_up.checkout_session_id)
     (completed,) = [one for one in stripe.webhooks.take() if one["type"] == "checkout.session.completed"]
@@ -85,7 +86,7 @@ def test_what_was_paid_must_be_what_was_asked_for(
     stripe: Fake, change: dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
     """B10.c2: the fetched session says otherwise: REVIEW, no credit, alert."""
-    top_up = payments.buy(make.ada().pk, wanted(), key=None)
+    top_up = purchases.start_top_up(make.ada().pk, wanted(), key=None)
     assert stripe.pay(top_up.checkout_session_id)
     stripe.world.objects[top_up.checkout_session_id].update(change)
     settle(stripe)
@@ -98,7 +99,7 @@ def test_a_bank_that_takes_days_is_waited_for(stripe: Fake) -> None:
     """B10.2: unpaid waits; then paid is credited, refused is FAILED."""
     for behaviour, state in (("ok", State.PAID), ("decline", State.FAILED)):
         stripe.card(behaviour)
-        top_up = payments.buy(make.ada().pk, wanted(), key=None)
+        top_up = purchases.start_top_up(make.ada().pk, wanted(), key=None)
         stripe.pay(top_up.checkout_session_id, later=True)
         settle(stripe)
         top_up.refresh_from_db()
@@ -112,7 +113,7 @@ def test_a_bank_that_takes_days_is_waited_for(stripe: Fake) -> None:
 
 def test_a_page_nobody_paid_expires_and_a_late_payment_still_counts(stripe: Fake) -> None:
     """B10.3: OPEN to EXPIRED; EXPIRED to PAID is legal."""
-    top_up = payments.buy(make.ada().pk, wanted(), key=None)
+    top_up = purchases.start_top_up(make.ada().pk, wanted(), key=None)
     with_page = stripe.world.objects[top_up.checkout_session_id]
     stripe.advance(seconds=3_700)
     settle(stripe)
@@ -129,31 +130,31 @@ def test_the_same_key_is_the_same_top_up(stripe: Fake) -> None:
     """B16.1: a double click opens one page; after a fault the key goes on where it stopped; another amount is refused."""
     ada = make.ada().pk
     stripe.faults.add("reset_after", "POST", "/v1/checkout", times=2)
-    with pytest.raises(GatewayDown):
-        payments.buy(ada, wanted(), key="click")
+    with pytest.raises(PaymentServiceUnavailable):
+        purchases.start_top_up(ada, wanted(), key="click")
     with time_machine.travel(timezone.now() + timedelta(minutes=2)):  # Stripe compares every parameter
-        first = payments.buy(ada, wanted(), key="click")
+        first = purchases.start_top_up(ada, wanted(), key="click")
     assert first.state == State.OPEN
-    assert payments.buy(ada, wanted(), key="click") == first
+    assert purchases.start_top_up(ada, wanted(), key="click") == first
     assert len(stripe.all("checkout.session")) == 1
     with pytest.raises(InvalidRequest):
-        payments.buy(ada, wanted(2_000), key="click")
+        purchases.start_top_up(ada, wanted(2_000), key="click")
     TopUp.objects.update(created_at=timezone.now() - timedelta(hours=25))
-    assert payments.buy(ada, wanted(), key="click") != first
+    assert purchases.start_top_up(ada, wanted(), key="click") != first
 
 
 def test_a_purchase_tried_again_much_later_opens_a_page_of_its_own(stripe: Fake) -> None:
     """B10.1: Stripe opens no page for less than half an hour, and a key belongs to one request: a new top-up it is"""
     ada = make.ada()
     stripe.faults.add("reset", "POST", "/v1/checkout", times=2)
-    with pytest.raises(GatewayDown):
-        payments.buy(ada.pk, wanted(), key="click")
+    with pytest.raises(PaymentServiceUnavailable):
+        purchases.start_top_up(ada.pk, wanted(), key="click")
     later = timezone.now() + timedelta(minutes=35)
     stripe.advance(seconds=35 * 60)
     with time_machine.travel(later):
-        again = payments.buy(ada.pk, wanted(), key="click")
+        again = purchases.start_top_up(ada.pk, wanted(), key="click")
         assert (again.state, TopUp.objects.count()) == (State.OPEN, 2)
-        assert payments.buy(ada.pk, wanted(), key="click") == again
+        assert purchases.start_top_up(ada.pk, wanted(), key="click") == again
         assert stripe.pay(again.checkout_session_id)
         settle(stripe)
     assert money() == (1_000, 0)
@@ -174,27 +175,29 @@ def test_amounts_keep_to_the_policy_and_nothing_is_sold_without_payments(stripe:
     ada = make.ada().pk
     for cents in (0, 499, 50_001):
         with pytest.raises(InvalidRequest):
-            payments.buy(ada, wanted(cents), key=None)
-    with override_settings(STRIPE_SECRET_KEY=""), pytest.raises(PaymentsOff):
-        payments.buy(ada, wanted(), key=None)
+            purchases.start_top_up(ada, wanted(cents), key=None)
+    with override_settings(STRIPE_SECRET_KEY=""), pytest.raises(PaymentsDisabled):
+        purchases.start_top_up(ada, wanted(), key=None)
     LimitPolicy.objects.update(payments_enabled=False)
-    policies.forget()
-    with pytest.raises(PaymentsOff):
-        payments.buy(ada, wanted(), key=None)
+    policies.clear_policy_cache()
+    with pytest.raises(PaymentsDisabled):
+        purchases.start_top_up(ada, wanted(), key=None)
     LimitPolicy.objects.update(payments_enabled=True)
-    policies.forget()
+    policies.clear_policy_cache()
     assert (stripe.calls, TopUp.objects.count()) == ([], 0)
 
 
 @pytest.mark.django_db(transaction=True)
 def test_racing_first_purchases_make_one_customer(stripe: Fake) -> None:
     """B15.5: lazily, stored once; any number of first requests end with one id."""
-    account_id = accounts.get_or_create(make.ada().pk).pk
+    account_id = accounts.get_or_create_account(make.ada().pk).pk
     for round_number in range(5):
         Account.objects.update(stripe_customer_id=None)
 
         def first() -> str:
-            return accounts.ensure_customer(Account.objects.get(pk=account_id), gateway.in_request())
+            return accounts.ensure_stripe_customer(
+                Account.objects.get(pk=account_id), api_client.start_request_deadline()
+            )
 
         assert len(set(together(*[first] * 4))) == 1, round_number
     assert len(stripe.all("customer")) == 1
@@ -238,7 +241,7 @@ def test_refunds_never_take_more_than_was_bought(stripe: Fake) -> None:
 
 def test_a_refund_heard_of_before_the_purchase_waits_for_it(stripe: Fake) -> None:
     """B14.4: order does not matter."""
-    top_up = payments.buy(make.ada().pk, wanted(), key=None)
+    top_up = purchases.start_top_up(make.ada().pk, wanted(), key=None)
     stripe.pay(top_up.checkout_session_id)
     stripe.refund(stripe.all("payment_intent")[0]["id"], 1_000)
     told = stripe.webhooks.take()
@@ -282,8 +285,10 @@ def test_a_dispute_told_backwards_ends_the_same(stripe: Fake) -> None:
 
 def test_a_dispute_of_a_plan_only_calls_staff(stripe: Fake, caplog: pytest.LogCaptureFixture) -> None:
     """B10.6: no ledger effect."""
-    account = accounts.get_or_create(make.ada().pk)
-    stripe.subscribe(accounts.ensure_customer(account, gateway.in_task()), stripe.price(900))
+    account = accounts.get_or_create_account(make.ada().pk)
+    stripe.subscribe(
+        accounts.ensure_stripe_customer(account, api_client.start_task_deadline()), stripe.price(900)
+    )
     stripe.dispute(stripe.all("payment_intent")[0]["id"], 900)
     settle(stripe)
     assert "billing_alert kind=dispute" in caplog.text
@@ -294,10 +299,12 @@ def test_a_dispute_of_a_plan_only_calls_staff(stripe: Fake, caplog: pytest.LogCa
 
 
 def automatic_for_ada(stripe: Fake, *, threshold: int = 500, amount: int = 1_000) -> Account:
-    account = accounts.get_or_create(make.ada().pk)
-    stripe.save_card(accounts.ensure_customer(account, gateway.in_task()))
-    wish = payments.Wish(enabled=True, threshold_cents=threshold, amount_cents=amount, consent=True)
-    assert payments.configure(account.user_id, wish).enabled
+    account = accounts.get_or_create_account(make.ada().pk)
+    stripe.save_card(accounts.ensure_stripe_customer(account, api_client.start_task_deadline()))
+    wish = auto_top_ups.AutoTopUpRequest(
+        enabled=True, threshold_cents=threshold, amount_cents=amount, consent=True
+    )
+    assert auto_top_ups.configure_auto_top_up(account.user_id, wish).enabled
     return account
 
 
@@ -305,18 +312,18 @@ def automatic_for_ada(stripe: Fake, *, threshold: int = 500, amount: int = 1_000
 def test_ten_spends_across_the_threshold_buy_once(stripe: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     """B10.c4: ten parallel spends cross it, one AUTO top-up exists; its payment is credited by webhook."""
     account = automatic_for_ada(stripe)
-    ledger.grant(account.user_id, 1_000, key="grant:1")
+    ledger.grant_credits(account.user_id, 1_000, key="grant:1")
     sent: list[int] = []
-    monkeypatch.setattr(ledger, "_have_more_bought", sent.append)
+    monkeypatch.setattr(ledger, "_enqueue_auto_top_up", sent.append)
     together(*(partial(ledger.spend, account.user_id, 60, key=f"tool:{number}") for number in range(10)))
     assert sent
     assert set(sent) == {account.pk}
-    together(*[partial(payments.top_up_if_low, account.pk)] * 10)
+    together(*[partial(auto_top_ups.top_up_if_low, account.pk)] * 10)
     top_up = TopUp.objects.get()
     assert (top_up.kind, top_up.state, money()) == (TopUp.Kind.AUTO, State.OPEN, (400, 0))
     settle(stripe)
     assert money() == (1_400, 0)
-    payments.top_up_if_low(account.pk)
+    auto_top_ups.top_up_if_low(account.pk)
     assert TopUp.objects.count() == 1
 
 
@@ -327,15 +334,15 @@ def test_a_refused_card_switches_it_off_and_says_so(stripe: Fake, card: str, rea
     """B10.4: FAILED, off, one notice and one e-mail."""
     account = automatic_for_ada(stripe)
     stripe.card(card)
-    payments.top_up_if_low(account.pk)
+    auto_top_ups.top_up_if_low(account.pk)
     settle(stripe)
     assert TopUp.objects.get().state == State.FAILED
-    view = payments.settings_of(account.user_id)
+    view = auto_top_ups.get_auto_top_up(account.user_id)
     assert (view.enabled, view.disabled_reason) == (False, reason)
     notice = BillingNotice.objects.get(kind="auto_top_up_off")
-    assert mails.send(notice.pk)
+    assert emails.send_notice_email(notice.pk)
     assert len(mail.outbox) == 1
-    payments.top_up_if_low(account.pk)
+    auto_top_ups.top_up_if_low(account.pk)
     assert TopUp.objects.count() == 1
 
 
@@ -343,11 +350,11 @@ def test_an_outcome_nobody_heard_is_charged_once(stripe: Fake) -> None:
     """B10.4: the connection breaks after Stripe charged; tried again with the same key, one charge, one credit."""
     account = automatic_for_ada(stripe)
     stripe.faults.add("reset_after", "POST", "/v1/payment_intents", times=3)
-    payments.top_up_if_low(account.pk)
+    auto_top_ups.top_up_if_low(account.pk)
     assert TopUp.objects.get().state == State.CREATED
-    payments.top_up_if_low(account.pk)  # one is open
-    TopUp.objects.update(created_at=timezone.now() - automatic.STUCK_AFTER)
-    assert payments.retry_stuck() == 1
+    auto_top_ups.top_up_if_low(account.pk)  # one is open
+    TopUp.objects.update(created_at=timezone.now() - auto_top_ups.STUCK_AFTER)
+    assert auto_top_ups.retry_stuck_charges() == 1
     settle(stripe)
     assert (TopUp.objects.get().state, money()) == (State.PAID, (1_000, 0))
     assert len(stripe.all("charge")) == 1
@@ -357,11 +364,11 @@ def test_at_most_three_a_day(stripe: Fake) -> None:
     """B10.4: then it waits for tomorrow."""
     account = automatic_for_ada(stripe, threshold=50_000)
     for _ in range(5):
-        payments.top_up_if_low(account.pk)
+        auto_top_ups.top_up_if_low(account.pk)
         settle(stripe)
     assert TopUp.objects.count() == 3
     TopUp.objects.update(created_at=timezone.now() - timedelta(days=1))
-    payments.top_up_if_low(account.pk)
+    auto_top_ups.top_up_if_low(account.pk)
     assert TopUp.objects.count() == 4
 
 
@@ -379,8 +386,9 @@ def test_switching_it_on_needs_consent_a_card_and_payments(stripe: Fake) -> None
     assert code_of(put(threshold_cents=50_001)) == "invalid_request"
     assert code_of(put()) == "no_saved_card"
     with pytest.raises(NoSavedCard):
-        payments.configure(
-            ada.pk, payments.Wish(enabled=True, threshold_cents=1, amount_cents=500, consent=True)
+        auto_top_ups.configure_auto_top_up(
+            ada.pk,
+            auto_top_ups.AutoTopUpRequest(enabled=True, threshold_cents=1, amount_cents=500, consent=True),
         )
     automatic_for_ada(stripe)
     assert put().json() == {
@@ -389,7 +397,7 @@ def test_switching_it_on_needs_consent_a_card_and_payments(stripe: Fake) -> None
     with override_settings(STRIPE_SECRET_KEY=""):
         assert code_of(put()) == "payments_off"
         assert put(enabled=False, consent=False).json()["enabled"] is False
-    assert payments.erase(ada.pk) == 0
+    assert auto_top_ups.erase_auto_top_up(ada.pk) == 0
 
 
 def test_the_chosen_card_is_charged_else_the_newest(stripe: Fake) -> None:
@@ -399,53 +407,54 @@ def test_the_chosen_card_is_charged_else_the_newest(stripe: Fake) -> None:
     old = stripe.all("payment_method")[0]["id"]
     stripe.advance(seconds=60)
     newest = stripe.save_card(customer["id"])
-    payments.top_up_if_low(account.pk)
+    auto_top_ups.top_up_if_low(account.pk)
     customer["invoice_settings"]["default_payment_method"] = old
     settle(stripe)
     ledger.spend(account.user_id, 900, key="tool:1")
-    payments.top_up_if_low(account.pk)
+    auto_top_ups.top_up_if_low(account.pk)
     assert [one["payment_method"] for one in stripe.all("payment_intent")] == [old, newest]
     settle(stripe)
     ledger.spend(account.user_id, 1_000, key="tool:2")
     for card in (old, newest):
         del stripe.world.objects[card]
     customer["invoice_settings"]["default_payment_method"] = None
-    payments.top_up_if_low(account.pk)
-    assert payments.settings_of(account.user_id).disabled_reason == "no_saved_card"
+    auto_top_ups.top_up_if_low(account.pk)
+    assert auto_top_ups.get_auto_top_up(account.user_id).disabled_reason == "no_saved_card"
 
 
 def test_a_charge_that_is_not_what_was_agreed_is_reviewed(stripe: Fake) -> None:
     """B10.2: for automatic top-ups too; and what Stripe refuses for good is given up."""
     account = automatic_for_ada(stripe)
-    payments.top_up_if_low(account.pk)
+    auto_top_ups.top_up_if_low(account.pk)
     stripe.all("payment_intent")[0]["amount_received"] = 1
     settle(stripe)
     assert (TopUp.objects.get().state, money()) == (State.REVIEW, (0, 0))
     stripe.faults.add("unauthorised", "POST", "/v1/payment_intents")
-    payments.top_up_if_low(account.pk)
-    assert payments.settings_of(account.user_id).disabled_reason == "refused"
+    auto_top_ups.top_up_if_low(account.pk)
+    assert auto_top_ups.get_auto_top_up(account.user_id).disabled_reason == "refused"
 
 
 def test_an_outcome_that_nobody_can_learn_is_given_up_and_credited_if_it_was_paid(stripe: Fake) -> None:
     """B10.3: after a day Stripe forgets the key, so it is not tried again; money that came is credited all the same."""
     account = automatic_for_ada(stripe)
     stripe.faults.add("reset_after", "POST", "/v1/payment_intents", times=3)
-    payments.top_up_if_low(account.pk)
+    auto_top_ups.top_up_if_low(account.pk)
     held = stripe.webhooks.take()
-    TopUp.objects.update(created_at=timezone.now() - automatic.GIVEN_UP_AFTER - timedelta(minutes=1))
-    payments.retry_stuck()
+    TopUp.objects.update(created_at=timezone.now() - auto_top_ups.GIVEN_UP_AFTER - timedelta(minutes=1))
+    auto_top_ups.retry_stuck_charges()
     assert TopUp.objects.get().state == State.FAILED
     stripe.webhooks.deliver(held)
     apply_received()
     assert (TopUp.objects.get().state, money()) == (State.PAID, (1_000, 0))
     with override_settings(STRIPE_SECRET_KEY=""):
-        assert payments.retry_stuck() == 0
-    assert payments.erase(account.user_id) == 0
-    payments.configure(
-        account.user_id, payments.Wish(enabled=True, threshold_cents=500, amount_cents=500, consent=True)
+        assert auto_top_ups.retry_stuck_charges() == 0
+    assert auto_top_ups.erase_auto_top_up(account.user_id) == 0
+    auto_top_ups.configure_auto_top_up(
+        account.user_id,
+        auto_top_ups.AutoTopUpRequest(enabled=True, threshold_cents=500, amount_cents=500, consent=True),
     )
-    assert payments.erase(account.user_id) == 1
-    assert not payments.settings_of(account.user_id).enabled
+    assert auto_top_ups.erase_auto_top_up(account.user_id) == 1
+    assert not auto_top_ups.get_auto_top_up(account.user_id).enabled
 
 
 # --- over REST ------------------------------------------------------------------------------------------
@@ -486,14 +495,14 @@ def test_a_top_up_over_rest_is_its_owners_alone(stripe: Fake) -> None:
 
 def test_stuck_top_ups_are_asked_about(stripe: Fake) -> None:
     """B14.7: when Stripe has stopped telling, it is asked; a page never shown is over."""
-    paid = payments.buy(make.ada().pk, wanted(), key=None)
-    left = payments.buy(make.ada().pk, wanted(), key=None)
+    paid = purchases.start_top_up(make.ada().pk, wanted(), key=None)
+    left = purchases.start_top_up(make.ada().pk, wanted(), key=None)
     never = TopUp.objects.create(account=paid.account, amount_cents=500)
     stripe.pay(paid.checkout_session_id)
     stripe.advance(seconds=4_000)
     stripe.webhooks.take()  # lost
     TopUp.objects.update(created_at=timezone.now() - timedelta(hours=3))
-    assert payments.ask_about_open_ones() == 3
+    assert reconciliation.reconcile_open_top_ups() == 3
     states = [TopUp.objects.get(pk=one.pk).state for one in (paid, left, never)]
     assert states == [State.PAID, State.EXPIRED, State.EXPIRED]
     assert money() == (1_000, 0)
@@ -502,11 +511,11 @@ def test_stuck_top_ups_are_asked_about(stripe: Fake) -> None:
 def test_an_automatic_charge_that_nobody_told_of_is_asked_about(stripe: Fake) -> None:
     """B14.7: and while Stripe does not answer it stays open."""
     account = automatic_for_ada(stripe)
-    payments.top_up_if_low(account.pk)
+    auto_top_ups.top_up_if_low(account.pk)
     stripe.webhooks.take()  # lost
     TopUp.objects.update(created_at=timezone.now() - timedelta(hours=3))
     stripe.faults.add("error", "GET", "/v1/payment_intents", times=3)
-    payments.ask_about_open_ones()
+    reconciliation.reconcile_open_top_ups()
     assert TopUp.objects.get().state == State.OPEN
-    payments.ask_about_open_ones()
+    reconciliation.reconcile_open_top_ups()
     assert (TopUp.objects.get().state, money()) == (State.PAID, (1_000, 0))

@@ -8,16 +8,18 @@ import logging
 
 import pytest
 
-from billing import counters, ledger, queries, usage
+from billing import ledger, policies, redis_counters
 from billing.models import BillingNotice, LedgerEntry, LimitPolicy
-from copilot import dispatch, history
-from copilot.commands import Decide
-from copilot.errors import NotFound, TooMany
+from billing.usage import resets
+from config.core.errors import NotFound, TooManyRequests
+from copilot.chat import admission, approval_decisions, next_turn
+from copilot.chat import queue as chat_queue
+from copilot.chat.commands import DecideApproval
 from copilot.models import Approval, Message, Turn
 from copilot.providers.base import ToolCall
-from copilot.providers.scripted import Call, Text
-from copilot.tools import charging, execution
-from copilot.tools.base import Arguments, Invocation, Tool, ToolOutput
+from copilot.providers.scripted import ScriptedCall, ScriptedText
+from copilot.tools import execution
+from copilot.tools.base import Tool, ToolArguments, ToolInvocation, ToolOutput
 from tests import make
 from tests.engine import Errand, add_tools, command, cue, ended, lease_of, queue, say, start, told, until
 from tests.engine import model_fixture as model_fixture
@@ -27,9 +29,9 @@ from tests.test_billing_counters import _pool_of, record
 
 @pytest.fixture(autouse=True)
 def _policy_of_this_test_alone():
-    queries.forget_policy()
+    policies.clear_policy_cache()
     yield
-    queries.forget_policy()
+    policies.clear_policy_cache()
 
 
 @pytest.fixture
@@ -38,14 +40,14 @@ def session(rig):
 
 
 def waiting(session):
-    return [one.text for one in history.pending(session.pk)]
+    return [one.text for one in chat_queue.list_pending_messages(session.pk)]
 
 
 @pytest.fixture
 def kept(session, model):
     """B7.c2: two messages were queued behind a turn whose cost exhausts the limit."""
-    ledger.grant(session.owner_id, 1_000, key="grant:1")
-    model.will(Text("Talking"), cue(1))
+    ledger.grant_credits(session.owner_id, 1_000, key="grant:1")
+    model.will(ScriptedText("Talking"), cue(1))
     turn_id = start(session)
     model.reaches(1)
     for text in ("First", "Second"):
@@ -60,11 +62,11 @@ def kept(session, model):
 
 def test_a_follow_up_is_refused_while_the_turn_goes_on(session, model):
     """B7.c1: 429, the queue is as it was, and the running turn ends normally."""
-    model.will(Text("Talking"), cue(1))
+    model.will(ScriptedText("Talking"), cue(1))
     turn_id = start(session)
     model.reaches(1)
     record(session.owner, 1_000_000)
-    with pytest.raises(TooMany) as refused:
+    with pytest.raises(TooManyRequests) as refused:
         say(session, "And this?")
     assert refused.value.code == "limit_reached"
     assert waiting(session) == []
@@ -83,15 +85,15 @@ def test_what_is_queued_stays_when_the_limit_is_reached(kept):
         "daily",
         True,
     )
-    dispatch.start_stranded(kept.pk)  # the sweep looks again, and says nothing new
+    next_turn.start_stranded_messages(kept.pk)  # the sweep looks again, and says nothing new
     assert waiting(kept) == ["First", "Second"]
     assert BillingNotice.objects.count() == len(told(kept.pk, "limit.reached")) == 1
 
 
 def test_a_reset_sends_what_waited(kept, model):
     """B7.c3, B7.4: one continuation with both messages, and the queue is empty."""
-    model.will(Text("Go on"))
-    usage.reset(kept.owner_id)
+    model.will(ScriptedText("Go on"))
+    resets.buy_usage_reset(kept.owner_id)
     until(lambda: Turn.objects.filter(session=kept, status="succeeded").count() == 2)
     assert waiting(kept) == []
     second = Turn.objects.filter(session=kept).latest("created_at")
@@ -101,13 +103,13 @@ def test_a_reset_sends_what_waited(kept, model):
 
 def test_unreadable_counters_keep_nothing_waiting(session, model, monkeypatch):
     """B7.c4: the continuation runs."""
-    model.will(Text("Talking"), cue(1))
-    model.will(Text("Go on"))
+    model.will(ScriptedText("Talking"), cue(1))
+    model.will(ScriptedText("Go on"))
     turn_id = start(session)
     model.reaches(1)
     queue(session, "First")
     record(session.owner, 1_000_000)
-    monkeypatch.setattr(counters.client(), "connection_pool", _pool_of("redis://127.0.0.1:1"))
+    monkeypatch.setattr(redis_counters.get_redis_client(), "connection_pool", _pool_of("redis://127.0.0.1:1"))
     model.give(1)
     ended(turn_id)
     until(lambda: waiting(session) == [])
@@ -116,30 +118,36 @@ def test_unreadable_counters_keep_nothing_waiting(session, model, monkeypatch):
 def test_a_running_turn_holds_money_until_it_ends(session, model):
     """B7.1, B6.7: the second start is refused, of it nothing stays; after the end there is room again."""
     LimitPolicy.objects.update_or_create(pk=1, defaults={"turn_hold_microdollars": 600_000})
-    queries.forget_policy()
+    policies.clear_policy_cache()
     record(session.owner, 400_000)
     other = make.session()
-    model.will(Text("Talking"), cue(1))
+    model.will(ScriptedText("Talking"), cue(1))
     turn_id = start(session)
     model.reaches(1)
-    with pytest.raises(TooMany) as refused:
+    with pytest.raises(TooManyRequests) as refused:
         say(other, "Me too")
     assert refused.value.code == "limit_held"
     assert not Message.objects.filter(session=other).exists()
     assert not lease_of(other)
     model.give(1)
     ended(turn_id)
-    until(lambda: not counters.client().hgetall(counters.holds_key(session.owner_id)))
-    model.will(Text("Now"))
+    until(
+        lambda: (
+            not redis_counters.get_redis_client().hgetall(redis_counters.build_holds_key(session.owner_id))
+        )
+    )
+    model.will(ScriptedText("Now"))
     assert ended(start(other)).status == "succeeded"
 
 
 def test_a_turn_that_is_handed_over_keeps_what_is_held_for_it(session, model, rig):
     """B6.7: only an end or a pause settles it; the worker that leaves has neither seen."""
     LimitPolicy.objects.update_or_create(pk=1, defaults={"turn_hold_microdollars": 600_000})
-    queries.forget_policy()
+    policies.clear_policy_cache()
     model.otherwise = lambda request: (
-        [Text(" on."), cue(2)] if "Going" in repr(request.messages[-2:]) else [Text("Going"), cue(1)]
+        [ScriptedText(" on."), cue(2)]
+        if "Going" in repr(request.messages[-2:])
+        else [ScriptedText("Going"), cue(1)]
     )
     turn_id = start(session)
     model.reaches(1)
@@ -147,10 +155,16 @@ def test_a_turn_that_is_handed_over_keeps_what_is_held_for_it(session, model, ri
     rig.start_worker()
     old.leave(grace_seconds=0)
     model.reaches(2)
-    assert list(counters.client().hgetall(counters.holds_key(session.owner_id))) == [str(turn_id)]
+    assert list(
+        redis_counters.get_redis_client().hgetall(redis_counters.build_holds_key(session.owner_id))
+    ) == [str(turn_id)]
     model.give(2)
     assert ended(turn_id).status == "succeeded"
-    until(lambda: not counters.client().hgetall(counters.holds_key(session.owner_id)))
+    until(
+        lambda: (
+            not redis_counters.get_redis_client().hgetall(redis_counters.build_holds_key(session.owner_id))
+        )
+    )
 
 
 def test_decisions_that_are_refused_together_hold_nothing(session, model, monkeypatch):
@@ -158,18 +172,18 @@ def test_decisions_that_are_refused_together_hold_nothing(session, model, monkey
     add_tools(monkeypatch, Errand("pay", approval="ask"))
     asked = []
     for one in (session, make.session()):
-        model.will(Call("pay", {}))
+        model.will(ScriptedCall("pay", {}))
         start(one)
         until(lambda one=one: Approval.objects.filter(session=one).exists() and not lease_of(one))
         asked.append(Approval.objects.get(session=one))
     LimitPolicy.objects.update_or_create(pk=1, defaults={"turn_hold_microdollars": 600_000})
-    queries.forget_policy()
+    policies.clear_policy_cache()
     record(session.owner, 500_000)
-    decisions = [Decide(approval_id=one.pk, decision="approve") for one in asked]
-    with pytest.raises(TooMany):
-        dispatch.decide(session.owner_id, decisions)
+    decisions = [DecideApproval(approval_id=one.pk, decision="approve") for one in asked]
+    with pytest.raises(TooManyRequests):
+        approval_decisions.decide_approvals(session.owner_id, decisions)
     assert set(Approval.objects.values_list("state", flat=True)) == {"requested"}
-    assert counters.client().hgetall(counters.holds_key(session.owner_id)) == {}
+    assert redis_counters.get_redis_client().hgetall(redis_counters.build_holds_key(session.owner_id)) == {}
 
 
 def test_a_conversation_of_somebody_else_is_not_there_whatever_the_limit_says(session):
@@ -178,13 +192,13 @@ def test_a_conversation_of_somebody_else_is_not_there_whatever_the_limit_says(se
     record(bob, 1_000_000)
     for run_id in (None, "mine"):
         with pytest.raises(NotFound):
-            dispatch.submit(command(session, "Hello", user_id=bob.pk, run_id=run_id))
+            admission.submit_message(command(session, "Hello", user_id=bob.pk, run_id=run_id))
 
 
 # --- priced tools ---------------------------------------------------------------------------------------
 
 
-class Nothing(Arguments):
+class Nothing(ToolArguments):
     pass
 
 
@@ -194,34 +208,34 @@ def priced(run, seconds=60):
     )
 
 
-async def answer(arguments: Nothing, invocation: Invocation) -> ToolOutput:
+async def answer(arguments: Nothing, invocation: ToolInvocation) -> ToolOutput:
     return ToolOutput(value="42")
 
 
-async def silent(arguments: Nothing, invocation: Invocation) -> ToolOutput:
+async def silent(arguments: Nothing, invocation: ToolInvocation) -> ToolOutput:
     raise ValueError("nothing came")
 
 
-async def dry(arguments: Nothing, invocation: Invocation) -> ToolOutput:
+async def dry(arguments: Nothing, invocation: ToolInvocation) -> ToolOutput:
     return ToolOutput(value="it would say 42", dry_run=True)
 
 
-async def slow(arguments: Nothing, invocation: Invocation) -> ToolOutput:
-    invocation.delivered()
+async def slow(arguments: Nothing, invocation: ToolInvocation) -> ToolOutput:
+    invocation.mark_delivered()
     await asyncio.Event().wait()
     raise AssertionError
 
 
 async def consulting(session, turn, run, seconds=60, call_id="call_1"):
-    from copilot.context import CHANNELS, TurnContext
-    from copilot.permissions import UNRESTRICTED
+    from copilot.chat.permissions import UNRESTRICTED
+    from copilot.chat.turn_context import CHANNELS_BY_ORIGIN, TurnContext
 
     context = TurnContext(
         session_id=str(session.pk), turn_id=str(turn.pk), user_id=session.owner_id, fence=turn.fence, origin="web",
-        permissions=UNRESTRICTED, channel=CHANNELS["web"],
+        permissions=UNRESTRICTED, channel=CHANNELS_BY_ORIGIN["web"],
     )  # fmt: skip
     call = ToolCall(call_id=call_id, tool="oracle", arguments={})
-    group = execution.run_group(
+    group = execution.run_tool_calls(
         [call], context=context, emit=lambda event: None, outside=[priced(run, seconds)]
     )
     return [outcome async for outcome in group]
@@ -237,7 +251,7 @@ def consult(*asked, **more):
 def test_a_priced_tool_costs_what_it_delivers(run, spent):
     """B9.c5: one output, also before a time-out: one SPEND; no output or a dry run: none."""
     session = make.session()
-    ledger.grant(session.owner_id, 100, key="grant:1")
+    ledger.grant_credits(session.owner_id, 100, key="grant:1")
     turn = make.turn(session, "running")
     for _ in range(2):  # the same call again
         consult(session, turn, run, seconds=1 if run is slow else 60)
@@ -250,12 +264,12 @@ def test_a_priced_tool_costs_what_it_delivers(run, spent):
 def test_what_cannot_be_charged_any_more_is_kept_and_written_down(monkeypatch, caplog):
     """B9.c5: with balance 0 the output is delivered, and one `billing_leak` is logged."""
     session = make.session()
-    ledger.grant(session.owner_id, 5, key="grant:1")
+    ledger.grant_credits(session.owner_id, 5, key="grant:1")
 
-    async def meanwhile(arguments: Nothing, invocation: Invocation) -> ToolOutput:
-        from copilot.bridge import in_thread
+    async def meanwhile(arguments: Nothing, invocation: ToolInvocation) -> ToolOutput:
+        from config.core.db import run_in_thread
 
-        await in_thread(lambda: ledger.spend(session.owner_id, 5, key="elsewhere"))
+        await run_in_thread(lambda: ledger.spend(session.owner_id, 5, key="elsewhere"))
         return ToolOutput(value="42")
 
     outcome = consult(session, make.turn(session, "running"), meanwhile)
@@ -271,14 +285,14 @@ def test_what_cannot_be_charged_any_more_is_kept_and_written_down(monkeypatch, c
 def test_what_was_delivered_is_charged_however_often_its_turn_is_cut_off():
     """B9.8: stopped, and then lost to another worker while the tool still clings to its work."""
     session = make.session()
-    ledger.grant(session.owner_id, 100, key="grant:1")
+    ledger.grant_credits(session.owner_id, 100, key="grant:1")
     turn = make.turn(session, "running")
 
     async def cut_off_twice():
         delivered, stopped, never = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-        async def stubborn(arguments: Nothing, invocation: Invocation) -> ToolOutput:
-            invocation.delivered()
+        async def stubborn(arguments: Nothing, invocation: ToolInvocation) -> ToolOutput:
+            invocation.mark_delivered()
             delivered.set()
             try:
                 await never.wait()
@@ -294,7 +308,7 @@ def test_what_was_delivered_is_charged_however_often_its_turn_is_cut_off():
         asked.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await asked
-        await asyncio.gather(*charging._charging)
+        await asyncio.gather(*execution._running_charges)
 
     asyncio.run(cut_off_twice())
     assert [entry.amount_cents for entry in LedgerEntry.objects.filter(kind="SPEND")] == [-5]

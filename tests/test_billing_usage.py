@@ -15,9 +15,10 @@ from django.db.models import Sum
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from billing import accounts, metrics, pricing, queries, usage
-from billing.apps import make_default_rows
+from billing import accounts, metrics, policies, pricing
+from billing.apps import create_default_rows
 from billing.models import Account, LimitPolicy, ModelPrice, TierPolicy, UsageRecord, UsageWindow
+from billing.usage import usage_records
 from tests import make
 from tests.rounds import rounds
 
@@ -27,9 +28,9 @@ NOON = datetime(2026, 11, 18, 12, tzinfo=UTC)  # a Wednesday
 
 @pytest.fixture(autouse=True)
 def _policy_of_this_test_alone():
-    queries.forget_policy()
+    policies.clear_policy_cache()
     yield
-    queries.forget_policy()
+    policies.clear_policy_cache()
 
 
 def call(user, *, at=NOON, reported="0.001", **fields):
@@ -39,10 +40,10 @@ def call(user, *, at=NOON, reported="0.001", **fields):
         "occurred_at": at,
         "provider": "acme",
         "model": "glow-1",
-        "tokens": pricing.Tokens(input=1_000, output=500, cache_read=2_000),
+        "tokens": pricing.TokenCounts(input=1_000, output=500, cache_read=2_000),
         "reported": reported,
     }
-    return usage.UsageCall(**plain | fields)
+    return usage_records.UsageCall(**plain | fields)
 
 
 def newcomer():
@@ -58,11 +59,11 @@ def used(user, kind):
 
 
 def spend(user, microdollars, *, at=NOON):
-    usage.record(call(user, at=at, reported=f"{microdollars / 1_000_000:.6f}"))
+    usage_records.record_usage(call(user, at=at, reported=f"{microdollars / 1_000_000:.6f}"))
 
 
 def set_account(user, **fields):
-    Account.objects.filter(pk=accounts.get_or_create(user.pk).pk).update(**fields)
+    Account.objects.filter(pk=accounts.get_or_create_account(user.pk).pk).update(**fields)
 
 
 def add_price(**fields):
@@ -75,13 +76,15 @@ def add_price(**fields):
         cache_read_per_million_microdollars=300_000,
         **fields,
     )
-    queries.forget_policy()
+    policies.clear_policy_cache()
 
 
 def test_b5_2_a_call_is_recorded_and_counted_in_its_day_and_week():
     ada = make.ada()
     made = call(ada, session_ref="s", turn_ref="t", purpose="title", estimated=True, aborted=True)
-    assert usage.record(made) == usage.Recorded(cost_microdollars=1_000, source="REPORTED")
+    assert usage_records.record_usage(made) == usage_records.RecordedUsage(
+        cost_microdollars=1_000, source="REPORTED"
+    )
     row = UsageRecord.objects.get(pk=made.call_id)
     assert (row.account, row.occurred_at, row.provider, row.model) == (
         ada.billing_account,
@@ -105,9 +108,11 @@ def test_b5_2_a_call_is_recorded_and_counted_in_its_day_and_week():
 def test_b5_2_a_repeated_call_id_changes_nothing_and_is_answered_as_the_first_time():
     ada = make.ada()
     first = call(ada)
-    usage.record(first)
+    usage_records.record_usage(first)
     again = call(ada, call_id=first.call_id, reported="0.5")
-    assert usage.record(again) == usage.Recorded(cost_microdollars=1_000, source="REPORTED")
+    assert usage_records.record_usage(again) == usage_records.RecordedUsage(
+        cost_microdollars=1_000, source="REPORTED"
+    )
     assert UsageRecord.objects.count() == 1
     assert used(ada, "DAY") == {"2026-11-18": (1_000, 1)}
 
@@ -128,27 +133,29 @@ def test_b5_2_a_call_that_costs_nothing_touches_no_window():
 
 def test_b4_6_our_own_calls_have_no_account_and_touch_no_window():
     made = call(None)
-    assert usage.record(made).cost_microdollars == 1_000
+    assert usage_records.record_usage(made).cost_microdollars == 1_000
     assert UsageRecord.objects.get(pk=made.call_id).account is None
     assert not UsageWindow.objects.exists()
     assert not Account.objects.exists()
 
 
 def test_b4_1_a_call_for_which_zero_tokens_and_no_cost_were_reported_leaves_no_record():
-    nothing = call(make.ada(), tokens=pricing.Tokens(), reported=None)
-    assert usage.record(nothing) == usage.Recorded(cost_microdollars=0, source="")
+    nothing = call(make.ada(), tokens=pricing.TokenCounts(), reported=None)
+    assert usage_records.record_usage(nothing) == usage_records.RecordedUsage(cost_microdollars=0, source="")
     assert not UsageRecord.objects.exists()
 
 
 def test_a4_6_the_scripted_demo_costs_nothing():
     demo = call(make.ada(), provider="scripted", model="demo", reported=None)
-    assert usage.record(demo) == usage.Recorded(cost_microdollars=0, source="FLAT_RATE")
+    assert usage_records.record_usage(demo) == usage_records.RecordedUsage(
+        cost_microdollars=0, source="FLAT_RATE"
+    )
 
 
 def test_b5_2_a_database_error_propagates_and_leaves_nothing_behind():
     ada = make.ada()
     with pytest.raises(DatabaseError), transaction.atomic():
-        usage.record(call(ada, tokens=pricing.Tokens(input=-1)))
+        usage_records.record_usage(call(ada, tokens=pricing.TokenCounts(input=-1)))
     assert not UsageRecord.objects.exists()
     assert not UsageWindow.objects.exists()
 
@@ -158,13 +165,13 @@ def test_b5_2_a_database_error_propagates_and_leaves_nothing_behind():
 def test_b4_c3_an_unknown_cost_counts_by_policy_with_one_error_in_the_log(reported, rule, cost, caplog):
     """A0.4, B4.c3: an unknown cost is marked, never taken for nothing"""
     LimitPolicy.objects.update(unknown_cost=rule)
-    before = metrics.records.labels("UNKNOWN")._value.get()
-    recorded = usage.record(call(make.ada(), reported=reported))
-    assert recorded == usage.Recorded(cost_microdollars=cost, source="UNKNOWN")
+    before = metrics.usage_records.labels("UNKNOWN")._value.get()
+    recorded = usage_records.record_usage(call(make.ada(), reported=reported))
+    assert recorded == usage_records.RecordedUsage(cost_microdollars=cost, source="UNKNOWN")
     assert [entry.levelno for entry in caplog.records if entry.name.startswith("billing.usage")] == [
         logging.ERROR
     ]
-    assert metrics.records.labels("UNKNOWN")._value.get() == before + 1
+    assert metrics.usage_records.labels("UNKNOWN")._value.get() == before + 1
 
 
 @pytest.mark.parametrize(
@@ -175,8 +182,8 @@ def test_b4_c3_an_invalid_figure_is_logged_and_priced_by_the_catalogue(reported,
     add_price()
     made = call(make.ada(), reported=reported)
     source = "REPORTED" if reported == "0.0123" else "CATALOGUE"
-    assert usage.record(made).source == source
-    assert usage.record(made).source == source  # the repeat is silent
+    assert usage_records.record_usage(made).source == source
+    assert usage_records.record_usage(made).source == source  # the repeat is silent
     assert [entry.levelno for entry in caplog.records if entry.name.startswith("billing.usage")] == levels
     assert (UsageRecord.objects.get(pk=made.call_id).price is not None) == (source == "CATALOGUE")
 
@@ -209,7 +216,9 @@ def test_b5_7_use_of_every_window_is_the_sum_of_its_records(calls):
     user = newcomer()
     ids = [uuid.uuid4() for _ in range(6)]  # few ids: repeats happen
     for which, microdollars, at in calls:
-        usage.record(call(user, call_id=ids[which], at=at, reported=f"{microdollars / 1_000_000:.6f}"))
+        usage_records.record_usage(
+            call(user, call_id=ids[which], at=at, reported=f"{microdollars / 1_000_000:.6f}")
+        )
     records = UsageRecord.objects.filter(account__user=user)
     for window in UsageWindow.objects.filter(account__user=user):
         days = 1 if window.kind == "DAY" else 7
@@ -243,8 +252,8 @@ def test_b5_c3_one_call_id_recorded_twice_at_the_same_time_is_one_record_and_one
     ada = make.ada()
     for done in range(1, rounds + 1):
         made = call(ada)
-        answers = together(*[lambda made=made: usage.record(made)] * 2)
-        assert answers == [usage.Recorded(cost_microdollars=1_000, source="REPORTED")] * 2
+        answers = together(*[lambda made=made: usage_records.record_usage(made)] * 2)
+        assert answers == [usage_records.RecordedUsage(cost_microdollars=1_000, source="REPORTED")] * 2
         assert UsageRecord.objects.count() == done
         assert used(ada, "DAY") == {"2026-11-18": (1_000 * done, done)}
 
@@ -268,7 +277,7 @@ def test_b5_2_many_recordings_at_once_lose_nothing_and_never_deadlock():
 def test_b2_c2_two_first_requests_of_a_new_user_make_one_account_and_both_succeed(rounds):
     for _ in range(rounds):
         user = newcomer()
-        answers = together(*[lambda user=user: accounts.get_or_create(user.pk).pk] * 2)
+        answers = together(*[lambda user=user: accounts.get_or_create_account(user.pk).pk] * 2)
         assert answers == [Account.objects.get(user=user).pk] * 2
 
 
@@ -282,7 +291,7 @@ def test_b2_5_two_first_calls_of_a_new_user_are_both_counted():
 
 def test_b2_5_a_user_with_an_account_cannot_be_deleted_even_by_sql():
     ada = make.ada()
-    accounts.get_or_create(ada.pk)
+    accounts.get_or_create_account(ada.pk)
     with connection.cursor() as cursor:
         cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
     with pytest.raises(IntegrityError), transaction.atomic(), connection.cursor() as cursor:
@@ -314,7 +323,7 @@ def test_b3_the_database_itself_refuses(statement):
     add_price()
     ada = make.ada()
     set_account(ada, credit_balance_cents=100)
-    usage.record(call(ada, reported=None))
+    usage_records.record_usage(call(ada, reported=None))
     with pytest.raises(IntegrityError), transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(statement)
 
@@ -328,7 +337,7 @@ def test_b6_2_default_rows_are_added_and_never_overwritten():
     LimitPolicy.objects.update(daily_base_microdollars=5)
     TierPolicy.objects.filter(tier="PRO").update(multiplier=9)
     TierPolicy.objects.filter(tier="FREE").delete()
-    make_default_rows(using="default")
+    create_default_rows(using="default")
     assert LimitPolicy.objects.get().daily_base_microdollars == 5
     multipliers = dict(TierPolicy.objects.values_list("tier", "multiplier"))
     assert multipliers == {"FREE": 1, "PRO": 9, "BUSINESS": 20, "ENTERPRISE": 60}

@@ -14,9 +14,19 @@ from django.test import Client, override_settings
 from django.utils import timezone
 from kombu.exceptions import OperationalError
 
-from billing import accounts, effects, gateway, inbox, payments
+from billing import accounts
 from billing.models import Account, LedgerEntry, PlanChange, StripeEvent, TierPolicy, TopUp
-from billing.webhooks import MOST_BYTES
+from billing.stripe import (
+    api_client,
+    checkout_api,
+    event_handlers,
+    objects,
+    payment_api,
+    subscription_api,
+    webhook_events,
+)
+from billing.stripe.webhook import MAX_BODY_BYTES
+from billing.top_ups import purchases
 from tests import make, stripe_fake
 from tests.engine import together
 from tests.paying import WEBHOOK, apply_received, post_webhook, settle, stripe
@@ -32,7 +42,7 @@ def event(kind: str = "charge.succeeded", event_id: str = "evt_1", **obj: object
         "id": event_id,
         "object": "event",
         "type": kind,
-        "api_version": gateway.API_VERSION,
+        "api_version": api_client.API_VERSION,
         "livemode": False,
         "created": int(time.time()),
         "data": {"object": obj},
@@ -42,8 +52,8 @@ def event(kind: str = "charge.succeeded", event_id: str = "evt_1", **obj: object
 
 def bought(stripe: Fake, cents: int = 1_000) -> TopUp:
     """By Ada, paid at Stripe; nothing of it was told to us yet."""
-    purchase = payments.Purchase(amount_cents=cents, success_url="https://x", cancel_url="https://x")
-    top_up = payments.buy(make.ada().pk, purchase, key=None)
+    purchase = purchases.TopUpPurchase(amount_cents=cents, success_url="https://x", cancel_url="https://x")
+    top_up = purchases.start_top_up(make.ada().pk, purchase, key=None)
     stripe.webhooks.take()
     assert top_up.checkout_session_id
     assert stripe.pay(top_up.checkout_session_id)
@@ -93,7 +103,7 @@ def test_either_of_two_secrets_opens_the_door(stripe: Fake) -> None:
 @pytest.mark.django_db
 def test_the_door_asks_nobody_and_takes_no_flood(stripe: Fake) -> None:
     """B14.1, B14.2: 413 past 512 KiB; storing makes no call of Stripe's; a duplicate is 200 too."""
-    long = event(filler="x" * MOST_BYTES)
+    long = event(filler="x" * MAX_BODY_BYTES)
     assert post_webhook(long, signed(long, SECRET)) == 413
     answers = {post_webhook(event(), signed(event(), SECRET)) for _ in range(3)}
     assert (answers, stripe.calls, StripeEvent.objects.count()) == ({200}, [], 1)
@@ -110,10 +120,10 @@ def test_without_a_broker_the_sweep_applies_it(stripe: Fake, monkeypatch: pytest
 
     monkeypatch.setattr(current_app, "send_task", refused)
     assert set(stripe.webhooks.deliver()) == {200}
-    assert inbox.waiting() == []
-    StripeEvent.objects.update(received_at=timezone.now() - inbox.SWEPT_AFTER)
-    for pk in inbox.waiting():
-        effects.apply(pk)
+    assert webhook_events.list_overdue_event_ids() == []
+    StripeEvent.objects.update(received_at=timezone.now() - webhook_events.SWEEP_AFTER)
+    for pk in webhook_events.list_overdue_event_ids():
+        event_handlers.apply_stripe_event(pk)
     top_up.refresh_from_db()
     assert (top_up.state, balance()) == (TopUp.State.PAID, (1_000, 0))
 
@@ -128,7 +138,7 @@ def test_ten_deliveries_of_one_event_are_one_effect(stripe: Fake) -> None:
     (completed,) = [one for one in stripe.webhooks.take() if one["type"] == "checkout.session.completed"]
     assert set(together(*[partial(stripe.webhooks.deliver_one, completed)] * 10)) == {200}
     row = StripeEvent.objects.get()
-    together(*[partial(effects.apply, row.pk)] * 10)
+    together(*[partial(event_handlers.apply_stripe_event, row.pk)] * 10)
     row.refresh_from_db()
     assert (row.state, row.attempts, balance()) == (State.DONE, 1, (1_000, 0))
 
@@ -141,13 +151,13 @@ def test_order_does_not_matter(stripe: Fake) -> None:
         TierPolicy.objects.filter(tier=tier).update(stripe_price_id=price)
     ends = set()
     for number, order in enumerate(itertools.permutations(("created", "updated", "deleted"))):
-        account = accounts.get_or_create(make.user(f"user{number}").pk)
-        deadline = gateway.in_task()
-        customer_id = accounts.ensure_customer(account, deadline)
+        account = accounts.get_or_create_account(make.user(f"user{number}").pk)
+        deadline = api_client.start_task_deadline()
+        customer_id = accounts.ensure_stripe_customer(account, deadline)
         stripe.subscribe(customer_id, pro)
-        (subscription,) = gateway.list_subscriptions(deadline, customer_id)
-        gateway.change_price(deadline, subscription, business, key=f"k{number}")
-        gateway.cancel_subscription(deadline, subscription.id, key=f"c{number}")
+        (subscription,) = subscription_api.list_subscriptions(deadline, customer_id)
+        subscription_api.change_subscription_price(deadline, subscription, business, key=f"k{number}")
+        subscription_api.cancel_subscription(deadline, subscription.id, key=f"c{number}")
         told = {one["type"].rpartition(".")[2]: one for one in stripe.webhooks.take()}
         for name in order:
             stripe.webhooks.deliver_one(told[name])
@@ -173,17 +183,17 @@ def test_a_worker_that_dies_has_done_all_or_nothing(stripe: Fake, monkeypatch: p
     stripe.webhooks.deliver()
     row = StripeEvent.objects.get(type="checkout.session.completed")
     with monkeypatch.context() as patch:
-        patch.setattr(inbox, "finish", die)
+        patch.setattr(webhook_events, "finish_event", die)
         with pytest.raises(Killed):
-            effects.apply(row.pk)
+            event_handlers.apply_stripe_event(row.pk)
     row.refresh_from_db()
     assert (row.state, balance()) == (State.PROCESSING, (0, 0))
-    assert effects.apply(row.pk) is None  # its claim still holds
+    assert event_handlers.apply_stripe_event(row.pk) is None  # its claim still holds
     assert balance() == (0, 0)
     StripeEvent.objects.filter(pk=row.pk).update(claimed_until=timezone.now())
-    assert inbox.waiting() == [row.pk]
-    effects.apply(row.pk)
-    effects.apply(row.pk)  # redelivered: the ack was lost
+    assert webhook_events.list_overdue_event_ids() == [row.pk]
+    event_handlers.apply_stripe_event(row.pk)
+    event_handlers.apply_stripe_event(row.pk)  # redelivered: the ack was lost
     assert (balance(), LedgerEntry.objects.count()) == ((1_000, 0), 1)
 
 
@@ -206,7 +216,7 @@ def test_a_replay_adds_nothing(stripe: Fake) -> None:
     """B14.c5, B14.6: a DONE top-up event, replayed."""
     bought(stripe)
     settle(stripe)
-    assert inbox.replay(StripeEvent.objects.values_list("pk", flat=True))
+    assert webhook_events.replay_events(StripeEvent.objects.values_list("pk", flat=True))
     apply_received()
     assert set(StripeEvent.objects.values_list("state", flat=True)) == {State.DONE, State.IGNORED}
     assert (balance(), LedgerEntry.objects.count()) == ((1_000, 0), 1)
@@ -215,7 +225,9 @@ def test_a_replay_adds_nothing(stripe: Fake) -> None:
 @pytest.mark.django_db
 def test_strangers_and_the_other_mode_are_ignored(stripe: Fake) -> None:
     """B14.3: foreign customers and wrong livemode are IGNORED, kept."""
-    customer = gateway.create_customer(gateway.in_task(), email="", account_id=99, user_id=99)
+    customer = payment_api.create_customer(
+        api_client.start_task_deadline(), email="", account_id=99, user_id=99
+    )
     stripe.subscribe(customer.id, stripe.price(900))
     settle(stripe)
     assert set(StripeEvent.objects.values_list("state", flat=True)) == {State.IGNORED}
@@ -235,17 +247,17 @@ def test_what_fails_is_tried_twelve_times_and_then_staff_are_called(
     row = StripeEvent.objects.get(type="checkout.session.completed")
     stripe.faults.add("error", "GET", "/v1/checkout", times=99)
     waits = []
-    for _ in range(inbox.MOST_ATTEMPTS):
-        wait = effects.apply(row.pk)
+    for _ in range(webhook_events.MAX_ATTEMPTS):
+        wait = event_handlers.apply_stripe_event(row.pk)
         waits.append(int(wait.total_seconds()) if wait else None)
-        assert effects.apply(row.pk) is None  # not before its time
+        assert event_handlers.apply_stripe_event(row.pk) is None  # not before its time
         StripeEvent.objects.filter(pk=row.pk).update(due_at=timezone.now())
     assert waits == [10, 20, 40, 80, 160, 320, 640, 1280, 2560, 3600, 3600, None]
     row.refresh_from_db()
     assert (row.state, row.last_error, balance()) == (State.FAILED, "GatewayDown", (0, 0))
     assert "billing_alert kind=event_failed" in caplog.text
     stripe.faults.clear()
-    inbox.replay([row.pk])
+    webhook_events.replay_events([row.pk])
     apply_received()
     assert balance() == (1_000, 0)
 
@@ -256,12 +268,12 @@ def test_a_bug_of_ours_loses_no_event(stripe: Fake, monkeypatch: pytest.MonkeyPa
 
     def broken(session: object) -> bool:
         with transaction.atomic():
-            accounts.get_or_create(make.bob().pk)
+            accounts.get_or_create_account(make.bob().pk)
         raise KeyError("oops")
 
     bought(stripe)
     stripe.webhooks.deliver()
-    monkeypatch.setattr(payments, "fulfil", broken)
+    monkeypatch.setattr(purchases, "fulfil_checkout", broken)
     apply_received()
     row = StripeEvent.objects.get(type="checkout.session.completed")
     assert (row.state, row.last_error) == (State.RECEIVED, "KeyError")
@@ -271,8 +283,8 @@ def test_a_bug_of_ours_loses_no_event(stripe: Fake, monkeypatch: pytest.MonkeyPa
 @pytest.mark.django_db
 def test_a_deleted_customer_is_forgotten(stripe: Fake) -> None:
     """B14.5: `customer.deleted` forgets the id, and the plan goes with it."""
-    account = accounts.get_or_create(make.ada().pk)
-    customer_id = accounts.ensure_customer(account, gateway.in_task())
+    account = accounts.get_or_create_account(make.ada().pk)
+    customer_id = accounts.ensure_stripe_customer(account, api_client.start_task_deadline())
     body = event("customer.deleted", id=customer_id)
     post_webhook(body, signed(body, SECRET))
     apply_received()
@@ -286,13 +298,13 @@ def test_a_plan_follows_what_stripe_says_of_it(stripe: Fake) -> None:
     """B14.5: a checkout that was paid syncs, one that was not ends its change; the end of a trial and a failed renewal are told."""
     price = stripe.price(1_000)
     TierPolicy.objects.filter(tier="PRO").update(stripe_price_id=price)
-    account = accounts.get_or_create(make.ada().pk)
-    deadline = gateway.in_task()
+    account = accounts.get_or_create_account(make.ada().pk)
+    deadline = api_client.start_task_deadline()
 
-    def opened(trial_days: int) -> gateway.CheckoutSession:
+    def opened(trial_days: int) -> objects.CheckoutSession:
         change = PlanChange.objects.create(account=account, kind="CHECKOUT", from_tier="FREE", to_tier="PRO")
-        purchase = gateway.PlanPurchase(
-            customer_id=accounts.ensure_customer(account, deadline),
+        purchase = checkout_api.PlanPurchase(
+            customer_id=accounts.ensure_stripe_customer(account, deadline),
             price_id=price,
             user_id=account.user_id,
             plan_change_id=str(change.pk),
@@ -300,7 +312,7 @@ def test_a_plan_follows_what_stripe_says_of_it(stripe: Fake) -> None:
             success_url="https://x",
             cancel_url="https://x",
         )
-        session = gateway.sell_plan(deadline, purchase, key=f"plan:{change.pk}:checkout")
+        session = checkout_api.create_plan_checkout(deadline, purchase, key=f"plan:{change.pk}:checkout")
         PlanChange.objects.filter(pk=change.pk).update(checkout_session_id=session.id)
         return session
 
@@ -326,14 +338,14 @@ def test_a_plan_follows_what_stripe_says_of_it(stripe: Fake) -> None:
 def test_a_worker_that_lost_its_claim_leaves_nothing(stripe: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     """B14.3: one winner; what the slow one did is undone, and the event stays with the other."""
 
-    def slow(event: inbox.Claimed, deadline: gateway.Deadline) -> bool:
-        accounts.get_or_create(make.bob().pk)
+    def slow(event: webhook_events.ClaimedEvent, deadline: api_client.StripeDeadline) -> bool:
+        accounts.get_or_create_account(make.bob().pk)
         StripeEvent.objects.filter(pk=event.pk).update(attempts=2)
         return True
 
     body = event("customer.deleted", id="cus_1")
     post_webhook(body, signed(body, SECRET))
-    monkeypatch.setitem(effects.EFFECTS, "customer.deleted", slow)
+    monkeypatch.setitem(event_handlers.EVENT_HANDLERS, "customer.deleted", slow)
     apply_received()
     assert not Account.objects.exists()
     assert StripeEvent.objects.get().state == State.PROCESSING
@@ -346,25 +358,25 @@ def test_what_cannot_work_is_for_staff_at_once(stripe: Fake, caplog: pytest.LogC
     stripe.webhooks.deliver()
     row = StripeEvent.objects.get(type="checkout.session.completed")
     stripe.faults.add("unauthorised", "GET", "/v1/checkout")
-    assert effects.apply(row.pk) is None
+    assert event_handlers.apply_stripe_event(row.pk) is None
     row.refresh_from_db()
     assert (row.state, row.last_error) == (State.FAILED, "GatewayRefusal")
     assert "billing_alert kind=event_failed" in caplog.text
     StripeEvent.objects.filter(pk=row.pk).update(
-        state=State.PROCESSING, claimed_until=timezone.now(), attempts=inbox.MOST_ATTEMPTS
+        state=State.PROCESSING, claimed_until=timezone.now(), attempts=webhook_events.MAX_ATTEMPTS
     )
-    effects.apply(row.pk)
+    event_handlers.apply_stripe_event(row.pk)
     row.refresh_from_db()
     assert (row.state, balance()) == (State.FAILED, (0, 0))
-    assert inbox.oldest_waiting_seconds() > 0  # the others of that purchase
+    assert webhook_events.get_oldest_event_age_seconds() > 0  # the others of that purchase
 
 
 @pytest.mark.django_db
 def test_what_was_said_is_forgotten_after_half_a_year(stripe: Fake) -> None:
     """B3.2: payloads are emptied after 180 days, the row stays; it cannot be replayed any more."""
     post_webhook(event(), signed(event(), SECRET))
-    assert inbox.empty_old_payloads() == 0
-    StripeEvent.objects.update(received_at=timezone.now() - inbox.PAYLOAD_KEPT)
-    assert inbox.empty_old_payloads() == 1
+    assert webhook_events.clear_old_payloads() == 0
+    StripeEvent.objects.update(received_at=timezone.now() - webhook_events.PAYLOAD_RETENTION)
+    assert webhook_events.clear_old_payloads() == 1
     row = StripeEvent.objects.get()
-    assert (row.payload, inbox.replay([row.pk])) == (None, [])
+    assert (row.payload, webhook_events.replay_events([row.pk])) == (None, [])

@@ -20,22 +20,15 @@ from django.conf import settings
 from django.utils import timezone
 from prometheus_client import REGISTRY
 
-from billing import (
-    accounts,
-    counters,
-    gateway,
-    ledger,
-    payments,
-    pricing,
-    queries,
-    subscriptions,
-    tasks,
-    usage,
-)
-from billing.errors import GatewayError
-from billing.gateway import client
+from billing import accounts, ledger, pricing, redis_counters, tasks
+from billing.errors import PaymentServiceError
 from billing.models import LedgerEntry
-from config import timetable
+from billing.selectors import credit_statements, usage_status
+from billing.stripe import api_client, payment_api
+from billing.subscriptions import plan_checkouts
+from billing.top_ups import purchases
+from billing.usage import limit_checks, resets, usage_records
+from config import beat_schedule
 from tests import make, patience, stripe_fake
 from tests.paying import settle
 from tests.paying import stripe as stripe
@@ -81,7 +74,7 @@ def test_times_are_utc_and_say_so():
     """B1.7: ISO 8601 with Z, in every answer"""
     ada = make.ada()
     record(ada, 5)
-    ledger.grant(ada.pk, 100, key="grant:1", expires_at=timezone.now() + timedelta(days=9))
+    ledger.grant_credits(ada.pk, 100, key="grant:1", expires_at=timezone.now() + timedelta(days=9))
     zones = []
     for path in ("usage", "credits", "credits/statement", "subscription", "notices"):
         zones += instants(person(ada).get(f"{V1}/billing/{path}").json())
@@ -92,17 +85,17 @@ def test_times_are_utc_and_say_so():
 def test_nobody_waits_long_for_a_copy(caplog, monkeypatch):
     """B5.8: 250 ms to connect and for an answer, and no second try: a Redis that says nothing keeps nobody"""
     for name in patience.LIMITS:
-        monkeypatch.setattr(counters, name, patience.shipped[f"billing.counters.{name}"])
-    options = counters._client.__wrapped__(settings.REDIS_URL).connection_pool.connection_kwargs
+        monkeypatch.setattr(redis_counters, name, patience.shipped[f"billing.counters.{name}"])
+    options = redis_counters._create_client.__wrapped__(settings.REDIS_URL).connection_pool.connection_kwargs
     assert (options["socket_connect_timeout"], options["socket_timeout"]) == (0.25, 0.25)
     assert options["retry"].get_retries() == 0
     with socket.create_server(("127.0.0.1", 0)) as mute:  # takes the call and never answers
-        pool = type(counters.client().connection_pool).from_url(
+        pool = type(redis_counters.get_redis_client().connection_pool).from_url(
             f"redis://127.0.0.1:{mute.getsockname()[1]}",
             **{key: options[key] for key in ("socket_timeout", "retry")},
         )
-        monkeypatch.setattr(counters.client(), "connection_pool", pool)
-        usage.check(make.ada().pk)
+        monkeypatch.setattr(redis_counters.get_redis_client(), "connection_pool", pool)
+        limit_checks.check_limits(make.ada().pk)
     assert "Limits could not be checked" in caplog.text
 
 
@@ -110,7 +103,7 @@ def test_everything_by_the_clock_has_its_interval_and_its_end():
     """B19.4: every minute, hour or night, and no task without a time limit"""
     due = {
         job["task"]: job["schedule"]
-        for job in timetable.jobs().values()
+        for job in beat_schedule.build_beat_schedule().values()
         if str(job["task"]).startswith("billing.")
     }
     minutes = {name for name, often in due.items() if often == 60}
@@ -132,17 +125,17 @@ def test_what_is_done_by_the_clock_may_be_done_twice():
     """B19.4: all of it, one after the other, two times; nothing changes the second time"""
     ada = make.ada()
     record(ada, 500)
-    ledger.grant(ada.pk, 100, key="grant:1", expires_at=timezone.now() - timedelta(days=1))
+    ledger.grant_credits(ada.pk, 100, key="grant:1", expires_at=timezone.now() - timedelta(days=1))
     by_the_clock = (
         tasks.publish_windows, tasks.sweep_events, tasks.lapse_overdue, tasks.expire_credits, tasks.mail_waiting,
         tasks.reconcile, tasks.reconcile_top_ups, tasks.verify_windows, tasks.fold_usage,
     )  # fmt: skip
     for task in by_the_clock:
         task()
-    after = (queries.staff_limits(ada.pk), list(LedgerEntry.objects.values()))
+    after = (usage_status.get_staff_limits(ada.pk), list(LedgerEntry.objects.values()))
     for task in by_the_clock:
         task()
-    assert (queries.staff_limits(ada.pk), list(LedgerEntry.objects.values())) == after
+    assert (usage_status.get_staff_limits(ada.pk), list(LedgerEntry.objects.values())) == after
 
 
 # --- money ----------------------------------------------------------------------------------------------
@@ -155,11 +148,13 @@ def test_a_call_costs_everybody_the_same():
         user = make.user(f"a-{tier}")
         set_account(user, tier=tier)
         for model in ("glow-1", "other-family"):
-            tokens = pricing.Tokens(input=10, cache_read=1_000_000)
+            tokens = pricing.TokenCounts(input=10, cache_read=1_000_000)
             costs.add(
-                usage.record(call(user, at=timezone.now(), model=model, tokens=tokens, reported="0.002"))
+                usage_records.record_usage(
+                    call(user, at=timezone.now(), model=model, tokens=tokens, reported="0.002")
+                )
             )
-    assert costs == {usage.Recorded(cost_microdollars=2_000, source="REPORTED")}
+    assert costs == {usage_records.RecordedUsage(cost_microdollars=2_000, source="REPORTED")}
 
 
 @pytest.mark.django_db(transaction=True)
@@ -167,13 +162,13 @@ def test_staff_forgive_though_redis_is_away(monkeypatch):
     """B8.4: the change stands, staff are warned, and the minute heals the copy"""
     ada = make.ada()
     record(ada, 700)
-    usage.check(ada.pk)
+    limit_checks.check_limits(ada.pk)
     with monkeypatch.context() as patch:
-        patch.setattr(counters.client(), "connection_pool", _pool_of("redis://127.0.0.1:1"))
+        patch.setattr(redis_counters.get_redis_client(), "connection_pool", _pool_of("redis://127.0.0.1:1"))
         staff = person(make.grace())
-        act(staff, accounts.get_or_create(ada.pk), "reset_day", reason="an outage")
+        act(staff, accounts.get_or_create_account(ada.pk), "reset_day", reason="an outage")
     assert "Redis is away" in staff.get("/admin/billing/account/").content.decode()
-    assert queries.staff_limits(ada.pk).daily_used_microdollars == 0
+    assert usage_status.get_staff_limits(ada.pk).daily_used_microdollars == 0
     assert seen(ada).daily.used_microdollars == 700
     tasks.publish_windows()
     assert seen(ada).daily.used_microdollars == 0
@@ -183,7 +178,7 @@ def test_staff_forgive_though_redis_is_away(monkeypatch):
 def test_keys_of_the_ledger_say_what_they_are_for(stripe: Fake):
     """B9.10: a grant, a reset, what a lot left, a purchase, its debt, a refund that failed, a dispute that was won"""
     ada = make.ada()
-    account = accounts.get_or_create(ada.pk)
+    account = accounts.get_or_create_account(ada.pk)
     act(
         person(make.grace()),
         account,
@@ -194,16 +189,18 @@ def test_keys_of_the_ledger_say_what_they_are_for(stripe: Fake):
         reason="a gift",
     )
     record(ada, 1_000_000)
-    usage.reset(ada.pk)
-    ledger.grant(ada.pk, 5, key="grant:old", expires_at=timezone.now() - timedelta(days=1))
+    resets.buy_usage_reset(ada.pk)
+    ledger.grant_credits(ada.pk, 5, key="grant:old", expires_at=timezone.now() - timedelta(days=1))
     tasks.expire_credits()
     for undo in (_refund_that_fails, _dispute_that_is_won):
-        purchase = payments.Purchase(amount_cents=1_000, success_url="https://x", cancel_url="https://x")
-        top_up = payments.buy(ada.pk, purchase, key=None)
+        purchase = purchases.TopUpPurchase(
+            amount_cents=1_000, success_url="https://x", cancel_url="https://x"
+        )
+        top_up = purchases.start_top_up(ada.pk, purchase, key=None)
         stripe.pay(top_up.checkout_session_id)
         settle(stripe)
         top_up.refresh_from_db()
-        ledger.spend(ada.pk, queries.balance(ada.pk).balance_cents, key=f"tool:{uuid4()}")
+        ledger.spend(ada.pk, credit_statements.get_balance(ada.pk).balance_cents, key=f"tool:{uuid4()}")
         undo(stripe, top_up.payment_intent_id)
     uuid, number = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", r"\d+"
     known = [
@@ -234,10 +231,12 @@ def _dispute_that_is_won(stripe: Fake, intent_id: str) -> None:
 
 def test_the_sdk_has_no_state_of_its_own(stripe: Fake):
     """B13.1: a client of its own with the SDK's own version pinned; no key of the module, nothing asynchronous"""
-    gateway.create_customer(gateway.in_task(), email="ada@example.com", account_id=1, user_id=1)
+    payment_api.create_customer(
+        api_client.start_task_deadline(), email="ada@example.com", account_id=1, user_id=1
+    )
     [made] = stripe.calls_of("POST", "/v1/customers")
     assert (made.status, sdk.api_key) == (200, None)  # another version would have been refused
-    assert sdk.api_version == client.API_VERSION
+    assert sdk.api_version == api_client.API_VERSION
     source = "".join(path.read_text() for path in (ROOT / "billing" / "gateway").glob("*.py"))
     assert "_async(" not in source
     assert "stripe.api_key" not in source
@@ -246,11 +245,11 @@ def test_the_sdk_has_no_state_of_its_own(stripe: Fake):
 def test_what_is_bought_is_on_one_page(stripe: Fake):
     """B17.3: filters, the file, top-ups with their state, and invoices through the portal where there is one"""
     ada = make.ada()
-    ledger.grant(ada.pk, 100, key="grant:1", reason="welcome")
+    ledger.grant_credits(ada.pk, 100, key="grant:1", reason="welcome")
     before = person(ada).get("/billing/history").content.decode()
     assert "/billing/portal" not in before
-    purchase = payments.Purchase(amount_cents=1_000, success_url="https://x", cancel_url="https://x")
-    top_up = payments.buy(ada.pk, purchase, key=None)
+    purchase = purchases.TopUpPurchase(amount_cents=1_000, success_url="https://x", cancel_url="https://x")
+    top_up = purchases.start_top_up(ada.pk, purchase, key=None)
     stripe.pay(top_up.checkout_session_id)
     settle(stripe)
     page = person(ada).get("/billing/history?kind=TOP_UP").content.decode()
@@ -277,13 +276,13 @@ def test_logs_name_accounts_and_nobody(stripe: Fake, caplog):
     """B19.5: a whole purchase, a decline and a forged knock; no address, key, signature or payload is written down"""
     caplog.set_level(logging.DEBUG)
     ada = make.user("ada.lovelace")
-    purchase = payments.Purchase(amount_cents=1_000, success_url="https://x", cancel_url="https://x")
-    top_up = payments.buy(ada.pk, purchase, key=None)
+    purchase = purchases.TopUpPurchase(amount_cents=1_000, success_url="https://x", cancel_url="https://x")
+    top_up = purchases.start_top_up(ada.pk, purchase, key=None)
     stripe.pay(top_up.checkout_session_id)
     settle(stripe)
     stripe.faults.add("unauthorised", "POST", "/v1/billing_portal")
-    with pytest.raises(GatewayError):
-        subscriptions.portal(ada.pk, return_url="https://x")
+    with pytest.raises(PaymentServiceError):
+        plan_checkouts.open_portal(ada.pk, return_url="https://x")
     stripe.webhooks.post(b'{"secret": "payload"}', "t=1,v1=forged-signature")
     written = "\n".join(f"{one.getMessage()} {one.exc_text or ''}" for one in caplog.records)
     for secret in (

@@ -9,10 +9,10 @@ import tempfile
 import pytest
 from asgiref.sync import sync_to_async
 
-from config import bodies
 from config.asgi import application
-from config.bodies import BUDGET, SHORT_BYTES, cap_of
-from copilot import api_keys
+from config.http import body_limits
+from config.http.body_limits import ANONYMOUS_BODY_BYTES, BODY_BUDGET, get_body_limit
+from copilot.accounts import api_keys
 from copilot.models import StorageUse
 from tests import make
 
@@ -83,7 +83,7 @@ async def test_a_body_that_says_it_is_too_long_is_not_read(path, no_disk):
 async def test_a_body_in_pieces_is_cut_at_the_cap(ada):
     """A-S4.2: chunked, without a length"""
     client = await Endless(MESSAGES, headers=[ada[1]]).call()
-    limit = cap_of(MESSAGES).limit_bytes
+    limit = get_body_limit(MESSAGES).limit_bytes
     assert (client.status, client.error["limit_bytes"]) == (413, limit)
     assert client.read == limit // MEGABYTE + 1
     assert len(client.answers) == 2
@@ -101,7 +101,7 @@ def ada(transactional_db):
     user = make.ada()
     return user, (
         b"authorization",
-        f"Bearer {api_keys.create(user, scopes=api_keys.USUAL_SCOPES).token}".encode(),
+        f"Bearer {api_keys.create_api_key(user, scopes=api_keys.DEFAULT_SCOPES).token}".encode(),
     )
 
 
@@ -162,11 +162,15 @@ async def test_an_upload_that_cannot_fit_is_refused_before_it_is_read(
 @pytest.fixture(autouse=True)
 def _nothing_is_left_over():
     yield
-    assert (BUDGET.known_bytes, BUDGET.unknown_bytes, dict(BUDGET._held)) == (0, 0, {})
+    assert (BODY_BUDGET.authenticated_bytes, BODY_BUDGET.anonymous_bytes, dict(BODY_BUDGET._held)) == (
+        0,
+        0,
+        {},
+    )
 
 
 @pytest.mark.attack
-@pytest.mark.parametrize("path", [*bodies.IMPORTS, UPLOADS, MESSAGES, "/accounts/login/"])
+@pytest.mark.parametrize("path", [*body_limits.IMPORT_PATHS, UPLOADS, MESSAGES, "/accounts/login/"])
 async def test_nobody_sends_a_long_body_without_saying_who(transactional_db, no_disk, path):
     claim = (b"content-length", str(MEGABYTE).encode())
     said = await Endless(path, headers=[claim]).call()
@@ -177,13 +181,13 @@ async def test_nobody_sends_a_long_body_without_saying_who(transactional_db, no_
 
 @pytest.mark.attack
 async def test_a_ticket_for_a_socket_says_nothing_of_a_body(ada, no_disk):
-    from copilot.live import tickets
+    from copilot.realtime import authentication
 
-    ticket = await sync_to_async(tickets.issue)(ada[0].pk)
+    ticket = await sync_to_async(authentication.issue_ticket)(ada[0].pk)
     client = Endless(UPLOADS, headers=[(b"content-length", str(MEGABYTE).encode())])
     client.scope["query_string"] = f"ticket={ticket}".encode()
     assert (await client.call()).status == 401
-    assert await sync_to_async(tickets.redeem)(ticket) is not None
+    assert await sync_to_async(authentication.redeem_ticket)(ticket) is not None
 
 
 @pytest.mark.attack
@@ -204,7 +208,7 @@ class Trickle(Endless):
 
 @pytest.mark.attack
 async def test_a_body_that_comes_too_slowly_is_given_up(monkeypatch, no_disk):
-    monkeypatch.setattr(bodies, "GRACE_SECONDS", 0.05)
+    monkeypatch.setattr(body_limits, "FIRST_BYTE_GRACE_SECONDS", 0.05)
     client = await Trickle("/accounts/login/", headers=[(b"content-length", b"60000")]).call()
     assert (client.status, client.error["code"]) == (408, "body_too_slow")
 
@@ -223,7 +227,7 @@ class Paced(Endless):
 
 
 async def test_what_counts_is_the_rate_not_the_time(monkeypatch, settings):
-    monkeypatch.setattr(bodies, "GRACE_SECONDS", 0.05)
+    monkeypatch.setattr(body_limits, "FIRST_BYTE_GRACE_SECONDS", 0.05)
     settings.BODY_BYTES_PER_SECOND = 10_000
     quick = await Paced("/nowhere", size=1_000, seconds=0.02, pieces=20).call()
     assert quick.status == 404
@@ -248,7 +252,10 @@ async def test_an_account_has_so_much_on_its_way_at_once(ada, settings):
     assert (second.status, second.error["code"], second.read) == (429, "too_many_uploads", 2)
     assert dict(second.answers[0]["headers"])[b"retry-after"] == b"10"
     claim = (b"content-length", str(2 * MEGABYTE).encode())
-    assert ((await Endless(UPLOADS, headers=[ada[1], claim]).call()).status, BUDGET.known_bytes) == (
+    assert (
+        (await Endless(UPLOADS, headers=[ada[1], claim]).call()).status,
+        BODY_BUDGET.authenticated_bytes,
+    ) == (
         429,
         2 * MEGABYTE,
     )
@@ -261,7 +268,7 @@ async def test_an_account_has_so_much_on_its_way_at_once(ada, settings):
 
 @pytest.mark.attack
 async def test_strangers_have_so_much_on_their_way_at_once(settings):
-    settings.BODIES_OF_STRANGERS_BYTES = 8 * SHORT_BYTES
+    settings.BODIES_OF_STRANGERS_BYTES = 8 * ANONYMOUS_BODY_BYTES
     leaves, waiting = asyncio.Event(), []
 
     class Waiting(Endless):
@@ -271,7 +278,7 @@ async def test_strangers_have_so_much_on_their_way_at_once(settings):
                 self.begun.set()
                 await leaves.wait()
                 return {"type": "http.disconnect"}
-            return {"type": "http.request", "body": b"x" * SHORT_BYTES, "more_body": True}
+            return {"type": "http.request", "body": b"x" * ANONYMOUS_BODY_BYTES, "more_body": True}
 
     async def begin(number):
         client = Waiting("/nowhere")

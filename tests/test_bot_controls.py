@@ -7,13 +7,16 @@ from uuid import UUID
 
 import pytest
 
-from copilot import questions
+from config.core import errors as core_errors
+from copilot.chat import questions, turn_context
 from copilot.models import Approval, Message, Question, Session, Turn
-from copilot.providers.scripted import Call, Text
-from linking import caps, conversations, inbound
-from linking.conversations import Where
+from copilot.providers.scripted import ScriptedCall, ScriptedText
+from linking.caps import permissions
+from linking.conversations import buttons
+from linking.conversations.services import ConversationPlace
 from linking.errors import NotLinked
-from linking.inbound.commands import Halted, Renewed, Status
+from linking.inbound import commands, controls, messages
+from linking.inbound.commands import NewConversationResult, StatusResult, StopResult
 from linking.models import Button, PlatformUserLink
 from tests import make
 from tests.bots import Caller, caller, channel, dm, link_ada, link_guild
@@ -29,7 +32,7 @@ ADA, BOB = {"platform_user_id": "ada-1"}, {"platform_user_id": "bob-1"}
 def bot(rig, monkeypatch) -> Caller:
     """Ada's direct messages and her server, where guests may ask for an errand."""
     add_tools(monkeypatch, Errand("pay", approval="ask"))
-    monkeypatch.setattr(caps.guests, "GUEST_TOOLS", caps.GUEST_TOOLS | {"pay"})
+    monkeypatch.setattr(permissions, "GUEST_TOOLS", permissions.GUEST_TOOLS | {"pay"})
     link_ada()
     link_guild()
     return caller()
@@ -43,7 +46,7 @@ def say(bot: Caller, key: str, body: dict[str, object]) -> dict[str, str]:
 
 def asks(bot: Caller, model, body: dict[str, object], key: str = "k1") -> tuple[dict[str, str], Approval]:
     """A turn that waits for a decision, and has let go of everything."""
-    model.will(Text("Let me."), Call("pay"))
+    model.will(ScriptedText("Let me."), ScriptedCall("pay"))
     answer = say(bot, key, body)
     session = Session.objects.get(pk=answer["session_id"])
     until(lambda: told(session.pk, "turn.paused") and lease_of(session) == {})
@@ -62,7 +65,7 @@ def test_of_two_decisions_at_once_one_counts_and_both_learn_it(bot, model, round
     """A-L14.1: Approve on the phone and Reject on the desktop together, again and again"""
     for number in range(rounds):
         answer, approval = asks(bot, model, dm(container_id=f"dm-{number}"), key=f"k{number}")
-        model.will(Text("Done."))
+        model.will(ScriptedText("Done."))
         answers = together(
             lambda approval=approval: decide(bot, approval, ADA, "approve"),
             lambda approval=approval: decide(bot, approval, ADA, "reject"),
@@ -78,7 +81,7 @@ def test_of_two_decisions_at_once_one_counts_and_both_learn_it(bot, model, round
 def test_a_member_neither_decides_nor_replays_a_captured_button(bot, model):
     """A-L14.2: 403, and the approval stays open; the owner's press counts, the second is told the state"""
     answer, approval = asks(bot, model, channel())
-    codes = conversations.offer(
+    codes = buttons.create_buttons(
         UUID(answer["conversation_id"]), "approval", approval.pk, ["approve", "reject"]
     )
     assert {len(code) for code in codes.values()} == {22}
@@ -87,18 +90,18 @@ def test_a_member_neither_decides_nor_replays_a_captured_button(bot, model):
     )
     refused = decide(bot, approval, BOB, "approve")
     assert (refused.status_code, code_of(refused)) == (403, "not_the_payer")
-    with pytest.raises(inbound.Forbidden):
-        inbound.press(bot.bot, codes["approve"], user_id="bob-1")
-    with pytest.raises(inbound.NotFound):
-        inbound.press(caller("discord").bot, codes["approve"], user_id="ada-1")
+    with pytest.raises(core_errors.Forbidden):
+        controls.press_button(bot.bot, codes["approve"], user_id="bob-1")
+    with pytest.raises(core_errors.NotFound):
+        controls.press_button(caller("discord").bot, codes["approve"], user_id="ada-1")
     approval.refresh_from_db()
     assert approval.state == "requested"
-    pressed = inbound.press(bot.bot, codes["reject"], user_id="ada-1")
-    assert isinstance(pressed, inbound.Decided)
+    pressed = controls.press_button(bot.bot, codes["reject"], user_id="ada-1")
+    assert isinstance(pressed, controls.Decided)
     assert (pressed.state, pressed.resumed) == ("rejected", True)
     ended(UUID(answer["turn_id"]))
-    with pytest.raises(inbound.NotFound):
-        inbound.press(bot.bot, codes["approve"], user_id="ada-1")
+    with pytest.raises(core_errors.NotFound):
+        controls.press_button(bot.bot, codes["approve"], user_id="ada-1")
     assert not Button.objects.exists()
 
 
@@ -134,7 +137,7 @@ def test_a_decision_after_the_stop_is_told_the_state(bot, model):
 def test_a_stop_is_as_good_twice_and_after_the_end(bot, model, rounds):
     """A-L14.3: always 200, and one ending"""
     for number in range(rounds):
-        model.will(Text("One"), cue(number))
+        model.will(ScriptedText("One"), cue(number))
         answer = say(bot, f"k{number}", dm(container_id=f"dm-{number}"))
         model.reaches(number)
         stop = partial(bot.post, f"turns/{answer['turn_id']}/stop", ADA)
@@ -147,7 +150,7 @@ def test_a_stop_is_as_good_twice_and_after_the_end(bot, model, rounds):
 
 def test_only_the_author_and_the_payer_stop(bot, model):
     """A-L14.3: another member gets 403; a queued message is stopped by its run_id, and the running turn goes on"""
-    model.will(Text("One"), cue(1))
+    model.will(ScriptedText("One"), cue(1))
     answer = say(bot, "k1", channel())
     model.reaches(1)
     queued = say(bot, "k2", channel(platform_user_id="carol-1", text="Two"))
@@ -164,20 +167,22 @@ def test_only_the_author_and_the_payer_stop(bot, model):
 
 def test_stop_in_a_server_is_for_ones_own_messages(bot, model):
     """L14: `/stop` drops what waits too, of the speaker alone; the payer's stops what runs, and others' messages stay"""
-    where = Where(
+    where = ConversationPlace(
         platform="telegram", bot_account="bot-1", scope="server", container_id="general", server_id="guild"
     )
-    model.will(Text("One"), cue(1))
+    model.will(ScriptedText("One"), cue(1))
     answer = say(bot, "k1", channel())
     model.reaches(1)
     say(bot, "k2", channel(platform_user_id="carol-1", text="Two"))
     bobs = say(bot, "k3", channel(text="Three"))
     say(bot, "k4", channel(platform_user_id="ada-1", text="Four"))
-    carol = inbound.obey("stop", inbound.Asked(where=where, user_id="carol-1"))
-    assert carol == Halted(stopped=1)
-    status = inbound.obey("status", inbound.Asked(where=where, user_id="carol-1"))
-    assert status == Status(linked=True, state="running", waiting=2)
-    assert inbound.obey("stop", inbound.Asked(where=where, user_id="ada-1")) == Halted(stopped=2)
+    carol = commands.run_command("stop", commands.CommandRequest(where=where, user_id="carol-1"))
+    assert carol == StopResult(stopped=1)
+    status = commands.run_command("status", commands.CommandRequest(where=where, user_id="carol-1"))
+    assert status == StatusResult(linked=True, state="running", waiting=2)
+    assert commands.run_command("stop", commands.CommandRequest(where=where, user_id="ada-1")) == StopResult(
+        stopped=2
+    )
     ended(UUID(answer["turn_id"]))
     session = Session.objects.get(pk=answer["session_id"])
     quiet(session)
@@ -189,8 +194,8 @@ def test_stop_in_a_server_is_for_ones_own_messages(bot, model):
 
 
 def ask(bot: Caller, model, body: dict[str, object]) -> tuple[dict[str, str], Question]:
-    model.will(Call("ask_user", {"question": "Red or blue?", "choices": ["red", "blue"]}))
-    model.will(Text("So be it."))
+    model.will(ScriptedCall("ask_user", {"question": "Red or blue?", "choices": ["red", "blue"]}))
+    model.will(ScriptedText("So be it."))
     answer = say(bot, "k1", body)
     until(lambda: Question.objects.filter(turn=answer["turn_id"]).exists())
     return answer, Question.objects.get(turn=answer["turn_id"])
@@ -219,38 +224,38 @@ def test_nothing_is_answered_in_the_name_of_an_account_that_is_shut(bot, model):
     owner.save()
     refused = bot.post(f"questions/{question.pk}/answer", {**BOB, "choice": "red"})
     assert (refused.status_code, code_of(refused)) == (404, "not_linked")
-    where = Where(
+    where = ConversationPlace(
         platform="telegram", bot_account="bot-1", scope="server", container_id="general", server_id="guild"
     )
-    able = inbound.Channel(async_delivery=True, interactive=True)
+    able = turn_context.Channel(async_delivery=True, interactive=True)
     with pytest.raises(NotLinked):
-        inbound.hear(
-            inbound.IncomingMessage(key="u1", where=where, user_id="bob-1", text="red", channel=able)
+        messages.receive_message(
+            messages.IncomingMessage(key="u1", where=where, user_id="bob-1", text="red", channel=able)
         )
     question.refresh_from_db()
     assert question.outcome == "open"
-    questions.close(question.pk, "cancelled")
+    questions.close_question(question.pk, "cancelled")
     ended(UUID(answer["turn_id"]))
 
 
 def test_the_next_plain_message_answers_and_another_members_waits(bot, model):
     """A-L14.4: our own bots map what the asked person writes; Carol's words queue, and the question stays open"""
     answer, question = ask(bot, model, channel())
-    where = Where(
+    where = ConversationPlace(
         platform="telegram", bot_account="bot-1", scope="server", container_id="general", server_id="guild"
     )
-    able = inbound.Channel(async_delivery=True, interactive=True)
-    carol = inbound.hear(
-        inbound.IncomingMessage(key="u1", where=where, user_id="carol-1", text="Me too", channel=able)
+    able = turn_context.Channel(async_delivery=True, interactive=True)
+    carol = messages.receive_message(
+        messages.IncomingMessage(key="u1", where=where, user_id="carol-1", text="Me too", channel=able)
     )
-    assert isinstance(carol, inbound.Accepted)
+    assert isinstance(carol, messages.AcceptedMessage)
     assert carol.state == "queued"
     question.refresh_from_db()
     assert question.outcome == "open"
-    bob = inbound.hear(
-        inbound.IncomingMessage(key="u2", where=where, user_id="bob-1", text="blue", channel=able)
+    bob = messages.receive_message(
+        messages.IncomingMessage(key="u2", where=where, user_id="bob-1", text="blue", channel=able)
     )
-    assert isinstance(bob, inbound.Answered)
+    assert isinstance(bob, messages.AnsweredQuestion)
     question.refresh_from_db()
     assert (question.outcome, question.answer) == ("answered", "blue")
     quiet(Session.objects.get(pk=answer["session_id"]))
@@ -262,43 +267,43 @@ def test_the_next_plain_message_answers_and_another_members_waits(bot, model):
 
 def test_every_command_answers_in_values(bot, model, settings):
     """A-L15.2: /help, /link, /unlink, /new, /stop, /status and /settings; unknown ones are no commands"""
-    where = Where(platform="telegram", bot_account="bot-1", scope="dm", container_id="dm-1")
-    ada = inbound.Asked(where=where, user_id="ada-1", display_name="Ada")
-    stranger = inbound.Asked(where=where, user_id="eve-1", display_name="Eve")
-    assert [inbound.command_of(text) for text in ("/stop", "/NEW@bot now", "/dance", "stop", " ")] == [
+    where = ConversationPlace(platform="telegram", bot_account="bot-1", scope="dm", container_id="dm-1")
+    ada = commands.CommandRequest(where=where, user_id="ada-1", display_name="Ada")
+    stranger = commands.CommandRequest(where=where, user_id="eve-1", display_name="Eve")
+    assert [commands.parse_command(text) for text in ("/stop", "/NEW@bot now", "/dance", "stop", " ")] == [
         "stop",
         "new",
         None,
         None,
         None,
     ]
-    assert set(inbound.obey("help", ada).commands) == set(inbound.COMMANDS)
-    assert inbound.obey("status", stranger) == Status(linked=False)
-    assert inbound.obey("status", ada) == Status(linked=True)
-    assert isinstance(inbound.obey("new", ada), Renewed)
-    assert inbound.obey("stop", ada) == Halted(stopped=0)
-    assert inbound.obey("link", stranger).link_url.startswith(settings.LINK_BASE_URL)
-    assert inbound.obey("settings", ada).url.endswith("/settings/chats/")
+    assert set(commands.run_command("help", ada).commands) == set(commands.COMMANDS)
+    assert commands.run_command("status", stranger) == StatusResult(linked=False)
+    assert commands.run_command("status", ada) == StatusResult(linked=True)
+    assert isinstance(commands.run_command("new", ada), NewConversationResult)
+    assert commands.run_command("stop", ada) == StopResult(stopped=0)
+    assert commands.run_command("link", stranger).link_url.startswith(settings.LINK_BASE_URL)
+    assert commands.run_command("settings", ada).url.endswith("/settings/chats/")
     with pytest.raises(NotLinked):
-        inbound.obey("new", stranger)
-    inbound.obey("unlink", ada)
+        commands.run_command("new", stranger)
+    commands.run_command("unlink", ada)
     assert not PlatformUserLink.objects.exists()
 
 
 def test_only_the_owner_unlinks_a_server(bot):
     """A-L15.2: `/unlink` is the linked user's or the owner's"""
-    where = Where(
+    where = ConversationPlace(
         platform="telegram", bot_account="bot-1", scope="server", container_id="general", server_id="guild"
     )
-    with pytest.raises(inbound.Forbidden):
-        inbound.obey("unlink", inbound.Asked(where=where, user_id="bob-1", is_admin=True))
-    inbound.obey("unlink", inbound.Asked(where=where, user_id="ada-1"))
+    with pytest.raises(core_errors.Forbidden):
+        commands.run_command("unlink", commands.CommandRequest(where=where, user_id="bob-1", is_admin=True))
+    commands.run_command("unlink", commands.CommandRequest(where=where, user_id="ada-1"))
     assert not make.ada().server_links.exists()
 
 
 def test_new_during_a_turn_lets_it_answer_where_it_began(bot, model):
     """A-L15.2: the old answer completes in the old session, the next message is in a new one"""
-    model.will(Text("Old"), cue(1), Text(" answer."))
+    model.will(ScriptedText("Old"), cue(1), ScriptedText(" answer."))
     old = say(bot, "k1", dm())
     model.reaches(1)
     place = {"scope": "dm", "container_id": "dm-1", **ADA}

@@ -13,10 +13,10 @@ from hypothesis import given
 from schemathesis import Case, GenerationMode
 from schemathesis.core.result import Ok
 
+from copilot.files import services as files
 from copilot.models import Message, Session, Turn
-from copilot.providers.scripted import Text
-from copilot.workspace import files
-from linking.bot_api.files import LARGEST_BYTES
+from copilot.providers.scripted import ScriptedText
+from linking.bot_api.files import MAX_FILE_BYTES
 from linking.models import CapReservation, DeliveryEndpoint, PlatformConversation, StartedTurn
 from tests import make
 from tests.bots import V1, Caller, caller, channel, dm, link_ada, link_guild
@@ -33,7 +33,7 @@ few = bounded(2)
 @pytest.fixture
 def unhurried(monkeypatch) -> None:
     """How often somebody may write is not what is tried."""
-    monkeypatch.setattr("copilot.dispatch.admission.counters.hit", lambda *who, **often: None)
+    monkeypatch.setattr("copilot.chat.admission.rate_limits.count_request", lambda *who, **often: None)
 
 
 @pytest.fixture
@@ -272,7 +272,7 @@ def test_a_file_goes_into_the_conversation_and_with_the_message(running, model):
     ended(UUID(first["turn_id"]))
     stored = upload(running, first["conversation_id"])
     assert stored.status_code == 201, stored.content
-    private = files.store(make.ada().pk, name="diary.txt", content=b"Dear diary", source="upload")
+    private = files.store_file(make.ada().pk, name="diary.txt", content=b"Dear diary", source="upload")
     said = running.say("k2", attachments=[stored.json()["id"], str(private.pk)]).json()
     assert said["ignored_attachments"] == [str(private.pk)]
     ended(UUID(said["turn_id"]))
@@ -294,7 +294,7 @@ def test_a_file_that_cannot_be_taken_is_refused(running, model):
     place = running.say("k1").json()
     ended(UUID(place["turn_id"]))
     conversation = place["conversation_id"]
-    assert code_of(upload(running, conversation, b"x" * (LARGEST_BYTES + 1))) == "file_too_large"
+    assert code_of(upload(running, conversation, b"x" * (MAX_FILE_BYTES + 1))) == "file_too_large"
     assert upload(running, conversation, note="x").status_code == 400
     assert upload(running, NOBODYS).content == NOT_FOUND
     assert upload(caller("discord"), conversation).content == NOT_FOUND
@@ -344,7 +344,7 @@ def test_what_the_owner_does_not_allow_starts_nothing(running, settings_of_link,
 def test_ten_first_messages_in_a_channel_are_one_session_in_order(running, model, rounds, unhurried):
     """A-L15.1: one session, ten messages, each accepted and answered once"""
     link_guild(member_turns_per_hour=1000)
-    model.always(Text("Aye."))
+    model.always(ScriptedText("Aye."))
     for number in range(rounds):
         place = f"channel-{number}"
         answers = together(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from django.core.cache import caches
 
-from copilot.turns import hooks
+from copilot.chat import turn_hooks
 from linking.models import PlatformConversation
 from tests import make
 from tests.bots import V1, caller, dm, link_ada
@@ -37,8 +37,10 @@ def test_a_bots_message_is_accepted_soon_after_one_of_our_own(rig, monkeypatch, 
     caches["shared"].clear()
     client, link = caller(rate_per_minute=100_000).client, link_ada()
     in_hooks: list[float] = []
-    call = hooks._call
-    monkeypatch.setattr(hooks, "_call", lambda *told: in_hooks.append(milliseconds(lambda: call(*told))))
+    call = turn_hooks._call_turn_hooks
+    monkeypatch.setattr(
+        turn_hooks, "_call_turn_hooks", lambda *told: in_hooks.append(milliseconds(lambda: call(*told)))
+    )
     own, bots = [], []
     for number in range(WARM_UP + ROUNDS):
         session, place = make.session(), make.session()

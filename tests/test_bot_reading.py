@@ -10,15 +10,16 @@ from uuid import UUID
 import pytest
 from asgiref.sync import async_to_sync
 
-from copilot.errors import Unavailable
+from config.core.errors import ServiceUnavailable
 from copilot.models import Session, Turn
-from copilot.providers.scripted import Call, Reasoning, Text
-from copilot.queries import readers
-from linking import links
-from linking.bot_api import reading, streams
-from linking.bot_api.sight import Sight
+from copilot.providers.scripted import ScriptedCall, ScriptedReasoning, ScriptedText
+from copilot.realtime import event_log, fanout
+from linking import errors
+from linking.bot_api import events
+from linking.bot_api.visibility import EventVisibility
+from linking.event_projection import PROJECTIONS
+from linking.links import bot_keys
 from linking.models import BotKey
-from linking.reduction import KINDS
 from tests import make
 from tests.bots import V1, Caller, caller, link_ada
 from tests.engine import cue, ended, quiet, say, start
@@ -57,9 +58,9 @@ def frames(path: str, bot: Caller, *, until_kind: str | None = None, **headers: 
 
 def test_a_reader_that_comes_back_goes_on_with_the_next_event(bot, model):
     """A-L13.1: disconnected after an event, resumed with its id: none lost, none doubled"""
-    model.will(Text("First."), Call("current_time", {}))
-    model.will(Text("Then."), Call("current_time", {}))
-    model.will(Text("Last."))
+    model.will(ScriptedText("First."), ScriptedCall("current_time", {}))
+    model.will(ScriptedText("Then."), ScriptedCall("current_time", {}))
+    model.will(ScriptedText("Last."))
     answer = answered(bot)
     path = f"turns/{answer['turn_id']}/events"
     whole = frames(f"{path}?cursor={answer['cursor']}", bot)
@@ -71,14 +72,14 @@ def test_a_reader_that_comes_back_goes_on_with_the_next_event(bot, model):
 
 def test_a_late_reader_gets_all_of_it_and_then_the_end(bot, model):
     """A-L13.2: after the end, with the cursor of the start: full replay, then close; also by long poll"""
-    model.will(Reasoning("hm"), Text("Done."))
+    model.will(ScriptedReasoning("hm"), ScriptedText("Done."))
     answer = answered(bot)
     path = f"turns/{answer['turn_id']}/events"
     whole = frames(f"{path}?cursor={answer['cursor']}", bot)
     kinds = [one.event for one in whole]
     assert kinds[0] == "message.added"
     assert kinds[-1] == "turn.succeeded"
-    assert set(kinds) <= set(KINDS)
+    assert set(kinds) <= set(PROJECTIONS)
     polled = bot.get(f"{path}?format=json&cursor={answer['cursor']}").json()
     assert [one["kind"] for one in polled["events"]] == kinds
     assert polled["ended"]
@@ -88,7 +89,7 @@ def test_a_late_reader_gets_all_of_it_and_then_the_end(bot, model):
 
 def test_a_long_poll_hears_what_comes_while_it_waits(bot, model):
     """A-L13.2: nothing yet, then news within the wait, at most a page of it"""
-    model.will(Text("Slow"), cue(1), Text(" answer."))
+    model.will(ScriptedText("Slow"), cue(1), ScriptedText(" answer."))
     answer = bot.say("k1").json()
     model.reaches(1)
     path = f"turns/{answer['turn_id']}/events?format=json"
@@ -121,7 +122,7 @@ def test_what_is_typed_on_the_web_stays_on_the_web(bot, model):
     web = start(session, "From the page")
     ended(web)
     quiet(session)
-    model.will(Text("One."), cue(1))
+    model.will(ScriptedText("One."), cue(1))
     second = bot.say("k2").json()
     model.reaches(1)
     say(session, "Joins it")
@@ -155,8 +156,8 @@ def test_another_platforms_or_bots_turn_does_not_exist(bot, model):
 
 def test_no_thought_tool_argument_or_output_goes_out(bot, model):
     """A-L13.4: what the model thought and what tools were given stays with us"""
-    model.will(Reasoning("SECRET-THOUGHT"), Call("current_time", {"timezone": "UTC"}))
-    model.will(Text("Noon."))
+    model.will(ScriptedReasoning("SECRET-THOUGHT"), ScriptedCall("current_time", {"timezone": "UTC"}))
+    model.will(ScriptedText("Noon."))
     answer = answered(bot)
     page = bot.get(f"turns/{answer['turn_id']}/events?format=json&cursor={answer['cursor']}").json()
     text = str(page)
@@ -171,24 +172,24 @@ def test_no_thought_tool_argument_or_output_goes_out(bot, model):
 
 def test_two_hundred_idle_streams_ask_nothing(bot, model, monkeypatch):
     """A-L13.3: no busy loop and no polling: all of a key's streams share one question, once a second"""
-    monkeypatch.setattr(reading, "KEEP_ALIVE_SECONDS", 0.3)
+    monkeypatch.setattr(events, "KEEP_ALIVE_SECONDS", 0.3)
     asked: list[Sequence[UUID]] = []
-    standing = links.standing_keys
+    standing = bot_keys.filter_valid_keys
 
     def counted(key_ids: Sequence[UUID]) -> set[UUID]:
         asked.append(key_ids)
         return standing(key_ids)
 
-    monkeypatch.setattr(links, "standing_keys", counted)
+    monkeypatch.setattr(bot_keys, "filter_valid_keys", counted)
     answer = answered(bot)
     row = BotKey.objects.get()
     looks: list[object] = []
 
     async def idle() -> None:
         async def read() -> bytes:
-            sight = Sight(bot.bot, UUID(answer["session_id"]))
-            held = streams.Held(row)
-            async with aclosing(reading._frames(sight, answer["cursor"], held)) as frames:
+            sight = EventVisibility(bot.bot, UUID(answer["session_id"]))
+            held = events.StreamSlot(row)
+            async with aclosing(events._generate_frames(sight, answer["cursor"], held)) as frames:
                 while b"listening" not in await anext(frames):
                     pass
                 told = await anext(frames)
@@ -220,13 +221,13 @@ def test_a_key_has_so_many_streams_and_a_closed_one_makes_room(bot, model, setti
     """A-L13.3: beyond the limit 429 with Retry-After; what was closed counts no more"""
     settings.BOT_KEY_STREAMS = 2
     row = BotKey.objects.get()
-    held = [streams.Held(row) for _ in range(3)]
-    held[0].open()
-    held[1].open()
-    with pytest.raises(streams.RateLimited):
-        held[2].open()
-    held[0].close()
-    held[2].open()
+    held = [events.StreamSlot(row) for _ in range(3)]
+    held[0].acquire()
+    held[1].acquire()
+    with pytest.raises(errors.RateLimited):
+        held[2].acquire()
+    held[0].release()
+    held[2].acquire()
     settings.BOT_KEY_STREAMS = 1
     refused = bot.get(f"sessions/{answered(bot)['session_id']}/events")
     assert (refused.status_code, refused["Retry-After"]) == (429, "15")
@@ -237,19 +238,19 @@ def test_a_stream_that_is_refused_before_its_first_byte_holds_no_place(bot, mode
     settings.BOT_KEY_STREAMS = 1
     path = f"sessions/{answered(bot)['session_id']}/events?cursor=0-0"
 
-    async def away(*asked: object) -> list[readers.Entry]:
-        raise Unavailable
+    async def away(*asked: object) -> list[event_log.LogEntry]:
+        raise ServiceUnavailable
 
     with monkeypatch.context() as outage:
-        outage.setattr(readers, "page_after", away)
+        outage.setattr(fanout, "read_page_after", away)
         assert bot.get(path).status_code == 503
-    streams.Held(BotKey.objects.get()).open()
+    events.StreamSlot(BotKey.objects.get()).acquire()
 
 
 def test_a_session_stream_ends_after_its_time(bot, model, monkeypatch):
     """A-L13.1: ten minutes, then the client comes back with its cursor"""
-    monkeypatch.setattr(reading, "KEEP_ALIVE_SECONDS", 0.1)
-    monkeypatch.setattr(reading, "SESSION_STREAM_SECONDS", 0.0)
+    monkeypatch.setattr(events, "KEEP_ALIVE_SECONDS", 0.1)
+    monkeypatch.setattr(events, "MAX_SESSION_STREAM_SECONDS", 0.0)
     answer = answered(bot)
     seen = frames(f"sessions/{answer['session_id']}/events?cursor={answer['cursor']}", bot)
     assert seen[-1].event == "turn.succeeded"

@@ -11,9 +11,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from copilot.live.client import RedisDown
+from config.core.redis import REDIS_OUTAGE_ERRORS
 from copilot.models import Message, Session, Turn
-from copilot.providers.scripted import Text
+from copilot.providers.scripted import ScriptedText
 from linking.models import BotKey, StartedTurn
 from tests.bots import Caller, caller, link_ada
 from tests.engine import cue, ended, endings, quiet, start, together, told, until
@@ -25,7 +25,7 @@ from tests.rest import code_of
 @pytest.fixture
 def unhurried(monkeypatch) -> None:
     """How often somebody may write is not what is tried."""
-    monkeypatch.setattr("copilot.dispatch.admission.counters.hit", lambda *who, **often: None)
+    monkeypatch.setattr("copilot.chat.admission.rate_limits.count_request", lambda *who, **often: None)
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def session_of(answer) -> Session:
 @pytest.mark.parametrize("rounds", [1, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])])
 def test_twenty_posts_with_one_key_are_one_message_and_one_turn(bot, model, rounds, unhurried):
     """A-L12.1: one message, one turn, and twenty equal answers of which nineteen say that they are repetitions"""
-    model.always(Text("Aye."))
+    model.always(ScriptedText("Aye."))
     BotKey.objects.update(rate_per_minute=10_000)
     for number in range(1, rounds + 1):
         answers = together(*[partial(bot.say, f"k{number}", container_id=f"dm-{number}")] * 20)
@@ -112,7 +112,7 @@ def test_a_message_accepted_as_the_turn_ends_is_always_answered_once(bot, model,
     """A-L12.5: in the very moment a turn ends, again and again: every run_id sees exactly one ending"""
     run_ids = []
     for number in range(rounds):
-        model.will(Text("One."), cue(2 * number))
+        model.will(ScriptedText("One."), cue(2 * number))
         first = bot.say(f"a{number}").json()
         model.reaches(2 * number)
         _, second = together(
@@ -129,7 +129,7 @@ def test_a_message_accepted_as_the_turn_ends_is_always_answered_once(bot, model,
 
 def test_a_busy_session_queues_and_the_message_becomes_its_own_turn(bot, model):
     """A-L12.5: 202 with the turn it waits behind; `turn.started` later names its run_id"""
-    model.will(Text("One."), cue(1))
+    model.will(ScriptedText("One."), cue(1))
     first = bot.say("k1").json()
     model.reaches(1)
     second = bot.say("k2")
@@ -145,7 +145,7 @@ def test_a_busy_session_queues_and_the_message_becomes_its_own_turn(bot, model):
 
 def test_a_full_queue_is_said_and_the_key_stays_free(bot, model):
     """A-L12.5: 429 `queue_full`, nothing dropped silently, and the same key works later"""
-    model.will(Text("One."), cue(1))
+    model.will(ScriptedText("One."), cue(1))
     first = bot.say("k0")
     model.reaches(1)
     assert {bot.say(f"q{number}").status_code for number in range(10)} == {202}
@@ -163,7 +163,7 @@ def test_without_redis_nothing_is_half_written_and_the_key_is_free(bot, model, m
     bot.say("k1")
     quiet(Session.objects.get())
     before = Message.objects.filter(kind="user").count()
-    monkeypatch.setattr("copilot.readers.last_cursor", _away)
+    monkeypatch.setattr("copilot.realtime.fanout.get_last_cursor", _away)
     refused = bot.say("k2")
     assert (refused.status_code, code_of(refused)) == (503, "unavailable")
     assert Message.objects.filter(kind="user").count() == before
@@ -172,7 +172,7 @@ def test_without_redis_nothing_is_half_written_and_the_key_is_free(bot, model, m
 
 
 def _away(session_id: str) -> str:
-    raise RedisDown[0]("gone")
+    raise REDIS_OUTAGE_ERRORS[0]("gone")
 
 
 def test_a_start_takes_few_round_trips(bot, model, django_assert_max_num_queries):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from copilot import commands, dispatch, history, memories, queries
-from copilot.errors import Conflict, InvalidRequest, NotFound, TooMany
+from config.core.errors import Conflict, InvalidRequest, NotFound, TooManyRequests
+from copilot.chat import branches, commands, message_history, stop
+from copilot.chat import selectors as chat_selectors
+from copilot.chat.permissions import UNRESTRICTED
+from copilot.files import services as files
+from copilot.memories import services as memories
 from copilot.models import Approval, Message, Turn
-from copilot.permissions import UNRESTRICTED
-from copilot.providers.base import ToolGroup
-from copilot.providers.scripted import Call, Fail, Text
-from copilot.workspace import files
+from copilot.providers.base import ToolResultsMessage
+from copilot.providers.scripted import ScriptedCall, ScriptedFailure, ScriptedText
 from tests import make
 from tests.engine import (
     Errand,
@@ -54,7 +56,9 @@ def talk(session, *texts):
 
 def resend(session, message_id, text=None, **fields):
     given = {"user_id": session.owner_id, "origin": "web", "permissions": UNRESTRICTED} | fields
-    return dispatch.resend(commands.Resend(session_id=session.pk, message_id=message_id, text=text, **given))
+    return branches.resend_message(
+        commands.ResendMessage(session_id=session.pk, message_id=message_id, text=text, **given)
+    )
 
 
 def again(session, message_id, text=None, **fields):
@@ -66,23 +70,23 @@ def again(session, message_id, text=None, **fields):
 
 
 def switch(session, message_id, branch):
-    return dispatch.switch_branch(session.owner_id, session.pk, message_id, branch)
+    return branches.switch_branch(session.owner_id, session.pk, message_id, branch)
 
 
 def undo(session):
-    return dispatch.undo(session.owner_id, session.pk)
+    return branches.undo_last_turn(session.owner_id, session.pk)
 
 
 def places(session):
     """Each shown message of the user: which of how many versions it is."""
-    rows, _ = queries.messages_page(session.pk)
+    rows, _ = chat_selectors.list_messages_page(session.pk)
     return [(row.content, row.branch, row.versions) for row in rows if row.kind == "user"]
 
 
 @pytest.fixture
 def echo(model):
     """The model says which request it answers."""
-    model.otherwise = lambda request: [Text(f"Answer {len(model.requests)}.")]
+    model.otherwise = lambda request: [ScriptedText(f"Answer {len(model.requests)}.")]
     return model
 
 
@@ -115,14 +119,14 @@ def test_a_retry_says_the_same_again_also_when_it_names_the_answer(session, echo
 
 def test_a_failed_turn_is_retried_from_its_notice(session, model):
     """A30.6: also after a failure; the failed try and its notice are gone from the page and from the prompt"""
-    model.will(Fail("bad_request"))
+    model.will(ScriptedFailure("bad_request"))
     failed = ended(start(session, "One"))
     quiet(session)
     assert failed.status == "failed"
     notice = Message.objects.get(session=session, kind="notice")
     again(session, notice.pk)
     assert transcript(session) == ["One", "Aye."]
-    assert [row.kind for row in queries.messages_page(session.pk)[0]] == ["user", "assistant"]
+    assert [row.kind for row in chat_selectors.list_messages_page(session.pk)[0]] == ["user", "assistant"]
 
 
 def test_switching_shows_a_branch_with_all_that_followed_it(session, echo):
@@ -162,7 +166,7 @@ def test_three_versions_are_numbered_in_the_order_they_were_made(session, echo):
 
 def test_the_original_files_go_with_the_new_text(session, model):
     """A30.6"""
-    file = files.store(session.owner_id, name="a.txt", content=b"words", source="upload")
+    file = files.store_file(session.owner_id, name="a.txt", content=b"words", source="upload")
     outcome = say(session, "Read it", attachments=(str(file.pk),))
     ended(outcome.turn_id)
     quiet(session)
@@ -181,7 +185,7 @@ def test_a_retry_can_name_another_model(session, model):
 
 def test_another_first_message_brings_what_is_remembered(session, model):
     """A25.2: the model reads it with the first message of the conversation, whichever version that is"""
-    memories.add(session.owner_id, "Sails a yawl.")
+    memories.add_memory(session.owner_id, "Sails a yawl.")
     first, second = talk(session, "One", "Two")
     again(session, second, "Zwei")
     assert "Sails a yawl." not in Message.objects.get(session=session, content="Zwei").server_context
@@ -203,8 +207,8 @@ def interrupted(session, model, monkeypatch):
     """A turn that heard two more messages while its tool ran, both at one boundary."""
     errand = Errand("fetch", waits=True)
     add_tools(monkeypatch, errand)
-    model.will(Call("fetch"))
-    model.will(Text("Done."))
+    model.will(ScriptedCall("fetch"))
+    model.will(ScriptedText("Done."))
     turn_id = start(session, "Go")
     until(lambda: errand.runs)
     said = [queue(session, "And this"), queue(session, "And that")]
@@ -217,7 +221,7 @@ def interrupted(session, model, monkeypatch):
 def test_a_cut_inside_a_turn_leaves_every_call_with_its_result(session, model, interrupted):
     """A16.3: what was said between two steps is edited; the work before it stays"""
     again(session, interrupted[0], "Something else")
-    groups = [one for one in model.requests[-1].messages if isinstance(one, ToolGroup)]
+    groups = [one for one in model.requests[-1].messages if isinstance(one, ToolResultsMessage)]
     assert [len(group.results) for group in groups] == [1]
     assert "Something else" in model.said_to()
     assert "And this" not in model.said_to()
@@ -287,9 +291,9 @@ def test_undo_of_a_turn_inside_a_summarised_range_voids_the_summary(session, ech
     """A30.c2, A30.5: the next request is built from valid rows only"""
     talk(session, "One", "Two")
     make.message(session, "summary", content="They counted to two.")
-    assert [row.kind for row in history.rows_for_model(session.pk)] == ["summary"]
+    assert [row.kind for row in message_history.list_rows_for_model(session.pk)] == ["summary"]
     undo(session)
-    assert [row.content for row in history.rows_for_model(session.pk)] == ["One", "Answer 1."]
+    assert [row.content for row in message_history.list_rows_for_model(session.pk)] == ["One", "Answer 1."]
     talk(session, "Three")
     assert "counted" not in echo.said_to()
     assert "Two" not in echo.said_to()
@@ -301,17 +305,17 @@ def test_undo_falls_back_to_the_summary_before(session, echo):
     make.message(session, "summary", content="They began.")
     talk(session, "Two")
     undo(session)
-    assert [row.content for row in history.rows_for_model(session.pk)] == ["They began."]
+    assert [row.content for row in message_history.list_rows_for_model(session.pk)] == ["They began."]
 
 
 def test_chips_that_wait_stay_chips_after_an_undo(session, model):
     """T7.4: an undo starts nothing that a stop had kept waiting"""
     talk(session, "One")
-    model.will(Text("Well"), cue(1))
+    model.will(ScriptedText("Well"), cue(1))
     turn_id = start(session, "Two")
     model.reaches(1)
     queue(session, "Later")
-    dispatch.stop(session.owner_id, session.pk)
+    stop.stop_session(session.owner_id, session.pk)
     ended(turn_id)
     quiet(session)
     undo(session)
@@ -325,7 +329,7 @@ def paused(session, model, monkeypatch):
     """A turn that waits for a person's word."""
     add_tools(monkeypatch, Errand("pay", approval="ask"))
     talk(session, "One")
-    model.will(Call("pay"))
+    model.will(ScriptedCall("pay"))
     turn_id = start(session, "Two")
     until(lambda: told(session.pk, "turn.paused") and lease_of(session) == {})
     return turn_id
@@ -356,7 +360,7 @@ def test_a_turn_that_waits_for_approval_keeps_its_session_busy(session, model, p
 @pytest.fixture
 def busy(session, model):
     talk(session, "One")
-    model.will(Text("First."), cue(1))
+    model.will(ScriptedText("First."), cue(1))
     turn_id = start(session, "Two")
     model.reaches(1)
     yield session
@@ -421,7 +425,7 @@ def test_the_same_run_id_again_is_the_first_outcome(session, model, monkeypatch,
     outcomes = [resend(session, first, text, run_id="r")]
     ended(outcomes[0].turn_id)
     quiet(session)
-    monkeypatch.setattr("copilot.dispatch.branching.check_limit", reached)
+    monkeypatch.setattr("copilot.chat.branches.check_usage_limit", reached)
     outcomes += [resend(session, pk, text, run_id="r") for pk in (first, outcomes[0].message_id)]
     assert len({one.message_id for one in outcomes}) == 1
     assert Turn.objects.filter(session=session).count() == 2
@@ -443,14 +447,14 @@ def test_one_edit_sent_twice_at_once_is_one_edit(session, model):
 
 
 def reached(user_id):
-    raise TooMany("Used up.", code="limit_reached")
+    raise TooManyRequests("Used up.", code="limit_reached")
 
 
 def test_a_limit_refuses_a_retry_as_it_refuses_a_message(session, model, monkeypatch):
     """T3.2"""
     [first] = talk(session, "One")
-    monkeypatch.setattr("copilot.dispatch.branching.check_limit", reached)
-    with pytest.raises(TooMany):
+    monkeypatch.setattr("copilot.chat.branches.check_usage_limit", reached)
+    with pytest.raises(TooManyRequests):
         resend(session, first)
     assert transcript(session) == ["One", "Aye."]
 
@@ -471,9 +475,9 @@ def test_undo_edit_retry_and_a_message_race(rig, model, rounds):
     """A30.c2: of the acts one wins and the others are 409; a message is never lost, whoever wins"""
     for number in range(1, rounds + 1):
         session = make.session()
-        model.always(Text("Aye."))
+        model.always(ScriptedText("Aye."))
         _, second = talk(session, "One", "Two")
-        model.always(Text("Aye."), cue(number))
+        model.always(ScriptedText("Aye."), cue(number))
         won = []
         acts = [
             lambda: undo(session),

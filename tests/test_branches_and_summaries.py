@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from copilot import history
-from copilot.events import Tokens
+from copilot.chat import message_history
 from copilot.models import Message
-from copilot.providers.scripted import Text, Usage
-from copilot.providers.strict import problems
+from copilot.providers.request_validation import find_request_problems
+from copilot.providers.scripted import ScriptedText, ScriptedUsage
+from copilot.realtime.payloads import Tokens
 from tests import make
 from tests.engine import ended, quiet, start, transcript
 from tests.engine import model_fixture as model_fixture
@@ -25,8 +25,8 @@ def session(rig, model, small_window, fetch):
     session = make.session()
     talk(session, "One")
     fills(model)
-    model.will(Text("They counted."), Usage(Tokens(input=80_000)))
-    model.will(Text("Two it is."), Usage(Tokens(input=100)))
+    model.will(ScriptedText("They counted."), ScriptedUsage(Tokens(input=80_000)))
+    model.will(ScriptedText("Two it is."), ScriptedUsage(Tokens(input=100)))
     ended(start(session, "Two"))
     quiet(session)
     talk(session, "Three")
@@ -34,12 +34,12 @@ def session(rig, model, small_window, fetch):
 
 
 def read(session):
-    return [row.kind for row in history.rows_for_model(session.pk)]
+    return [row.kind for row in message_history.list_rows_for_model(session.pk)]
 
 
 def said(model):
     """What the last request tells the model; it suits every provider."""
-    assert problems(model.requests[-1]) == []
+    assert find_request_problems(model.requests[-1]) == []
     return model.said_to()
 
 

@@ -7,29 +7,29 @@ from dataclasses import replace
 
 import pytest
 
-from copilot import offering
-from copilot.agent.fallback import Fallback, Needs
-from copilot.agent.parts import Answered, ModelCallStarted
-from copilot.agent.ports import MemoryHealth
-from copilot.events import ModelSwitched
-from copilot.live import breakers
-from copilot.live.client import blocking
+from config.core.redis import get_redis
+from copilot.agent.fallback import FallbackChain, RequestNeeds
+from copilot.agent.interfaces import InMemoryModelHealth
+from copilot.agent.outputs import LoopAnswered, ModelCallStarted
 from copilot.models import ModelCall
-from copilot.providers import catalogue, scripted
-from copilot.providers.base import Entry, ProviderFailure
-from copilot.providers.breakers import BREAKERS, Breakers, Trip
-from copilot.providers.lessons import fingerprint
-from copilot.providers.scripted import Fail, Text
+from copilot.providers import breaker_store, catalogue, catalogue_store, scripted
+from copilot.providers.base import CatalogueEntry, ProviderFailure
+from copilot.providers.breakers import BREAKERS, BreakerTrip, ModelBreakers
+from copilot.providers.learned_limits import fingerprint_entry
+from copilot.providers.scripted import ScriptedFailure, ScriptedText
+from copilot.realtime.events import ModelSwitched
 from tests import make
 from tests.engine import answer, ended, quiet, start, told, until
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
 from tests.playing import Reciter, assert_well_ordered, call, calls, loop_of, of, play, say
 
-FIRST = Entry(name="Frail", provider="scripted", model="frail", credential="one", context_window=9_000)
+FIRST = CatalogueEntry(
+    name="Frail", provider="scripted", model="frail", credential="one", context_window=9_000
+)
 SECOND = replace(FIRST, name="Sturdy", model="sturdy", credential="two")
 THIRD = replace(FIRST, name="Spare", model="spare", credential="three")
-ANY = Needs(tools=False, prompt_tokens=10)
+ANY = RequestNeeds(tools=False, prompt_tokens=10)
 GONE = ProviderFailure("model_not_found")
 
 
@@ -39,7 +39,7 @@ GONE = ProviderFailure("model_not_found")
 async def test_a_turn_begins_with_the_next_model_and_says_so():
     """A7.7: before its first request, which costs nobody a failure"""
     reciter = Reciter(calls(call("a", "look")), say("Done."))
-    health = MemoryHealth(failing={"Frail": "overloaded"})
+    health = InMemoryModelHealth(failing={"Frail": "overloaded"})
     parts = await play(loop_of(reciter, chain=(FIRST, SECOND), health=health))
     assert [request.entry.name for request in reciter.requests] == ["Sturdy", "Sturdy"]
     [switched] = of(parts, ModelSwitched)
@@ -49,7 +49,7 @@ async def test_a_turn_begins_with_the_next_model_and_says_so():
         "overloaded",
     )
     assert parts.index(switched) < parts.index(of(parts, ModelCallStarted)[0])
-    assert (parts[-1], health.reported) == (Answered(), [])
+    assert (parts[-1], health.reported) == (LoopAnswered(), [])
     assert_well_ordered(parts)
 
 
@@ -60,24 +60,28 @@ async def test_a_turn_begins_with_the_next_model_and_says_so():
 async def test_a_failing_model_is_asked_all_the_same_where_no_other_suits(chain):
     """A7.7, A7.6"""
     reciter = Reciter(say("Done."))
-    parts = await play(loop_of(reciter, chain=chain, health=MemoryHealth(failing={"Frail": "overloaded"})))
+    parts = await play(
+        loop_of(reciter, chain=chain, health=InMemoryModelHealth(failing={"Frail": "overloaded"}))
+    )
     assert reciter.requests[0].entry.name == "Frail"
     assert not of(parts, ModelSwitched)
 
 
 def test_models_that_keep_failing_are_asked_last():
     """A7.7: among those that suit"""
-    fallback = Fallback((FIRST, SECOND, THIRD), MemoryHealth(failing={"Sturdy": "overloaded"}).tripped)
-    assert fallback.next(GONE, FIRST, ANY) == THIRD
-    assert fallback.next(GONE, THIRD, ANY) == SECOND
-    assert fallback.next(GONE, SECOND, ANY) is None
+    fallback = FallbackChain(
+        (FIRST, SECOND, THIRD), InMemoryModelHealth(failing={"Sturdy": "overloaded"}).open_breaker_code
+    )
+    assert fallback.choose_next(GONE, FIRST, ANY) == THIRD
+    assert fallback.choose_next(GONE, THIRD, ANY) == SECOND
+    assert fallback.choose_next(GONE, SECOND, ANY) is None
 
-    both = MemoryHealth(failing={"Frail": "overloaded", "Sturdy": "overloaded"})
-    fallback = Fallback((FIRST, SECOND, THIRD), both.tripped)
-    assert fallback.instead_of_first(ANY) == THIRD
-    assert fallback.next(GONE, THIRD, ANY) == SECOND
-    assert fallback.next(GONE, SECOND, ANY) == FIRST
-    assert fallback.next(GONE, FIRST, ANY) is None
+    both = InMemoryModelHealth(failing={"Frail": "overloaded", "Sturdy": "overloaded"})
+    fallback = FallbackChain((FIRST, SECOND, THIRD), both.open_breaker_code)
+    assert fallback.choose_instead_of_first(ANY) == THIRD
+    assert fallback.choose_next(GONE, THIRD, ANY) == SECOND
+    assert fallback.choose_next(GONE, SECOND, ANY) == FIRST
+    assert fallback.choose_next(GONE, FIRST, ANY) is None
 
 
 @pytest.mark.parametrize(
@@ -93,7 +97,7 @@ def test_models_that_keep_failing_are_asked_last():
 )
 async def test_what_is_the_models_own_fault_is_reported_when_a_turn_gives_it_up(code, reported):
     """A7.7"""
-    health = MemoryHealth()
+    health = InMemoryModelHealth()
     await play(loop_of(Reciter(*[[ProviderFailure(code)]] * 9), chain=(FIRST,), health=health))
     assert [name for name, _ in health.reported] == reported
 
@@ -105,72 +109,76 @@ async def test_what_is_the_models_own_fault_is_reported_when_a_turn_gives_it_up(
 def breaking_fixture(settings, redis_clean) -> Iterator[None]:
     settings.MODEL_BREAKER_FAILURES, settings.MODEL_BREAKER_SECONDS = 3, 60
     yield
-    BREAKERS.replace({})
+    BREAKERS.replace_all({})
 
 
 def test_the_third_failure_within_a_minute_opens_it_for_a_minute(redis_clean):
     """A7.7: for all who ask, by Redis' own clock; the next count begins at nothing"""
-    opened = [breakers.count("m", "overloaded", failures=3, seconds=60) for _ in range(5)]
+    opened = [breaker_store.count_model_failure("m", "overloaded", failures=3, seconds=60) for _ in range(5)]
     assert opened == [False, False, True, False, False]
-    [(name, (why, left))] = breakers.open_now().items()
+    [(name, (why, left))] = breaker_store.list_open_breakers().items()
     assert (name, why) == ("m", "overloaded")
     assert 0 < left < 61  # a clock may be set back meanwhile
-    assert all(0 < blocking().ttl(key) <= 60 for key in blocking().keys("*breakers*"))
+    assert all(0 < get_redis().ttl(key) <= 60 for key in get_redis().keys("*breakers*"))
 
 
 def test_failures_that_lie_further_apart_open_nothing(redis_clean):
     """A7.7"""
-    assert not any(breakers.count("m", "overloaded", failures=2, seconds=0) for _ in range(5))
-    assert not any(breakers.count(name, "overloaded", failures=2, seconds=60) for name in "abc")
-    assert breakers.open_now() == {}
+    assert not any(
+        breaker_store.count_model_failure("m", "overloaded", failures=2, seconds=0) for _ in range(5)
+    )
+    assert not any(
+        breaker_store.count_model_failure(name, "overloaded", failures=2, seconds=60) for name in "abc"
+    )
+    assert breaker_store.list_open_breakers() == {}
 
 
 def test_an_open_breaker_closes_by_itself_and_an_edit_closes_it_at_once():
     """A7.7, A4.4"""
     now = [0.0]
-    known = Breakers(lambda: now[0])
-    known.trip(fingerprint(FIRST), Trip(code="overloaded", seconds=60))
-    assert known.tripped(replace(FIRST, credential="new")) == "overloaded"
-    assert known.tripped(replace(FIRST, version=FIRST.version + 1)) is None
-    assert known.tripped(SECOND) is None
+    known = ModelBreakers(lambda: now[0])
+    known.open_breaker(fingerprint_entry(FIRST), BreakerTrip(code="overloaded", seconds=60))
+    assert known.open_breaker_code(replace(FIRST, credential="new")) == "overloaded"
+    assert known.open_breaker_code(replace(FIRST, version=FIRST.version + 1)) is None
+    assert known.open_breaker_code(SECOND) is None
     now[0] = 60.0
-    assert known.tripped(FIRST) is None
+    assert known.open_breaker_code(FIRST) is None
 
 
 def test_what_one_process_found_out_another_takes_with_its_next_look(breaking):
     """A7.7"""
     for _ in range(3):
-        breakers.count(fingerprint(FIRST), "overloaded", failures=3, seconds=60)
-    assert BREAKERS.tripped(FIRST) is None
-    offering.take_breakers()
-    assert BREAKERS.tripped(FIRST) == "overloaded"
-    blocking().flushdb()
-    offering.take_breakers()
-    assert BREAKERS.tripped(FIRST) is None
+        breaker_store.count_model_failure(fingerprint_entry(FIRST), "overloaded", failures=3, seconds=60)
+    assert BREAKERS.open_breaker_code(FIRST) is None
+    catalogue_store.sync_breakers()
+    assert BREAKERS.open_breaker_code(FIRST) == "overloaded"
+    get_redis().flushdb()
+    catalogue_store.sync_breakers()
+    assert BREAKERS.open_breaker_code(FIRST) is None
 
 
 def test_turns_that_give_a_model_up_spare_the_next_one_the_wait(rig, model, breaking):
     """A7.7: three turns find out, the fourth begins with the other model, and its rows say so"""
-    before = catalogue.current()
+    before = catalogue.get_catalogue()
     chain = (FIRST, SECOND)
-    catalogue.configure(catalogue.Catalogue(entries=chain, tiers={"standard": chain}))
+    catalogue.set_catalogue(catalogue.Catalogue(entries=chain, tiers={"standard": chain}))
     for entry in chain:
-        scripted.install(entry.model, model)
+        scripted.install_script(entry.model, model)
     model.otherwise = lambda request: (
-        [Fail("model_not_found", status=404)] if request.entry == FIRST else [Text("Aye.")]
+        [ScriptedFailure("model_not_found", status=404)] if request.entry == FIRST else [ScriptedText("Aye.")]
     )
     session = make.session()
     try:
         for _ in range(3):
             ended(start(session))
             quiet(session)
-        until(lambda: BREAKERS.tripped(FIRST))
+        until(lambda: BREAKERS.open_breaker_code(FIRST))
         turn = ended(start(session))
         quiet(session)
     finally:
-        catalogue.configure(before)
+        catalogue.set_catalogue(before)
         for entry in chain:
-            scripted.uninstall(entry.model)
+            scripted.uninstall_script(entry.model)
     asked = [request.entry.name for request in model.requests if request.tools]  # titles have none
     assert asked == ["Frail", "Sturdy"] * 3 + ["Sturdy"]
     assert (turn.status, answer(turn.pk)) == ("succeeded", "Aye.")

@@ -10,31 +10,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from copilot.previews import redacted_arguments
 from copilot.providers.base import CallFragment, ToolCall, ToolSpecification
-from copilot.tools.base import Arguments
+from copilot.tools.argument_previews import redact_arguments
+from copilot.tools.base import ToolArguments
 from copilot.tools.calls import (
-    MALFORMED,
-    MOST_NESTED,
-    PROBLEMS_LENGTH,
-    RAW_ARGUMENTS_KEPT,
-    Assembler,
-    error_outcome,
-    invalid_arguments,
-    lacks_required,
+    MALFORMED_ARGUMENTS_MESSAGE,
+    MAX_NESTING,
+    MAX_PROBLEM_CHARACTERS,
+    MAX_RAW_ARGUMENT_CHARACTERS,
+    ToolCallAssembler,
+    describe_invalid_arguments,
+    describe_unknown_tool,
+    find_refusal,
+    lacks_required_arguments,
+    make_error_outcome,
     parse_arguments,
-    refusal,
-    replayed,
-    unknown_tool,
+    prepare_for_replay,
 )
 
 KNOWN = ("read_file", "write_file", "list_files", "look")
 
 
 def assembled(*fragments, taken=()):
-    assembler = Assembler(taken)
+    assembler = ToolCallAssembler(taken)
     for fragment in fragments:
-        assembler.add(fragment)
+        assembler.add_fragment(fragment)
     return assembler.complete()
 
 
@@ -124,18 +124,18 @@ def test_calls_without_an_index_are_told_apart_by_id_or_name():
 
 def test_a_call_is_proposed_once_as_soon_as_its_name_is_certain():
     """A2.6"""
-    assembler = Assembler()
-    assembler.add(CallFragment(0, "a", "read_"))
-    assert assembler.newly_named(KNOWN) == []
-    assembler.add(CallFragment(0, "", "file"))
-    assert [call.tool for call in assembler.newly_named(KNOWN)] == ["read_file"]
-    assembler.add(CallFragment(0, "", "", "{}"))
-    assert assembler.newly_named(KNOWN) == []
-    assembler.add(CallFragment(1, "", "look", "{}"))
-    assert assembler.newly_named(KNOWN) == []
+    assembler = ToolCallAssembler()
+    assembler.add_fragment(CallFragment(0, "a", "read_"))
+    assert assembler.take_newly_named(KNOWN) == []
+    assembler.add_fragment(CallFragment(0, "", "file"))
+    assert [call.tool for call in assembler.take_newly_named(KNOWN)] == ["read_file"]
+    assembler.add_fragment(CallFragment(0, "", "", "{}"))
+    assert assembler.take_newly_named(KNOWN) == []
+    assembler.add_fragment(CallFragment(1, "", "look", "{}"))
+    assert assembler.take_newly_named(KNOWN) == []
     assembler.complete()
-    assert [call.tool for call in assembler.unproposed()] == ["look"]
-    assert [call.arguments for call in assembler.proposed()] == [{}, {}]
+    assert [call.tool for call in assembler.take_unproposed()] == ["look"]
+    assert [call.arguments for call in assembler.list_proposed()] == [{}, {}]
 
 
 def test_a_name_no_provider_would_take_back_is_made_harmless():
@@ -149,17 +149,17 @@ def test_what_is_no_json_object_is_malformed(text):
     """A8.2"""
     assert parse_arguments(text) is None
     (made,) = assembled(CallFragment(0, "a", "look", text))
-    assert made.raw_arguments == text[:RAW_ARGUMENTS_KEPT]
-    assert replayed(made) == ToolCall(call_id="a", tool="look", arguments={})
+    assert made.raw_arguments == text[:MAX_RAW_ARGUMENT_CHARACTERS]
+    assert prepare_for_replay(made) == ToolCall(call_id="a", tool="look", arguments={})
 
 
-@pytest.mark.parametrize("levels", [MOST_NESTED, 400, 5_000])
+@pytest.mark.parametrize("levels", [MAX_NESTING, 400, 5_000])
 def test_arguments_nested_deeper_than_anybody_walks_are_malformed(levels):
     """A8.2: people are shown arguments level by level, and a page must not break on them"""
     assert parse_arguments('{"a":' * levels + "1" + "}" * levels) is None
     shallow = parse_arguments('{"a":' * 90 + "[]" + "}" * 90)
     assert shallow is not None
-    assert redacted_arguments(shallow) == shallow
+    assert redact_arguments(shallow) == shallow
 
 
 def test_empty_arguments_mean_none_at_all():
@@ -179,13 +179,13 @@ def test_no_text_breaks_the_parser(text):
 
 def test_an_unknown_tool_is_answered_with_close_names():
     """A8.5"""
-    assert "read_file" in unknown_tool("read_files", KNOWN)
-    assert "Close names" not in unknown_tool("zzz", KNOWN)
+    assert "read_file" in describe_unknown_tool("read_files", KNOWN)
+    assert "Close names" not in describe_unknown_tool("zzz", KNOWN)
 
 
 def test_a_hidden_tool_answers_exactly_like_a_nonsense_name():
     """A8.c2"""
-    hidden, nonsense = unknown_tool("bash_exec", KNOWN), unknown_tool("zxcv_qwer", KNOWN)
+    hidden, nonsense = describe_unknown_tool("bash_exec", KNOWN), describe_unknown_tool("zxcv_qwer", KNOWN)
     assert hidden.replace("bash_exec", "zxcv_qwer") == nonsense
 
 
@@ -194,16 +194,16 @@ def test_a_call_is_refused_by_place_name_or_form():
 
     def why(tool="look", arguments=None, position=0):
         made = ToolCall(call_id="a", tool=tool, arguments=arguments)
-        return refusal(made, position=position, most=16, known=KNOWN)
+        return find_refusal(made, position=position, most=16, known=KNOWN)
 
     assert why(arguments={}) is None
-    assert why() == MALFORMED
+    assert why() == MALFORMED_ARGUMENTS_MESSAGE
     assert "no tool" in why("nonsense", {})
     assert "16" in why(arguments={}, position=16)
     assert why(arguments={}, position=15) is None
 
 
-class Write(Arguments):
+class Write(ToolArguments):
     name: str
     count: int = 1
 
@@ -211,7 +211,7 @@ class Write(Arguments):
 def problems(**arguments):
     with pytest.raises(ValidationError) as caught:
         Write.model_validate(arguments)
-    return invalid_arguments(caught.value)
+    return describe_invalid_arguments(caught.value)
 
 
 def test_invalid_arguments_name_each_field_and_stay_short():
@@ -219,7 +219,7 @@ def test_invalid_arguments_name_each_field_and_stay_short():
     text = problems(count="many", colour="red")
     assert all(field in text for field in ("name", "count", "colour"))
     many = problems(**{f"field_{number}_{'x' * 300}": 1 for number in range(9)})
-    assert len(many) <= PROBLEMS_LENGTH
+    assert len(many) <= MAX_PROBLEM_CHARACTERS
     assert "and 5 more" in problems(**{f"field_{number}": 1 for number in range(9)})
     assert Write.model_validate({"name": "a", "count": "7"}).count == 7
 
@@ -228,8 +228,8 @@ def test_empty_arguments_lack_what_is_required():
     """A10.3"""
     specification = ToolSpecification(name="w", description="", parameters={"required": ["x"]})
     empty = ToolCall(call_id="a", tool="w", arguments={})
-    assert lacks_required(empty, specification)
-    assert not lacks_required(empty, ToolSpecification(name="w", description="", parameters={}))
-    assert not lacks_required(ToolCall(call_id="a", tool="w", arguments={"y": 1}), specification)
-    assert not lacks_required(empty, None)
-    assert error_outcome(empty, "no").success is False
+    assert lacks_required_arguments(empty, specification)
+    assert not lacks_required_arguments(empty, ToolSpecification(name="w", description="", parameters={}))
+    assert not lacks_required_arguments(ToolCall(call_id="a", tool="w", arguments={"y": 1}), specification)
+    assert not lacks_required_arguments(empty, None)
+    assert make_error_outcome(empty, "no").success is False

@@ -10,12 +10,12 @@ import pytest
 from django.apps import apps
 from django.conf import settings as configured
 
-from copilot import redaction
-from copilot.live.client import blocking
+from config.core import redaction
+from config.core.redis import get_redis
 from copilot.models import Turn
 from copilot.providers import catalogue, scripted
-from copilot.providers.base import Entry
-from copilot.providers.scripted import Call, Fail, Text
+from copilot.providers.base import CatalogueEntry
+from copilot.providers.scripted import ScriptedCall, ScriptedFailure, ScriptedText
 from copilot.tools.base import ToolOutput
 from tests import make, mcp_rig
 from tests.engine import Errand, Model, Rig, add_tools, cue, ended, lease_of, queue, start, told, until
@@ -28,24 +28,24 @@ SHAPED = "sk-" + "canary" * 5  # nobody registered it: its shape is enough
 CANARIES = (SETTING, CREDENTIAL, HEADER, SHAPED)
 ALL = " ".join(CANARIES)
 PRIVATE = "my-private-words"
-ENTRY = Entry(name="Vendor", provider="scripted", model="vendor", credential=CREDENTIAL)
+ENTRY = CatalogueEntry(name="Vendor", provider="scripted", model="vendor", credential=CREDENTIAL)
 
 
 @pytest.fixture(name="planted")
 def planted_fixture(rig: Rig, settings) -> Iterator[None]:
     """A key in the settings and a credential in the catalogue, learnt as they are at boot."""
     settings.WEB_SEARCH_KEY = SETTING
-    before = catalogue.current()
-    catalogue.configure(
+    before = catalogue.get_catalogue()
+    catalogue.set_catalogue(
         catalogue.Catalogue(entries=(ENTRY,), tiers={"standard": (ENTRY,), "small": (ENTRY,)})
     )
-    scripted.install("vendor", rig.model)
-    learnt = [*redaction.secrets_in("WEB_SEARCH_KEY", configured.WEB_SEARCH_KEY), CREDENTIAL]
-    redaction.borrow(learnt)
+    scripted.install_script("vendor", rig.model)
+    learnt = [*redaction.find_setting_secrets("WEB_SEARCH_KEY", configured.WEB_SEARCH_KEY), CREDENTIAL]
+    redaction.register_temporary_secrets(learnt)
     yield
-    redaction.give_back(learnt)
-    scripted.uninstall("vendor")
-    catalogue.configure(before)
+    redaction.release_temporary_secrets(learnt)
+    scripted.uninstall_script("vendor")
+    catalogue.set_catalogue(before)
 
 
 def leaking(name: str, **declared: object) -> Errand:
@@ -66,7 +66,7 @@ def everything_kept(root: Path) -> Iterator[tuple[str, str]]:
     """Every row of every table, every value in Redis, every stored file."""
     for table in apps.get_models():
         yield table.__name__, repr(list(table.objects.values()))
-    server = blocking()
+    server = get_redis()
     for key in server.scan_iter():
         yield (
             key.decode(),
@@ -79,14 +79,20 @@ def everything_kept(root: Path) -> Iterator[tuple[str, str]]:
 
 def play_everything(model: Model, session) -> None:
     """One turn that leaks by tools and MCP, is told more meanwhile and pauses; then one whose provider does."""
-    model.will(Text("Looking. "), cue(1), Call("leak"), Call("break"), Call("mcp_files_headers"))
-    model.will(Call("pay"))
+    model.will(
+        ScriptedText("Looking. "),
+        cue(1),
+        ScriptedCall("leak"),
+        ScriptedCall("break"),
+        ScriptedCall("mcp_files_headers"),
+    )
+    model.will(ScriptedCall("pay"))
     turn_id = start(session, PRIVATE)
     model.reaches(1)
     queue(session, f"{PRIVATE} again")
     model.give(1)
     until(lambda: told(session.pk, "turn.paused") and lease_of(session) == {})
-    model.will(Fail(status=400, body=f'{{"error": {{"message": "no {ALL}"}}}}'))
+    model.will(ScriptedFailure(status=400, body=f'{{"error": {{"message": "no {ALL}"}}}}'))
     failed = ended(start(session, "Go on"))
     assert failed.status == "failed"
     assert Turn.objects.get(pk=turn_id).status == "cancelled"

@@ -11,17 +11,22 @@ from django.db import IntegrityError
 from django.db.models import F
 from django.utils import timezone
 
-from billing import errors as billing_errors
-from copilot import turns
-from copilot.context import Arrival, ReplyAddress
+from billing import errors
+from copilot.chat import turn_details
+from copilot.chat.turn_context import InboundContext, ReplyAddress
+from copilot.files import services as files
 from copilot.models import Approval, ModelCall
-from copilot.providers.scripted import Call, Text
+from copilot.providers.scripted import ScriptedCall, ScriptedText
 from copilot.tools import registry
-from copilot.workspace import files
-from linking import caps, conversations, links, queries, tasks
-from linking.caps import Said
-from linking.conversations import Where
-from linking.errors import REFUSALS, MessageRefused, NotLinked
+from linking import selectors, tasks
+from linking.caps import admission, permissions, reservations
+from linking.caps.admission import ServerMessage
+from linking.conversations import services as conversations
+from linking.conversations.services import ConversationPlace
+from linking.errors import REFUSAL_MESSAGES, MessageRefused, NotLinked
+from linking.inbound import update_handler
+from linking.links import confirmation
+from linking.links import services as links
 from linking.models import CapReservation, LinkUsage, PlatformConversation, PlatformLink
 from tests import chats, make
 from tests.engine import ended, start, status, together, until
@@ -32,14 +37,14 @@ pytestmark = pytest.mark.django_db
 RESERVE = 50_000
 
 
-def said(number: int = 1, **fields: object) -> Said:
+def said(number: int = 1, **fields: object) -> ServerMessage:
     given = {"run_id": f"run-{number}", "container_id": "channel-1", "platform_user_id": "member-1"} | fields
-    return Said(**given)
+    return ServerMessage(**given)
 
 
-def refusal(link: PlatformLink, message: Said) -> MessageRefused:
+def refusal(link: PlatformLink, message: ServerMessage) -> MessageRefused:
     with pytest.raises(MessageRefused) as refused:
-        caps.admit(link, message)
+        admission.admit_message(link, message)
     return refused.value
 
 
@@ -65,12 +70,12 @@ def test_the_first_rule_that_fails_decides_in_the_order_of_the_spec(monkeypatch)
         member_turns_per_hour=0,
         daily_cap_microdollars=0,
     )
-    over = billing_errors.LimitReached(window="daily", resets_at=timezone.now())
+    over = errors.LimitReached(window="daily", resets_at=timezone.now())
 
     def broke(user_id: int) -> None:
         raise over
 
-    monkeypatch.setattr("billing.usage.check", broke)
+    monkeypatch.setattr("billing.usage.limit_checks.check_limits", broke)
     message = said(mentioned=False)
     right: list[tuple[str, dict[str, object]]] = [
         ("bot_removed", {"state": "paused"}),
@@ -88,7 +93,7 @@ def test_the_first_rule_that_fails_decides_in_the_order_of_the_spec(monkeypatch)
         PlatformLink.objects.filter(pk=link.pk).update(**remedy)
         link.refresh_from_db()
     monkeypatch.undo()
-    caps.admit(link, message)
+    admission.admit_message(link, message)
     assert usage(link) == (0, RESERVE)
 
 
@@ -96,9 +101,9 @@ def test_a_channel_that_is_not_allowed_hears_nothing_unless_the_bot_was_spoken_t
     """A-L8.4"""
     link = chats.server_link(allowed_channels=["quay"], require_mention=False)
     overheard = refusal(link, said(mentioned=False))
-    assert not caps.may_tell(overheard, "discord", chats.BOT, "channel-1")
+    assert not update_handler.may_announce_refusal(overheard, "discord", chats.BOT, "channel-1")
     asked = refusal(link, said(mentioned=True))
-    assert caps.may_tell(asked, "discord", chats.BOT, "channel-1")
+    assert update_handler.may_announce_refusal(asked, "discord", chats.BOT, "channel-1")
     assert not LinkUsage.objects.exists()
     assert not CapReservation.objects.exists()
 
@@ -106,10 +111,10 @@ def test_a_channel_that_is_not_allowed_hears_nothing_unless_the_bot_was_spoken_t
 def test_a_reason_is_told_once_an_hour_in_each_channel():
     """L8: it names the remedy, never an amount or whose it is"""
     paused, capped = MessageRefused("link_paused"), MessageRefused("cap_reached")
-    tell = partial(caps.may_tell, platform="discord", bot_account=chats.BOT)
+    tell = partial(update_handler.may_announce_refusal, platform="discord", bot_account=chats.BOT)
     assert [tell(paused, container_id=one) for one in ("a", "a", "b")] == [True, False, True]
     assert tell(capped, container_id="a")
-    for status_code, sentence in REFUSALS.values():
+    for status_code, sentence in REFUSAL_MESSAGES.values():
         assert status_code in (403, 429)
         assert not any(one.isdigit() or one in "$€@" for one in sentence)
 
@@ -118,18 +123,18 @@ def test_roles_are_any_of_those_named():
     """L8"""
     link = chats.server_link(allowed_roles=["crew", "mate"])
     assert refusal(link, said(role_ids=["guest"])).reason == "role_not_allowed"
-    caps.admit(link, said(role_ids=["guest", "mate"]))
+    admission.admit_message(link, said(role_ids=["guest", "mate"]))
 
 
 def test_a_member_asks_so_often_an_hour_and_the_others_are_not_kept_back():
     """L8"""
     link = chats.server_link(member_turns_per_hour=2)
     for number in range(2):
-        caps.admit(link, said(number))
+        admission.admit_message(link, said(number))
     assert refusal(link, said(3)).reason == "member_rate_reached"
-    caps.admit(link, said(4, platform_user_id="member-2"))
+    admission.admit_message(link, said(4, platform_user_id="member-2"))
     CapReservation.objects.update(created_at=F("created_at") - timedelta(hours=1))
-    caps.admit(link, said(5))
+    admission.admit_message(link, said(5))
     assert not CapReservation.objects.filter(member__contains="member").exists()
 
 
@@ -138,9 +143,9 @@ def test_a_channel_has_a_rate_of_its_own(settings):
     settings.LINK_CHANNEL_MESSAGES = 2
     link = chats.server_link()
     for number in range(2):
-        caps.admit(link, said(number))
+        admission.admit_message(link, said(number))
     assert refusal(link, said(3)).reason == "channel_rate_reached"
-    caps.admit(link, said(4, container_id="channel-2"))
+    admission.admit_message(link, said(4, container_id="channel-2"))
 
 
 # --- caps --------------------------------------------------------------------------------------------
@@ -154,7 +159,7 @@ def test_no_cap_never_refuses_and_a_cap_of_nothing_refuses_everything():
     spend(free, 10**12)
     assert refusal(closed, said(1)).reason == "cap_reached"
     assert refusal(shut, said(2)).reason == "cap_reached"
-    caps.admit(free, said(3))
+    admission.admit_message(free, said(3))
 
 
 def test_a_day_and_a_month_are_counted_apart():
@@ -163,7 +168,7 @@ def test_a_day_and_a_month_are_counted_apart():
     today = timezone.now().date()
     spend(link, 240_000, days_ago=today.day - 1 if today.day > 1 else 0)
     if today.day > 1:
-        caps.admit(link, said(1))
+        admission.admit_message(link, said(1))
         assert refusal(link, said(2)).retry_after_seconds > 0
         CapReservation.objects.all().delete()
     PlatformLink.objects.update(monthly_cap_microdollars=None, daily_cap_microdollars=40_000)
@@ -178,34 +183,37 @@ def test_of_ten_messages_at_once_a_cap_lets_through_what_there_is_room_for(round
     for number in range(rounds):
         link = chats.server_link(server_id=f"server-{number}", daily_cap_microdollars=RESERVE + 10_000)
         messages = [said(10 * number + one, container_id=f"channel-{number}-{one}") for one in range(10)]
-        outcomes = together(*(partial(caps.admit, link, one) for one in messages))
+        outcomes = together(*(partial(admission.admit_message, link, one) for one in messages))
         refused = [one for one in outcomes if isinstance(one, MessageRefused)]
         assert [one.reason for one in refused] == ["cap_reached"] * 9, outcomes
         assert usage(link) == (0, RESERVE)
         for message, outcome in zip(messages, outcomes, strict=True):
             if isinstance(outcome, MessageRefused):
-                told = [caps.may_tell(outcome, "discord", chats.BOT, message.container_id) for _ in range(2)]
+                told = [
+                    update_handler.may_announce_refusal(outcome, "discord", chats.BOT, message.container_id)
+                    for _ in range(2)
+                ]
                 assert told == [True, False]
 
 
 def test_a_repeated_message_takes_its_share_once():
     """L8, L12"""
     link = chats.server_link(daily_cap_microdollars=RESERVE)
-    caps.admit(link, said())
-    caps.admit(link, said())
+    admission.admit_message(link, said())
+    admission.admit_message(link, said())
     assert usage(link) == (0, RESERVE)
-    caps.release("run-1")
-    caps.release("run-1")
+    reservations.release_reservation("run-1")
+    reservations.release_reservation("run-1")
     assert usage(link) == (0, 0)
-    caps.admit(link, said(2))
+    admission.admit_message(link, said(2))
 
 
 def test_a_link_that_went_meanwhile_lets_nothing_in():
     """L8"""
     link = chats.server_link()
-    links.unlink_server(link.owner_id, link.pk)
+    links.revoke_server_link(link.owner_id, link.pk)
     with pytest.raises(NotLinked):
-        caps.admit(link, said())
+        admission.admit_message(link, said())
 
 
 def test_the_database_keeps_the_accounts():
@@ -219,14 +227,14 @@ def test_the_database_keeps_the_accounts():
 # --- settling ----------------------------------------------------------------------------------------
 
 
-def ended_turn(link: PlatformLink, *run_ids: str, cost: int) -> turns.TurnStanding:
+def ended_turn(link: PlatformLink, *run_ids: str, cost: int) -> turn_details.TurnDetails:
     place = PlatformLink.objects.get(pk=link.pk).conversations.first() or chats.conversation(link)
     turn = make.turn(place.session, "succeeded", origin="discord", run_ids=list(run_ids))
     for run_id in run_ids:
         make.message(place.session, turn=turn, run_id=run_id, content="hello")
-        caps.attach(run_id, place.session_id)
+        reservations.set_reservation_session(run_id, place.session_id)
     ModelCall.objects.create(turn=turn, number=1, provider="p", model="m", cost_microdollars=cost)
-    standing = turns.standing(turn.pk)
+    standing = turn_details.get_turn_details(turn.pk)
     assert standing is not None
     return standing
 
@@ -234,14 +242,14 @@ def ended_turn(link: PlatformLink, *run_ids: str, cost: int) -> turns.TurnStandi
 def test_what_a_turn_cost_takes_the_place_of_what_was_set_aside():
     """L8: once, whoever tells of it how often; of several messages in one turn the first bears the cost"""
     link = chats.server_link()
-    caps.admit(link, said(1))
-    caps.admit(link, said(2))
+    admission.admit_message(link, said(1))
+    admission.admit_message(link, said(2))
     turn = ended_turn(link, "run-1", "run-2", cost=777)
     for _ in range(2):
-        caps.settle(turn.turn_id)
+        reservations.settle_turn(turn.turn_id)
     assert usage(link) == (777, 0)
     assert sorted(CapReservation.objects.values_list("spent_microdollars", flat=True)) == [0, 777]
-    links.unlink_server(link.owner_id, link.pk)
+    links.revoke_server_link(link.owner_id, link.pk)
     assert LinkUsage.objects.get().spent_microdollars == 777
 
 
@@ -249,12 +257,12 @@ def test_the_sweep_settles_what_a_crash_left_open():
     """L8: an ended turn costs what it cost, a message that is gone nothing, and one that waits stays"""
     link = chats.server_link()
     for number in range(5):
-        caps.admit(link, said(number))
+        admission.admit_message(link, said(number))
     ended_turn(link, "run-0", cost=500)
     place = link.conversations.get()
     make.pending(place.session, "later", run_id="run-1")
-    caps.attach("run-1", place.session_id)
-    caps.attach("run-2", place.session_id)  # no such message: it was taken back
+    reservations.set_reservation_session("run-1", place.session_id)
+    reservations.set_reservation_session("run-2", place.session_id)  # no such message: it was taken back
     CapReservation.objects.exclude(run_id="run-4").update(created_at=F("created_at") - timedelta(minutes=11))
     tasks.tend()
     open_ones = CapReservation.objects.filter(settled_at=None).order_by("run_id")
@@ -264,24 +272,24 @@ def test_the_sweep_settles_what_a_crash_left_open():
 
 def test_the_hook_settles_a_real_turn(rig, model):
     """L8: through TURN_HOOKS, at the turn's ending"""
-    model.will(Text("Aye."))
+    model.will(ScriptedText("Aye."))
     link = chats.server_link()
     place = chats.conversation(link)
-    caps.admit(link, said(1))
-    caps.attach("run-1", place.session_id)
+    admission.admit_message(link, said(1))
+    reservations.set_reservation_session("run-1", place.session_id)
     turn_id = start(place.session, **in_a_server(link, place))
     ended(turn_id)
     until(lambda: CapReservation.objects.get().settled_at is not None)
-    assert usage(link) == (turns.cost_microdollars(turn_id), 0)
+    assert usage(link) == (turn_details.get_cost_microdollars(turn_id), 0)
 
 
 def test_old_reservations_go_and_open_ones_stay():
     link = chats.server_link()
-    caps.admit(link, said(1))
+    admission.admit_message(link, said(1))
     CapReservation.objects.update(created_at=F("created_at") - timedelta(days=63))
-    assert caps.purge() == 0
+    assert reservations.purge_reservations() == 0
     CapReservation.objects.update(settled_at=timezone.now(), spent_microdollars=0)
-    assert caps.purge() == 1
+    assert reservations.purge_reservations() == 1
 
 
 # --- guests ------------------------------------------------------------------------------------------
@@ -300,8 +308,8 @@ def in_a_server(link, place, *, of_payer: bool = False) -> dict[str, object]:
     return {
         "origin": "discord",
         "run_id": "run-1",
-        "permissions": caps.guest_profile(link.tools),
-        "arrival": Arrival(reply=reply),
+        "permissions": permissions.build_guest_permissions(link.tools),
+        "arrival": InboundContext(reply=reply),
         "author": "Eve",
     }
 
@@ -310,27 +318,27 @@ def test_a_guest_sees_no_file_of_the_owner(rig, model):
     """A-L8.3: the guest profile is stored on the turn, and its tools see this conversation alone"""
     link = chats.server_link()
     place = chats.conversation(link)
-    files.store(link.owner_id, name="diary.txt", content=b"secret", source="upload")
-    model.will(Call("list_files", {}))
-    model.will(Text("Nothing here."))
+    files.store_file(link.owner_id, name="diary.txt", content=b"secret", source="upload")
+    model.will(ScriptedCall("list_files", {}))
+    model.will(ScriptedText("Nothing here."))
     turn = ended(start(place.session, "list my files", **in_a_server(link, place)))
-    assert turn.permissions == caps.guest_profile([]).to_json()
+    assert turn.permissions == permissions.build_guest_permissions([]).to_json()
     assert "diary.txt" not in model.said_to()
     offered = {one.name for one in model.requests[0].tools}
-    assert offered == set(caps.GUEST_TOOLS)
+    assert offered == set(permissions.GUEST_TOOLS)
 
 
 def test_the_guest_profile_opens_nothing_of_the_account():
     """L8: whatever the owner names; and each name is a tool there is"""
-    shipped = {tool.name for tool in registry.TOOLS}
-    assert shipped >= caps.GUEST_TOOLS | caps.ENABLEABLE
-    widest = caps.guest_profile(shipped)
-    assert widest.tools == caps.GUEST_TOOLS | caps.ENABLEABLE
+    shipped = {tool.name for tool in registry.BUILTIN_TOOLS}
+    assert shipped >= permissions.GUEST_TOOLS | permissions.OPTIONAL_TOOLS
+    widest = permissions.build_guest_permissions(shipped)
+    assert widest.tools == permissions.GUEST_TOOLS | permissions.OPTIONAL_TOOLS
     assert not any((widest.memory, widest.own_credentials, widest.schedules, widest.sub_sessions))
     assert widest.mcp_servers == widest.agents == frozenset()
     assert widest.files == "session"
-    assert not caps.guest_profile(["bash_exec"]).network
-    assert caps.guest_profile(["web_fetch"]).network
+    assert not permissions.build_guest_permissions(["bash_exec"]).network
+    assert permissions.build_guest_permissions(["web_fetch"]).network
 
 
 def test_what_a_guest_wants_deleted_is_asked_of_the_owner_whatever_runs_unasked(rig, model):
@@ -339,8 +347,8 @@ def test_what_a_guest_wants_deleted_is_asked_of_the_owner_whatever_runs_unasked(
     place = chats.conversation(link)
     place.session.auto_approve = True
     place.session.save()
-    model.will(Call("write_file", {"name": "a.txt", "content": "a"}))
-    model.will(Call("delete_file", {"file": "a.txt"}))
+    model.will(ScriptedCall("write_file", {"name": "a.txt", "content": "a"}))
+    model.will(ScriptedCall("delete_file", {"file": "a.txt"}))
     turn_id = start(place.session, "tidy up", **in_a_server(link, place))
     until(lambda: status(turn_id) == "waiting")
     assert Approval.objects.get(turn=turn_id).tool == "delete_file"
@@ -352,7 +360,7 @@ def test_a_search_that_costs_is_asked_of_the_owner(rig, model, settings):
     settings.WEB_SEARCH_PRICE_MICRODOLLARS = 5_000
     link = chats.server_link(tools=["web_search"])
     place = chats.conversation(link)
-    model.will(Call("web_search", {"query": "boats"}))
+    model.will(ScriptedCall("web_search", {"query": "boats"}))
     turn_id = start(place.session, "search", **in_a_server(link, place))
     until(lambda: status(turn_id) == "waiting")
     assert Approval.objects.get(turn=turn_id).tool == "web_search"
@@ -361,22 +369,22 @@ def test_a_search_that_costs_is_asked_of_the_owner(rig, model, settings):
 def test_a_server_that_changed_hands_begins_anew():
     """A-L8.2: a new session, owned by the new owner"""
     ada, bob = make.ada(), make.bob()
-    where = Where(
+    where = ConversationPlace(
         platform="discord",
         bot_account=chats.BOT,
         scope="server",
         container_id="channel-1",
         server_id=chats.SERVER,
     )
-    links.confirm_server(ada, chats.server_token().token)
-    old = conversations.open_for(where, conversations.payer_of(where, "member-1"))
-    links.unlink_server(ada.pk, queries.server_link("discord", chats.BOT, chats.SERVER).pk)
+    confirmation.confirm_server_link(ada, chats.server_token().token)
+    old = conversations.get_or_open_conversation(where, conversations.find_payer(where, "member-1"))
+    links.revoke_server_link(ada.pk, selectors.find_server_link("discord", chats.BOT, chats.SERVER).pk)
     with pytest.raises(NotLinked):
-        conversations.payer_of(where, "member-1")
-    links.confirm_server(bob, chats.server_token().token)
-    new = conversations.open_for(where, conversations.payer_of(where, "member-1"))
+        conversations.find_payer(where, "member-1")
+    confirmation.confirm_server_link(bob, chats.server_token().token)
+    new = conversations.get_or_open_conversation(where, conversations.find_payer(where, "member-1"))
     assert new.session_id != old.session_id
-    assert conversations.payer_of(where, "member-1").owner_id == bob.pk
+    assert conversations.find_payer(where, "member-1").owner_id == bob.pk
 
 
 @pytest.mark.django_db(transaction=True)
@@ -384,19 +392,19 @@ def test_a_first_message_that_meets_an_unlinking_opens_nothing_that_stays():
     """L8, L15: either order is well; nobody meets a broken row"""
     for number in range(20):
         link = chats.server_link(server_id=f"server-{number}")
-        where = Where(
+        where = ConversationPlace(
             platform="discord",
             bot_account=chats.BOT,
             scope="server",
             container_id=f"channel-{number}",
             server_id=link.server_id,
         )
-        payer = conversations.payer_of(where, "member-1")
+        payer = conversations.find_payer(where, "member-1")
         opened, unlinked = together(
-            partial(conversations.open_for, where, payer),
-            partial(links.unlink_server, link.owner_id, link.pk),
+            partial(conversations.get_or_open_conversation, where, payer),
+            partial(links.revoke_server_link, link.owner_id, link.pk),
         )
-        assert isinstance(opened, conversations.Open | NotLinked), opened
+        assert isinstance(opened, conversations.OpenConversation | NotLinked), opened
         assert unlinked is None, unlinked
         assert not PlatformConversation.objects.filter(
             container_id=where.container_id, closed_at=None
@@ -407,18 +415,22 @@ def test_servers_and_direct_messages_know_nothing_of_each_other():
     """A-L9.1, A-L9.2"""
     chats.server_link(make.ada())
     chats.user_link(make.bob(), person="bob", platform="discord")
-    dm = Where(platform="discord", bot_account=chats.BOT, scope="dm", container_id="dm-1")
+    dm = ConversationPlace(platform="discord", bot_account=chats.BOT, scope="dm", container_id="dm-1")
     with pytest.raises(NotLinked):  # the owner of a linked server, without a link of their own
-        conversations.payer_of(dm, "ada")
+        conversations.find_payer(dm, "ada")
     elsewhere = replace(dm, scope="server", server_id="unlinked")
     with pytest.raises(NotLinked):  # somebody who is linked for direct messages, in an unlinked server
-        conversations.payer_of(elsewhere, "bob")
-    assert caps.may_greet("discord", chats.BOT, "ada")
-    assert not caps.may_greet("discord", chats.BOT, "ada")
+        conversations.find_payer(elsewhere, "bob")
+    assert update_handler.may_send_greeting("discord", chats.BOT, "ada")
+    assert not update_handler.may_send_greeting("discord", chats.BOT, "ada")
     assert not CapReservation.objects.exists()
 
 
 def test_an_unlinked_server_is_told_so_often_a_day(settings):
     """L25"""
     settings.LINK_PROMPTS_PER_SERVER_DAY = 2
-    assert [caps.may_prompt_server("discord", "s") for _ in range(3)] == [True, True, False]
+    assert [update_handler.may_prompt_unlinked_server("discord", "s") for _ in range(3)] == [
+        True,
+        True,
+        False,
+    ]

@@ -6,13 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from copilot import dispatch
-from copilot.agent.toolruns import POINTED_AT_CHARACTERS
-from copilot.events import Tokens
+from copilot.agent.tool_runs import MIN_REPEATED_OUTPUT_CHARACTERS
+from copilot.chat import stop
 from copilot.models import Message, ModelCall
 from copilot.providers import catalogue
-from copilot.providers.scripted import Call, Fail, Finish, Text, Usage
-from diagnostics import tasks as reaper
+from copilot.providers.scripted import (
+    ScriptedCall,
+    ScriptedFailure,
+    ScriptedFinish,
+    ScriptedText,
+    ScriptedUsage,
+)
+from copilot.realtime.payloads import Tokens
+from diagnostics import reaper
 from tests import make
 from tests.engine import Errand, add_tools, cue, ended, notices, shown, start, told, until
 from tests.engine import model_fixture as model_fixture
@@ -30,7 +36,7 @@ def session(rig):
 def lose_worker(rig):
     rig.worker.kill()
     rig.start_worker()
-    until(lambda: reaper.probe() == 1)
+    until(lambda: reaper.take_over_dead_turns() == 1)
 
 
 def calls_have_ended(turn_id, number):
@@ -40,9 +46,9 @@ def calls_have_ended(turn_id, number):
 
 def goes_on_in_its_circle(rig, session, model, turn_id):
     """Another worker's rounds are like the first one's: the sixth ends the turn."""
-    model.will(Call("look"))
-    model.will(Call("look"))
-    model.will(Text("Never said."))
+    model.will(ScriptedCall("look"))
+    model.will(ScriptedCall("look"))
+    model.will(ScriptedText("Never said."))
     lose_worker(rig)
     assert (ended(turn_id).status, notices(session)) == ("failed", ["loop_detected"])
     told_to_change = Message.objects.filter(turn=turn_id, kind="note", content__contains="same calls")
@@ -53,8 +59,8 @@ def test_a_turn_that_goes_in_circles_does_so_across_its_runs(rig, session, model
     """A10.2: the sixth equal round ends the turn, whoever ran the first four; it is told so once"""
     add_tools(monkeypatch, Errand("look"))
     for _ in range(4):
-        model.will(Call("look"))
-    model.will(cue(1), Call("look"))
+        model.will(ScriptedCall("look"))
+    model.will(cue(1), ScriptedCall("look"))
     turn_id = start(session)
     model.reaches(1)
     goes_on_in_its_circle(rig, session, model, turn_id)
@@ -64,27 +70,27 @@ def test_broken_calls_in_a_row_are_counted_across_runs(rig, session, model, monk
     """A10.3: five"""
     add_tools(monkeypatch, Errand("look"))
     for _ in range(3):
-        model.will(Call("look", "{"))
-    model.will(cue(1), Call("look", "{"))
+        model.will(ScriptedCall("look", "{"))
+    model.will(cue(1), ScriptedCall("look", "{"))
     turn_id = start(session)
     model.reaches(1)
     for _ in range(2):
-        model.will(Call("look", "{"))
-    model.will(Text("Never said."))
+        model.will(ScriptedCall("look", "{"))
+    model.will(ScriptedText("Never said."))
     lose_worker(rig)
     assert (ended(turn_id).status, notices(session)) == ("failed", ["tool_calls_broken"])
 
 
 def test_a_remedy_that_an_earlier_run_tried_holds_and_is_not_tried_again(rig, session, model):
     """A7.4: each kind once per turn and model"""
-    model.will(Fail("thinking_unsupported"))
-    model.will(cue(1), Text("Half"))
+    model.will(ScriptedFailure("thinking_unsupported"))
+    model.will(cue(1), ScriptedText("Half"))
     turn_id = start(session)
     model.reaches(1)
     calls_have_ended(turn_id, 1)
     until(lambda: told(session.pk, "model.healed"))
-    model.will(Fail("thinking_unsupported"))
-    model.will(Text("Never said."))
+    model.will(ScriptedFailure("thinking_unsupported"))
+    model.will(ScriptedText("Never said."))
     lose_worker(rig)
     assert ended(turn_id).failure_code == "thinking_unsupported"
     assert len(model.requests) == 3
@@ -94,30 +100,30 @@ def test_a_remedy_that_an_earlier_run_tried_holds_and_is_not_tried_again(rig, se
 def test_tries_of_the_round_that_goes_on_count(rig, session, model, settings):
     """A7.1, A7.2: a schedule of two has no third try, whoever made the first"""
     settings.RETRY_TRANSIENT_SECONDS = [0, 0]
-    model.will(Fail("overloaded"))
-    model.will(Fail("overloaded"))
-    model.will(cue(1), Text("Half"))
+    model.will(ScriptedFailure("overloaded"))
+    model.will(ScriptedFailure("overloaded"))
+    model.will(cue(1), ScriptedText("Half"))
     turn_id = start(session)
     model.reaches(1)
     calls_have_ended(turn_id, 2)
-    model.will(Fail("overloaded"))
-    model.will(Text("Never said."))
+    model.will(ScriptedFailure("overloaded"))
+    model.will(ScriptedText("Never said."))
     lose_worker(rig)
     assert ended(turn_id).failure_code == "overloaded"
     assert len(model.requests) == 4
 
 
-@pytest.mark.parametrize("shown", [Text("Half"), Call("look")])
+@pytest.mark.parametrize("shown", [ScriptedText("Half"), ScriptedCall("look")])
 def test_what_one_round_takes_back_it_takes_back_once_whoever_runs_it(rig, session, model, settings, shown):
     """A7.3: at most one retraction per round; of words as of calls, which leave no row"""
     settings.RETRY_TRANSIENT_SECONDS = [0, 0, 0]
-    model.will(shown, Fail("overloaded"))
-    model.will(cue(1), Text("Cut off."))
+    model.will(shown, ScriptedFailure("overloaded"))
+    model.will(cue(1), ScriptedText("Cut off."))
     turn_id = start(session)
     model.reaches(1)
     calls_have_ended(turn_id, 1)
-    model.will(shown, Fail("overloaded"))
-    model.will(Text("Never said."))
+    model.will(shown, ScriptedFailure("overloaded"))
+    model.will(ScriptedText("Never said."))
     lose_worker(rig)
     assert ended(turn_id).failure_code == "overloaded"
     assert len(told(session.pk, "step.retracted")) == 1
@@ -127,14 +133,14 @@ def test_the_next_round_may_take_back_again_after_a_lost_worker(rig, session, mo
     """A7.3: per round"""
     settings.RETRY_TRANSIENT_SECONDS = [0, 0, 0]
     add_tools(monkeypatch, Errand("look"))
-    model.will(Text("Half"), Fail("overloaded"))
-    model.will(Call("look"))
-    model.will(cue(1), Text("Cut off."))
+    model.will(ScriptedText("Half"), ScriptedFailure("overloaded"))
+    model.will(ScriptedCall("look"))
+    model.will(cue(1), ScriptedText("Cut off."))
     turn_id = start(session)
     model.reaches(1)
     calls_have_ended(turn_id, 2)
-    model.will(Text("Half"), Fail("overloaded"))
-    model.will(Text("Said."))
+    model.will(ScriptedText("Half"), ScriptedFailure("overloaded"))
+    model.will(ScriptedText("Said."))
     lose_worker(rig)
     assert ended(turn_id).status == "succeeded"
     assert len(told(session.pk, "step.retracted")) == 2
@@ -143,25 +149,27 @@ def test_the_next_round_may_take_back_again_after_a_lost_worker(rig, session, mo
 @pytest.fixture
 def small_window(rig):
     """A summary is due when a reply says that it has nearly filled the demo model's window."""
-    demo = replace(catalogue.DEMO, context_window=WINDOW)
-    before = catalogue.current()
-    catalogue.configure(catalogue.Catalogue(entries=(demo,), tiers=dict.fromkeys(catalogue.TIERS, (demo,))))
+    demo = replace(catalogue.DEMO_ENTRY, context_window=WINDOW)
+    before = catalogue.get_catalogue()
+    catalogue.set_catalogue(
+        catalogue.Catalogue(entries=(demo,), tiers=dict.fromkeys(catalogue.TIERS, (demo,)))
+    )
     yield
-    catalogue.configure(before)
+    catalogue.set_catalogue(before)
 
 
 def test_what_is_taken_back_for_a_full_window_counts_as_well(rig, session, model, settings, small_window):
     """A7.3, A7.5: the model said so at the end of a reply that people saw"""
     settings.RETRY_TRANSIENT_SECONDS = [0, 0, 0]
-    model.will(Text("Half"), Finish("overflow"))
-    model.will(Text("All that was said."))
+    model.will(ScriptedText("Half"), ScriptedFinish("overflow"))
+    model.will(ScriptedText("All that was said."))
     model.will(cue(1))
     turn_id = start(session)
     model.reaches(1)
     calls_have_ended(turn_id, 2)
     assert len(told(session.pk, "step.retracted")) == 1
-    model.will(Text("Half"), Fail("overloaded"))
-    model.will(Text("Never said."))
+    model.will(ScriptedText("Half"), ScriptedFailure("overloaded"))
+    model.will(ScriptedText("Never said."))
     lose_worker(rig)
     assert ended(turn_id).failure_code == "overloaded"
 
@@ -172,10 +180,10 @@ def test_equal_rounds_that_a_summary_has_swallowed_count_after_a_lost_worker(
     """A10.2, A17.3: the turn goes on as one, for those who watch it too"""
     add_tools(monkeypatch, Errand("look"))
     for _ in range(3):
-        model.will(Call("look"))
-    model.will(Call("look"), Usage(NEARLY_FULL))
-    model.will(Text("They looked four times."))
-    model.will(cue(1), Call("look"))
+        model.will(ScriptedCall("look"))
+    model.will(ScriptedCall("look"), ScriptedUsage(NEARLY_FULL))
+    model.will(ScriptedText("They looked four times."))
+    model.will(cue(1), ScriptedCall("look"))
     turn_id = start(session)
     model.reaches(1)
     goes_on_in_its_circle(rig, session, model, turn_id)
@@ -185,17 +193,17 @@ def test_rounds_of_earlier_turns_are_nobodys_circles(rig, session, model, monkey
     """A10.2: nor are they read"""
     add_tools(monkeypatch, Errand("look"))
     for _ in range(4):
-        model.will(Call("look"))
-    model.will(Text("Four times."), Usage(NEARLY_FULL))
+        model.will(ScriptedCall("look"))
+    model.will(ScriptedText("Four times."), ScriptedUsage(NEARLY_FULL))
     ended(start(session))
-    model.will(Text("They looked four times."))
+    model.will(ScriptedText("They looked four times."))
     for _ in range(2):
-        model.will(Call("look"))
+        model.will(ScriptedCall("look"))
     model.will(cue(1))
     turn_id = start(session)
     model.reaches(1)
-    model.will(Call("look"))
-    model.will(Text("Three times."))
+    model.will(ScriptedCall("look"))
+    model.will(ScriptedText("Three times."))
     lose_worker(rig)
     assert (ended(turn_id).status, notices(session)) == ("succeeded", [])
 
@@ -204,15 +212,15 @@ def test_the_second_try_of_a_summary_is_no_second_summary(rig, session, model, m
     """A17.2, A17.7: three per turn, each of which may be tried twice"""
     add_tools(monkeypatch, Errand("look"))
     for round_number in range(2):
-        model.will(Call("look", {"note": str(round_number)}), Usage(NEARLY_FULL))
-        model.will(Fail("context_overflow"))
-        model.will(Text("Shorter."))
+        model.will(ScriptedCall("look", {"note": str(round_number)}), ScriptedUsage(NEARLY_FULL))
+        model.will(ScriptedFailure("context_overflow"))
+        model.will(ScriptedText("Shorter."))
     model.will(cue(1))
     turn_id = start(session)
     model.reaches(1)
-    model.will(Call("look", {"note": "2"}), Usage(NEARLY_FULL))
-    model.will(Text("Shortest."))
-    model.will(Text("Done."))
+    model.will(ScriptedCall("look", {"note": "2"}), ScriptedUsage(NEARLY_FULL))
+    model.will(ScriptedText("Shortest."))
+    model.will(ScriptedText("Done."))
     lose_worker(rig)
     assert ended(turn_id).status == "succeeded"
     assert ModelCall.objects.filter(turn=turn_id, purpose="compaction").count() == 5
@@ -223,16 +231,16 @@ def test_tools_of_an_earlier_turn_make_no_answer_of_silence(rig, session, model,
     """A2.5, A14.7: a turn that was taken over before its first words has run none itself"""
     settings.RETRY_BROKEN_SECONDS = []
     add_tools(monkeypatch, Errand("look"))
-    model.will(Call("look"))
+    model.will(ScriptedCall("look"))
     model.will(cue(1))
     first = start(session)
     model.reaches(1)
-    dispatch.stop(session.owner_id, session.pk)
+    stop.stop_session(session.owner_id, session.pk)
     assert ended(first).status == "cancelled"
     model.will(cue(2))
     turn_id = start(session)
     model.reaches(2)
-    model.will(Finish("stop"))
+    model.will(ScriptedFinish("stop"))
     lose_worker(rig)
     assert ended(turn_id).failure_code == "no_response"
 
@@ -248,11 +256,14 @@ def test_a_limit_after_a_lost_worker_asks_what_this_turn_has_said(
     ended(start(session))
     settings.TURN_MAX_ROUNDS = rounds
     for number in range(1, rounds):
-        model.will(*([Text("Looking.")] if said and number == 1 else []), Call("look", {"note": str(number)}))
+        model.will(
+            *([ScriptedText("Looking.")] if said and number == 1 else []),
+            ScriptedCall("look", {"note": str(number)}),
+        )
     model.will(cue(1))
     turn_id = start(session)
     model.reaches(1)
-    model.will(Call("look"))
+    model.will(ScriptedCall("look"))
     lose_worker(rig)
     turn = ended(turn_id)
     assert (turn.status, notices(session)) == (status, ["round_limit"])
@@ -262,15 +273,15 @@ def test_circles_are_seen_though_equal_outputs_are_only_pointed_at(rig, session,
     """A10.2, A9.8: the row of a long output that came before holds a pointer instead"""
     look = Errand("look")
     add_tools(monkeypatch, look)
-    note = "x" * POINTED_AT_CHARACTERS
+    note = "x" * MIN_REPEATED_OUTPUT_CHARACTERS
     for _ in range(4):
-        model.will(Call("look", {"note": note}))
+        model.will(ScriptedCall("look", {"note": note}))
     model.will(cue(1))
     turn_id = start(session)
     model.reaches(1)
     for _ in range(2):
-        model.will(Call("look", {"note": note}))
-    model.will(Text("Never said."))
+        model.will(ScriptedCall("look", {"note": note}))
+    model.will(ScriptedText("Never said."))
     lose_worker(rig)
     assert (ended(turn_id).status, notices(session)) == ("failed", ["loop_detected"])
 
@@ -278,13 +289,13 @@ def test_circles_are_seen_though_equal_outputs_are_only_pointed_at(rig, session,
 def test_a_text_whose_next_try_failed_is_no_answer_for_the_worker_after_that(rig, session, model, settings):
     """T9.1, A3.9: the step of a failed try is finished, too, but not with a reply"""
     settings.RETRY_TRANSIENT_SECONDS = [60]
-    model.will(Text("Half a sen"), cue(1))
+    model.will(ScriptedText("Half a sen"), cue(1))
     turn_id = start(session)
     until(lambda: shown(session) == "Half a sen")
-    model.will(Text("tence"), Fail("overloaded"))
+    model.will(ScriptedText("tence"), ScriptedFailure("overloaded"))
     lose_worker(rig)
     until(lambda: told(session.pk, "model.retrying"))
-    model.will(Text(" is whole."))
+    model.will(ScriptedText(" is whole."))
     lose_worker(rig)
     assert ended(turn_id).status == "succeeded"
     assert (shown(session), len(model.requests)) == ("Half a sentence is whole.", 3)

@@ -6,17 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from copilot import commands
-from copilot.commands import LIMITS, clean_text, parse_command, parse_send
-from copilot.errors import InvalidRequest
-from copilot.permissions import UNRESTRICTED
+from config.core import validation
+from config.core.errors import InvalidRequest
+from copilot.chat import commands
+from copilot.chat.commands import REQUEST_LIMITS, clean_text, parse_message
+from copilot.chat.permissions import UNRESTRICTED
+from copilot.realtime.protocol import parse_command
 from tests.make import uuid
 
 SESSION = uuid.UUID("3f1d6a52-2b64-4a6e-9a52-6f0f1d0c9a11")
 
 
 def send(**data):
-    return parse_send(data, session_id=SESSION, user_id=1, origin="web", permissions=UNRESTRICTED)
+    return parse_message(data, session_id=SESSION, user_id=1, origin="web", permissions=UNRESTRICTED)
 
 
 def refusal(**data) -> str:
@@ -28,7 +30,7 @@ def refusal(**data) -> str:
 def test_the_limits_are_those_of_the_table():
     """T11"""
     assert (
-        commands.Limits(
+        commands.RequestLimits(
             attachments=20,
             context_url_characters=2_000,
             context_text_characters=32_000,
@@ -40,7 +42,7 @@ def test_the_limits_are_those_of_the_table():
             commands=60,
             commands_seconds=10,
         )
-        == LIMITS
+        == REQUEST_LIMITS
     )
 
 
@@ -154,7 +156,7 @@ def test_whatever_comes_is_a_command_or_refused(data):
     try:
         assert parse_command(data).kind in KINDS
     except InvalidRequest as refused:
-        assert refused.body()["message"]
+        assert refused.to_body()["message"]
 
 
 @given(st.text())
@@ -173,5 +175,5 @@ def test_cleaning_is_done_once_for_all(text):
 )
 def test_only_the_canonical_form_of_an_id_names_something(text):
     """E2: everything else looks missing"""
-    assert commands.as_uuid(text) is None
-    assert commands.as_uuid(str(SESSION)) == SESSION
+    assert validation.parse_uuid(text) is None
+    assert validation.parse_uuid(str(SESSION)) == SESSION

@@ -8,10 +8,10 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.db import IntegrityError, OperationalError, connection
 
-from copilot.agent.commits import GroupCommit, uncut
-from copilot.agent.services import OpenRow, Services
-from copilot.bridge import in_thread, retried
-from copilot.history import NewRow
+from config.core.batching import GroupCommit, run_shielded
+from config.core.db import run_in_thread, run_in_thread_with_retry
+from copilot.agent.services import ProcessServices, StreamingRow
+from copilot.chat.messages import NewMessage
 from copilot.models import Message
 from tests import make
 from tests.patience import PATIENCE_SECONDS
@@ -77,10 +77,12 @@ def ask(number):
 
 async def test_cut_connections_are_replaced_without_anybody_noticing():
     """T9.3: each thread of the bridge has its own"""
-    await asyncio.gather(*(in_thread(ask, number) for number in range(32)))
+    await asyncio.gather(*(run_in_thread(ask, number) for number in range(32)))
     for _ in range(3):
         await cut_all()
-        assert await asyncio.gather(*(retried(ask, number) for number in range(32))) == list(range(32))
+        assert await asyncio.gather(*(run_in_thread_with_retry(ask, number) for number in range(32))) == list(
+            range(32)
+        )
 
 
 def in_own_connection(act):
@@ -92,11 +94,11 @@ def in_own_connection(act):
 
 async def test_after_the_first_failure_no_thread_trusts_an_old_connection():
     """T9.3: one call notices, the others do not pay for it"""
-    await asyncio.gather(*(in_thread(ask, number) for number in range(32)))
+    await asyncio.gather(*(run_in_thread(ask, number) for number in range(32)))
     await cut_all()
     with pytest.raises(OperationalError):
-        await in_thread(ask, 1)
-    assert [await in_thread(ask, number) for number in range(32)] == list(range(32))
+        await run_in_thread(ask, 1)
+    assert [await run_in_thread(ask, number) for number in range(32)] == list(range(32))
 
 
 async def test_what_has_begun_is_finished_before_it_is_cancelled():
@@ -107,7 +109,7 @@ async def test_what_has_begun_is_finished_before_it_is_cancelled():
         await asyncio.sleep(0.01)
         done.append(True)
 
-    task = asyncio.create_task(uncut(work()))
+    task = asyncio.create_task(run_shielded(work()))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -117,17 +119,17 @@ async def test_what_has_begun_is_finished_before_it_is_cancelled():
 
 async def test_a_rows_end_counts_although_it_shares_a_batch_with_its_checkpoint():
     """T2.5, A3.2: finished text is never overwritten by what was known earlier"""
-    turn = await in_thread(lambda: make.turn(make.session(), "running", fence=1))
-    services = Services(lambda outbox, why: None, lambda: None)
+    turn = await run_in_thread(lambda: make.turn(make.session(), "running", fence=1))
+    services = ProcessServices(lambda outbox, why: None, lambda: None)
     for _ in range(20):
-        row = OpenRow(row_id=make.uuid.uuid4(), turn_id=turn.pk, fence=1)
-        new = NewRow(id=row.row_id, turn_id=turn.pk, fence=1, kind="assistant", streaming=True)
-        await services.append(new)
+        row = StreamingRow(row_id=make.uuid.uuid4(), turn_id=turn.pk, fence=1)
+        new = NewMessage(id=row.row_id, turn_id=turn.pk, fence=1, kind="assistant", streaming=True)
+        await services.append_row(new)
         services.open_rows.add(row)
         row.extend("half ")
-        checkpoints = [asyncio.create_task(services.checkpoint()) for _ in range(2)]
+        checkpoints = [asyncio.create_task(services.checkpoint_all()) for _ in range(2)]
         await asyncio.sleep(0)
         row.extend("a loaf")
-        await asyncio.gather(services.finish(row), services.checkpoint_row(row), *checkpoints)
-        stored = await in_thread(Message.objects.get, pk=row.row_id)
+        await asyncio.gather(services.finish_row(row), services.checkpoint_row(row), *checkpoints)
+        stored = await run_in_thread(Message.objects.get, pk=row.row_id)
         assert (stored.content, stored.streaming) == ("half a loaf", False)

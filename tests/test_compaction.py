@@ -9,38 +9,49 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from copilot import dispatch, history
-from copilot.agent import abridging
-from copilot.agent.carried import Carried
-from copilot.agent.compaction import Compaction, Ground, objection, shortened, summary_request
-from copilot.agent.fullness import Fullness, is_due, remembered
-from copilot.agent.parts import Answered, Compacted, CompactionFailed, Failed, NoteMade, NoticeMade
-from copilot.agent.ports import MemoryBudget, MemoryCompactor
-from copilot.events import (
-    ContextCompacted,
-    ContextCompacting,
-    ContextCompactionFailed,
-    ContextUse,
-    StepFinished,
-    Todo,
-    Tokens,
+from copilot.agent import compaction
+from copilot.agent.compaction import (
+    CompactionSource,
+    build_compacted_messages,
+    build_summary_request,
+    find_summary_problem,
 )
+from copilot.agent.guards import PriorRuns
+from copilot.agent.interfaces import CompactionTask, InMemoryBudget, InMemoryCompactor
+from copilot.agent.outputs import (
+    CompactionFailed,
+    CompactionSucceeded,
+    LoopAnswered,
+    LoopFailed,
+    NoteAdded,
+    NoticeAdded,
+)
+from copilot.agent.token_meters import ContextWindowMeter, is_window_full, restore_window_meter
+from copilot.chat import compaction_requests, message_history, slash_commands, stop, submission
+from copilot.chat.message_rows import MessageRow
 from copilot.models import Message, ModelCall, Session, Turn
 from copilot.providers import catalogue
 from copilot.providers.base import (
     AssistantMessage,
-    Entry,
+    CatalogueEntry,
+    ModelRequest,
     ProviderFailure,
-    Request,
     ToolCall,
-    ToolGroup,
     ToolResult,
+    ToolResultsMessage,
     UsageReported,
     UserMessage,
 )
-from copilot.providers.scripted import Call, Fail, Finish, Text, Usage
-from copilot.providers.strict import problems
-from copilot.rows import Row
+from copilot.providers.request_validation import find_request_problems
+from copilot.providers.scripted import (
+    ScriptedCall,
+    ScriptedFailure,
+    ScriptedFinish,
+    ScriptedText,
+    ScriptedUsage,
+)
+from copilot.realtime.events import ContextCompacted, ContextCompacting, ContextCompactionFailed, StepFinished
+from copilot.realtime.payloads import ContextUsage, Todo, Tokens
 from tests import make, rest
 from tests.engine import (
     Errand,
@@ -77,7 +88,7 @@ from tests.playing import (
 )
 
 WINDOW = 100_000
-WINDOWED = Entry(name="Recital", provider="scripted", model="recital", context_window=WINDOW)
+WINDOWED = CatalogueEntry(name="Recital", provider="scripted", model="recital", context_window=WINDOW)
 NEARLY_FULL = Tokens(input=85_000, output=100)
 SHORT = (UserMessage(text="<conversation_summary>\nall\n</conversation_summary>\n\nHello"),)
 
@@ -90,39 +101,39 @@ SHORT = (UserMessage(text="<conversation_summary>\nall\n</conversation_summary>\
 )
 def test_it_is_due_exactly_when_this_much_is_left(window, left):
     """A17.c1"""
-    assert is_due(window=window, used=window - left)
-    assert not is_due(window=window, used=window - left - 1)
+    assert is_window_full(window=window, used=window - left)
+    assert not is_window_full(window=window, used=window - left - 1)
 
 
 def test_a_window_of_unknown_size_is_never_too_full():
     """A17.c1, A4.c1"""
-    assert not is_due(window=0, used=10**9)
+    assert not is_window_full(window=0, used=10**9)
 
 
 def test_what_is_used_is_the_last_prompt_its_reply_and_an_estimate_of_what_came_since():
     """A17.1, A17.8"""
-    fullness = Fullness(10)
-    fullness.replied(
+    fullness = ContextWindowMeter(10)
+    fullness.record_reply(
         Tokens(input=100, cache_read=900, cache_write_5m=10, cache_write_1h=1, output=50, reasoning=20),
         estimated=False,
     )
-    fullness.add(400)
+    fullness.add_characters(400)
     assert (fullness.used, fullness.estimated) == (1_161, False)
-    fullness.shortened(30)
+    fullness.record_compaction(30)
     assert (fullness.used, fullness.estimated) == (30, True)
 
 
 def rows(*places: int, content="x" * 40):
-    return [Row(id=str(place), kind="user", content=content, sequence=place) for place in places]
+    return [MessageRow(id=str(place), kind="user", content=content, sequence=place) for place in places]
 
 
 def test_the_last_turns_figure_holds_while_its_rows_are_read():
     """A17.1"""
-    use = ContextUse(tokens=500, window=1_000, through=7, estimated=False)
-    assert remembered(use, rows(3, 7)).used == 500
-    assert remembered(use, rows(3, 7, 18)).used == 510
-    assert remembered(use, rows(3, 18)) is None
-    assert remembered(ContextUse(), rows(3)) is None
+    use = ContextUsage(tokens=500, window=1_000, through=7, estimated=False)
+    assert restore_window_meter(use, rows(3, 7)).used == 500
+    assert restore_window_meter(use, rows(3, 7, 18)).used == 510
+    assert restore_window_meter(use, rows(3, 18)) is None
+    assert restore_window_meter(ContextUsage(), rows(3)) is None
 
 
 # --- the loop alone ----------------------------------------------------------------------------------
@@ -133,25 +144,25 @@ def full_round(call_id):
 
 
 def short(tokens=1_000):
-    return Compacted(messages=SHORT, tokens=tokens)
+    return CompactionSucceeded(messages=SHORT, tokens=tokens)
 
 
 async def test_a_full_window_is_shortened_before_the_next_call_and_the_turn_goes_on():
     """A17.3, A17.c2"""
-    compactor = MemoryCompactor(short())
+    compactor = InMemoryCompactor(short())
     reciter = Reciter(full_round("1"), say("Done."))
     parts = await play(loop_of(reciter, chain=(WINDOWED,), compactor=compactor))
-    assert parts[-1] == Answered()
+    assert parts[-1] == LoopAnswered()
     [task] = compactor.tasks
     assert (task.tokens_before >= 85_100, task.forced, len(task.messages)) == (True, False, 3)
-    [note] = of(parts, NoteMade)
+    [note] = of(parts, NoteAdded)
     assert reciter.requests[1].messages[0].text.startswith(SHORT[0].text)
     assert note.text in reciter.requests[1].messages[0].text
     assert_well_ordered(parts)
 
 
 async def test_a_window_with_room_is_left_alone():
-    compactor = MemoryCompactor(short())
+    compactor = InMemoryCompactor(short())
     reciter = Reciter([UsageReported(Tokens(input=70_000)), *calls(call("1", "look"))], say("Done."))
     await play(loop_of(reciter, chain=(WINDOWED,), compactor=compactor))
     assert compactor.tasks == []
@@ -159,69 +170,69 @@ async def test_a_window_with_room_is_left_alone():
 
 async def test_a_failed_one_is_reported_once_and_the_turn_goes_on_unshortened():
     """A17.5"""
-    compactor = MemoryCompactor(CompactionFailed(reason="the summary is empty"))
+    compactor = InMemoryCompactor(CompactionFailed(reason="the summary is empty"))
     reciter = Reciter(full_round("1"), full_round("2"), say("Done."))
     parts = await play(loop_of(reciter, chain=(WINDOWED,), compactor=compactor))
-    assert parts[-1] == Answered()
+    assert parts[-1] == LoopAnswered()
     assert len(compactor.tasks) == len(of(parts, ContextCompactionFailed)) == 1
-    assert [notice.code for notice in of(parts, NoticeMade)] == ["compaction_failed"]
+    assert [notice.code for notice in of(parts, NoticeAdded)] == ["compaction_failed"]
 
 
 async def test_a_turn_is_shortened_three_times_at_most():
     """A17.7"""
-    compactor = MemoryCompactor(*[short() for _ in range(5)])
+    compactor = InMemoryCompactor(*[short() for _ in range(5)])
     reciter = Reciter(*(full_round(str(number)) for number in range(5)), say("Done."))
     parts = await play(loop_of(reciter, chain=(WINDOWED,), compactor=compactor))
-    assert parts[-1] == Answered()
+    assert parts[-1] == LoopAnswered()
     assert len(compactor.tasks) == 3
 
 
 async def test_what_earlier_runs_of_the_turn_shortened_counts():
     """A17.7, A7.5: a pause or a lost worker gives no further three"""
-    compactor = MemoryCompactor(*[short() for _ in range(5)])
+    compactor = InMemoryCompactor(*[short() for _ in range(5)])
     reciter = Reciter(*(full_round(str(number)) for number in range(5)), say("Done."))
     parts = await play(
-        loop_of(reciter, chain=(WINDOWED,), compactor=compactor, carried=Carried(compactions=2))
+        loop_of(reciter, chain=(WINDOWED,), compactor=compactor, carried=PriorRuns(compactions=2))
     )
-    assert parts[-1] == Answered()
+    assert parts[-1] == LoopAnswered()
     assert len(compactor.tasks) == 1
 
 
 async def test_what_earlier_runs_of_the_turn_had_to_shorten_counts_among_the_forced():
     """A7.5, A3.9"""
-    compactor = MemoryCompactor(*[short() for _ in range(5)])
+    compactor = InMemoryCompactor(*[short() for _ in range(5)])
     reciter = Reciter(*[[ProviderFailure("context_overflow")] for _ in range(5)])
-    carried = Carried(compactions=1, forced_compactions=1)
+    carried = PriorRuns(compactions=1, forced_compactions=1)
     parts = await play(loop_of(reciter, chain=(WINDOWED,), compactor=compactor, carried=carried))
-    assert (parts[-1], len(compactor.tasks)) == (Failed(code="context_full"), 1)
+    assert (parts[-1], len(compactor.tasks)) == (LoopFailed(code="context_full"), 1)
 
 
 async def test_a_summary_that_failed_in_an_earlier_run_is_not_tried_again_unasked():
     """A17.5: reported once, and the turn goes on"""
-    compactor = MemoryCompactor(short())
+    compactor = InMemoryCompactor(short())
     reciter = Reciter(full_round("1"), say("Done."))
-    carried = Carried(compactions=1, gave_up_compacting=True)
+    carried = PriorRuns(compactions=1, gave_up_compacting=True)
     parts = await play(loop_of(reciter, chain=(WINDOWED,), compactor=compactor, carried=carried))
-    assert (parts[-1], compactor.tasks) == (Answered(), [])
+    assert (parts[-1], compactor.tasks) == (LoopAnswered(), [])
 
 
 async def test_an_overflow_is_shortened_and_sent_again_in_the_same_round():
     """A7.5"""
-    compactor = MemoryCompactor(short())
+    compactor = InMemoryCompactor(short())
     reciter = Reciter([ProviderFailure("context_overflow")], say("Done."))
     loop = loop_of(reciter, chain=(WINDOWED,), compactor=compactor)
     parts = await play(loop)
-    assert (parts[-1], loop.rounds, compactor.tasks[0].forced) == (Answered(), 1, True)
+    assert (parts[-1], loop.rounds, compactor.tasks[0].forced) == (LoopAnswered(), 1, True)
     assert [step.finish_reason for step in of(parts, StepFinished)] == ["failed", "stop"]
     assert_well_ordered(parts)
 
 
 async def test_overflow_for_ever_ends_after_two_forced_ones():
     """A7.c4"""
-    compactor = MemoryCompactor(*[short() for _ in range(9)])
+    compactor = InMemoryCompactor(*[short() for _ in range(9)])
     reciter = Reciter(*[[ProviderFailure("context_overflow")] for _ in range(9)])
     parts = await play(loop_of(reciter, chain=(WINDOWED,), compactor=compactor))
-    assert parts[-1] == Failed(code="context_full")
+    assert parts[-1] == LoopFailed(code="context_full")
     assert len(compactor.tasks) == 2
     assert len(reciter.requests) + len(compactor.tasks) <= 10
     assert_well_ordered(parts)
@@ -229,11 +240,11 @@ async def test_overflow_for_ever_ends_after_two_forced_ones():
 
 async def test_an_overflow_that_cannot_be_shortened_ends_the_turn():
     """A7.5"""
-    compactor = MemoryCompactor(CompactionFailed(reason="it gains too little room"))
+    compactor = InMemoryCompactor(CompactionFailed(reason="it gains too little room"))
     parts = await play(
         loop_of(Reciter([ProviderFailure("context_overflow")]), chain=(WINDOWED,), compactor=compactor)
     )
-    assert parts[-1] == Failed(code="context_full")
+    assert parts[-1] == LoopFailed(code="context_full")
     assert kinds_of(parts).count("context.compaction_failed") == 1
 
 
@@ -245,11 +256,11 @@ async def test_what_cannot_be_shortened_goes_on_with_a_model_that_reads_more():
         for name, window in (("Same", 100_000), ("Unknown", 0), ("Larger", 200_000))
     ]
     for chain, names, ending in (
-        ((WINDOWED, *entries), [WINDOWED.name, "Larger"], Answered()),
-        ((WINDOWED, *entries[:2]), [WINDOWED.name], Failed(code="context_full")),
+        ((WINDOWED, *entries), [WINDOWED.name, "Larger"], LoopAnswered()),
+        ((WINDOWED, *entries[:2]), [WINDOWED.name], LoopFailed(code="context_full")),
     ):
         reciter = Reciter([ProviderFailure("context_overflow")], say("Done."))
-        parts = await play(loop_of(reciter, chain=chain, compactor=MemoryCompactor(failed)))
+        parts = await play(loop_of(reciter, chain=chain, compactor=InMemoryCompactor(failed)))
         assert [request.entry.name for request in reciter.requests] == names
         assert type(parts[-1]) is type(ending)
         assert_well_ordered(parts)
@@ -257,22 +268,24 @@ async def test_what_cannot_be_shortened_goes_on_with_a_model_that_reads_more():
 
 async def test_a_budget_spent_on_the_summary_ends_the_turn():
     """A10.4"""
-    budget = MemoryBudget(10, 990, budget=1_000)
+    budget = InMemoryBudget(10, 990, budget=1_000)
     reciter = Reciter(full_round("1"))
-    parts = await play(loop_of(reciter, chain=(WINDOWED,), compactor=MemoryCompactor(short()), budget=budget))
-    assert parts[-1] == Failed(code="budget_reached")
+    parts = await play(
+        loop_of(reciter, chain=(WINDOWED,), compactor=InMemoryCompactor(short()), budget=budget)
+    )
+    assert parts[-1] == LoopFailed(code="budget_reached")
 
 
 async def test_a_limit_that_a_forced_summary_reaches_ends_the_turn_before_the_next_call():
     """B6.10, A10.6: asked before the call that is made again; what was said before makes it an answer"""
     overflow = [ProviderFailure("context_overflow")]
     for said, looks, ending in (
-        ([], 1, Failed(code="limit_reached", details="Reached.")),
-        ([calls(call("1", "look"), text="Looking.")], 2, Answered(limit_code="limit_reached")),
+        ([], 1, LoopFailed(code="limit_reached", details="Reached.")),
+        ([calls(call("1", "look"), text="Looking.")], 2, LoopAnswered(limit_code="limit_reached")),
     ):
         reciter = Reciter(*said, overflow, say("Too much."))
-        budget = MemoryBudget(limit_after=looks)
-        compactor = MemoryCompactor(short())
+        budget = InMemoryBudget(limit_after=looks)
+        compactor = InMemoryCompactor(short())
         parts = await play(loop_of(reciter, chain=(WINDOWED,), compactor=compactor, budget=budget))
         assert (len(reciter.requests), parts[-1]) == (len(said) + 1, ending)
         assert_well_ordered(parts)
@@ -283,27 +296,31 @@ async def test_a_limit_that_a_forced_summary_reaches_ends_the_turn_before_the_ne
 TALK = (
     UserMessage(text="Read it."),
     AssistantMessage(text="Reading.", calls=(ToolCall(call_id="1", tool="look", arguments={"at": "x"}),)),
-    ToolGroup(results=(ToolResult(call_id="1", tool="look", content="y" * 10_000),)),
+    ToolResultsMessage(results=(ToolResult(call_id="1", tool="look", content="y" * 10_000),)),
 )
 
 
 def task(messages=TALK, *, window=WINDOW, forced=False, before=90_000, focus="", most=0):
-    entry = Entry(name="R", provider="scripted", model="r", context_window=window, max_output_tokens=most)
-    return Compaction(
+    entry = CatalogueEntry(
+        name="R", provider="scripted", model="r", context_window=window, max_output_tokens=most
+    )
+    return CompactionTask(
         entry=entry, messages=messages, fixed_tokens=500, tokens_before=before, forced=forced, focus=focus
     )
 
 
-def text_of(request: Request) -> str:
-    return "\n".join(message.text for message in request.messages if not isinstance(message, ToolGroup))
+def text_of(request: ModelRequest) -> str:
+    return "\n".join(
+        message.text for message in request.messages if not isinstance(message, ToolResultsMessage)
+    )
 
 
 def test_the_request_holds_history_instruction_todos_and_focus_but_no_tools():
     """A17.2"""
-    request = summary_request(
+    request = build_summary_request(
         task(focus="the colours", most=32_000), [Todo(text="Paint", status="in_progress")]
     )
-    assert problems(request) == []
+    assert find_request_problems(request) == []
     assert (request.tools, request.thinking_tokens, request.entry.max_output_tokens) == ((), 0, 8_192)
     text = text_of(request)
     for part in ("Read it.", '[called look with {"at":"x"}]', "y" * 10_000, "Goals", "Preferences"):
@@ -315,13 +332,13 @@ def test_the_request_holds_history_instruction_todos_and_focus_but_no_tools():
 
 def test_a_server_that_takes_no_limit_of_its_output_is_given_none():
     """A4.1: some refuse the field, and the summary with it"""
-    assert summary_request(task(), []).entry.max_output_tokens == 0
+    assert build_summary_request(task(), []).entry.max_output_tokens == 0
 
 
 def test_an_empty_list_is_never_spoken_of():
     """A25.3: neither where the summary is asked for nor in what follows it"""
-    request = summary_request(task(), [])
-    kept = shortened("All is said.", Ground(anchor=1, requests=(), todos=()), {})
+    request = build_summary_request(task(), [])
+    kept = build_compacted_messages("All is said.", CompactionSource(anchor=1, requests=(), todos=()), {})
     assert "todos_write" not in text_of(request)
     assert "to-do list as it stands" not in text_of(request)
     assert "todos_write" not in "".join(message.text for message in kept)
@@ -329,13 +346,13 @@ def test_an_empty_list_is_never_spoken_of():
 
 def test_what_does_not_fit_loses_tool_output_first_and_then_its_beginning():
     """A17.2"""
-    whole = abridging.fitting(TALK, tokens=10_000)
-    cut = abridging.fitting(TALK, tokens=800)
-    least = abridging.fitting((*TALK, UserMessage(text="And now this.")), tokens=10)
+    whole = compaction.fit_conversation(TALK, tokens=10_000)
+    cut = compaction.fit_conversation(TALK, tokens=800)
+    least = compaction.fit_conversation((*TALK, UserMessage(text="And now this.")), tokens=10)
     assert "y" * 10_000 in whole[-1].text
-    assert "y" * 2_000 + abridging.CUT in cut[-1].text
+    assert "y" * 2_000 + compaction.TRUNCATION_MARK in cut[-1].text
     assert "y" * 2_001 not in cut[-1].text
-    assert least[0].text.startswith(abridging.LEFT_OUT)
+    assert least[0].text.startswith(compaction.LEFT_OUT_NOTE)
     assert least[-1].text.endswith("And now this.")
 
 
@@ -353,7 +370,7 @@ def test_what_does_not_fit_loses_tool_output_first_and_then_its_beginning():
 )
 def test_a_summary_counts_only_if_it_helps(text, asked, after, reason):
     """A17.4, A7.5"""
-    assert objection(text, asked, tokens_after=after) == reason
+    assert find_summary_problem(text, asked, tokens_after=after) == reason
 
 
 # --- the whole engine --------------------------------------------------------------------------------
@@ -362,11 +379,13 @@ def test_a_summary_counts_only_if_it_helps(text, asked, after, reason):
 @pytest.fixture
 def small_window(rig):
     """The demo model's window becomes small enough to be filled by reported usage."""
-    demo = Entry(**{**catalogue.DEMO.__dict__, "context_window": WINDOW})
-    before = catalogue.current()
-    catalogue.configure(catalogue.Catalogue(entries=(demo,), tiers=dict.fromkeys(catalogue.TIERS, (demo,))))
+    demo = CatalogueEntry(**{**catalogue.DEMO_ENTRY.__dict__, "context_window": WINDOW})
+    before = catalogue.get_catalogue()
+    catalogue.set_catalogue(
+        catalogue.Catalogue(entries=(demo,), tiers=dict.fromkeys(catalogue.TIERS, (demo,)))
+    )
     yield
-    catalogue.configure(before)
+    catalogue.set_catalogue(before)
 
 
 @pytest.fixture
@@ -376,12 +395,12 @@ def fetch(monkeypatch):
     return errand
 
 
-def is_summary(request: Request) -> bool:
+def is_summary(request: ModelRequest) -> bool:
     return "You write the summary" in request.system
 
 
 def fills(model, *, tokens=NEARLY_FULL, note="1"):
-    model.will(Text("Looking."), Call("fetch", {"note": note}), Usage(tokens))
+    model.will(ScriptedText("Looking."), ScriptedCall("fetch", {"note": note}), ScriptedUsage(tokens))
 
 
 def test_compaction_in_the_middle_of_a_turn(rig, model, small_window, fetch):
@@ -390,10 +409,13 @@ def test_compaction_in_the_middle_of_a_turn(rig, model, small_window, fetch):
     Session.objects.filter(pk=session.pk).update(todos=[{"text": "Paint it", "status": "pending"}])
     before = fresh(session)
     for number in range(3):
-        model.will(Call("fetch", {"note": str(number)}), Usage(Tokens(input=10)))
+        model.will(ScriptedCall("fetch", {"note": str(number)}), ScriptedUsage(Tokens(input=10)))
     fills(model)
-    model.will(Text("Everything so far. <conversation_summary>"), Usage(Tokens(input=80_000, output=9)))
-    model.will(Text("Done."))
+    model.will(
+        ScriptedText("Everything so far. <conversation_summary>"),
+        ScriptedUsage(Tokens(input=80_000, output=9)),
+    )
+    model.will(ScriptedText("Done."))
     turn = ended(start(session, "Paint the ship blue"))
     assert (turn.status, len(model.requests), fetch.runs) == ("succeeded", 6, 4)
     assert [is_summary(request) for request in model.requests] == [False] * 4 + [True, False]
@@ -421,10 +443,10 @@ def test_the_next_turn_reads_what_the_running_one_read(rig, model, small_window,
     """A17.3, A16.6: rows and memory give the same conversation, and wrappers never nest"""
     session = make.session()
     fills(model)
-    model.will(Text("First summary."), Usage(Tokens(input=80_000)))
-    model.will(Text("Half."), Call("fetch"), Usage(NEARLY_FULL))
-    model.will(Text("Second summary."), Usage(Tokens(input=80_000)))
-    model.will(Text("Done."), Usage(Tokens(input=500)))
+    model.will(ScriptedText("First summary."), ScriptedUsage(Tokens(input=80_000)))
+    model.will(ScriptedText("Half."), ScriptedCall("fetch"), ScriptedUsage(NEARLY_FULL))
+    model.will(ScriptedText("Second summary."), ScriptedUsage(Tokens(input=80_000)))
+    model.will(ScriptedText("Done."), ScriptedUsage(Tokens(input=500)))
     ended(start(session, "Paint it"))
     ended(start(session, "And now?"))
     last, then = model.requests[-2].messages, model.requests[-1].messages
@@ -437,13 +459,13 @@ def test_the_next_turn_reads_what_the_running_one_read(rig, model, small_window,
 def test_a_turn_begins_with_what_the_last_one_left(rig, model, small_window):
     """A17.1: the provider's own count outlives the turn, and the next call is preceded by a summary"""
     session = make.session()
-    model.will(Text("Long."), Usage(Tokens(input=70_000, output=100)))
+    model.will(ScriptedText("Long."), ScriptedUsage(Tokens(input=70_000, output=100)))
     ended(start(session, "Hello"))
     session.refresh_from_db()
     assert session.context["tokens"] == 70_100
     assert not session.context["estimated"]
-    model.will(Text("So far."), Usage(Tokens(input=80_000)))
-    model.will(Text("Aye."), Usage(Tokens(input=100)))
+    model.will(ScriptedText("So far."), ScriptedUsage(Tokens(input=80_000)))
+    model.will(ScriptedText("Aye."), ScriptedUsage(Tokens(input=100)))
     turn = ended(start(session, "And now? " + "x" * 40_000))
     assert [is_summary(request) for request in model.requests] == [False, True, False]
     assert [call.purpose for call in ModelCall.objects.filter(turn=turn).order_by("number")] == [
@@ -456,8 +478,8 @@ def test_a_turn_begins_with_what_the_last_one_left(rig, model, small_window):
 def test_a_turn_that_leaves_a_full_window_is_followed_by_a_summary(rig, model, small_window):
     """A17.1, A3.7: at turn end, and after it"""
     session = make.session()
-    model.will(Text("Long."), Usage(NEARLY_FULL))
-    model.will(Text("So far."), Usage(Tokens(input=80_000)))
+    model.will(ScriptedText("Long."), ScriptedUsage(NEARLY_FULL))
+    model.will(ScriptedText("So far."), ScriptedUsage(Tokens(input=80_000)))
     first = ended(start(session, "Hello"))
     until(lambda: ("compaction", first.pk) in rig.errands)
     rig.run_errands()
@@ -489,7 +511,7 @@ def test_a_person_has_the_conversation_summarised(rig, model):
     session = make.session()
     ended(start(session, "Paint it"))
     before, page = fresh(session), kinds(session)
-    model.will(cue(1), Text("They paint."), Usage(Tokens(input=10)))
+    model.will(cue(1), ScriptedText("They paint."), ScriptedUsage(Tokens(input=10)))
     response = asks(session.owner, session, focus="colours")
     body = response.json()
     assert (response.status_code, body["state"]) == (202, "started")
@@ -512,16 +534,16 @@ def test_nothing_to_compact_is_said(rig, model):
     response = asks(session.owner, session)
     assert (response.status_code, response.json()["state"]) == (200, "nothing_to_compact")
     ended(start(session, "Hello"))
-    ended(dispatch.compact(session.owner_id, session.pk).turn_id)
+    ended(compaction_requests.request_compaction(session.owner_id, session.pk).turn_id)
     quiet(session)
-    assert dispatch.compact(session.owner_id, session.pk).state == "nothing_to_compact"
+    assert compaction_requests.request_compaction(session.owner_id, session.pk).state == "nothing_to_compact"
     assert not is_busy(session)
 
 
 def test_a_busy_session_is_not_compacted(rig, model):
     """A17.6"""
     session = make.session()
-    model.will(cue(1), Text("Done."))
+    model.will(cue(1), ScriptedText("Done."))
     turn_id = start(session)
     model.reaches(1)
     response = asks(session.owner, session)
@@ -540,11 +562,11 @@ def test_compact_can_be_typed_and_stopped(rig, model):
     """A30.2, A17.5: a stop leaves no summary"""
     session = make.session()
     ended(start(session, "Hello"))
-    model.will(cue(1), Text("Never."))
-    obeyed = dispatch.hear(command(session, "/compact the colours"))
-    assert isinstance(obeyed, dispatch.Obeyed)
+    model.will(cue(1), ScriptedText("Never."))
+    obeyed = submission.submit_input(command(session, "/compact the colours"))
+    assert isinstance(obeyed, slash_commands.CommandResult)
     model.reaches(1)
-    dispatch.stop(session.owner_id, session.pk)
+    stop.stop_session(session.owner_id, session.pk)
     assert ended(obeyed.turn_id).status == "cancelled"
     assert "summary" not in kinds(session)
     assert ended(start(session, "Again")).status == "succeeded"
@@ -555,8 +577,8 @@ def test_a_summary_on_request_that_fails_says_why(rig, model):
     """A17.4"""
     session = make.session()
     ended(start(session, "Hello"))
-    model.will(Fail("overloaded"))
-    turn = ended(dispatch.compact(session.owner_id, session.pk).turn_id)
+    model.will(ScriptedFailure("overloaded"))
+    turn = ended(compaction_requests.request_compaction(session.owner_id, session.pk).turn_id)
     assert (turn.status, turn.failure_code, notices(session)) == (
         "failed",
         "compaction_failed",
@@ -571,10 +593,10 @@ def test_a_stop_during_it_leaves_no_summary_and_the_next_turn_reads_everything(
     """A17.c2, A17.5, A1.3"""
     session = make.session()
     fills(model)
-    model.will(cue(1), Text("Never."))
+    model.will(cue(1), ScriptedText("Never."))
     turn_id = start(session, "Paint it")
     model.reaches(1)
-    dispatch.stop(session.owner_id, session.pk)
+    stop.stop_session(session.owner_id, session.pk)
     assert ended(turn_id).status == "cancelled"
     assert "summary" not in kinds(session)
     until(lambda: ModelCall.objects.filter(turn=turn_id, purpose="compaction", aborted=True).exists())
@@ -587,8 +609,8 @@ def test_a_message_that_comes_during_it_is_read_after_the_summary_and_once(rig, 
     """A17.c3, A17.7"""
     session = make.session()
     fills(model)
-    model.will(cue(1), Text("So far."), Usage(Tokens(input=80_000)))
-    model.will(Text("Done."), Usage(Tokens(input=100)))
+    model.will(cue(1), ScriptedText("So far."), ScriptedUsage(Tokens(input=80_000)))
+    model.will(ScriptedText("Done."), ScriptedUsage(Tokens(input=100)))
     turn_id = start(session, "Paint it")
     model.reaches(1)
     queue(session, "In blue")
@@ -610,8 +632,8 @@ def test_an_empty_summary_is_a_failure_without_a_row(rig, model, small_window, f
     """A17.c3"""
     session = make.session()
     fills(model)
-    model.will(Usage(Tokens(input=80_000)), Text(" "))
-    model.will(Text("Done."))
+    model.will(ScriptedUsage(Tokens(input=80_000)), ScriptedText(" "))
+    model.will(ScriptedText("Done."))
     assert ended(start(session)).status == "succeeded"
     assert "summary" not in kinds(session)
     assert notices(session) == ["compaction_failed"]
@@ -625,8 +647,8 @@ def test_what_a_model_says_instead_of_a_summary_is_none(rig, model, small_window
     session = make.session()
     fills(model)
     for _ in range(tries):
-        model.will(Text("I cannot help with that."), Finish(finish))
-    model.will(Text("Done."))
+        model.will(ScriptedText("I cannot help with that."), ScriptedFinish(finish))
+    model.will(ScriptedText("Done."))
     assert ended(start(session)).status == "succeeded"
     assert ("summary" in kinds(session), notices(session)) == (False, ["compaction_failed"])
     assert [is_summary(request) for request in model.requests] == [False, *[True] * tries, False]
@@ -635,12 +657,12 @@ def test_what_a_model_says_instead_of_a_summary_is_none(rig, model, small_window
 def test_overflow_for_ever_loses_nothing_and_a_new_message_is_possible(rig, model, small_window, fetch):
     """A7.c4"""
     session = make.session()
-    model.otherwise = lambda request: [Fail("context_overflow")]
+    model.otherwise = lambda request: [ScriptedFailure("context_overflow")]
     turn = ended(start(session, "Hello"))
     assert (turn.status, turn.failure_code) == ("failed", "context_full")
     assert len(model.requests) <= 10
     assert kinds(session) == ["user", "notice"]
-    model.always(Text("Aye."))
+    model.always(ScriptedText("Aye."))
     assert ended(start(session, "Again")).status == "succeeded"
     assert "Hello" in model.said_to()
 
@@ -654,12 +676,12 @@ def test_a_long_session_with_a_summary_reads_only_what_is_after_it():
     session = make.session()
     make.many_messages(session, 10_000, length=100)
     kept = make.message(session, content="The request")
-    anchor = history.last_place(session.pk)
+    anchor = message_history.get_last_sequence(session.pk)
     late = make.message(session, content="Came meanwhile")
     make.message(session, "summary", content="All", data={"anchor": anchor, "kept": [str(kept.pk)]})
     make.message(session, "assistant", content="Since")
     with CaptureQueriesContext(connection) as queries:
-        read = history.rows_for_model(session.pk)
+        read = message_history.list_rows_for_model(session.pk)
     assert [row.content for row in read] == ["All", "The request", late.content, "Since"]
     assert len(queries) == 1
     with connection.cursor() as cursor:
@@ -678,4 +700,4 @@ def test_a_hidden_summary_is_not_read_from():
     make.message(session, content="One")
     summary = make.message(session, "summary", content="All", data={"anchor": 1, "kept": []})
     Message.objects.filter(pk=summary.pk).update(hidden="undone")
-    assert [row.content for row in history.rows_for_model(session.pk)] == ["One"]
+    assert [row.content for row in message_history.list_rows_for_model(session.pk)] == ["One"]

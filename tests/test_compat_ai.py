@@ -7,9 +7,10 @@ import json
 import httpx
 import pytest
 
-from copilot import api_keys, queries
+from copilot.accounts import api_keys
+from copilot.chat import selectors as chat_selectors
 from copilot.models import Turn
-from copilot.providers.scripted import Call, Fail, Reasoning, Text
+from copilot.providers.scripted import ScriptedCall, ScriptedFailure, ScriptedReasoning, ScriptedText
 from tests import make
 from tests.engine import Errand, add_tools, cue, status, until
 from tests.engine import model_fixture as model_fixture
@@ -31,7 +32,9 @@ def ada(rig):
 
 @pytest.fixture
 def client(ada):
-    with httpx.Client(headers={"Authorization": f"Bearer {api_keys.create(ada).token}"}, timeout=30) as made:
+    with httpx.Client(
+        headers={"Authorization": f"Bearer {api_keys.create_api_key(ada).token}"}, timeout=30
+    ) as made:
         yield made
 
 
@@ -54,8 +57,8 @@ def text_of(parts):
 
 def test_a_turn_is_told_in_parts_and_the_chat_goes_on_under_its_name(ada, client, url, model):
     """E4.1"""
-    model.will(Reasoning("Hm."), Text("Looking."), Call("current_time", call_id="c1"))
-    model.will(Text("It is noon.", size=3))
+    model.will(ScriptedReasoning("Hm."), ScriptedText("Looking."), ScriptedCall("current_time", call_id="c1"))
+    model.will(ScriptedText("It is noon.", size=3))
     parts = parts_of(client.post(url, json=said("What time is it?")))
     well_formed(parts)
     kinds = list(dict.fromkeys(part["type"] for part in parts))
@@ -77,13 +80,13 @@ def test_a_turn_is_told_in_parts_and_the_chat_goes_on_under_its_name(ada, client
     assert text_of(parts) == "Looking.It is noon."
     parts_of(client.post(url, json=said("Thanks.")))
     assert "What time is it?" in model.said_to(-1)
-    assert len(queries.sessions_page(ada.pk).items) == 1
+    assert len(chat_selectors.list_sessions_page(ada.pk).items) == 1
 
 
 def test_a_turn_in_flight_is_resumed_from_its_beginning_and_nothing_is_when_idle(ada, client, url, model):
     """E4.1"""
     assert client.get(f"{url}/chat-1/stream").status_code == 204
-    model.will(Text("Once upon"), cue(1), Text(" a time."))
+    model.will(ScriptedText("Once upon"), cue(1), ScriptedText(" a time."))
     with client.stream("POST", url, json=said("Tell me.")) as first:
         next(first.iter_bytes())
         model.reaches(1)
@@ -100,22 +103,22 @@ def test_an_answer_is_given_again_and_an_older_chat_is_known_by_its_id(ada, clie
     """E4.1"""
     session = make.session(ada)
     parts_of(client.post(url, json=said("Name a boat.", id=str(session.pk))))
-    model.will(Text("Argo."))
+    model.will(ScriptedText("Argo."))
     again = parts_of(
         client.post(url, json=said("Name a boat.", id=str(session.pk), trigger="regenerate-message"))
     )
     assert text_of(again) == "Argo."
-    snapshot, _ = queries.snapshot(session.pk)
+    snapshot, _ = chat_selectors.build_snapshot(session.pk)
     assert [row.content for row in snapshot.messages] == ["Name a boat.", "Argo."]
 
 
 def test_each_way_to_end_has_its_part(ada, client, url, model, monkeypatch):
     """E4.1, A31.4"""
-    model.will(Fail("bad_request"))
+    model.will(ScriptedFailure("bad_request"))
     failed = parts_of(client.post(url, json=said("Hello")))
     assert (failed[-1]["type"], "Request rejected" in failed[-1]["errorText"]) == ("error", True)
     add_tools(monkeypatch, Errand("pay", approval="ask"))
-    model.will(Text("I will pay."), Call("pay"))
+    model.will(ScriptedText("I will pay."), ScriptedCall("pay"))
     paused = parts_of(client.post(url, json=said("Pay.", id="chat-2")))
     asked = next(part for part in paused if part["type"] == "data-approvals")
     assert (asked["data"]["items"][0]["tool"], "/chat/" in asked["data"]["link"]) == ("pay", True)

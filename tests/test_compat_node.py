@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from copilot import api_keys
-from copilot.providers.scripted import Call, Reasoning, Text
+from copilot.accounts import api_keys
+from copilot.providers.scripted import ScriptedCall, ScriptedReasoning, ScriptedText
 from tests import make
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
@@ -23,9 +23,14 @@ SCRIPT = Path(__file__).parent / "node" / "clients.mjs"
 @pytest.mark.skipif(not FOLDER, reason="NODE_CLIENTS names no folder with the clients")
 def test_the_clients_of_npm_take_every_stream_without_complaint(model):
     """E4.1, E4.2"""
-    token = api_keys.create(make.ada()).token
-    model.will(Reasoning("Hm."), Text("Looking."), Call("current_time"), Call("read_file", {"name": "none"}))
-    model.will(Text("It is noon.", size=3))
+    token = api_keys.create_api_key(make.ada()).token
+    model.will(
+        ScriptedReasoning("Hm."),
+        ScriptedText("Looking."),
+        ScriptedCall("current_time"),
+        ScriptedCall("read_file", {"name": "none"}),
+    )
+    model.will(ScriptedText("It is noon.", size=3))
     with served() as site:
         ran = subprocess.run(
             ["node", str(SCRIPT), FOLDER, site, token],

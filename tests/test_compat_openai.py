@@ -8,16 +8,17 @@ from datetime import UTC, datetime, timedelta
 import openai
 import pytest
 
-from billing import usage
 from billing.errors import LimitReached
-from copilot import api_keys, queries, sessions
-from copilot.bridge import in_thread
-from copilot.compat import doors
-from copilot.compat.asking import Asked
-from copilot.compat.running import Order, _tidying, running
+from billing.usage import limit_checks
+from config.core.db import run_in_thread
+from copilot.accounts import api_keys, purge
+from copilot.chat import selectors as chat_selectors
+from copilot.chat import sessions
 from copilot.models import Message, Session, Turn
-from copilot.providers.scripted import Call, Fail, Text
-from copilot.workspace import clearing
+from copilot.openai_compat import base as openai_compat_base
+from copilot.openai_compat.requests import TurnRequest
+from copilot.openai_compat.turns import TurnOrder, _cleanup_tasks, run_turn
+from copilot.providers.scripted import ScriptedCall, ScriptedFailure, ScriptedText
 from tests import make
 from tests.engine import Errand, add_tools, cue, start, status, until
 from tests.engine import model_fixture as model_fixture
@@ -41,12 +42,12 @@ def ada(rig):
 
 @pytest.fixture
 def client(ada, base_url):
-    with openai.OpenAI(base_url=base_url, api_key=api_keys.create(ada).token, timeout=30) as made:
+    with openai.OpenAI(base_url=base_url, api_key=api_keys.create_api_key(ada).token, timeout=30) as made:
         yield made
 
 
 def listed(user):
-    return [item.id for item in queries.sessions_page(user.pk).items]
+    return [item.id for item in chat_selectors.list_sessions_page(user.pk).items]
 
 
 def gone(session):
@@ -66,7 +67,7 @@ def test_models_are_tiers_and_what_serves_them(client):
 
 def test_a_completion_is_answered_in_a_session_that_nobody_sees(ada, client, model):
     """E4.2"""
-    model.will(Text("Aye, Ada."))
+    model.will(ScriptedText("Aye, Ada."))
     answer = client.chat.completions.create(
         model="small",
         messages=[
@@ -92,8 +93,8 @@ def test_a_completion_is_answered_in_a_session_that_nobody_sees(ada, client, mod
 def test_a_streamed_completion_comes_as_it_is_written_and_says_what_the_whole_one_says(ada, client, model):
     """E4.2"""
     for _ in range(2):
-        model.will(Text("Looking."), Call("current_time"))
-        model.will(Text("It "), cue(1), Text("is noon."))
+        model.will(ScriptedText("Looking."), ScriptedCall("current_time"))
+        model.will(ScriptedText("It "), cue(1), ScriptedText("is noon."))
     chunks = iter(
         client.chat.completions.create(
             model="standard", messages=HELLO, stream=True, stream_options={"include_usage": True}
@@ -115,7 +116,7 @@ def test_a_streamed_completion_comes_as_it_is_written_and_says_what_the_whole_on
 
 def test_a_caller_who_hangs_up_stops_what_nobody_else_could_read(ada, client, model):
     """E4.2"""
-    model.will(Text("Once upon"), cue(1), Text(" a time."))
+    model.will(ScriptedText("Once upon"), cue(1), ScriptedText(" a time."))
     stream = client.chat.completions.create(model="standard", messages=HELLO, stream=True)
     next(iter(stream))
     model.reaches(1)
@@ -127,11 +128,11 @@ def test_a_caller_who_hangs_up_stops_what_nobody_else_could_read(ada, client, mo
 
 async def test_a_caller_who_hangs_up_at_any_moment_leaves_nothing_behind(ada, rig):
     """E4.2: while it begins, while it runs, while it is tidied up"""
-    caller = doors.Caller(ada.pk, frozenset({"read", "chat"}))
-    order = Order(asked=Asked(text="Hello"), tier="", mode="", prefix="chatcmpl-")
+    caller = openai_compat_base.ApiCaller(ada.pk, frozenset({"read", "chat"}))
+    order = TurnOrder(asked=TurnRequest(text="Hello"), tier="", mode="", prefix="chatcmpl-")
 
     async def call():
-        async with running(caller, order):
+        async with run_turn(caller, order):
             pass
 
     for moments in range(12):
@@ -140,15 +141,15 @@ async def test_a_caller_who_hangs_up_at_any_moment_leaves_nothing_behind(ada, ri
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait([task])
-    await eventually(lambda: not _tidying)
-    assert await in_thread(lambda: Session.objects.filter(deleted_at=None).count()) == 0
+    await eventually(lambda: not _cleanup_tasks)
+    assert await run_in_thread(lambda: Session.objects.filter(deleted_at=None).count()) == 0
 
 
 def test_a_session_that_a_dead_process_left_is_purged_with_the_trash(ada):
     """E4.2"""
-    left, fresh = (sessions.create_unlisted(ada.pk) for _ in range(2))
+    left, fresh = (sessions.create_unlisted_session(ada.pk) for _ in range(2))
     Session.objects.filter(pk=left.pk).update(active_at=datetime.now(UTC) - timedelta(days=31))
-    while clearing.purge_sessions():
+    while purge.purge_trashed_sessions():
         pass
     assert list(Session.objects.all()) == [fresh]
 
@@ -156,7 +157,7 @@ def test_a_session_that_a_dead_process_left_is_purged_with_the_trash(ada):
 def test_a_caller_who_hangs_up_on_a_conversation_leaves_it_to_go_on(ada, client, model):
     """E4.2"""
     session = make.session(ada)
-    model.will(Text("Once upon"), cue(1), Text(" a time."))
+    model.will(ScriptedText("Once upon"), cue(1), ScriptedText(" a time."))
     stream = client.chat.completions.create(
         model="standard", messages=HELLO, stream=True, extra_body={"conversation": str(session.pk)}
     )
@@ -194,7 +195,7 @@ def test_refusals_have_the_form_and_the_status_that_the_client_knows(ada, base_u
     with pytest.raises(openai.AuthenticationError) as unknown:
         stranger.models.list()
     assert unknown.value.code == "invalid_api_key"
-    reader = client.with_options(api_key=api_keys.create(ada, scopes=("read",)).token)
+    reader = client.with_options(api_key=api_keys.create_api_key(ada, scopes=("read",)).token)
     assert len(list(reader.models.list())) == 4
     with pytest.raises(openai.PermissionDeniedError):
         reader.chat.completions.create(model="standard", messages=HELLO)
@@ -210,13 +211,13 @@ def test_limits_are_429_and_say_when_to_come_back(ada, client, model, monkeypatc
         raise LimitReached(window="weekly", resets_at=datetime.now(UTC) + timedelta(minutes=5))
 
     with monkeypatch.context() as patch:
-        patch.setattr(usage, "admit", spent)
+        patch.setattr(limit_checks, "check_limits_and_hold", spent)
         for stream in (False, True):
             with pytest.raises(openai.RateLimitError) as reached:
                 once.chat.completions.create(model="standard", messages=HELLO, stream=stream)
             assert 290 <= int(reached.value.response.headers["retry-after"]) <= 301
     assert all(gone(session) for session in Session.objects.all())
-    monkeypatch.setattr(doors, "CALLS_PER_MINUTE", 0)
+    monkeypatch.setattr(openai_compat_base, "CALLS_PER_MINUTE", 0)
     with pytest.raises(openai.RateLimitError) as hurried:
         once.models.list()
     assert (hurried.value.code, "retry-after" in hurried.value.response.headers) == (
@@ -227,7 +228,7 @@ def test_limits_are_429_and_say_when_to_come_back(ada, client, model, monkeypatc
 
 def test_a_turn_that_fails_is_told_once_and_not_tried_again(ada, client, model):
     """E4.2"""
-    model.always(Fail("bad_request"))
+    model.always(ScriptedFailure("bad_request"))
     with pytest.raises(openai.InternalServerError) as failed:
         client.chat.completions.create(model="standard", messages=HELLO)
     assert failed.value.code == "bad_request"
@@ -242,7 +243,7 @@ def test_a_turn_that_fails_is_told_once_and_not_tried_again(ada, client, model):
 def test_a_pause_for_approval_is_told_with_a_link_and_the_session_is_shown(ada, client, model, monkeypatch):
     """E4.2, A31.4: these doors cannot deliver later"""
     add_tools(monkeypatch, Errand("pay", approval="ask"))
-    model.will(Text("I will pay."), Call("pay"))
+    model.will(ScriptedText("I will pay."), ScriptedCall("pay"))
     answer = client.chat.completions.create(model="standard", messages=HELLO)
     [session] = listed(ada)
     text = answer.choices[0].message.content
@@ -275,7 +276,7 @@ def test_a_response_is_kept_and_continued(ada, client, model):
 def test_another_users_responses_and_conversations_do_not_exist(client, ada, base_url):
     """E4.2"""
     mine = client.responses.create(model="standard", input="Hello")
-    bob = client.with_options(api_key=api_keys.create(make.bob()).token)
+    bob = client.with_options(api_key=api_keys.create_api_key(make.bob()).token)
     with pytest.raises(openai.NotFoundError):
         bob.responses.retrieve(mine.id)
     with pytest.raises(openai.BadRequestError):
@@ -286,8 +287,8 @@ def test_another_users_responses_and_conversations_do_not_exist(client, ada, bas
 
 def test_a_streamed_response_is_put_together_by_the_client(ada, client, model):
     """E4.2"""
-    model.will(Text("Looking."), Call("current_time"))
-    model.will(Text("It is noon.", size=3))
+    model.will(ScriptedText("Looking."), ScriptedCall("current_time"))
+    model.will(ScriptedText("It is noon.", size=3))
     with client.responses.stream(model="standard", input="What time is it?") as stream:
         kinds = [event.type for event in stream]
         final = stream.get_final_response()
@@ -304,10 +305,10 @@ def test_a_streamed_response_is_put_together_by_the_client(ada, client, model):
 def test_a_stream_on_a_busy_conversation_follows_its_own_message(ada, client, model):
     """E4.2, T10"""
     session = make.session(ada)
-    model.will(Text("For another."), cue(1), Text(" Still."))
+    model.will(ScriptedText("For another."), cue(1), ScriptedText(" Still."))
     start(session, "First")
     model.reaches(1)
-    model.will(Text("For this one."))
+    model.will(ScriptedText("For this one."))
     stream = iter(
         client.responses.create(
             model="standard", input="Second", conversation=f"conv_{session.pk.hex}", stream=True

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from copilot.compat.ui_parts import Parts
-from copilot.events import (
+from copilot.ai_sdk.ui_messages import UIMessageWriter
+from copilot.realtime.events import (
     ArtifactAdded,
     ReasoningEnded,
     ReasoningExtended,
@@ -16,7 +16,6 @@ from copilot.events import (
     TextEnded,
     TextExtended,
     TodosChanged,
-    Tokens,
     ToolCalled,
     ToolFinished,
     ToolProposed,
@@ -27,6 +26,7 @@ from copilot.events import (
     TurnSucceeded,
     TurnSummary,
 )
+from copilot.realtime.payloads import Tokens
 
 SUMMARY = TurnSummary(
     duration_ms=1, first_token_ms=None, tokens_per_second=None, rounds=1, tokens=Tokens(), model="m"
@@ -107,8 +107,8 @@ def well_formed(parts):
 @given(st.lists(happened, max_size=40), st.sampled_from(ENDINGS))
 def test_any_order_of_events_gives_well_formed_parts(events, ending):
     """E4.1"""
-    parts = Parts("m")
-    told = [*parts.begin(), *(part for event in [*events, ending] for part in parts.of(event))]
+    parts = UIMessageWriter("m")
+    told = [*parts.begin(), *(part for event in [*events, ending] for part in parts.convert_event(event))]
     well_formed(told)
     assert told[-1]["type"] in ("finish", "error", "abort")
 
@@ -120,6 +120,6 @@ def test_an_event_told_twice_says_nothing_new(deltas, again):
     for delta in deltas:
         events.append(TextExtended(block_id="b", row_id="r", offset=len(text), delta=delta))
         text += delta
-    parts = Parts("m")
-    told = [part for event in [*events[:again], *events] for part in parts.of(event)]
+    parts = UIMessageWriter("m")
+    told = [part for event in [*events[:again], *events] for part in parts.convert_event(event)]
     assert "".join(part["delta"] for part in told if part["type"] == "text-delta") == text

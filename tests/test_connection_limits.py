@@ -9,15 +9,20 @@ import threading
 import httpx
 import pytest
 
-from config import protocols
-from config.core.client_address import public_network_of
-from copilot import api_keys
-from copilot.connections import REGISTRY
-from copilot.consumers import _Queues
-from copilot.events import TextExtended
-from copilot.live import connection_counts, keys, stream, tail
-from copilot.live.client import blocking
-from copilot.live.connection_counts import ACCOUNT, ADDRESS, COUNTS, ConnectionCounts
+from config.core.client_address import get_public_network
+from config.core.redis import get_redis
+from config.http import connection_limits
+from copilot.accounts import api_keys
+from copilot.realtime import connections, event_log, fanout, redis_keys
+from copilot.realtime.connections import (
+    ACCOUNT_FULL,
+    ADDRESS_FULL,
+    CONNECTION_COUNTS,
+    CONNECTION_REGISTRY,
+    ConnectionCounts,
+)
+from copilot.realtime.consumer import _SocketQueues
+from copilot.realtime.events import TextExtended
 from tests import make
 from tests.engine import until
 from tests.raw_client import CONTINUATION, PING, SMALL_BUFFER, TEXT, RawSocket, connect, is_cut
@@ -57,7 +62,7 @@ def opened(site, ada):
     yield open_one
     for socket in made:
         socket.close()
-    until(lambda: not REGISTRY._held)
+    until(lambda: not CONNECTION_REGISTRY._held)
 
 
 def publish_much(session, megabytes: int) -> None:
@@ -67,7 +72,7 @@ def publish_much(session, megabytes: int) -> None:
 
 def publish_100_kilobytes(session) -> None:
     event = TextExtended(block_id="b", row_id="r", offset=0, delta="x" * 100 * KILOBYTE)
-    stream.publish_now(str(session.pk), [(event, None)])
+    event_log.append_events(str(session.pk), [(event, None)])
 
 
 # --- who does not read -------------------------------------------------------------------------------
@@ -80,7 +85,7 @@ def test_an_unread_socket_is_closed_with_a_code_and_resumed_by_its_cursor(opened
     socket.command("session.subscribe", ref=1, session_id=str(session.pk))
     cursor = socket.next("session.snapshot")["cursor"]
     assert socket.next("ack")["ref"] == 1
-    while str(session.pk) in tail.TAIL._sessions:  # the kernel takes some megabytes first
+    while str(session.pk) in fanout.EVENT_FANOUT._sessions:  # the kernel takes some megabytes first
         publish_much(session, 1)
     read = list(socket.frames())
     assert (read[-1].code, read[-1].reason) == (4009, "too_slow")
@@ -90,7 +95,7 @@ def test_an_unread_socket_is_closed_with_a_code_and_resumed_by_its_cursor(opened
     again.command("session.subscribe", ref=2, session_id=str(session.pk), cursor=[cursor, *cursors][-1])
     rest = again.until("ack", "error")
     assert rest.pop()["kind"] == "ack"
-    published = [entry.cursor for entry in stream.recent(str(session.pk), count=1_000)][10:]
+    published = [entry.cursor for entry in event_log.read_recent(str(session.pk), count=1_000)][10:]
     assert len(rest) > 0
     assert cursors + [event["cursor"] for event in rest] == published
 
@@ -104,7 +109,7 @@ def test_all_sockets_of_a_process_have_one_bound_together(opened, session, setti
     for socket in (behind, reading):
         socket.command("session.subscribe", ref=1, session_id=str(session.pk))
         socket.next("ack")
-    while len(tail.TAIL._sessions[str(session.pk)]) == 2:
+    while len(fanout.EVENT_FANOUT._sessions[str(session.pk)]) == 2:
         publish_100_kilobytes(session)
         reading.next("text.extended")  # so that it has nothing waiting when the next one comes
     assert behind.closed().code == 4009
@@ -112,8 +117,8 @@ def test_all_sockets_of_a_process_have_one_bound_together(opened, session, setti
     assert reading.next("ack")["ref"] == 2
     behind.close()
     reading.close()
-    until(lambda: not REGISTRY._held)
-    assert _Queues.total_bytes == 0
+    until(lambda: not CONNECTION_REGISTRY._held)
+    assert _SocketQueues.total_bytes == 0
 
 
 def test_answers_that_nobody_reads_keep_further_commands_waiting(opened, ada, session, settings):
@@ -124,12 +129,14 @@ def test_answers_that_nobody_reads_keep_further_commands_waiting(opened, ada, se
     socket = opened(buffer=SMALL_BUFFER)
     for number in range(60):
         socket.command("session.subscribe", ref=number, session_id=str(session.pk))
-    until(lambda: REGISTRY._held)
-    [consumer] = [one._on_revoked.__self__ for held_by in REGISTRY._held.values() for one in held_by]
+    until(lambda: CONNECTION_REGISTRY._held)
+    [consumer] = [
+        one._on_revoked.__self__ for held_by in CONNECTION_REGISTRY._held.values() for one in held_by
+    ]
 
     def waits_for_room() -> bool:
         held.append(consumer._queued_bytes)
-        return consumer._room is not None
+        return consumer._room_available is not None
 
     until(waits_for_room)
     assert max(held) < 2 * MEGABYTE
@@ -140,19 +147,19 @@ def test_answers_that_nobody_reads_keep_further_commands_waiting(opened, ada, se
 def test_a_stream_that_nobody_reads_is_cut_off(site, ada, session, settings, monkeypatch):
     """Until then it holds what the queue and one event take."""
     settings.SOCKET_QUEUE_BYTES = 256 * KILOBYTE
-    monkeypatch.setattr(protocols, "STALL_SECONDS", 0.5)
+    monkeypatch.setattr(connection_limits, "UNREAD_OUTPUT_TIMEOUT_SECONDS", 0.5)
     line = connect(site, buffer=SMALL_BUFFER)
-    token = api_keys.create(ada).token
+    token = api_keys.create_api_key(ada).token
     path = f"/api/v1/sessions/{session.pk}/stream"
     line.sendall(f"GET {path} HTTP/1.1\r\nHost: testserver\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
-    until(lambda: tail.TAIL._sessions.get(str(session.pk)))
+    until(lambda: fanout.EVENT_FANOUT._sessions.get(str(session.pk)))
 
     def is_cut_off() -> bool:
         """The kernel takes some megabytes first."""
         publish_100_kilobytes(session)
-        followers = tuple(tail.TAIL._sessions.get(str(session.pk), ()))
+        followers = tuple(fanout.EVENT_FANOUT._sessions.get(str(session.pk), ()))
         assert all(follower.listener._bytes <= 400 * KILOBYTE for follower in followers)
-        return not REGISTRY._held and not followers
+        return not CONNECTION_REGISTRY._held and not followers
 
     until(is_cut_off)
     line.close()
@@ -177,7 +184,7 @@ def test_a_flood_of_frames_closes_the_socket(opened, opcode, last, reason):
     socket.send(opcode, last=last, times=3_000)
     closed = socket.closed()
     assert (closed.code, closed.reason) == (4008, reason)
-    until(lambda: not REGISTRY._held)
+    until(lambda: not CONNECTION_REGISTRY._held)
 
 
 def test_a_socket_that_was_closed_for_its_speed_leaves_nothing_behind(opened):
@@ -185,7 +192,7 @@ def test_a_socket_that_was_closed_for_its_speed_leaves_nothing_behind(opened):
     socket = opened()
     socket.send(TEXT, b'{"kind":"ping"}', times=100)
     assert socket.closed().code == 4008
-    until(lambda: not REGISTRY._held and not COUNTS._held)
+    until(lambda: not CONNECTION_REGISTRY._held and not CONNECTION_COUNTS._held)
 
 
 def test_a_long_ref_is_refused_and_not_repeated(opened):
@@ -223,14 +230,14 @@ def test_headers_without_an_end_are_refused(site, sent):
 
 
 def test_headers_that_do_not_come_are_not_waited_for(site, monkeypatch):
-    monkeypatch.setattr(protocols, "HEADER_SECONDS", 0.3)
+    monkeypatch.setattr(connection_limits, "HEADER_TIMEOUT_SECONDS", 0.3)
     line = connect(site)
     line.sendall(b"GET / HTTP/1.1\r\nHost: ")
     assert is_cut(line)
 
 
 def test_a_crowd_that_sends_nothing_is_thinned_out(site, monkeypatch):
-    monkeypatch.setattr(protocols, "WAITING_PER_ADDRESS", 5)
+    monkeypatch.setattr(connection_limits, "MAX_WAITING_PER_ADDRESS", 5)
     lines = [connect(site) for _ in range(12)]
     for line in lines:
         line.settimeout(0.05)
@@ -253,8 +260,8 @@ def test_an_account_has_so_many_sockets_and_a_closed_one_makes_room(opened, sett
     refused = opened().closed()
     assert (refused.code, refused.reason) == (4429, "too_many_connections")
     first.close()
-    name = keys.connections("sockets", f"user:{make.ada().pk}")
-    until(lambda: blocking().hvals(name) == [b"2"])
+    name = redis_keys.connections_key("sockets", f"user:{make.ada().pk}")
+    until(lambda: get_redis().hvals(name) == [b"2"])
     fourth = opened()
     fourth.command("ping", ref=1)
     assert fourth.next()["kind"] == "ack"
@@ -263,29 +270,32 @@ def test_an_account_has_so_many_sockets_and_a_closed_one_makes_room(opened, sett
 def test_of_many_sockets_at_once_as_many_are_let_in_as_may_be(site, ada, settings):
     """Over two processes, of which one has no memory of what the other holds."""
     settings.SOCKETS_PER_ACCOUNT = 10
-    name, address = keys.connections("sockets", "user:1"), keys.connections("address", "x")
+    name, address = (
+        redis_keys.connections_key("sockets", "user:1"),
+        redis_keys.connections_key("address", "x"),
+    )
     barrier, answers = threading.Barrier(40), []
     processes = [ConnectionCounts(), ConnectionCounts()]
 
     def open_one(number: int) -> None:
         barrier.wait()
-        answers.append(processes[number % 2].open(name, address, account_limit=10, address_limit=100))
+        answers.append(processes[number % 2].count_opened(name, address, account_limit=10, address_limit=100))
 
     threads = [threading.Thread(target=open_one, args=(number,)) for number in range(40)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(answers, key=str) == [ACCOUNT] * 30 + [None] * 10
+    assert sorted(answers, key=str) == [ACCOUNT_FULL] * 30 + [None] * 10
 
 
 def test_an_address_has_so_many_connections_of_whoever():
     counts = ConnectionCounts()
-    where = keys.connections("address", "192.0.2.1")
+    where = redis_keys.connections_key("address", "192.0.2.1")
     for number in range(3):
-        assert counts.open(f"user {number}", where, account_limit=9, address_limit=3) is None
-    assert counts.open("user 4", where, account_limit=9, address_limit=3) == ADDRESS
-    assert counts.open("user 4", "another", account_limit=9, address_limit=3) is None
+        assert counts.count_opened(f"user {number}", where, account_limit=9, address_limit=3) is None
+    assert counts.count_opened("user 4", where, account_limit=9, address_limit=3) == ADDRESS_FULL
+    assert counts.count_opened("user 4", "another", account_limit=9, address_limit=3) is None
 
 
 @pytest.mark.parametrize(
@@ -303,31 +313,35 @@ def test_an_address_has_so_many_connections_of_whoever():
     ],
 )
 def test_addresses_of_one_customer_count_together_and_private_ones_not_at_all(address, network):
-    assert public_network_of(address) == network
+    assert get_public_network(address) == network
 
 
 def test_connections_of_a_killed_process_are_forgotten(redis_clean):
-    name, where = keys.connections("sockets", "user:1"), keys.connections("address", "x")
+    name, where = redis_keys.connections_key("sockets", "user:1"), redis_keys.connections_key("address", "x")
     killed, living = ConnectionCounts(), ConnectionCounts()
     for _ in range(2):
-        assert killed.open(name, where, account_limit=2, address_limit=9) is None
-    assert living.open(name, where, account_limit=2, address_limit=9) == ACCOUNT
-    assert 0 < blocking().ttl(keys.web_process(killed.process)) <= connection_counts.LIFE_SECONDS
-    blocking().delete(keys.web_process(killed.process))  # as its end of life would
-    assert living.open(name, where, account_limit=2, address_limit=9) is None
+        assert killed.count_opened(name, where, account_limit=2, address_limit=9) is None
+    assert living.count_opened(name, where, account_limit=2, address_limit=9) == ACCOUNT_FULL
+    assert (
+        0
+        < get_redis().ttl(redis_keys.web_process_key(killed.process))
+        <= connections.PROCESS_LIFETIME_SECONDS
+    )
+    get_redis().delete(redis_keys.web_process_key(killed.process))  # as its end of life would
+    assert living.count_opened(name, where, account_limit=2, address_limit=9) is None
 
 
 def test_counts_that_redis_lost_are_written_again(redis_clean):
-    name, where = keys.connections("sockets", "user:1"), keys.connections("address", "x")
+    name, where = redis_keys.connections_key("sockets", "user:1"), redis_keys.connections_key("address", "x")
     counts = ConnectionCounts()
     for _ in range(2):
-        counts.open(name, where, account_limit=2, address_limit=9)
-    blocking().flushdb()
-    counts.renew()
-    assert ConnectionCounts().open(name, where, account_limit=2, address_limit=9) == ACCOUNT
-    counts.forget(name, where)
-    counts.close([name, where])
-    assert ConnectionCounts().open(name, where, account_limit=2, address_limit=9) is None
+        counts.count_opened(name, where, account_limit=2, address_limit=9)
+    get_redis().flushdb()
+    counts.renew_process()
+    assert ConnectionCounts().count_opened(name, where, account_limit=2, address_limit=9) == ACCOUNT_FULL
+    counts.uncount_locally(name, where)
+    counts.count_closed([name, where])
+    assert ConnectionCounts().count_opened(name, where, account_limit=2, address_limit=9) is None
 
 
 # --- streams -----------------------------------------------------------------------------------------
@@ -348,7 +362,7 @@ def ways_to_wait(session, turn) -> dict[str, tuple[str, str, dict | None]]:
 def test_an_account_has_so_many_streams_whatever_their_form(site, ada, session, settings):
     settings.STREAMS_PER_ACCOUNT = 1
     turn = make.turn(session, "running")
-    headers = {"Authorization": f"Bearer {api_keys.create(ada).token}"}
+    headers = {"Authorization": f"Bearer {api_keys.create_api_key(ada).token}"}
     ways = ways_to_wait(session, turn)
     with httpx.Client(base_url=site, headers=headers, timeout=30) as client:
         with client.stream("GET", ways["stream"][1]) as held:
@@ -358,22 +372,27 @@ def test_an_account_has_so_many_streams_whatever_their_form(site, ada, session, 
                 assert refused.status_code == 429, name
                 assert refused.headers["Retry-After"] == "30", name
                 assert refused.json()["error"]["code"] == "too_many_connections", name
-        until(lambda: not COUNTS._held and not blocking().keys(keys.connections("streams", "*")))
+        until(
+            lambda: (
+                not CONNECTION_COUNTS._held
+                and not get_redis().keys(redis_keys.connections_key("streams", "*"))
+            )
+        )
         with client.stream("GET", ways["stream"][1]) as again:
             assert again.status_code == 200
-    until(lambda: not COUNTS._held and not REGISTRY._held)
+    until(lambda: not CONNECTION_COUNTS._held and not CONNECTION_REGISTRY._held)
 
 
 def test_a_request_that_is_cancelled_while_it_is_let_in_holds_no_place(ada, session, settings):
     """The thread that counts it ends after the caller has gone."""
-    from copilot import connections
-    from copilot.bridge import in_thread
+    from config.core.db import run_in_thread
+    from copilot.realtime import connections
 
-    credential = connections.Credential(ada.pk)
+    credential = connections.ConnectionCredential(ada.pk)
 
     async def cancelled() -> None:
         entering = asyncio.create_task(
-            in_thread(connections.open_connection, "streams", credential, "192.0.2.1")
+            run_in_thread(connections.open_connection, "streams", credential, "192.0.2.1")
         )
         await asyncio.sleep(0)
         entering.cancel()
@@ -381,4 +400,4 @@ def test_a_request_that_is_cancelled_while_it_is_let_in_holds_no_place(ada, sess
             await entering
 
     asyncio.run(cancelled())
-    until(lambda: not COUNTS._held)
+    until(lambda: not CONNECTION_COUNTS._held)

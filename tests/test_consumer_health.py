@@ -25,10 +25,10 @@ from kombu.transport import redis as redis_transport
 
 from config import celery, consumer_health
 from config.celery import app
-from config.servers import free_port
-from copilot import engine
-from copilot.live import wakeups
+from config.dev.servers import find_free_port
 from copilot.models import WorkerBeat
+from copilot.realtime import turn_queue
+from copilot.worker import turn_worker
 from tests import make
 from tests.engine import ended, start, until
 from tests.engine import model_fixture as model_fixture
@@ -114,7 +114,7 @@ def consumer(*, asked: float | None = 0.5, full: bool = False, pool: type = Thre
 def watch(monkeypatch: pytest.MonkeyPatch) -> consumer_health.ConsumerWatch:
     made = consumer_health.ConsumerWatch()
     made.app = app
-    made.note_turn()
+    made.record_loop_turn()
     monkeypatch.setattr(state, "active_requests", set())
     return made
 
@@ -127,42 +127,42 @@ def at_work(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 def test_a_timer_alone_proves_nothing(watch):
     """The loop turns, and the broker has not answered for a while"""
     watch.consumer = consumer(asked=0.5)
-    assert watch.is_proven()
+    assert watch.is_healthy()
     watch.consumer = consumer(asked=6.0)
-    watch.note_turn()
-    assert not watch.is_proven()
+    watch.record_loop_turn()
+    assert not watch.is_healthy()
     watch.consumer = consumer(asked=None)
-    assert not watch.is_proven()
+    assert not watch.is_healthy()
 
 
 def test_a_full_worker_works_only_while_a_task_does(watch, monkeypatch):
     """Full with nothing at work: no place would ever become free"""
     watch.consumer = consumer(asked=600.0, full=True)
-    assert not watch.is_proven()
+    assert not watch.is_healthy()
     at_work(monkeypatch, 3600)
-    assert watch.is_proven()
+    assert watch.is_healthy()
 
 
 def test_a_worker_of_one_thread_may_be_at_work_for_a_while(watch, monkeypatch):
     """Its loop waits for the task, though not for ever"""
     watch.consumer = consumer(asked=600.0, full=True, pool=SoloPool)
     at_work(monkeypatch, 60)
-    assert watch.is_proven()
-    at_work(monkeypatch, consumer_health.STUCK_SECONDS + 1)
-    assert not watch.is_proven()
+    assert watch.is_healthy()
+    at_work(monkeypatch, consumer_health.MAX_SOLO_TASK_SECONDS + 1)
+    assert not watch.is_healthy()
 
 
 def test_a_deaf_way_in_of_turns_counts_too(watch):
     watch.consumer = consumer()
     watch.add_check(lambda: 6.0)
-    assert not watch.is_proven()
+    assert not watch.is_healthy()
 
 
 def test_a_worker_that_leaves_on_purpose_is_not_deaf(watch, monkeypatch):
     watch.consumer = None
-    assert not watch.is_proven()
+    assert not watch.is_healthy()
     monkeypatch.setattr(state, "should_stop", 0)
-    assert watch.is_proven()
+    assert watch.is_healthy()
 
 
 def test_a_deaf_worker_leaves_and_its_file_grows_old(
@@ -171,9 +171,9 @@ def test_a_deaf_worker_leaves_and_its_file_grows_old(
     """D15: after a while of silence in which the broker answers others"""
     settings.HEARTBEAT_FILE = str(tmp_path / "heartbeat")
     left: list[int] = []
-    monkeypatch.setattr(watch, "leave", lambda: left.append(1))
+    monkeypatch.setattr(watch, "exit_process", lambda: left.append(1))
     watch.consumer = consumer(asked=60.0)
-    for _ in range(int(consumer_health.DEAF_SECONDS / 2) - 1):
+    for _ in range(int(consumer_health.MAX_DEAF_SECONDS / 2) - 1):
         watch.look(2.0)
     assert left == []
     assert not Path(settings.HEARTBEAT_FILE).exists()
@@ -184,12 +184,12 @@ def test_a_deaf_worker_leaves_and_its_file_grows_old(
 def test_a_broker_that_is_away_is_no_fault_of_the_worker(watch, settings, tmp_path: Path, monkeypatch):
     """D15: restarting every worker would end the turns they run, and bring no broker back"""
     settings.HEARTBEAT_FILE = str(tmp_path / "heartbeat")
-    gone = f"redis://127.0.0.1:{free_port()}/0"
+    gone = f"redis://127.0.0.1:{find_free_port()}/0"
     monkeypatch.setattr(app, "connection_for_read", lambda **how: Connection(gone, **how))
-    monkeypatch.setattr(watch, "leave", lambda: pytest.fail("it must stay"))
+    monkeypatch.setattr(watch, "exit_process", lambda: pytest.fail("it must stay"))
     watch.consumer = consumer(asked=60.0)
     for _ in range(3):
-        watch.look(consumer_health.DEAF_SECONDS)
+        watch.look(consumer_health.MAX_DEAF_SECONDS)
     assert Path(settings.HEARTBEAT_FILE).exists()
 
 
@@ -198,7 +198,7 @@ def test_leaving_is_celerys_own_shutdown_first_and_then_certain(watch, monkeypat
     monkeypatch.setattr(os, "kill", lambda pid, kind: acts.append((pid == os.getpid(), kind)))
     monkeypatch.setattr(consumer_health.time, "sleep", lambda seconds: acts.append("waits"))
     monkeypatch.setattr(os, "_exit", acts.append)
-    watch.leave()
+    watch.exit_process()
     assert acts == [(True, signal.SIGTERM), "waits", 1]
 
 
@@ -211,7 +211,7 @@ def test_a_worker_that_cannot_start_leaves(monkeypatch):
     def fails(worker: object) -> None:
         raise ValueError("a setting that is wrong")
 
-    monkeypatch.setattr(celery, "_start_parts", fails)
+    monkeypatch.setattr(celery, "_start_worker_services", fails)
     with pytest.raises(SystemExit):
         celery.worker_init.send(sender=None)
 
@@ -220,17 +220,17 @@ def test_a_worker_that_starts_while_postgres_is_away_takes_turns_once_it_is_back
     rig, model, monkeypatch, caplog, settings
 ):
     """Seen: it ran deaf for ever, and every answer took half a minute"""
-    monkeypatch.setattr(engine, "_engine", None)
-    monkeypatch.setattr(engine, "START_AGAIN_SECONDS", 0.05)
-    started: list[engine.Engine] = []
+    monkeypatch.setattr(turn_worker, "_worker", None)
+    monkeypatch.setattr(turn_worker, "START_RETRY_SECONDS", 0.05)
+    started: list[turn_worker.TurnWorker] = []
     waited: list[int] = []  # a container's check is told that it is not stuck
 
     def begin() -> None:
-        started.append(engine.start_when_possible(["turns"], waits=lambda: waited.append(1)))
+        started.append(turn_worker.start_worker_when_possible(["turns"], waits=lambda: waited.append(1)))
         connection.close()
 
     with monkeypatch.context() as away:
-        away.setitem(connection.settings_dict, "PORT", free_port())
+        away.setitem(connection.settings_dict, "PORT", find_free_port())
         thread = threading.Thread(target=begin)
         thread.start()
         until(lambda: caplog.text.count("engine_start_delayed") > 1, 20)
@@ -250,15 +250,15 @@ def test_a_worker_that_starts_while_postgres_is_away_takes_turns_once_it_is_back
 
 def test_a_redis_that_says_nothing_is_not_listened_to_for_ever(settings, monkeypatch):
     """A connection whose other end vanished without a word"""
-    monkeypatch.setattr(wakeups, "WAIT_SECONDS", 0.1)
-    monkeypatch.setattr(wakeups, "ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(turn_queue, "POLL_SECONDS", 0.1)
+    monkeypatch.setattr(turn_queue, "ANSWER_TIMEOUT_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         settings.REDIS_URL = f"redis://127.0.0.1:{mute.getsockname()[1]}/0"
 
         async def listen() -> None:
-            bell = wakeups.Bell()
+            bell = turn_queue.TurnQueueReader()
             try:
-                await bell.first()
+                await bell.wait_for_turn()
             finally:
                 await bell.close()
 
@@ -267,12 +267,12 @@ def test_a_redis_that_says_nothing_is_not_listened_to_for_ever(settings, monkeyp
 
 
 def test_an_empty_answer_is_an_answer(redis_clean, monkeypatch):
-    monkeypatch.setattr(wakeups, "WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(turn_queue, "POLL_SECONDS", 0.05)
 
     async def listen() -> object:
-        bell = wakeups.Bell()
+        bell = turn_queue.TurnQueueReader()
         try:
-            return await bell.first()
+            return await bell.wait_for_turn()
         finally:
             await bell.close()
 
@@ -284,5 +284,5 @@ def test_a_worker_that_does_not_listen_names_no_queue(rig):
     """It beats, and nobody may think that it takes turns"""
     worker = rig.start_worker()  # whose ear was never opened
     assert WorkerBeat.objects.get(pk=worker.name).queues == []
-    worker.engine.listen()
+    worker.engine.start_listening()
     until(lambda: WorkerBeat.objects.get(pk=worker.name).queues == ["turns"], 20)

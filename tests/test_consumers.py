@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 from channels.testing import WebsocketCommunicator
 
-from copilot import api_keys, connections, knocks
-from copilot.bridge import in_thread
-from copilot.live import tickets
+from config.core import rate_limits
+from config.core.db import run_in_thread
+from copilot.accounts import api_keys
 from copilot.models import Question
-from copilot.providers.scripted import Call, Hang, Text
-from copilot.routing import sockets
+from copilot.providers.scripted import ScriptedCall, ScriptedHang, ScriptedText
+from copilot.realtime import authentication, connections
+from copilot.routing import websocket_router
 from tests import make
 from tests.patience import PATIENCE_SECONDS
 from tests.rest import NOBODYS
@@ -34,8 +35,10 @@ def session(ada):
 
 async def test_strangers_are_closed_with_a_reason(ada):
     """E2: no credentials, a spent ticket, a bad key, a cookie from another site"""
-    ticket = await in_thread(tickets.issue, ada.pk)
-    assert await in_thread(tickets.redeem, ticket) == tickets.Redeemed(ada.pk, None)
+    ticket = await run_in_thread(authentication.issue_ticket, ada.pk)
+    assert await run_in_thread(authentication.redeem_ticket, ticket) == authentication.RedeemedTicket(
+        ada.pk, None
+    )
     knocks = [
         ("", []),
         (f"?ticket={ticket}", []),
@@ -43,7 +46,9 @@ async def test_strangers_are_closed_with_a_reason(ada):
         ("", [(b"cookie", b"sessionid=nonsense"), (b"origin", b"https://evil.example")]),
     ]
     for query, headers in knocks:
-        wire = WebsocketCommunicator(sockets, f"/ws/{query}", headers=[(b"host", b"testserver"), *headers])
+        wire = WebsocketCommunicator(
+            websocket_router, f"/ws/{query}", headers=[(b"host", b"testserver"), *headers]
+        )
         await wire.connect(timeout=PATIENCE_SECONDS)
         assert await closes(wire) == 4401
 
@@ -57,7 +62,7 @@ def few_handshakes(monkeypatch: pytest.MonkeyPatch):
 
 
 def handshake(query: str, address: str) -> WebsocketCommunicator:
-    wire = WebsocketCommunicator(sockets, f"/ws/{query}", headers=[(b"host", b"testserver")])
+    wire = WebsocketCommunicator(websocket_router, f"/ws/{query}", headers=[(b"host", b"testserver")])
     wire.scope["client"] = (address, 1)
     return wire
 
@@ -76,18 +81,18 @@ async def test_an_address_that_fails_to_authenticate_too_often_is_turned_away_un
 ):
     """E2: nothing is looked up for it any more, and other addresses come in as before"""
     identified = list[object]()
-    identify = knocks.identify
+    identify = authentication.authenticate_handshake
 
     def note_identify(knock):
         identified.append(knock)
         return identify(knock)
 
-    monkeypatch.setattr(knocks, "identify", note_identify)
+    monkeypatch.setattr(authentication, "authenticate_handshake", note_identify)
     guesses = [await opens("?ticket=guess", "9.9.9.9") for _ in range(6)]
     assert guesses == [True] * 4 + [False] * 2  # accepted to be told why, then not even that
     assert len(identified) == 4
     for address, is_welcome in (("9.9.9.9", False), ("9.9.9.8", True), ("10.0.0.1", True)):
-        ticket = await in_thread(tickets.issue, ada.pk)
+        ticket = await run_in_thread(authentication.issue_ticket, ada.pk)
         assert await opens(f"?ticket={ticket}", address) is is_welcome
 
 
@@ -96,8 +101,8 @@ async def test_only_a_failed_handshake_pays_for_the_count(
 ):
     """E2: and those from private addresses are not counted, because everybody behind a proxy has the same"""
     counted = list[str]()
-    monkeypatch.setattr(connections.counters, "hit", lambda name, who, **limits: counted.append(who))
-    ticket = await in_thread(tickets.issue, ada.pk)
+    monkeypatch.setattr(rate_limits, "count_request", lambda name, who, **limits: counted.append(who))
+    ticket = await run_in_thread(authentication.issue_ticket, ada.pk)
     assert await opens(f"?ticket={ticket}", "9.9.9.9")
     assert await opens("?ticket=guess", "10.0.0.1")
     assert counted == []
@@ -108,7 +113,7 @@ async def test_only_a_failed_handshake_pays_for_the_count(
 @pytest.mark.attack
 def test_blocked_addresses_fill_no_memory(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(connections, "MOST_BLOCKED_NETWORKS", 5)
-    monkeypatch.setattr(connections.counters, "hit", lambda name, who, **limits: 60)
+    monkeypatch.setattr(rate_limits, "count_request", lambda name, who, **limits: 60)
     limit = connections.HandshakeLimit()
     for number in range(20):
         limit.count_failure(f"9.9.9.{number}")
@@ -117,7 +122,7 @@ def test_blocked_addresses_fill_no_memory(monkeypatch: pytest.MonkeyPatch):
 
 async def test_a_key_opens_a_socket_within_its_scopes(ada, session):
     """E2, A20.6"""
-    made = await in_thread(api_keys.create, ada, scopes=("read",))
+    made = await run_in_thread(api_keys.create_api_key, ada, scopes=("read",))
     async with connected(ada, headers=[(b"authorization", f"Bearer {made.token}".encode())]) as socket:
         assert (await socket.ask("session.subscribe", session_id=str(session.pk)))["kind"] == "ack"
         refused = await socket.ask("message.send", session_id=str(session.pk), text="Hello")
@@ -172,7 +177,7 @@ async def test_bad_frames_are_answered_and_the_socket_stays_open(ada):
 
 async def test_foreign_missing_and_malformed_sessions_look_the_same(ada, session):
     """E2, T3.8"""
-    foreign = await in_thread(make.session, await in_thread(make.bob))
+    foreign = await run_in_thread(make.session, await run_in_thread(make.bob))
     commands = [
         ("session.subscribe", {}),
         ("message.send", {"text": "Hello"}),
@@ -217,8 +222,8 @@ async def test_a_conversation_over_one_socket(ada, session):
     """E1, E2: subscribe, send, queue, edit, move, remove, stop, all in one place"""
     name = str(session.pk)
     async with engine() as rig:
-        rig.model.will(Text("Talking"), Hang())
-        await in_thread(rig.start_worker)
+        rig.model.will(ScriptedText("Talking"), ScriptedHang())
+        await run_in_thread(rig.start_worker)
         async with connected(ada) as socket:
             assert (await socket.ask("session.subscribe", session_id=name))["kind"] == "ack"
             assert (await socket.event())["kind"] == "session.snapshot"
@@ -253,7 +258,7 @@ async def test_versions_and_undo_over_one_socket(ada, session):
     """E2, A30.5, A30.6: every tab is told the page anew"""
     name = str(session.pk)
     async with engine() as rig:
-        await in_thread(rig.start_worker)
+        await run_in_thread(rig.start_worker)
         async with connected(ada) as socket, connected(ada) as other_tab:
             for tab in (socket, other_tab):
                 await tab.ask("session.subscribe", session_id=name)
@@ -279,9 +284,9 @@ async def test_a_question_is_answered_over_the_socket(ada, session):
     """A12.2, A12.4: the first answer counts"""
     name = str(session.pk)
     async with engine() as rig:
-        rig.model.will(Call("ask_user", {"question": "Where to?"}))
-        rig.model.will(Text("South it is."))
-        await in_thread(rig.start_worker)
+        rig.model.will(ScriptedCall("ask_user", {"question": "Where to?"}))
+        rig.model.will(ScriptedText("South it is."))
+        await run_in_thread(rig.start_worker)
         async with connected(ada) as socket:
             await socket.ask("session.subscribe", session_id=name)
             await socket.ask("message.send", session_id=name, text="Sail")
@@ -293,4 +298,4 @@ async def test_a_question_is_answered_over_the_socket(ada, session):
             await socket.event("turn.succeeded")
             missing = await socket.ask("question.answer", question_id="nonsense", text="x")
             assert missing["code"] == "not_found"
-        assert (await in_thread(Question.objects.get)).answer == "South"
+        assert (await run_in_thread(Question.objects.get)).answer == "South"

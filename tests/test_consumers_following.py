@@ -8,19 +8,20 @@ import msgspec
 import pytest
 from channels.testing import WebsocketCommunicator
 
-from copilot import dispatch, events, folding
-from copilot.bridge import in_thread
-from copilot.events import SessionChanged, TextExtended
-from copilot.live import keys, stream, tail, tickets
-from copilot.live.client import blocking
+from config.core.db import run_in_thread
+from config.core.redis import get_redis
+from copilot.chat import admission_outcomes
 from copilot.models import Turn
-from copilot.providers.scripted import Call, Text
-from copilot.routing import sockets
+from copilot.providers.scripted import ScriptedCall, ScriptedText
+from copilot.realtime import authentication, event_log, events, fanout, redis_keys
+from copilot.realtime.events import SessionChanged, TextExtended
+from copilot.routing import websocket_router
 from tests import make
 from tests.engine import assert_same_page, cue, fresh
 from tests.patience import PATIENCE_SECONDS
 from tests.rest import eventually
 from tests.sockets import Choked, Socket, connected, engine, publish
+from tests.support import event_reducer
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -40,18 +41,18 @@ def session(ada):
 
 async def test_a_cursor_gives_what_came_after_it_once_and_in_order(ada, session):
     """T8.2"""
-    cursor = await in_thread(publish, session, "seen")
-    await in_thread(publish, session, "1", "2")
+    cursor = await run_in_thread(publish, session, "seen")
+    await run_in_thread(publish, session, "1", "2")
     async with connected(ada) as socket:
         await socket.ask("session.subscribe", session_id=str(session.pk), cursor=cursor)
-        await in_thread(publish, session, "3")
+        await run_in_thread(publish, session, "3")
         assert [(await socket.event())["title"] for _ in range(3)] == ["1", "2", "3"]
 
 
 @pytest.mark.parametrize("cursor", ["1-0", "99999999999999-0", "0-0"])
 async def test_a_cursor_of_no_place_gets_a_fresh_snapshot(ada, session, cursor):
     """T8.2: too old, from the future, or of a log that was flushed"""
-    await in_thread(publish, session, "now")
+    await run_in_thread(publish, session, "now")
     async with connected(ada) as socket:
         await socket.ask("session.subscribe", session_id=str(session.pk), cursor=cursor)
         snapshot = await socket.event()
@@ -68,61 +69,61 @@ async def test_nonsense_is_no_cursor(ada, session, cursor):
 
 async def test_a_client_far_behind_starts_over_and_then_gets_everything_once(ada, session):
     """T8.6: more than its queue holds becomes one snapshot; no event comes twice afterwards"""
-    cursor = await in_thread(publish, session, "seen")
+    cursor = await run_in_thread(publish, session, "seen")
     for start in range(0, 5_000, 500):
-        await in_thread(publish, session, *(f"old {number}" for number in range(start, start + 500)))
+        await run_in_thread(publish, session, *(f"old {number}" for number in range(start, start + 500)))
     line = Choked()
     async with connected(ada, application=line) as socket:
         line.open.clear()
         await socket.send(kind="session.subscribe", session_id=str(session.pk), cursor=cursor)
-        await eventually(lambda: str(session.pk) in tail.TAIL._sessions)
+        await eventually(lambda: str(session.pk) in fanout.EVENT_FANOUT._sessions)
         await socket.send(kind="ping", ref="caught up")  # commands run in order
         await eventually(lambda: not socket.wire.input_queue.qsize())
         line.open.set()
         snapshot = await socket.event("session.snapshot")
         assert snapshot["reset"] is True
-        await eventually(lambda: len(tail.TAIL._sessions.get(str(session.pk), ())) == 1)
-        await in_thread(publish, session, "new 1", "new 2", "last")
+        await eventually(lambda: len(fanout.EVENT_FANOUT._sessions.get(str(session.pk), ())) == 1)
+        await run_in_thread(publish, session, "new 1", "new 2", "last")
         titles = []
         while "last" not in titles:
             titles.append((await socket.event("session.changed"))["title"])
         assert [title for title in titles if not title.startswith("old")] == ["new 1", "new 2", "last"]
-    await eventually(lambda: str(session.pk) not in tail.TAIL._sessions)
+    await eventually(lambda: str(session.pk) not in fanout.EVENT_FANOUT._sessions)
 
 
 async def test_a_socket_follows_many_sessions_up_to_a_limit(ada):
     """E2: several per socket"""
-    sessions = [await in_thread(make.session, ada) for _ in range(51)]
+    sessions = [await run_in_thread(make.session, ada) for _ in range(51)]
     async with connected(ada) as socket:
         for one in sessions[:50]:
             assert (await socket.ask("session.subscribe", session_id=str(one.pk)))["kind"] == "ack"
         refused = await socket.ask("session.subscribe", session_id=str(sessions[50].pk))
         assert refused["code"] == "too_many_subscriptions"
         assert (await socket.ask("session.subscribe", session_id=str(sessions[0].pk)))["kind"] == "ack"
-        await in_thread(publish, sessions[49], "ring")
+        await run_in_thread(publish, sessions[49], "ring")
         assert (await socket.event("session.changed"))["session_id"] == str(sessions[49].pk)
         await socket.ask("session.unsubscribe", session_id=str(sessions[49].pk))
-        await in_thread(publish, sessions[49], "unheard")
-        await in_thread(publish, sessions[48], "heard")
+        await run_in_thread(publish, sessions[49], "unheard")
+        await run_in_thread(publish, sessions[48], "heard")
         assert (await socket.event("session.changed"))["title"] == "heard"
-    await eventually(lambda: not tail.TAIL._sessions)
+    await eventually(lambda: not fanout.EVENT_FANOUT._sessions)
 
 
 async def test_the_sidebar_hears_of_all_sessions_and_of_nobody_elses(ada, session):
     """E1"""
-    foreign = await in_thread(make.session, await in_thread(make.bob))
+    foreign = await run_in_thread(make.session, await run_in_thread(make.bob))
     async with connected(ada) as socket:
         assert (await socket.ask("sidebar.subscribe"))["kind"] == "ack"
-        await eventually(lambda: tail.TAIL._connected.is_set())
-        await in_thread(publish, foreign, "not yours")
-        await in_thread(publish, session, "yours")
+        await eventually(lambda: fanout.EVENT_FANOUT._connected.is_set())
+        await run_in_thread(publish, foreign, "not yours")
+        await run_in_thread(publish, session, "yours")
         assert (await socket.event())["title"] == "yours"
 
 
 def wait_for_another_millisecond(cursor: str) -> None:
     """Cursors begin with Redis's clock: an emptied log would give the next event the very cursor of the last one."""
     while True:
-        seconds, microseconds = blocking().time()
+        seconds, microseconds = get_redis().time()
         if seconds * 1000 + microseconds // 1000 > int(cursor.partition("-")[0]):
             return
 
@@ -132,11 +133,11 @@ async def test_after_a_flush_clients_get_a_snapshot(ada, session):
     async with connected(ada) as socket:
         await socket.ask("session.subscribe", session_id=str(session.pk))
         assert (await socket.event())["reset"] is False
-        await in_thread(publish, session, "before")
+        await run_in_thread(publish, session, "before")
         before = await socket.event("session.changed")
-        await in_thread(blocking().flushdb)
-        await in_thread(wait_for_another_millisecond, before["cursor"])
-        await in_thread(publish, session, "after")
+        await run_in_thread(get_redis().flushdb)
+        await run_in_thread(wait_for_another_millisecond, before["cursor"])
+        await run_in_thread(publish, session, "after")
         snapshot = await socket.event("session.snapshot")
         assert snapshot["reset"] is True
 
@@ -146,14 +147,18 @@ async def test_a_gap_in_the_news_is_read_again_from_the_log(ada, session):
     async with connected(ada) as socket:
         await socket.ask("session.subscribe", session_id=str(session.pk))
         await socket.event("session.snapshot")
-        await in_thread(publish, session, "1")
+        await run_in_thread(publish, session, "1")
         assert (await socket.event("session.changed"))["title"] == "1"
-        payload = events.encode(
+        payload = events.encode_event(
             SessionChanged(title="2", pinned=False, archived=False, state="idle"), session_id=str(session.pk)
         )
-        await in_thread(blocking().xadd, keys.log(str(session.pk)), {"k": "session.changed", "e": payload})
-        await in_thread(blocking().incr, keys.LIVE_NUMBER)
-        await in_thread(publish, session, "3")
+        await run_in_thread(
+            get_redis().xadd,
+            redis_keys.event_log_key(str(session.pk)),
+            {"k": "session.changed", "e": payload},
+        )
+        await run_in_thread(get_redis().incr, redis_keys.LIVE_NUMBER_KEY)
+        await run_in_thread(publish, session, "3")
         assert [(await socket.event("session.changed"))["title"] for _ in range(2)] == ["2", "3"]
 
 
@@ -169,10 +174,10 @@ async def test_a_slow_client_does_not_slow_others(ada, session):
             (TextExtended(block_id="b", row_id="r", offset=number, delta="x"), None) for number in range(500)
         ]
         for _ in range(6):
-            await in_thread(stream.publish_now, name, deltas)
+            await run_in_thread(event_log.append_events, name, deltas)
             for _ in range(500):
                 await quick.event("text.extended")
-        await in_thread(publish, session, "end")
+        await run_in_thread(publish, session, "end")
         assert (await quick.event("session.changed"))["title"] == "end"
         line.open.set()
         assert (await slow.event("session.snapshot"))["reset"] is True
@@ -186,7 +191,7 @@ async def test_reloading_at_any_moment_ends_in_the_same_page(ada, session):
     name = str(session.pk)
     async with engine() as rig:
         rig.model.otherwise = replies()
-        await in_thread(rig.start_worker)
+        await run_in_thread(rig.start_worker)
         async with connected(ada) as watcher:
             await watcher.ask("session.subscribe", session_id=name)
             pages = [Page(watcher)]
@@ -200,7 +205,7 @@ async def test_reloading_at_any_moment_ends_in_the_same_page(ada, session):
             rig.model.give(20)
             for page in pages:
                 await page.read_to("turn.succeeded")
-            reloaded = await in_thread(fresh, session)
+            reloaded = await run_in_thread(fresh, session)
             for page in pages:
                 assert_same_page(page.transcript(), reloaded)
             for page in pages[1:]:
@@ -211,14 +216,16 @@ def replies():
     """One long reply whose pieces wait for the test, then a tool, then the end."""
     pieces = []
     for number in range(20):
-        pieces += [cue(number), Text(f"piece {number} ", size=3)]
-    made = iter([[*pieces, Call("current_time")], [cue(20), Text("The end.")]])
-    return lambda request: next(made, [Text("Aye.")])
+        pieces += [cue(number), ScriptedText(f"piece {number} ", size=3)]
+    made = iter([[*pieces, ScriptedCall("current_time")], [cue(20), ScriptedText("The end.")]])
+    return lambda request: next(made, [ScriptedText("Aye.")])
 
 
 async def joined(user, name):
-    ticket = await in_thread(tickets.issue, user.pk)
-    wire = WebsocketCommunicator(sockets, f"/ws/?ticket={ticket}", headers=[(b"host", b"testserver")])
+    ticket = await run_in_thread(authentication.issue_ticket, user.pk)
+    wire = WebsocketCommunicator(
+        websocket_router, f"/ws/?ticket={ticket}", headers=[(b"host", b"testserver")]
+    )
     await wire.connect(timeout=PATIENCE_SECONDS)
     socket = Socket(wire)
     await socket.ask("session.subscribe", session_id=name)
@@ -237,17 +244,20 @@ class Page:
             self.seen.append(await self.socket.event())
         self.seen.append(await self.socket.event("session.changed"))
 
-    def transcript(self) -> folding.Transcript:
-        known = [frame for frame in self.seen if frame["kind"] in events.CLASSES]
-        told = [(events.decode(msgspec.json.encode(frame).decode()), frame.get("turn_id")) for frame in known]
-        return folding.fold_all(folding.Transcript(), told)
+    def transcript(self) -> event_reducer.ReducedTranscript:
+        known = [frame for frame in self.seen if frame["kind"] in events.EVENT_CLASSES]
+        told = [
+            (events.decode_event(msgspec.json.encode(frame).decode()), frame.get("turn_id"))
+            for frame in known
+        ]
+        return event_reducer.reduce_events(event_reducer.ReducedTranscript(), told)
 
 
 async def test_joining_late_costs_about_as_much_as_joining_early(ada, session):
     """T8.3: the snapshot is one frame, however many deltas went before"""
     name = str(session.pk)
-    turn = await in_thread(make.turn, session, Turn.Status.RUNNING)
-    row = await in_thread(
+    turn = await run_in_thread(make.turn, session, Turn.Status.RUNNING)
+    row = await run_in_thread(
         lambda: make.message(session, "assistant", turn=turn, content="x" * 100, streaming=True)
     )
     for start in range(0, 5_000, 500):
@@ -255,7 +265,7 @@ async def test_joining_late_costs_about_as_much_as_joining_early(ada, session):
             (TextExtended(block_id="b", row_id=str(row.pk), offset=number, delta="x"), str(turn.pk))
             for number in range(start, start + 500)
         ]
-        await in_thread(stream.publish_now, name, deltas)
+        await run_in_thread(event_log.append_events, name, deltas)
     async with connected(ada) as socket:
         await socket.ask("session.subscribe", session_id=name)
         snapshot = await socket.event()
@@ -267,5 +277,5 @@ async def test_joining_late_costs_about_as_much_as_joining_early(ada, session):
 def test_the_answers_names_stay_what_clients_rely_on():
     """E3: the fields of an ack to message.send"""
     fields = {"message_id", "turn_id", "run_id", "state", "cursor", "ignored_attachments", "hint"}
-    assert set(dispatch.Started.__dataclass_fields__) == fields
-    assert set(dispatch.Queued.__dataclass_fields__) == fields | {"position", "capacity"}
+    assert set(admission_outcomes.SubmissionStarted.__dataclass_fields__) == fields
+    assert set(admission_outcomes.SubmissionQueued.__dataclass_fields__) == fields | {"position", "capacity"}

@@ -10,14 +10,21 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.conf import settings
 
-from copilot import context, dispatch
-from copilot.bridge import in_thread
-from copilot.context import CHANNELS, Arrival, Channel, ReplyAddress, TurnContext, Workspace
+from config.core.db import run_in_thread
+from copilot.chat import admission, turn_context
+from copilot.chat.permissions import NO_PERMISSIONS, UNRESTRICTED
+from copilot.chat.turn_context import (
+    CHANNELS_BY_ORIGIN,
+    Channel,
+    InboundContext,
+    ReplyAddress,
+    TurnContext,
+    WorkspaceScope,
+)
 from copilot.models import Turn
-from copilot.permissions import NOTHING, UNRESTRICTED
-from copilot.providers.scripted import Call, Text
-from copilot.tools.base import Invocation, ToolOutput
-from diagnostics import tasks as reaper
+from copilot.providers.scripted import ScriptedCall, ScriptedText
+from copilot.tools.base import ToolInvocation, ToolOutput
+from diagnostics import reaper
 from tests import make
 from tests.engine import Errand, NoArguments, add_tools, command, cue, ended, say, start, until
 from tests.engine import model_fixture as model_fixture
@@ -31,13 +38,13 @@ def turn(number: int) -> TurnContext:
         turn_id=f"turn-{number}",
         fence=1,
         origin="web",
-        permissions=NOTHING,
-        channel=CHANNELS["web"],
+        permissions=NO_PERMISSIONS,
+        channel=CHANNELS_BY_ORIGIN["web"],
     )
 
 
 def here() -> str:
-    return context.current().turn_id
+    return turn_context.get_turn_context().turn_id
 
 
 async def test_fifty_turns_at_once_never_mix_in_tasks_and_threads():
@@ -49,9 +56,9 @@ async def test_fifty_turns_at_once_never_mix_in_tasks_and_threads():
         return here()
 
     async def run(number: int) -> set[str]:
-        with context.bound(turn(number)):
+        with turn_context.bind_turn_context(turn(number)):
             await met.wait()
-            return {here(), await asyncio.create_task(child()), await in_thread(here)}
+            return {here(), await asyncio.create_task(child()), await run_in_thread(here)}
 
     seen = await asyncio.gather(*(run(number) for number in range(50)))
     assert seen == [{f"turn-{number}"} for number in range(50)]
@@ -61,8 +68,8 @@ def test_outside_a_turn_it_raises_and_inside_another_it_nests():
     """A31.1: reset by token, and immutable"""
     with pytest.raises(RuntimeError):
         here()
-    with context.bound(turn(1)) as outer:
-        with context.bound(turn(2)):
+    with turn_context.bind_turn_context(turn(1)) as outer:
+        with turn_context.bind_turn_context(turn(2)):
             assert here() == "turn-2"
         assert here() == "turn-1"
         with pytest.raises(dataclasses.FrozenInstanceError):
@@ -80,7 +87,9 @@ def test_a_channel_that_leaves_an_ability_out_stops_the_boot(ability):
 
 def test_each_channel_can_do_what_its_way_in_can():
     """A31.2"""
-    able = {name: (channel.async_delivery, channel.interactive) for name, channel in CHANNELS.items()}
+    able = {
+        name: (channel.async_delivery, channel.interactive) for name, channel in CHANNELS_BY_ORIGIN.items()
+    }
     assert able["web"] == able["goal"] == (True, True)
     assert able["api"] == (False, True)
     assert able["schedule"] == able["parent"] == (True, False)
@@ -106,8 +115,8 @@ class Look(Errand):
 
     seen: list[TurnContext]
 
-    async def _run(self, arguments: NoArguments, invocation: Invocation) -> ToolOutput:
-        self.seen = [*getattr(self, "seen", []), context.current()]
+    async def _run(self, arguments: NoArguments, invocation: ToolInvocation) -> ToolOutput:
+        self.seen = [*getattr(self, "seen", []), turn_context.get_turn_context()]
         return await super()._run(arguments, invocation)
 
 
@@ -117,14 +126,14 @@ def test_a_turn_knows_where_it_was_asked_for_also_on_another_worker(rig, model, 
     session = make.session()
     look = Look("look_around")
     add_tools(monkeypatch, look)
-    arrival = Arrival(locale="de", reply=DEN)
+    arrival = InboundContext(locale="de", reply=DEN)
     guest = replace(UNRESTRICTED, files="session")
     if queued:
-        model.will(Text("First."), cue(1))
+        model.will(ScriptedText("First."), cue(1))
         first = start(session)
         model.reaches(1)
-    model.will(Call("look_around", {}))
-    model.will(Text("Half"), cue(2), Text(" whole."))
+    model.will(ScriptedCall("look_around", {}))
+    model.will(ScriptedText("Half"), cue(2), ScriptedText(" whole."))
     say(session, "And?", origin="telegram", run_id="r", arrival=arrival, permissions=guest, author="Bob")
     if queued:
         model.give(1)
@@ -132,15 +141,15 @@ def test_a_turn_knows_where_it_was_asked_for_also_on_another_worker(rig, model, 
     until(lambda: Turn.objects.filter(run_ids__contains=["r"]).exists())
     turn = Turn.objects.get(run_ids__contains=["r"])
     model.reaches(2)
-    model.will(Call("look_around", {}))
+    model.will(ScriptedCall("look_around", {}))
     rig.worker.kill()
     rig.start_worker()
-    until(lambda: reaper.probe() == 1)
+    until(lambda: reaper.take_over_dead_turns() == 1)
     ended(turn.pk)
     seen, again = look.seen
     assert seen.arrival == again.arrival == arrival
     assert (again.locale, again.reply, again.channel.async_delivery) == ("de", DEN, False)
-    assert again.workspace == Workspace(user_id=session.owner_id, session_id=str(session.pk))
+    assert again.workspace == WorkspaceScope(user_id=session.owner_id, session_id=str(session.pk))
     assert seen.deadline < datetime.now(UTC) + timedelta(seconds=settings.TURN_MAX_SECONDS)
     assert again.seconds_left(seen.deadline) <= 1
     assert "speaker: Bob" in model.said_to()
@@ -149,8 +158,8 @@ def test_a_turn_knows_where_it_was_asked_for_also_on_another_worker(rig, model, 
 def test_a_platform_that_says_nothing_of_itself_is_refused(db):
     """A31.2, A31.3: the place declares what its channel can do, and there is no default"""
     with pytest.raises(LookupError, match="telegram"):
-        dispatch.submit(command(make.session(), "Hello", origin="telegram"))
+        admission.submit_message(command(make.session(), "Hello", origin="telegram"))
     with pytest.raises(LookupError, match="slack"):
-        context.channel_of("slack", DEN)
+        turn_context.get_channel("slack", DEN)
     with pytest.raises(TypeError, match="async_delivery"):
         ReplyAddress(**{name: value for name, value in asdict(DEN).items() if name != "async_delivery"})

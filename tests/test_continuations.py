@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from copilot import dispatch
+from copilot.chat import stop
 from copilot.models import Message, ModelCall
-from copilot.providers.scripted import Finish, Text
-from diagnostics import tasks as reaper
+from copilot.providers.scripted import ScriptedFinish, ScriptedText
+from diagnostics import reaper
 from tests import make
 from tests.engine import (
     answer,
@@ -28,8 +28,8 @@ def test_a_cut_text_and_its_rest_are_one_row_for_everybody(rig, model):
     """A2.4: who followed it, who reloads, and the model's next request read the same"""
     session = make.session()
     before = fresh(session)
-    model.will(Text("Once up"), Finish("length"))
-    model.will(Text("on a time."))
+    model.will(ScriptedText("Once up"), ScriptedFinish("length"))
+    model.will(ScriptedText("on a time."))
     turn = ended(start(session))
     quiet(session)
     assert (turn.status, answer(turn.pk), notices(session)) == ("succeeded", "Once upon a time.", [])
@@ -45,12 +45,12 @@ def test_a_cut_text_and_its_rest_are_one_row_for_everybody(rig, model):
 def test_a_stop_in_the_rest_of_a_cut_text_keeps_all_of_it(rig, model):
     """A2.4, A3.5"""
     session = make.session()
-    model.will(Text("Once up"), Finish("length"))
-    model.will(Text("on"), cue(1), Text(" never"))
+    model.will(ScriptedText("Once up"), ScriptedFinish("length"))
+    model.will(ScriptedText("on"), cue(1), ScriptedText(" never"))
     turn_id = start(session)
     model.reaches(1)
     until(lambda: len(told(session.pk, "text.extended")) == 2)
-    dispatch.stop(session.owner_id, session.pk)
+    stop.stop_session(session.owner_id, session.pk)
     turn = ended(turn_id)
     assert (turn.status, answer(turn_id), notices(session)) == ("cancelled", "Once upon", ["stopped"])
     assert not Message.objects.filter(session=session, streaming=True).exists()
@@ -58,8 +58,8 @@ def test_a_stop_in_the_rest_of_a_cut_text_keeps_all_of_it(rig, model):
 
 def cut_and_going_on(session, model):
     """A turn whose text was cut, that call's row whole, and a word of the rest told."""
-    model.will(Text("Once up"), Finish("length"))
-    model.will(Text("on"), cue(1), Text(" never"))
+    model.will(ScriptedText("Once up"), ScriptedFinish("length"))
+    model.will(ScriptedText("on"), cue(1), ScriptedText(" never"))
     turn_id = start(session)
     model.reaches(1)
     until(lambda: len(told(session.pk, "text.extended")) == 2)
@@ -71,10 +71,10 @@ def test_a_worker_lost_in_the_rest_of_a_cut_text_is_gone_on_from_there(rig, mode
     """A2.4, A3.9, A19.5: and the call that was lost with it is paid for"""
     session = make.session()
     turn_id = cut_and_going_on(session, model)
-    model.will(Text(" a time."))
+    model.will(ScriptedText(" a time."))
     rig.worker.kill()
     rig.start_worker()
-    until(lambda: reaper.probe() == 1)
+    until(lambda: reaper.take_over_dead_turns() == 1)
     turn = ended(turn_id)
     quiet(session)
     assert (turn.status, answer(turn_id)) == ("succeeded", "Once upon a time.")
@@ -92,10 +92,10 @@ def test_a_lost_worker_gives_a_cut_text_no_further_continuation(rig, model, sett
     settings.OUTPUT_CONTINUATIONS_PER_TURN = 1
     session = make.session()
     turn_id = cut_and_going_on(session, model)
-    model.will(Text(" a time"), Finish("length"))
+    model.will(ScriptedText(" a time"), ScriptedFinish("length"))
     rig.worker.kill()
     rig.start_worker()
-    until(lambda: reaper.probe() == 1)
+    until(lambda: reaper.take_over_dead_turns() == 1)
     turn = ended(turn_id)
     assert (turn.status, answer(turn_id)) == ("succeeded", "Once upon a time")
     assert (len(model.requests), notices(session)) == (3, ["output_truncated"])

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from copilot.files import quotas
+from copilot.files import services as files
 from copilot.models import Message, Session, Share, Turn, WorkspaceFile
-from copilot.workspace import files, quotas, shares
-from copilot.workspace.drafts import Asked
-from copilot.workspace.shares import Terms
+from copilot.sharing import services as sharing
+from copilot.sharing.drafts import ShareRequest
+from copilot.sharing.services import ShareTerms
 from tests import make
 from tests.rest import JSON, V1, person
 from tests.shared import spoken, stored, stranger
@@ -18,8 +20,8 @@ pytestmark = pytest.mark.django_db
 
 
 def published(session: Session, *, password: str = "", allowed: bool = True, **asked: object) -> Share:
-    wanted = replace(Asked(allow_continue=allowed), **asked)
-    return shares.publish(session.owner_id, session.pk, wanted, Terms(password=password))
+    wanted = replace(ShareRequest(allow_continue=allowed), **asked)
+    return sharing.publish_session(session.owner_id, session.pk, wanted, ShareTerms(password=password))
 
 
 def path(share: Share) -> str:
@@ -36,7 +38,7 @@ def test_a_reader_goes_on_with_a_copy_of_what_is_public() -> None:
     copy = Session.objects.get(owner=bob)
     assert (answer.status_code, answer["Location"]) == (303, f"/chat/{copy.pk}/")
     mine = WorkspaceFile.objects.get(owner=bob)
-    with files.open(mine) as content:
+    with files.open_file(mine) as content:
         assert content.read() == b"the plan"
     said = list(Message.objects.filter(session=copy).order_by("sequence").values_list("kind", "content"))
     assert said == [("user", "Where is it?"), ("assistant", f"Here: workspace://{mine.pk}")]
@@ -89,8 +91,8 @@ def test_a_share_that_is_locked_dead_or_a_file_goes_on_nowhere() -> None:
     bob = person(make.user("bob"))
     locked = published(spoken("Hello?", "Hello."), password="open sesame")
     dead = published(spoken("Hello?", "Hello."))
-    shares.revoke(dead)
-    file = shares.publish_file(make.ada().pk, stored().pk, Terms())
+    sharing.revoke_share(dead)
+    file = sharing.publish_file(make.ada().pk, stored().pk, ShareTerms())
     assert {bob.post(path(share)).status_code for share in (locked, dead, file)} == {404}
     bob.post(f"/share/{locked.token}/unlock", {"password": "open sesame"})
     assert bob.post(path(locked)).status_code == 303
@@ -110,8 +112,8 @@ def test_a_full_account_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """S4, S11: nothing is kept of it"""
     file = stored("plan.txt", b"the plan")
     share = published(spoken("Hello?", f"workspace://{file.pk}"), include_files=frozenset({file.pk}))
-    small = {tier: replace(quota, total_bytes=1) for tier, quota in quotas.QUOTAS.items()}
-    monkeypatch.setattr(quotas, "QUOTAS", small)
+    small = {tier: replace(quota, total_bytes=1) for tier, quota in quotas.PLAN_QUOTAS.items()}
+    monkeypatch.setattr(quotas, "PLAN_QUOTAS", small)
     bob = make.user("bob")
     answer = person(bob).post(path(share))
     assert answer.status_code == 409

@@ -7,12 +7,12 @@ from itertools import islice
 
 import pytest
 
-from copilot import cron
-from copilot.errors import InvalidRequest
+from config.core.errors import InvalidRequest
+from copilot.schedules import cron
 
 
 def coming(line: str, zone: str, after: str, count: int) -> list[str]:
-    moments = cron.read(line, zone).after(datetime.fromisoformat(after).astimezone(UTC))
+    moments = cron.parse_cron(line, zone).iter_after(datetime.fromisoformat(after).astimezone(UTC))
     return [moment.isoformat(timespec="minutes") for moment in islice(moments, count)]
 
 
@@ -55,7 +55,7 @@ def test_intervals_follow_the_time_that_passes():
 
 @pytest.mark.parametrize("line", ["*/15 * * * *", "0,15 8 * * *", "50,5 23,0 * * *", "0 8 * * MON-FRI"])
 def test_lines_that_run(line: str) -> None:
-    assert cron.read(line, "Europe/Berlin").next(datetime.now(UTC)) is not None
+    assert cron.parse_cron(line, "Europe/Berlin").next_after(datetime.now(UTC)) is not None
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,8 @@ def test_lines_that_run(line: str) -> None:
 def test_lines_that_are_refused(line: str, zone: str, code: str) -> None:
     """A26.1"""
     if not code:
-        assert cron.read(line, zone).line == line
+        assert cron.parse_cron(line, zone).line == line
         return
     with pytest.raises(InvalidRequest) as refused:
-        cron.read(line, zone)
+        cron.parse_cron(line, zone)
     assert refused.value.code == code

@@ -13,16 +13,18 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.utils import timezone
 
-from billing import accounts, counters, plans, pricing, usage
+from billing import accounts, plans, pricing, redis_counters
 from billing.models import UsageWindow
-from config.servers import free_port
-from copilot.live import beats
+from billing.usage import usage_records, windows
+from config.dev.servers import find_free_port
 from copilot.models import Agent, AgentVersion, Message, Turn
-from diagnostics import conditions, inventory, shared, snapshot, timetable
-from diagnostics.api.doors import Door
+from copilot.worker import heartbeat
+from diagnostics import cached_value, inventory, schedules, snapshot, turn_filters
+from diagnostics.api.views import DiagnosticsAPIView
 from diagnostics.dashboard import charts, overview
-from diagnostics.dashboard.tabs import PLACES, TABS
-from diagnostics.findings import Finding, Summary
+from diagnostics.dashboard.tabs import TAB_BY_CONDITION, TABS
+from diagnostics.findings.figures import Summary
+from diagnostics.findings.rules import Finding
 from diagnostics.models import MetricSample, RepairAudit
 from linking.models import BotRunner, PlatformUpdate
 from tests import make
@@ -36,8 +38,8 @@ NAUGHTY = '<img src=x onerror="alert(1)">'
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch):
     """Nobody is asked over Celery, and nothing is remembered from another test."""
-    monkeypatch.setattr(inventory, "ask_celery", list)
-    for part in (snapshot, inventory, timetable):
+    monkeypatch.setattr(inventory, "inspect_celery", list)
+    for part in (snapshot, inventory, schedules):
         part.forget()
 
 
@@ -117,7 +119,7 @@ def test_the_first_line_says_what_is_wrong_and_what_may_be_done(grace: Client):
     assert str(turn.pk)[:8] in page
     assert f"{HOME}stuck-queued/" in page
     assert "No worker took them within the hour" in page  # why
-    assert overview.verdict([], Summary(taken_at=timezone.now())).words == "All is well"
+    assert overview.judge_health([], Summary(taken_at=timezone.now())).words == "All is well"
 
 
 def test_what_people_name_their_agents_is_text(grace: Client):
@@ -163,8 +165,8 @@ def test_every_filter_of_the_lists_has_its_field(grace: Client):
 def test_pages_and_programs_count_together(grace: Client, monkeypatch: pytest.MonkeyPatch):
     """D14: 120 looks and 20 acts a minute for one administrator, by whichever door; an act too many changes nothing"""
     turn = stuck()
-    monkeypatch.setattr(Door, "reads_per_minute", 4)
-    monkeypatch.setattr(Door, "writes_per_minute", 1)
+    monkeypatch.setattr(DiagnosticsAPIView, "reads_per_minute", 4)
+    monkeypatch.setattr(DiagnosticsAPIView, "writes_per_minute", 1)
     grace.get("/api/v1/admin/diagnostics/audit")
     assert [grace.get(f"{HOME}audit/").status_code for _ in range(4)] == [200, 200, 200, 429]
     asked = {"tab": "queued", "action": "stop", "ids": [str(turn.pk)], "reason": "to try it"}
@@ -180,7 +182,7 @@ def test_a_list_has_its_narrower_parts_and_a_file(grace: Client):
     """D13, D3: every condition has its place, with what it means; and the file has the same rows (D5)"""
     turn, other = stuck(), make.turn(make.session(), "running", attempts=1)
     Turn.objects.filter(pk=other.pk).update(stop_requested_at=timezone.now() - timedelta(seconds=9))
-    assert set(PLACES) | {tab.condition for tab in TABS} >= set(conditions.CONDITIONS)
+    assert set(TAB_BY_CONDITION) | {tab.condition for tab in TABS} >= set(turn_filters.TURN_FILTERS)
     page = text(grace, f"{HOME}running/?only=cancel_backlog")
     assert "more than 5 seconds ago" in page
     assert str(other.pk) in page
@@ -194,7 +196,7 @@ def test_a_list_has_its_narrower_parts_and_a_file(grace: Client):
 
 def test_whoever_must_be_alive_is_named_with_his_last_sign_of_life(grace: Client):
     """D6, D13: the reaper, the scheduler, the bots with their last update and errors, and what waits for them"""
-    beats.note_sweep()
+    heartbeat.write_sweep()
     BotRunner.objects.create(
         platform="telegram", bot_account="pilot", holder="host-1", until=timezone.now() - timedelta(minutes=1)
     )
@@ -251,7 +253,9 @@ def test_stranded_messages_are_listed_with_their_session_and_started_by_hand(gra
 
 def test_a_source_that_does_not_answer_leaves_its_figures_out(grace: Client, monkeypatch):
     """D13, D4: unknown is not zero"""
-    monkeypatch.setattr(snapshot, "summary", lambda: Summary(taken_at=timezone.now(), degraded=("postgres",)))
+    monkeypatch.setattr(
+        snapshot, "get_summary", lambda: Summary(taken_at=timezone.now(), degraded=("postgres",))
+    )
     page = text(grace, HOME)
     assert "did not answer" in page
     assert "Act now" in page
@@ -392,18 +396,18 @@ def test_back_leads_nowhere_else(grace: Client):
 # --- limits ------------------------------------------------------------------------------------------
 
 
-def cost(user: User) -> usage.UsageCall:
-    return usage.UsageCall(
+def cost(user: User) -> usage_records.UsageCall:
+    return usage_records.UsageCall(
         call_id=uuid.uuid4(), user_id=user.pk, occurred_at=timezone.now(), provider="acme", model="glow-1",
-        tokens=pricing.Tokens(input=5), reported="0.5",
+        tokens=pricing.TokenCounts(input=5), reported="0.5",
     )  # fmt: skip
 
 
 @pytest.fixture
 def ada() -> User:
     ada = make.ada()
-    accounts.get_or_create(ada.pk)
-    usage.record(cost(ada))
+    accounts.get_or_create_account(ada.pk)
+    usage_records.record_usage(cost(ada))
     UsageWindow.objects.filter(account__user=ada, kind="WEEK").update(used_microdollars=3_000_000)
     return ada
 
@@ -438,13 +442,13 @@ def test_a_reset_of_the_day_leaves_the_week(grace: Client, ada: User):
 def test_a_reset_stands_while_redis_is_away_and_heals_with_it(grace: Client, ada: User, settings):
     """A-D20.2"""
     there = settings.REDIS_URL
-    settings.REDIS_URL = f"redis://127.0.0.1:{free_port()}/0"
+    settings.REDIS_URL = f"redis://127.0.0.1:{find_free_port()}/0"
     assert "Redis is away: the change stands" in reset(grace, ada, weekly=False)
     assert used(ada) == {"DAY": 0, "WEEK": 3_000_000}
     settings.REDIS_URL = there
-    usage.publish_recent()
+    windows.publish_recent_windows()
     now = timezone.now()
-    seen = counters.read(ada.pk, plans.day_of(now), plans.week_of(now))
+    seen = redis_counters.read_cached_usage(ada.pk, plans.get_day_window(now), plans.get_week_window(now))
     assert seen.daily is None or seen.daily.used_microdollars == 0
 
 
@@ -452,8 +456,8 @@ def test_what_a_running_turn_costs_after_the_reset_counts_once(grace: Client, ad
     """A-D20.3"""
     reset(grace, ada, weekly=True)
     late = cost(ada)
-    usage.record(late)
-    usage.record(late)  # its worker was not sure
+    usage_records.record_usage(late)
+    usage_records.record_usage(late)  # its worker was not sure
     assert used(ada) == {"DAY": 500_000, "WEEK": 500_000}
 
 
@@ -513,8 +517,8 @@ def test_the_gravest_finding_is_the_verdict():
     quiet = Summary(taken_at=timezone.now())
     warning = Finding(code="w", severity="warning", title="Slow")
     critical = Finding(code="c", severity="critical", title="Dead")
-    assert overview.verdict([critical, warning], quiet).words == "Act now: Dead"
-    assert overview.verdict([warning, warning], quiet).words == "Have a look: Slow, and 1 more"
+    assert overview.judge_health([critical, warning], quiet).words == "Act now: Dead"
+    assert overview.judge_health([warning, warning], quiet).words == "Have a look: Slow, and 1 more"
 
 
 @pytest.mark.slow
@@ -522,17 +526,17 @@ def test_the_gravest_finding_is_the_verdict():
 def test_an_hour_on_five_browsers_costs_few_looks_and_no_memory(grace: Client, monkeypatch):
     """A-D22.2: each renews itself every 30 seconds; at most five computations in that time, and nothing piles up"""
     clock = [1_000.0]
-    monkeypatch.setattr(Door, "reads_per_minute", 10_000)  # an hour of them in a minute
-    monkeypatch.setattr(shared, "time", SimpleNamespace(monotonic=lambda: clock[0]))  # there alone
+    monkeypatch.setattr(DiagnosticsAPIView, "reads_per_minute", 10_000)  # an hour of them in a minute
+    monkeypatch.setattr(cached_value, "time", SimpleNamespace(monotonic=lambda: clock[0]))  # there alone
     stuck()
     gc.unfreeze()  # all there is counts, what was read before the first test too
     looks, sizes = [], []
     for half_minute in range(120):
-        before = snapshot._summary.computations
+        before = snapshot._cached_summary.computations
         for _ in range(5):
             text(grace, HOME, **FRAGMENT)
             clock[0] += 6
-        looks.append(snapshot._summary.computations - before)
+        looks.append(snapshot._cached_summary.computations - before)
         if half_minute % 30 == 29:
             gc.collect()
             sizes.append(len(gc.get_objects()))

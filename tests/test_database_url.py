@@ -13,10 +13,10 @@ from django.db import OperationalError, connection
 from django.db.backends.postgresql.base import DatabaseWrapper
 
 from config import env
-from config.core.database import connection_string
-from copilot import workers
+from config.core.postgres import build_connection_string
+from copilot.worker import heartbeat
 from diagnostics.probes import servers
-from linking.outbound.couriers import _Locks
+from linking.outbound.worker import _TurnLocks
 from tests.test_settings import manage
 
 NAME = "PILOTHOUSE_DATABASE_TRIED_HERE"
@@ -25,7 +25,7 @@ DEFAULTS = {"server_side_binding": True, "prepare_threshold": 3, "connect_timeou
 
 def read(monkeypatch: pytest.MonkeyPatch, url: str) -> dict[str, object]:
     monkeypatch.setenv(NAME, url)
-    return env.database(NAME, "postgres://default/default", options=DEFAULTS)
+    return env.read_database_url(NAME, "postgres://default/default", options=DEFAULTS)
 
 
 def options(monkeypatch: pytest.MonkeyPatch, query: str) -> dict[str, object]:
@@ -108,9 +108,9 @@ def test_a_mistake_is_named_without_the_password(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.attack
 def test_django_does_not_connect_in_clear_where_the_url_asks_for_tls(monkeypatch: pytest.MonkeyPatch):
-    url = f"{env.text('DATABASE_URL')}?sslmode=require"
+    url = f"{env.read_text('DATABASE_URL')}?sslmode=require"
     monkeypatch.setenv(NAME, url)
-    wanted = {**settings.DATABASES["default"], **env.database(NAME, "", options=DEFAULTS)}
+    wanted = {**settings.DATABASES["default"], **env.read_database_url(NAME, "", options=DEFAULTS)}
     with pytest.raises((OperationalError, psycopg.OperationalError), match="SSL"):
         DatabaseWrapper(wanted).connect()
 
@@ -120,11 +120,11 @@ def test_django_does_not_connect_in_clear_where_the_url_asks_for_tls(monkeypatch
 def test_no_other_connection_is_in_clear_where_the_url_asks_for_tls(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(connection.settings_dict["OPTIONS"], "sslmode", "require")
     with pytest.raises(psycopg.OperationalError, match="SSL"):
-        workers.Beat(workers.new_identity(), list, ["turns"])._hold_lock()
+        heartbeat.HeartbeatThread(heartbeat.create_worker_identity(), list, ["turns"])._hold_lock()
     with pytest.raises(psycopg.OperationalError, match="SSL"):
-        _Locks().take(uuid4())
+        _TurnLocks().acquire(uuid4())
     with pytest.raises(psycopg.OperationalError, match="SSL"):
-        servers._database()
+        servers._connect()
 
 
 @pytest.mark.django_db
@@ -132,7 +132,7 @@ def test_every_other_connection_bears_the_options_of_the_url(monkeypatch: pytest
     monkeypatch.setitem(connection.settings_dict["OPTIONS"], "application_name", "harbour")
     monkeypatch.setitem(connection.settings_dict["OPTIONS"], "options", "-c lock_timeout=123")
     asked = "select current_setting('application_name'), current_setting('lock_timeout')"
-    with psycopg.connect(connection_string()) as plain, servers._database() as probe:
+    with psycopg.connect(build_connection_string()) as plain, servers._connect() as probe:
         assert plain.execute(asked).fetchone() == ("harbour", "123ms")
         assert probe.execute(asked).fetchone() == ("harbour", "123ms")
         assert probe.execute("show statement_timeout").fetchone() == ("1s",)

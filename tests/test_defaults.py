@@ -11,17 +11,19 @@ from pathlib import Path
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
-from copilot import checks, commands, providers
-from copilot.agent import followups
-from copilot.agent.guards import Guards, Limits
-from copilot.agent.parts import Answered
-from copilot.agent.ports import ManualClock, MemoryCompactor
-from copilot.agent.retries import Policy
-from copilot.errors import InvalidRequest
-from copilot.providers import catalogue, streaming
-from copilot.providers.base import Entry, ProviderFailure, ToolCall
+from config.core.errors import InvalidRequest
+from copilot import checks
+from copilot.agent import queued_messages
+from copilot.agent.guards import LoopGuards, TurnLimits
+from copilot.agent.interfaces import InMemoryCompactor
+from copilot.agent.outputs import LoopAnswered
+from copilot.agent.retry_policy import RetryPolicy
+from copilot.chat import commands
+from copilot.providers import catalogue, clients, http_stream
+from copilot.providers.base import CatalogueEntry, ProviderFailure, ToolCall
 from copilot.tools import results
 from tests.playing import Reciter, loop_of, outcome, play, say
+from tests.support.agent_doubles import ManualClock
 
 ROOT = Path(__file__).parents[1]
 NUMBERS = {
@@ -134,14 +136,14 @@ def test_numbers_that_contradict_each_other_are_both_named(
     settings, small: str, large: str, values: tuple[int, int]
 ):
     """A0.7: and one less of the first is no contradiction"""
-    assert checks.limits_agree(None) == []
+    assert checks.check_limits_agree(None) == []
     named = {"STREAM_IDLE_SECONDS": "twice MAX_TOOL_WAIT_SECONDS"}.get(large, large)
     setattr(settings, small, values[0])
     setattr(settings, large, values[1])
-    said = [found.msg for found in checks.limits_agree(None)]
+    said = [found.msg for found in checks.check_limits_agree(None)]
     assert any(one.startswith(f"{small} ({values[0]})") and f"{named} ({values[1]})" in one for one in said)
     setattr(settings, small, values[0] - 1)
-    assert not any(found.msg.startswith(f"{small} (") for found in checks.limits_agree(None))
+    assert not any(found.msg.startswith(f"{small} (") for found in checks.check_limits_agree(None))
 
 
 def test_a_contradiction_ends_the_start():
@@ -163,13 +165,13 @@ def test_a_contradiction_ends_the_start():
 
 def test_a_turn_is_bound_by_the_settings(settings):
     """A0.7"""
-    assert Limits.of(settings) == Limits()
+    assert TurnLimits.from_settings(settings) == TurnLimits()
     settings.TOOL_CALLS_PER_REPLY, settings.UNUSABLE_CALLS_IN_A_ROW = 3, 4
     settings.LOOP_WINDOW_ROUNDS, settings.LOOP_REPEATS, settings.LOOP_WARN_AT = 7, 6, 2
     settings.COMPACTIONS_PER_TURN, settings.FORCED_COMPACTIONS_PER_TURN = 1, 0
     settings.OUTPUT_CONTINUATIONS_PER_TURN = 5
     settings.TURN_MAX_ROUNDS, settings.TURN_MAX_SECONDS = 9, 60.0
-    assert Limits.of(settings) == Limits(
+    assert TurnLimits.from_settings(settings) == TurnLimits(
         max_rounds=9,
         max_seconds=60.0,
         calls_per_reply=3,
@@ -185,99 +187,99 @@ def test_a_turn_is_bound_by_the_settings(settings):
 
 async def test_a_model_is_asked_again_when_it_is_set(settings):
     """A0.7, A7.1: the schedules are lists of waits, one for each retry"""
-    assert Policy.of(settings) == Policy()
+    assert RetryPolicy.from_settings(settings) == RetryPolicy()
     settings.RETRY_TRANSIENT_SECONDS, settings.RETRY_BROKEN_SECONDS = [4, 40], [8, 16]
     clock, reciter = ManualClock(), Reciter(*[[ProviderFailure("overloaded")]] * 9)
-    await play(loop_of(reciter, clock=clock, retrying=Policy.of(settings)))
+    await play(loop_of(reciter, clock=clock, retrying=RetryPolicy.from_settings(settings)))
     assert len(reciter.requests) == 3
     assert [3 <= clock.slept[0] <= 5, 30 <= clock.slept[1] <= 50] == [True, True]
-    assert Policy.of(settings).schedule("no_response") == (8, 16)
+    assert RetryPolicy.from_settings(settings).schedule("no_response") == (8, 16)
 
 
 def test_circles_are_warned_of_and_ended_as_often_as_is_set():
     """A0.7, A10.2: and the note says how often"""
-    guards = Guards(Limits(loop_window=4, loop_repeats=2, loop_warn_at=2))
+    guards = LoopGuards(TurnLimits(loop_window=4, loop_repeats=2, loop_warn_at=2))
     call = ToolCall(call_id="c", tool="look", arguments={})
     same = {"c": outcome(call, "same")}
-    rounds = [guards.observe([call], same, {}) for _ in range(2)]
+    rounds = [guards.record_tool_group([call], same, {}) for _ in range(2)]
     assert rounds[0] == ()
     assert "2 times" in rounds[1][0]
-    assert guards.limit(next_round=3, seconds=0) is None
-    guards.observe([call], same, {})
-    assert guards.limit(next_round=4, seconds=0) == "loop_detected"
+    assert guards.find_limit(next_round=3, seconds=0) is None
+    guards.record_tool_group([call], same, {})
+    assert guards.find_limit(next_round=4, seconds=0) == "loop_detected"
 
 
 def test_unusable_calls_end_a_turn_as_soon_as_is_set():
     """A0.7, A10.3"""
-    guards = Guards(Limits(unusable_in_a_row=2))
+    guards = LoopGuards(TurnLimits(unusable_in_a_row=2))
     for number in range(2):
-        assert guards.limit(next_round=number + 1, seconds=0) is None
+        assert guards.find_limit(next_round=number + 1, seconds=0) is None
         call = ToolCall(call_id=f"c{number}", tool="look", arguments=None)
-        guards.observe([call], {call.call_id: outcome(call, str(number))}, {})
-    assert guards.limit(next_round=3, seconds=0) == "tool_calls_broken"
+        guards.record_tool_group([call], {call.call_id: outcome(call, str(number))}, {})
+    assert guards.find_limit(next_round=3, seconds=0) == "tool_calls_broken"
 
 
 async def test_a_turn_is_shortened_as_often_as_is_set():
     """A0.7, A7.5: an overflow that may force nothing ends the turn at once"""
-    compactor = MemoryCompactor()
+    compactor = InMemoryCompactor()
     reciter = Reciter([ProviderFailure("context_overflow")], say("Done."))
-    parts = await play(loop_of(reciter, compactor=compactor, limits=Limits(forced_compactions=0)))
-    assert (compactor.tasks, parts[-1] == Answered()) == ([], False)
+    parts = await play(loop_of(reciter, compactor=compactor, limits=TurnLimits(forced_compactions=0)))
+    assert (compactor.tasks, parts[-1] == LoopAnswered()) == ([], False)
 
 
 def test_follow_ups_have_the_room_that_is_set():
     """A0.7, A13.3"""
-    room = followups.Room(message=100, boundary=250)
-    queued = [followups.FollowUp(id=f"m{n}", text="x" * 100) for n in range(5)]
-    assert len(followups.fitting(queued, room)) == 2
-    long = followups.FollowUp(id="m", text="x" * 101)
-    assert followups.shortened(long, room)
-    assert "the first 100 of 101 characters" in followups.render([long], room)
+    room = queued_messages.FollowUpLimits(message=100, boundary=250)
+    queued = [queued_messages.FollowUp(id=f"m{n}", text="x" * 100) for n in range(5)]
+    assert len(queued_messages.select_follow_ups(queued, room)) == 2
+    long = queued_messages.FollowUp(id="m", text="x" * 101)
+    assert queued_messages.is_truncated(long, room)
+    assert "the first 100 of 101 characters" in queued_messages.render_follow_ups([long], room)
 
 
 def test_a_call_and_a_group_give_the_model_what_is_set(settings):
     """A0.7, A9.6: more than by default too"""
     settings.TOOL_OUTPUT_CHARACTERS, settings.TOOL_GROUP_CHARACTERS = 140_000, 200_000
-    room = results.Room(2)
-    first, cut = room.take("x" * 300_000, "c1")
+    room = results.OutputBudget(2)
+    first, cut = room.fit_output("x" * 300_000, "c1")
     assert cut
     assert 129_000 < len(first) <= 140_000
-    second, cut = room.take("x" * 300_000, "c2")
+    second, cut = room.fit_output("x" * 300_000, "c2")
     assert len(first) + len(second) <= 200_000
 
 
 def test_a_message_may_be_as_long_as_is_set(settings):
     """A0.7: bound at boot, for doors that know no framework"""
     settings.MESSAGE_CHARACTERS = 100
-    commands.configure_from(settings)
+    commands.configure_message_limits(settings)
     try:
-        assert commands.checked_text("x" * 100)
+        assert commands.validate_text("x" * 100)
         with pytest.raises(InvalidRequest, match="may have 100 characters; this one has 101"):
-            commands.checked_text("x" * 101)
+            commands.validate_text("x" * 101)
     finally:
         settings.MESSAGE_CHARACTERS = 64_000
-        commands.configure_from(settings)
+        commands.configure_message_limits(settings)
 
 
 async def test_models_are_waited_for_as_long_as_is_set(settings, monkeypatch: pytest.MonkeyPatch):
     """A0.7, A5.2"""
     settings.OPENAI_API_KEY, settings.ANTHROPIC_API_KEY = "k", "k"
     settings.MODEL_CONNECT_SECONDS, settings.MODEL_FIRST_TOKEN_SECONDS = 3.0, 45.0
-    made = catalogue.build_from(settings)
+    made = catalogue.build_from_settings(settings)
     assert [entry.first_token_timeout_seconds for entry in made.entries] == [45.0, 45.0]
     asked: list[float] = []
-    real = streaming.timeout
+    real = http_stream.build_timeout
 
     def noted(idle_seconds: float, connect_seconds: float):
         asked.append(connect_seconds)
         return real(idle_seconds, connect_seconds)
 
-    monkeypatch.setattr(streaming, "timeout", noted)
-    monkeypatch.setitem(catalogue._now, "catalogue", made)
-    responses = Entry(name="r", provider="openai_responses", model="r", credential="k")
+    monkeypatch.setattr(http_stream, "build_timeout", noted)
+    monkeypatch.setitem(catalogue._current, "catalogue", made)
+    responses = CatalogueEntry(name="r", provider="openai_responses", model="r", credential="k")
     for entry in (*made.entries, responses):
-        providers.provider_for(entry)
-    await providers.aclose_all()
+        clients.get_provider(entry)
+    await clients.close_all_clients()
     assert asked == [3.0, 3.0, 3.0]
 
 

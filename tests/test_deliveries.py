@@ -18,14 +18,15 @@ from aiohttp.abc import AbstractResolver
 from django.core import mail
 from django.utils import timezone
 
-from copilot import scheduling, turns
-from copilot.events import ApprovalView
+from copilot.chat import turn_details
 from copilot.models import Approval, Schedule, Session, Turn
-from copilot.providers.scripted import Call, Text
-from linking import deliveries, ports
-from linking.deliveries import endpoints, noting, sending
-from linking.deliveries.posting import Posted, Poster
+from copilot.providers.scripted import ScriptedCall, ScriptedText
+from copilot.realtime.payloads import ApprovalPayload
+from copilot.schedules import runner
+from linking import task_registry
 from linking.models import Delivery, DeliveryEndpoint, PlatformConversation
+from linking.webhook_deliveries import endpoints, outbox, sender
+from linking.webhook_deliveries.http_client import DeliveryClient, DeliveryResponse
 from tests import make
 from tests.bots import Caller, caller, link_ada
 from tests.engine import Errand, add_tools, cue, ended, lease_of, told, until
@@ -37,16 +38,18 @@ URL = "https://bot.example.com/hook"
 
 
 @dataclass
-class Receiver(Poster):
+class Receiver(DeliveryClient):
     """Stands where the network is: remembers what came, answers as it was told."""
 
     answers: list[int | None] = field(default_factory=list)
     came: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
     retry_after: str = ""
 
-    async def post(self, url: str, body: bytes, headers: dict[str, str]) -> Posted:  # type: ignore[override]
+    async def post(self, url: str, body: bytes, headers: dict[str, str]) -> DeliveryResponse:  # type: ignore[override]
         self.came.append((dict(headers), body))
-        return Posted(status=self.answers.pop(0) if self.answers else 200, retry_after=self.retry_after)
+        return DeliveryResponse(
+            status=self.answers.pop(0) if self.answers else 200, retry_after=self.retry_after
+        )
 
     def kinds(self) -> list[str]:
         return [msgspec.json.decode(body)["kind"] for _, body in self.came]
@@ -55,8 +58,8 @@ class Receiver(Poster):
 @pytest.fixture
 def bot(rig, settings, monkeypatch) -> Caller:
     """Nothing goes out by itself: the test sends what was written down."""
-    monkeypatch.setattr(ports._Bound, "deliver", staticmethod(lambda: None))
-    settings.TURN_HOOKS = ["linking.deliveries.note"]
+    monkeypatch.setattr(task_registry._RegisteredTasks, "enqueue_deliveries", staticmethod(lambda: None))
+    settings.TURN_HOOKS = ["linking.webhook_deliveries.outbox.record_deliveries"]
     link_ada()
     return caller(created_by=make.grace())
 
@@ -93,7 +96,7 @@ def test_a_delivery_is_sent_until_it_is_taken_under_one_id(bot, secret, model):
     answer = answered(bot)
     receiver = Receiver(answers=[500, 500, 200])
     for _ in range(4):
-        sending.send_due(receiver)
+        sender.send_due_deliveries(receiver)
         due_now()
     assert len(receiver.came) == 3
     assert len({headers["Pilothouse-Delivery"] for headers, _ in receiver.came}) == 1
@@ -111,12 +114,12 @@ def test_both_secrets_sign_for_a_day_after_a_rotation(bot, secret, model):
     fresh = bot.post("delivery-endpoint/rotate-secret", {}).json()["secret"]
     answered(bot)
     receiver = Receiver()
-    sending.send_due(receiver)
+    sender.send_due_deliveries(receiver)
     [(headers, body)] = receiver.came
     assert fits(secret, headers, body)
     assert fits(fresh, headers, body)
     DeliveryEndpoint.objects.update(rotated_at=timezone.now() - timedelta(days=2))
-    assert endpoints.secrets_of(DeliveryEndpoint.objects.get()) == [fresh]
+    assert endpoints.get_signing_secrets(DeliveryEndpoint.objects.get()) == [fresh]
     assert secret not in str(DeliveryEndpoint.objects.values().get())
 
 
@@ -124,13 +127,13 @@ def test_a_worker_that_died_after_sending_sends_again_under_the_same_id(bot, sec
     """A-L17.3: killed between send and mark"""
     answered(bot)
     receiver = Receiver()
-    monkeypatch.setattr(sending, "_mark", _die)
+    monkeypatch.setattr(sender, "_record_outcome", _die)
     with pytest.raises(SystemExit):
-        sending.send_due(receiver)
+        sender.send_due_deliveries(receiver)
     monkeypatch.undo()
-    assert sending.send_due(receiver) == 0  # whoever sent it may still say how it went
+    assert sender.send_due_deliveries(receiver) == 0  # whoever sent it may still say how it went
     due_now()
-    assert sending.send_due(receiver) == 1
+    assert sender.send_due_deliveries(receiver) == 1
     first, second = receiver.came
     assert first[0]["Pilothouse-Delivery"] == second[0]["Pilothouse-Delivery"]
     assert first[1] == second[1]
@@ -146,15 +149,15 @@ def test_a_later_one_waits_for_an_earlier_one_in_its_first_tries(bot, secret, mo
     answered(bot, "k2", text="Second")
     answered(bot, "k3", container_id="dm-2", text="Elsewhere")
     receiver = Receiver(answers=[500, 200, 500, 500])
-    sending.send_due(receiver)
+    sender.send_due_deliveries(receiver)
     assert len(receiver.came) == 2
     assert Delivery.objects.filter(state="delivered").count() == 1
     due_now()
-    sending.send_due(receiver)
+    sender.send_due_deliveries(receiver)
     due_now()
-    sending.send_due(receiver)  # the third try of the first: from here on nobody waits for it
+    sender.send_due_deliveries(receiver)  # the third try of the first: from here on nobody waits for it
     due_now()
-    sending.send_due(receiver)
+    sender.send_due_deliveries(receiver)
     assert Delivery.objects.filter(state="delivered").count() == 3
     assert Delivery.objects.get(state="delivered", number=2).finished_at is not None
 
@@ -164,30 +167,30 @@ def test_a_later_one_waits_while_an_earlier_ones_third_try_is_on_its_way(bot, se
     answered(bot, "k1")
     answered(bot, "k2", text="Second")
     for _ in range(2):
-        sending.send_due(Receiver(answers=[500]))
+        sender.send_due_deliveries(Receiver(answers=[500]))
         due_now()
-    [third] = sending._claim()
+    [third] = sender._claim_batch()
     assert third.attempts == 3
-    assert sending._claim() == []
-    sending._mark(third, Posted(status=500))
-    [second] = sending._claim()
+    assert sender._claim_batch() == []
+    sender._record_outcome(third, DeliveryResponse(status=500))
+    [second] = sender._claim_batch()
     assert second.delivery_id == Delivery.objects.get(number=2).pk
 
 
 def test_a_refusal_is_final_and_gone_switches_the_endpoint_off(bot, secret, model):
     """A-L17.1: 404 is not tried again; 410 disables; `Retry-After` is honoured; its key's maker is told"""
     answered(bot)
-    sending.send_due(Receiver(answers=[404]))
+    sender.send_due_deliveries(Receiver(answers=[404]))
     assert Delivery.objects.get().state == "failed"
     answered(bot, "k2")
-    sending.send_due(Receiver(answers=[503], retry_after="3600"))
+    sender.send_due_deliveries(Receiver(answers=[503], retry_after="3600"))
     waiting = Delivery.objects.get(state="waiting")
     assert waiting.next_try_at > timezone.now() + timedelta(seconds=3500)
     due_now()
-    sending.send_due(Receiver(answers=[410]))
+    sender.send_due_deliveries(Receiver(answers=[410]))
     assert bot.get("delivery-endpoint").json()["disabled_reason"] == "gone"
     assert mail.outbox[0].to == [make.grace().email]
-    assert not deliveries.is_on(bot.bot)
+    assert not endpoints.has_enabled_endpoint(bot.bot)
 
 
 def test_fifty_failures_in_a_row_pause_it_and_a_success_counts_anew(bot, secret, model, settings):
@@ -196,12 +199,12 @@ def test_fifty_failures_in_a_row_pause_it_and_a_success_counts_anew(bot, secret,
     answered(bot)
     receiver = Receiver(answers=[500, 500, 200])
     for _ in range(3):
-        sending.send_due(receiver)
+        sender.send_due_deliveries(receiver)
         due_now()
     assert DeliveryEndpoint.objects.get().failures == 0
     answered(bot, "k2")
     for _ in range(5):
-        sending.send_due(Receiver(answers=[500]))
+        sender.send_due_deliveries(Receiver(answers=[500]))
         due_now()
     assert Delivery.objects.get(state="waiting").attempts == 3
     assert bot.get("delivery-endpoint").json()["disabled_reason"] == "failing"
@@ -212,21 +215,21 @@ def test_what_waits_for_an_endpoint_that_was_switched_off_is_purged_like_the_res
     """L17: thirty days of what nobody will take; what waits for one that is on stays"""
     answered(bot)
     Delivery.objects.update(created_at=timezone.now() - timedelta(days=31))
-    assert deliveries.purge_deliveries() == 0
+    assert sender.purge_deliveries() == 0
     DeliveryEndpoint.objects.update(disabled_at=timezone.now(), disabled_reason="gone")
-    assert deliveries.purge_deliveries() == 1
+    assert sender.purge_deliveries() == 1
 
 
 def test_a_bot_sees_its_deliveries_and_has_one_sent_again(bot, secret, model):
     """A-L17.1: the list has no bodies; redelivery keeps the id; a stranger finds nothing"""
     answered(bot)
-    sending.send_due(Receiver(answers=[404]))
+    sender.send_due_deliveries(Receiver(answers=[404]))
     [item] = bot.get("deliveries").json()["items"]
     assert (item["state"], item["last_status"], "body" in item) == ("failed", 404, False)
     assert caller("discord").post(f"deliveries/{item['id']}/redeliver", {}).status_code == 404
     assert bot.post(f"deliveries/{item['id']}/redeliver", {}).json()["state"] == "waiting"
     receiver = Receiver()
-    sending.send_due(receiver)
+    sender.send_due_deliveries(receiver)
     assert receiver.came[0][0]["Pilothouse-Delivery"] == item["id"]
 
 
@@ -236,15 +239,15 @@ def test_a_bot_sees_its_deliveries_and_has_one_sent_again(bot, secret, model):
 def test_approvals_questions_and_every_ending_are_told_once(bot, secret, model, monkeypatch):
     """A-L17.1: named as in E1; told twice by the hook, and by the sweep, still once"""
     add_tools(monkeypatch, Errand("pay", approval="ask"))
-    model.will(Text("Let me."), Call("pay"))
+    model.will(ScriptedText("Let me."), ScriptedCall("pay"))
     answer = bot.say("k1").json()
     session = Session.objects.get(pk=answer["session_id"])
     until(lambda: told(session.pk, "turn.paused") and lease_of(session) == {})
     until(lambda: Delivery.objects.filter(event="approval.requested").exists())
     bot.post(f"turns/{answer['turn_id']}/stop", {"platform_user_id": "ada-1"})
     ended(UUID(answer["turn_id"]))
-    model.will(Call("ask_user", {"question": "Red?"}))
-    model.will(Text("So be it."))
+    model.will(ScriptedCall("ask_user", {"question": "Red?"}))
+    model.will(ScriptedText("So be it."))
     second = bot.say("k2").json()
     until(lambda: Delivery.objects.filter(event="question.asked").exists())
     question = Delivery.objects.get(event="question.asked")
@@ -252,9 +255,9 @@ def test_approvals_questions_and_every_ending_are_told_once(bot, secret, model, 
     bot.post(f"questions/{asked['id']}/answer", {"platform_user_id": "ada-1", "text": "Yes"})
     ended(UUID(second["turn_id"]))
     until(lambda: Delivery.objects.count() == 4)
-    assert deliveries.note(UUID(second["turn_id"])) == deliveries.note_missed() == 0
+    assert outbox.record_deliveries(UUID(second["turn_id"])) == outbox.record_missed_deliveries() == 0
     receiver = Receiver()
-    while sending.send_due(receiver):
+    while sender.send_due_deliveries(receiver):
         due_now()
     assert receiver.kinds() == ["approval.requested", "turn.cancelled", "question.asked", "turn.succeeded"]
 
@@ -265,13 +268,13 @@ def test_an_ending_nobody_wrote_down_is_found_again(bot, secret, model, settings
     answer = bot.say("k1").json()
     ended(UUID(answer["turn_id"]))
     assert not Delivery.objects.exists()
-    assert deliveries.note_missed() == 1
+    assert outbox.record_missed_deliveries() == 1
     assert Delivery.objects.get().event == "turn.succeeded"
 
 
 def test_a_long_answer_is_cut_and_says_so(bot, secret, model):
     """A-L17.1: a body has at most 64 KiB"""
-    model.will(Text("\u20ac" * 40_000))
+    model.will(ScriptedText("\u20ac" * 40_000))
     answered(bot)
     row = Delivery.objects.get()
     assert len(row.body.encode()) <= 64 * 1024
@@ -283,7 +286,7 @@ def test_very_many_calls_that_wait_are_told_within_the_limit(bot, secret, model,
     answer = answered(bot)
     turn = Turn.objects.get(pk=answer["turn_id"])
     asked = [
-        ApprovalView(
+        ApprovalPayload(
             id=str(number),
             turn_id=str(turn.pk),
             call_id=f"c{number}",
@@ -293,10 +296,10 @@ def test_very_many_calls_that_wait_are_told_within_the_limit(bot, secret, model,
         )
         for number in range(40)
     ]
-    event = noting._Happened(
+    event = outbox._TurnEvent(
         key="approval:0", event="approval.requested", fields={"approvals": msgspec.to_builtins(asked)}
     )
-    body = noting._body(Delivery.objects.get(), turns.standing(turn.pk), event)
+    body = outbox._build_body(Delivery.objects.get(), turn_details.get_turn_details(turn.pk), event)
     told_of = msgspec.json.decode(body)
     assert len(body.encode()) <= 64 * 1024
     assert (len(told_of["approvals"]), told_of["truncated"]) == (40, True)
@@ -341,7 +344,7 @@ class Flipping(AbstractResolver):
 
 async def test_a_name_that_flips_inside_is_never_connected_to():
     """A-L17.2: the address is looked at where it is connected to"""
-    posted = await Poster(resolver=Flipping).post(URL, b"{}", {})
+    posted = await DeliveryClient(resolver=Flipping).post(URL, b"{}", {})
     assert (posted.status, posted.error) == (None, "address_refused")
 
 
@@ -370,11 +373,11 @@ def inside() -> Iterator[tuple[int, list[str]]]:
 async def test_a_redirect_is_not_followed(inside, monkeypatch):
     """A-L17.2: what it leads to was not checked; the answer is final"""
     port, called = inside
-    poster = Poster(ports={port}, unchecked={"127.0.0.1"})
-    monkeypatch.setattr(poster, "checked", lambda url: aiohttp.client.URL(url))
+    poster = DeliveryClient(ports={port}, unchecked={"127.0.0.1"})
+    monkeypatch.setattr(poster, "check_url", lambda url: aiohttp.client.URL(url))
     posted = await poster.post(f"http://127.0.0.1:{port}/hook", b"{}", {})
     assert (posted.status, called) == (302, ["/hook"])
-    assert not sending.backoff.may_be_tried_again(302)
+    assert not sender.is_retryable(302)
 
 
 # --- what a channel can do later (L16) ---------------------------------------------------------------
@@ -407,10 +410,10 @@ def test_a_bot_without_the_right_to_answer_is_not_asked(bot, model):
 
 def test_two_chats_in_one_worker_get_each_their_own_news(bot, secret, model, monkeypatch):
     """A-L16.2: turns of different chats interleaved; each late message lands in its own chat"""
-    model.will(Text("For one."), cue(1))
+    model.will(ScriptedText("For one."), cue(1))
     one = bot.say("k1", text="One").json()
     model.reaches(1)
-    model.will(Text("For two."), cue(2))
+    model.will(ScriptedText("For two."), cue(2))
     two = bot.say("k2", container_id="dm-2", thread_id="t", text="Two").json()
     model.reaches(2)
     model.give(2)
@@ -419,7 +422,7 @@ def test_two_chats_in_one_worker_get_each_their_own_news(bot, secret, model, mon
     ended(UUID(one["turn_id"]))
     until(lambda: Delivery.objects.count() == 2)
     receiver = Receiver()
-    sending.send_due(receiver)
+    sender.send_due_deliveries(receiver)
     bodies = {body["text"]: body for _, raw in receiver.came if (body := msgspec.json.decode(raw))}
     assert (bodies["For one."]["container_id"], bodies["For one."]["turn_id"]) == ("dm-1", one["turn_id"])
     assert (bodies["For two."]["container_id"], bodies["For two."]["thread_id"]) == ("dm-2", "t")
@@ -431,8 +434,8 @@ def test_what_is_promised_for_later_comes_to_the_same_chat_or_is_not_promised(bo
     if on:
         request.getfixturevalue("secret")
     asked = {"prompt": "Water?", "cron": "0 9 * * *", "timezone": "UTC", "session": "this"}
-    model.will(Call("schedule_task", asked))
-    model.will(Text("Done."))
+    model.will(ScriptedCall("schedule_task", asked))
+    model.will(ScriptedText("Done."))
     answer = bot.say("k1", text="Remind me").json()
     until(lambda: Approval.objects.filter(turn=answer["turn_id"], state="requested").exists())
     approval = Approval.objects.get(turn=answer["turn_id"])
@@ -457,7 +460,7 @@ def start_due(schedule: Schedule) -> UUID:
     """Its next run, now; the turn it became."""
     Schedule.objects.update(next_run=timezone.now() - timedelta(seconds=1))
     before = set(Turn.objects.values_list("pk", flat=True))
-    scheduling.tick()
+    runner.run_due_schedules()
     [turn_id] = set(Turn.objects.values_list("pk", flat=True)) - before
     ended(turn_id)
     return turn_id

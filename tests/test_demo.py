@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from copilot import dispatch
-from copilot.commands import Decide
+from copilot.chat import approval_decisions
+from copilot.chat.commands import DecideApproval
+from copilot.files import services as files
 from copilot.models import Approval, Message, Question
 from copilot.providers import catalogue
-from copilot.workspace import files
 from tests import make
 from tests.engine import Rig, answer, assert_same_page, ended, folded, fresh, queue, start, told, until
 from tests.engine import rig_fixture as rig_fixture
@@ -20,17 +20,17 @@ from tests.engine import rig_fixture as rig_fixture
 @pytest.fixture(autouse=True)
 def _without_a_key(rig: Rig) -> Iterator[None]:
     """The shipped script itself, and not the rig's; in a hurry."""
-    before = catalogue.current()
-    chain = (replace(catalogue.DEMO, model="offline"),)
+    before = catalogue.get_catalogue()
+    chain = (replace(catalogue.DEMO_ENTRY, model="offline"),)
     tiers = dict.fromkeys(catalogue.TIERS, chain)
-    catalogue.configure(catalogue.Catalogue(entries=chain, tiers=tiers, demo_tokens_per_second=10_000))
+    catalogue.set_catalogue(catalogue.Catalogue(entries=chain, tiers=tiers, demo_tokens_per_second=10_000))
     yield
-    catalogue.configure(before)
+    catalogue.set_catalogue(before)
 
 
 def test_the_demo_hears_what_was_written_and_not_what_the_server_adds(rig):
     """W1.2: the first message tells how many files there are, which is no wish for one"""
-    files.store(make.ada().pk, name="notes.txt", content=b"calm", source="upload")
+    files.store_file(make.ada().pk, name="notes.txt", content=b"calm", source="upload")
     session = make.session()
     turn_id = start(session, "Use a tool and make a todo list.")
     ended(turn_id)
@@ -47,7 +47,9 @@ def test_everything_can_be_tried_offline_and_is_labelled_a_demo(rig):
     queue(session, "Never mind: delete a file, but let me approve it")
     until(lambda: told(session.pk, "turn.paused"))
     [request] = Approval.objects.filter(turn=turn_id, state="requested")
-    dispatch.decide(session.owner_id, [Decide(approval_id=request.pk, decision="approve")])
+    approval_decisions.decide_approvals(
+        session.owner_id, [DecideApproval(approval_id=request.pk, decision="approve")]
+    )
     turn = ended(turn_id)
     rig.run_errands()
     kinds = {event.kind for event in told(session.pk)}

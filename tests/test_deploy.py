@@ -20,9 +20,9 @@ import yaml
 from django.conf import settings
 from django.urls import resolve
 
-from config import run, web
-from copilot.tools import sandbox
-from copilot.workspace import mirrors
+from config.dev import run
+from config.http import web_server
+from copilot.tools.sandbox import bubblewrap, workspace_sync
 from tests.test_settings import manage
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -73,8 +73,8 @@ def example() -> dict[str, str]:
     return dict(found)
 
 
-ALL = run.workers({"TELEGRAM_BOT_TOKEN": "set"})
-PROGRAMS = {program.name: plain(program.command) for program in (*ALL, run._web("127.0.0.1", 8000))}
+ALL = run.list_workers({"TELEGRAM_BOT_TOKEN": "set"})
+PROGRAMS = {program.name: plain(program.command) for program in (*ALL, run._build_web("127.0.0.1", 8000))}
 
 
 @pytest.mark.parametrize("place", ["compose", "systemd", "k8s"])
@@ -140,7 +140,7 @@ def seconds(text: str | int) -> int:
     ("name", "least"),
     [
         ("turns", settings.TURN_GRACE_SECONDS + 10),  # the hand-over writes every turn's last words
-        ("web", int(example()["WEB_DRAIN_SECONDS"]) + web.SHUTDOWN_SECONDS + 5),
+        ("web", int(example()["WEB_DRAIN_SECONDS"]) + web_server.SHUTDOWN_TIMEOUT_SECONDS + 5),
         ("chats", 60),
         ("background", 60),  # a mail or a payment under way would be done again two hours later
     ],
@@ -231,16 +231,18 @@ def test_no_container_of_compose_has_rights_or_an_image_it_can_write_to():
 
 def test_memory_is_above_what_programs_in_the_sandbox_may_take():
     at_once = int(COMPOSE["turns"]["environment"]["SANDBOX_CONCURRENCY"])
-    assert size(COMPOSE["turns"]["mem_limit"]) >= at_once * sandbox.MAX_MEMORY_BYTES + 2**30
+    assert size(COMPOSE["turns"]["mem_limit"]) >= at_once * bubblewrap.MAX_MEMORY_BYTES + 2**30
     container, document = CONTAINERS["turns"]
     [at_once] = [int(one["value"]) for one in container["env"] if one["name"] == "SANDBOX_CONCURRENCY"]
-    assert size(container["resources"]["limits"]["memory"]) >= at_once * sandbox.MAX_MEMORY_BYTES + 2**30
+    assert size(container["resources"]["limits"]["memory"]) >= at_once * bubblewrap.MAX_MEMORY_BYTES + 2**30
     [disk] = [one for one in document["spec"]["template"]["spec"]["volumes"] if one["name"] == "tmp"]
-    taken = sandbox.MAX_FOLDER_BYTES + mirrors.MAX_READ_BYTES  # what it wrote, and what is packed of it
+    taken = (
+        bubblewrap.MAX_FOLDER_BYTES + workspace_sync.MAX_READ_BYTES
+    )  # what it wrote, and what is packed of it
     assert size(disk["emptyDir"]["sizeLimit"]) >= 2 * at_once * taken
     assert "medium" not in disk["emptyDir"]
     at_once = settings.SANDBOX_CONCURRENCY
-    assert size(UNITS["turns"]["MemoryMax"]) >= at_once * sandbox.MAX_MEMORY_BYTES + 2**30
+    assert size(UNITS["turns"]["MemoryMax"]) >= at_once * bubblewrap.MAX_MEMORY_BYTES + 2**30
     assert UNITS["turns"]["OOMPolicy"] == "continue"
     for name, (container, _) in CONTAINERS.items():
         assert container["resources"]["limits"]["memory"], name
@@ -353,7 +355,7 @@ def test_the_profile_of_calls_names_what_is_allowed_and_nothing_dangerous():
 @pytest.mark.skipif(find_library("seccomp") is None, reason="needs libseccomp")
 def test_the_sandbox_works_under_the_profile_without_any_rights():
     """As in a container: another account, no capabilities, no way to gain any, and these calls alone"""
-    if reason := sandbox.missing():
+    if reason := bubblewrap.find_sandbox_problem():
         pytest.skip(reason)
     with tempfile.TemporaryDirectory() as place:
         os.chown(place, 54321, 54321)

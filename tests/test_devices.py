@@ -13,9 +13,8 @@ from django.utils import timezone
 from kombu.exceptions import OperationalError
 
 from copilot import tasks
-from copilot.accounts import devices
+from copilot.accounts import devices, purge
 from copilot.models import KnownDevice
-from copilot.workspace import clearing
 from diagnostics.models import AuditEvent
 from tests import make
 
@@ -52,12 +51,12 @@ def sign_in(client: Client | None = None, name: str = "ada") -> Client:
     ],
 )
 def test_a_device_has_the_name_that_people_give_it(agent, name):
-    assert devices.device_name(agent) == name
+    assert devices.describe_device(agent) == name
 
 
 def test_a_sign_in_from_a_new_device_is_mailed_once(mailoutbox):
     make.ada()
-    User.objects.update(date_joined=timezone.now() - 2 * devices.NEW_ACCOUNT)
+    User.objects.update(date_joined=timezone.now() - 2 * devices.NEW_ACCOUNT_AGE)
     client = sign_in()
     [mail] = mailoutbox
     assert (mail.subject, mail.to) == ("New sign-in to your Pilothouse account", ["ada@example.com"])
@@ -81,7 +80,7 @@ def test_who_just_signed_up_is_not_told_of_it(client, mailoutbox):
 def test_people_who_share_a_browser_keep_their_own_devices(mailoutbox):
     make.ada()
     make.bob()
-    User.objects.update(date_joined=timezone.now() - 2 * devices.NEW_ACCOUNT)
+    User.objects.update(date_joined=timezone.now() - 2 * devices.NEW_ACCOUNT_AGE)
     client = Client(HTTP_USER_AGENT=WINDOWS)
     for _ in range(2):
         for name in ("ada", "bob"):
@@ -93,19 +92,19 @@ def test_people_who_share_a_browser_keep_their_own_devices(mailoutbox):
 @pytest.mark.attack
 def test_a_cookie_of_another_account_or_a_made_up_one_is_no_known_device(mailoutbox):
     ada, bob = make.ada(), make.bob()
-    User.objects.update(date_joined=timezone.now() - 2 * devices.NEW_ACCOUNT)
-    token = sign_in().cookies[devices.cookie_name(ada.pk)].value
+    User.objects.update(date_joined=timezone.now() - 2 * devices.NEW_ACCOUNT_AGE)
+    token = sign_in().cookies[devices.get_cookie_name(ada.pk)].value
     for value in (token, "x" * 43, "'; drop", "é" * 43, "x" * 4000):
         client = Client()
-        client.cookies[devices.cookie_name(bob.pk)] = value
+        client.cookies[devices.get_cookie_name(bob.pk)] = value
         sign_in(client, "bob")
     assert len([mail for mail in mailoutbox if mail.to == ["bob@example.com"]]) == 5
-    assert KnownDevice.objects.filter(user=bob, token_hash=devices._hash(token)).count() == 0
+    assert KnownDevice.objects.filter(user=bob, token_hash=devices._hash_token(token)).count() == 0
 
 
 def test_the_cookie_is_hidden_from_scripts_and_only_its_hash_is_kept():
     ada = make.ada()
-    cookie = sign_in().cookies[devices.cookie_name(ada.pk)]
+    cookie = sign_in().cookies[devices.get_cookie_name(ada.pk)]
     assert cookie["httponly"]
     assert cookie["samesite"] == "Lax"
     assert KnownDevice.objects.get().token_hash != cookie.value
@@ -113,7 +112,7 @@ def test_the_cookie_is_hidden_from_scripts_and_only_its_hash_is_kept():
 
 @pytest.mark.attack
 def test_the_list_of_devices_is_bounded(monkeypatch):
-    monkeypatch.setattr(devices, "DEVICES_PER_USER", 3)
+    monkeypatch.setattr(devices, "MAX_DEVICES_PER_USER", 3)
     make.ada()
     for _ in range(5):
         sign_in(Client())
@@ -170,7 +169,7 @@ def test_when_a_session_was_seen_is_written_now_and_then():
 
 def test_a_forgotten_device_is_new_again(mailoutbox):
     make.ada()
-    User.objects.update(date_joined=timezone.now() - 2 * devices.NEW_ACCOUNT)
+    User.objects.update(date_joined=timezone.now() - 2 * devices.NEW_ACCOUNT_AGE)
     client = sign_in()
     client.post(f"/settings/devices/{KnownDevice.objects.get().pk}/forget/")
     client.post("/accounts/logout/")
@@ -184,7 +183,7 @@ def test_a_mail_that_no_worker_can_take_is_sent_at_once(mailoutbox, monkeypatch)
 
     monkeypatch.setattr(tasks.mail_new_device, "apply_async", away)
     make.ada()
-    User.objects.update(date_joined=timezone.now() - 2 * devices.NEW_ACCOUNT)
+    User.objects.update(date_joined=timezone.now() - 2 * devices.NEW_ACCOUNT_AGE)
     sign_in()
     assert len(mailoutbox) == 1
 
@@ -193,6 +192,6 @@ def test_an_erased_account_leaves_no_devices():
     ada = make.ada()
     EmailAddress.objects.create(user=ada, email=ada.email, verified=True, primary=True)
     sign_in()
-    clearing.remove_belongings(ada.pk)
-    clearing.remove_logins(ada.pk)
-    assert clearing.left_over(ada.pk) == {}
+    purge.remove_personal_data(ada.pk)
+    purge.remove_logins(ada.pk)
+    assert purge.count_leftovers(ada.pk) == {}

@@ -12,8 +12,8 @@ from django.utils import timezone
 
 from copilot.models import Turn
 from diagnostics import inventory, snapshot
-from diagnostics.api.doors import Door
-from diagnostics.api.urls import REPAIRS
+from diagnostics.api.urls import REPAIR_PATHS
+from diagnostics.api.views import DiagnosticsAPIView
 from diagnostics.models import MetricSample, RepairAudit
 from tests import make
 from tests.rest import V1, code_of, person, program
@@ -24,15 +24,15 @@ READS = (
     "executions/summary", "executions", "executions.csv", "workers", "leases", "streams", "buffers", "findings", "probes",
     "samples?metric=queued", "audit", "schedules/summary", "schedules",
 )  # fmt: skip
-CHANGES = tuple(where for where, _, _ in REPAIRS)
+CHANGES = tuple(where for where, _, _ in REPAIR_PATHS)
 
 
 @pytest.fixture(autouse=True)
 def _nothing_remembered(monkeypatch):
-    monkeypatch.setattr(inventory, "INSPECT_SECONDS", 0.01)  # nobody would answer
-    snapshot.forget()
+    monkeypatch.setattr(inventory, "INSPECT_TIMEOUT_SECONDS", 0.01)  # nobody would answer
+    snapshot.clear_caches()
     yield
-    snapshot.forget()
+    snapshot.clear_caches()
 
 
 def staff(*rights, name="heidi"):
@@ -108,11 +108,11 @@ def test_an_old_login_changes_nothing():
 
 def test_answers_are_not_kept_and_not_without_bound(monkeypatch: pytest.MonkeyPatch):
     """A-D14.1: no-store; 120 reads and 20 changes a minute for one administrator"""
-    assert (Door.reads_per_minute, Door.writes_per_minute) == (120, 20)
+    assert (DiagnosticsAPIView.reads_per_minute, DiagnosticsAPIView.writes_per_minute) == (120, 20)
     monkeypatch.setattr(
-        Door, "reads_per_minute", 8
+        DiagnosticsAPIView, "reads_per_minute", 8
     )  # fewer are asked for within the minute, however busy it is
-    monkeypatch.setattr(Door, "writes_per_minute", 4)
+    monkeypatch.setattr(DiagnosticsAPIView, "writes_per_minute", 4)
     client = person(staff("view", "repair", name="oscar"))
     assert client.get(f"{HERE}/audit")["Cache-Control"] == "no-store"
     codes = [client.get(f"{HERE}/audit").status_code for _ in range(9)]

@@ -15,7 +15,7 @@ DEFAULTS = {
 
 
 def found():
-    return [*checks.signs_of_life_agree(None), *checks.ages_and_numbers_agree(None)]
+    return [*checks.check_heartbeat_settings(None), *checks.check_threshold_settings(None)]
 
 
 def test_what_an_installation_has_that_sets_nothing_agrees(settings):

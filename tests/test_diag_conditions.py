@@ -7,12 +7,12 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 
-from config.servers import free_port
-from copilot.live import beats
-from copilot.live import client as live_client
+from config.core import redis
+from config.dev.servers import find_free_port
 from copilot.models import Turn, WorkerBeat
-from diagnostics import conditions
-from diagnostics.conditions import CONDITIONS, Moment
+from copilot.worker import heartbeat
+from diagnostics import turn_filters
+from diagnostics.turn_filters import TURN_FILTERS, FilterContext
 from tests import make
 
 pytestmark = pytest.mark.django_db
@@ -40,7 +40,7 @@ def row(now, status, **ages):
 def names_of(turn_id, moment):
     return {
         name
-        for name, condition in CONDITIONS.items()
+        for name, condition in TURN_FILTERS.items()
         if Turn.objects.filter(condition(moment), pk=turn_id).exists()
     }
 
@@ -88,7 +88,7 @@ TABLE = [
 def test_each_condition_holds_its_row_and_not_the_neighbour(now, status, fields, liveness, expected):
     """A-D3.1"""
     turn_id = row(now, status, **fields)
-    moment = Moment(
+    moment = FilterContext(
         now=now,
         dead=frozenset([turn_id] if liveness == "dead" else []),
         unknown=frozenset([turn_id] if liveness == "unknown" else []),
@@ -125,37 +125,41 @@ def test_contradictions_are_told_apart(now, without_rules, kind, status, fields)
     }
     found = {
         name
-        for name, (condition, _) in conditions.INVALID.items()
+        for name, (condition, _) in turn_filters.INVALID_STATES.items()
         if Turn.objects.filter(condition, pk=turn_id).exists()
     }
     assert found == {kind}
-    assert set(Turn.objects.filter(conditions.invalid(Moment(now=now))).values_list("pk", flat=True)) == {
-        turn_id
-    }
+    assert set(
+        Turn.objects.filter(turn_filters.filter_invalid(FilterContext(now=now))).values_list("pk", flat=True)
+    ) == {turn_id}
     assert turn_id not in healthy
 
 
 def test_a_beating_turn_is_long_but_never_orphaned(now):
     """A-D3.2"""
     turn_id = row(now, "running", started_at=30 * H, begun_at=30 * H, worker="w", fence=7, attempts=1)
-    beats.write("w", [(str(turn_id), 7)], life_seconds=6)
-    assert names_of(turn_id, conditions.judged(now)) == {"running", "long_running", "long_running_1h"}
+    heartbeat.write_redis_heartbeat("w", [(str(turn_id), 7)], life_seconds=6)
+    assert names_of(turn_id, turn_filters.judge_running_turns(now)) == {
+        "running",
+        "long_running",
+        "long_running_1h",
+    }
 
 
 def test_without_redis_age_is_the_only_evidence(now, settings):
     """A-D3.3"""
     younger = row(now, "running", started_at=2 * H, begun_at=2 * H, attempts=1)
     older = row(now, "running", started_at=25 * H, begun_at=25 * H, attempts=1)
-    settings.REDIS_URL = f"redis://127.0.0.1:{free_port()}/0"
-    live_client.blocking.cache_clear()
+    settings.REDIS_URL = f"redis://127.0.0.1:{find_free_port()}/0"
+    redis.get_redis.cache_clear()
     try:
-        moment = conditions.judged(now)
+        moment = turn_filters.judge_running_turns(now)
     finally:
-        live_client.blocking.cache_clear()
+        redis.get_redis.cache_clear()
     assert names_of(younger, moment) == {"running"}
     assert names_of(older, moment) == {"running", "orphaned_running", "orphaned"}
-    assert Turn.objects.filter(conditions.orphaned_by_age(moment)).get().pk == older
-    assert not Turn.objects.filter(conditions.orphaned_by_beat(moment)).exists()
+    assert Turn.objects.filter(turn_filters.filter_orphaned_by_age(moment)).get().pk == older
+    assert not Turn.objects.filter(turn_filters.filter_orphaned_by_heartbeat(moment)).exists()
 
 
 def test_a_person_may_take_three_days(now):
@@ -163,7 +167,7 @@ def test_a_person_may_take_three_days(now):
     turn_id = row(
         now, "waiting", created_at=73 * H, queued_at=73 * H, started_at=73 * H, paused_at=72 * H, attempts=1
     )
-    assert names_of(turn_id, conditions.judged(now)) == {"waiting", "waiting_old"}
+    assert names_of(turn_id, turn_filters.judge_running_turns(now)) == {"waiting", "waiting_old"}
 
 
 def test_a_beat_of_another_worker_or_fence_proves_nothing(now):
@@ -173,4 +177,4 @@ def test_a_beat_of_another_worker_or_fence_proves_nothing(now):
         WorkerBeat.objects.create(
             worker=worker, lock_key=key, host="h", pid=1, version="v", turns=[[str(turn_id), fence]]
         )
-    assert conditions.judged(now).liveness(turn_id) == "dead"
+    assert turn_filters.judge_running_turns(now).get_liveness(turn_id) == "dead"

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from diagnostics.findings import Snapshot, Summary, Worker, evaluate
+from diagnostics.findings.figures import Snapshot, Summary, Worker
+from diagnostics.findings.rules import evaluate_findings
 
 NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)
 WORKER = Worker(id="w-1", status="alive", version="1", queues=("turns",))
@@ -123,16 +124,16 @@ TABLE = [
 def test_each_code_fires_and_is_quiet(code, firing, quiet):
     """A-D12.1"""
     for snapshot in firing:
-        found = {finding.code: finding for finding in evaluate(snapshot)}
+        found = {finding.code: finding for finding in evaluate_findings(snapshot)}
         assert found[code].why  # it is explained
         assert found[code].suggested_action
     for snapshot in quiet:
-        assert code not in [finding.code for finding in evaluate(snapshot)]
+        assert code not in [finding.code for finding in evaluate_findings(snapshot)]
 
 
 def test_nothing_is_found_in_what_could_not_be_read():
     """A-D12.2: everything is down, only that is said"""
-    found = evaluate(seen(dependencies_down=("postgres", "redis", "broker")))
+    found = evaluate_findings(seen(dependencies_down=("postgres", "redis", "broker")))
     assert [finding.code for finding in found] == [
         "dependency_down:postgres",
         "dependency_down:redis",
@@ -143,6 +144,8 @@ def test_nothing_is_found_in_what_could_not_be_read():
 def test_the_gravest_come_first_with_at_most_twenty_ids():
     """A-D12.1: ordered by severity"""
     ids = {"orphaned_running": tuple(str(number) for number in range(30))}
-    found = evaluate(seen({"orphaned_running": 30, "stuck_queued": 1}, workers=(WORKER, OTHER), ids=ids))
+    found = evaluate_findings(
+        seen({"orphaned_running": 30, "stuck_queued": 1}, workers=(WORKER, OTHER), ids=ids)
+    )
     assert [finding.severity for finding in found] == ["critical", "warning", "info"]
     assert len(found[0].ids) == 20

@@ -13,15 +13,14 @@ from django.test import Client
 from kombu import Connection
 
 from config.celery import app
-from config.servers import free_port
-from copilot import inventory as live_inventory
-from copilot.errors import Unavailable
-from copilot.live import client as live_client
-from copilot.live.client import blocking
-from copilot.queries import executions
-from diagnostics import findings, inventory, metrics, snapshot, timetable
-from diagnostics import tasks as reaper
+from config.core import redis
+from config.core.errors import ServiceUnavailable
+from config.core.redis import get_redis
+from config.dev.servers import find_free_port
+from copilot.worker import health, liveness
+from diagnostics import inventory, metrics, reaper, schedules, snapshot
 from diagnostics.dashboard.tabs import TABS
+from diagnostics.findings import rules
 from diagnostics.models import RepairAudit
 from tests import make, patience
 from tests.test_dashboard import HOME, staff, stuck, text
@@ -31,7 +30,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(inventory, "ask_celery", list)
+    monkeypatch.setattr(inventory, "inspect_celery", list)
     forget()
     yield
     forget()
@@ -39,14 +38,14 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _nobody_is_remembered() -> Iterator[None]:
-    inventory._answered_at.clear()
+    inventory._last_answers.clear()
     yield
-    inventory._answered_at.clear()
+    inventory._last_answers.clear()
 
 
 def forget() -> None:
-    for part in (snapshot, inventory, timetable, metrics._probes):
-        part.forget()
+    for part in (snapshot, inventory, schedules, metrics._cached_probes):
+        part.clear()
 
 
 @pytest.fixture
@@ -59,14 +58,14 @@ def pages() -> list[str]:
 
 
 def codes() -> list[str]:
-    return [finding.code for finding in findings.evaluate(snapshot.take())]
+    return [finding.code for finding in rules.evaluate_findings(snapshot.get_snapshot())]
 
 
 def test_without_postgres_there_is_a_page_that_says_what_to_do(grace: Client, monkeypatch):
     """A-D4.3, D13: nobody can be recognised, so nothing is told but that"""
     with monkeypatch.context() as patch:
         connection.close()
-        patch.setitem(connection.settings_dict, "PORT", free_port())
+        patch.setitem(connection.settings_dict, "PORT", find_free_port())
         for where in (HOME, f"{HOME}running/"):
             answer = grace.get(where)
             assert answer.status_code == 503, where
@@ -99,21 +98,21 @@ def test_on_a_database_that_takes_no_writes_all_can_be_read_and_nothing_is_half_
 def test_without_redis_the_rest_is_shown(grace: Client, settings):
     """A-D4.3, D13: figures that are missing are not zero"""
     make.turn(make.session(), "running", attempts=1)
-    settings.REDIS_URL = f"redis://127.0.0.1:{free_port()}/0"
-    live_client.blocking.cache_clear()
+    settings.REDIS_URL = f"redis://127.0.0.1:{find_free_port()}/0"
+    redis.get_redis.cache_clear()
     try:
         for where in pages():
             assert grace.get(where).status_code in (200, 503), where
         page = text(grace, HOME)
     finally:
-        live_client.blocking.cache_clear()
+        redis.get_redis.cache_clear()
     assert "Redis does not answer" in page
     assert "Chats stand still" in page
 
 
 def test_without_the_broker_the_rest_is_shown(grace: Client, monkeypatch):
     """A-D4.3, D13"""
-    gone = f"redis://127.0.0.1:{free_port()}/0"
+    gone = f"redis://127.0.0.1:{find_free_port()}/0"
     monkeypatch.setattr(app, "connection_for_read", lambda **how: Connection(gone, **how))
     page = text(grace, HOME)
     assert "Broker does not answer" in page
@@ -124,16 +123,16 @@ def test_a_redis_that_forgot_everything_is_told_and_what_was_put_back_is_recorde
     """A-D2.1, D8, D10: the silent reaper first, then its record"""
     session = make.session()
     make.turn(session, "running", attempts=1)
-    blocking().flushdb()
+    get_redis().flushdb()
     assert "reaper_silent" in codes()
     assert text(grace, HOME)
-    reaper.sweep()
+    reaper.run_sweep_steps()
     [row] = RepairAudit.objects.filter(action="restore")
     assert (row.actor, row.ids) == ("reaper", [session.pk])
     assert f"/admin/copilot/session/{session.pk}/change/" in text(grace, f"{HOME}audit/")
     forget()
     assert "reaper_silent" not in codes()
-    reaper.sweep()
+    reaper.run_sweep_steps()
     assert RepairAudit.objects.filter(action="restore").count() == 1
 
 
@@ -159,10 +158,10 @@ def hung(settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         for name, seconds in patience.shipped.items():
             module, _, limit = name.rpartition(".")
             monkeypatch.setattr(f"{module}.{limit}", seconds)
-        live_client.blocking.cache_clear()
+        redis.get_redis.cache_clear()
         yield
-    live_client.blocking.cache_clear()
-    live_inventory.forget_outage()
+    redis.get_redis.cache_clear()
+    health.reset_outage()
 
 
 @pytest.mark.parametrize(
@@ -187,18 +186,18 @@ def test_pages_come_while_redis_hangs_and_say_what_they_do_not_know(
 
 def test_redis_is_asked_once_while_it_hangs(hung: None, monkeypatch: pytest.MonkeyPatch):
     asked: list[str] = []
-    monkeypatch.setattr(live_inventory, "Thread", _counted(asked))
+    monkeypatch.setattr(health, "Thread", _counted(asked))
     for read in (
-        live_inventory.wakeups_waiting,
-        live_inventory.redis_health,
-        live_inventory.reaper_was_blind,
+        health.get_wakeup_count,
+        health.get_redis_health,
+        health.was_sweep_blind,
     ):
-        with pytest.raises(Unavailable):
+        with pytest.raises(ServiceUnavailable):
             read()
     assert len(asked) == 1
-    live_inventory.forget_outage()
-    with pytest.raises(Unavailable):
-        live_inventory.wakeups_waiting()
+    health.reset_outage()
+    with pytest.raises(ServiceUnavailable):
+        health.get_wakeup_count()
     assert len(asked) == 2
 
 
@@ -212,24 +211,24 @@ def _counted(asked: list[str]) -> Callable[..., threading.Thread]:
 
 def test_turns_are_unknown_not_dead_while_redis_hangs(hung: None):
     turn = make.turn(make.session(), "running", worker="somebody", attempts=1)
-    verdicts = executions.judge_in_time(executions.suspects())
+    verdicts = liveness.judge_liveness_in_time(liveness.list_turn_evidence())
     assert verdicts == {str(turn.pk): "unknown"}
 
 
 def test_a_worker_that_answered_before_is_shown_as_unknown_and_not_left_out(
     grace: Client, monkeypatch: pytest.MonkeyPatch
 ):
-    maintenance = inventory.Answered(
+    maintenance = inventory.CeleryWorkerAnswer(
         name="maintenance@host", host="host", pid=7, queues=("maintenance",), reserved=0, uptime_seconds=60.0
     )
     for answers, shown in (([maintenance], "alive"), ([], "unknown"), ([maintenance], "alive")):
-        monkeypatch.setattr(inventory, "ask_celery", lambda answers=answers: answers)
+        monkeypatch.setattr(inventory, "inspect_celery", lambda answers=answers: answers)
         forget()
-        [worker] = inventory.workers()
+        [worker] = inventory.list_workers()
         assert (worker.id, worker.status) == ("maintenance@host", shown)
-    monkeypatch.setattr(inventory, "ask_celery", list)
+    monkeypatch.setattr(inventory, "inspect_celery", list)
     forget()
     assert "did not answer in time" in text(grace, f"{HOME}workers/")
-    inventory._answered_at["maintenance@host"] = (maintenance, time.monotonic() - 3600)
+    inventory._last_answers["maintenance@host"] = (maintenance, time.monotonic() - 3600)
     forget()
-    assert inventory.workers() == ()
+    assert inventory.list_workers() == ()

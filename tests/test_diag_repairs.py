@@ -9,15 +9,19 @@ import pytest
 from django.db import DatabaseError, connection, transaction
 from django.utils import timezone
 
-from copilot import dispatch
-from copilot.errors import Conflict, InvalidRequest, Refused, Unavailable
-from copilot.live import beats, keys
-from copilot.live.client import blocking
+from config.core.errors import Conflict, InvalidRequest, RequestRefused, ServiceUnavailable
+from config.core.redis import get_redis
+from copilot.chat import stop
 from copilot.models import Message, Turn, WorkerBeat
-from copilot.providers.scripted import Text
-from diagnostics import conditions, repairs
+from copilot.providers.scripted import ScriptedText
+from copilot.realtime import redis_keys
+from copilot.worker import heartbeat, recovery
+from diagnostics import audit as diagnostics_audit
+from diagnostics import turn_filters
+from diagnostics.audit import RepairActor
 from diagnostics.models import RepairAudit, RepairPreview
-from diagnostics.repairs import ACTIONS, Actor, actions, performing
+from diagnostics.repairs import actions, requests, runner
+from diagnostics.repairs.runner import REPAIR_ACTIONS
 from tests import make
 from tests.engine import (
     cue,
@@ -48,12 +52,12 @@ CLOSED_SET = {
 
 def grace():
     user = make.grace()
-    return Actor(name=user.username, admin_id=user.pk, address="10.0.0.1")
+    return RepairActor(name=user.username, admin_id=user.pk, address="10.0.0.1")
 
 
 def heidi():
     user = make.user("heidi", is_staff=True)
-    return Actor(name=user.username, admin_id=user.pk)
+    return RepairActor(name=user.username, admin_id=user.pk)
 
 
 def row(state="running", *, age=2 * H, **fields):
@@ -74,14 +78,14 @@ def dead():
 def live():
     turn = row(worker="alive")
     beating = [*Turn.objects.filter(worker="alive", status="running").values_list("pk", "fence")]
-    beats.write("alive", [(str(one), fence) for one, fence in beating], life_seconds=60)
+    heartbeat.write_redis_heartbeat("alive", [(str(one), fence) for one, fence in beating], life_seconds=60)
     return turn
 
 
 def ask(action, ids=None, *, actor=None, key="", **fields):
     named = {} if ids is None else {"ids": [str(getattr(one, "pk", one)) for one in ids]}
     asked = {"reason": WHY, "confirm": True, **named, **fields}
-    return repairs.perform(actor or grace(), action, asked, key=key)
+    return runner.perform_repair(actor or grace(), action, asked, key=key)
 
 
 def preview(action, **fields):
@@ -120,7 +124,7 @@ BY_IDS = ("stop", "requeue", "cleanup_orphaned", "start_stranded")
 def sent(monkeypatch):
     """What is sent again is counted, not run."""
     found: list[uuid.UUID] = []
-    monkeypatch.setattr("copilot.tasks.send_by_broker", found.append)
+    monkeypatch.setattr("copilot.tasks.enqueue_turn", found.append)
     return found
 
 
@@ -155,7 +159,7 @@ def test_a_repair_of_all_shows_then_does_what_it_showed(action, monkeypatch):
     assert ask(action, preview_id=nothing.preview_id).requested == 0
     if action == "stop_all_long_running":
         monkeypatch.setitem(
-            conditions.CONDITIONS, "long_running", lambda moment: conditions.queued(moment)
+            turn_filters.TURN_FILTERS, "long_running", lambda moment: turn_filters.filter_queued(moment)
         )  # ends at once, without a worker
         found = [row("queued"), row("queued")]
     else:
@@ -231,17 +235,17 @@ def test_a_preview_is_spent_once():
     def apply():
         try:
             return ask("cleanup_all_orphaned", preview_id=shown.preview_id).changed
-        except Refused as refusal:
+        except RequestRefused as refusal:
             return refusal.status
 
     assert sorted(together(apply, apply)) == [1, 410]
     dead()
     again = preview("cleanup_all_orphaned")
     for action, actor in (("cleanup_all_orphaned", heidi()), ("cleanup_all_stuck_queued", grace())):
-        with pytest.raises(repairs.PreviewRefused):
+        with pytest.raises(requests.PreviewRefused):
             ask(action, preview_id=again.preview_id, actor=actor)
     RepairPreview.objects.filter(pk=again.preview_id).update(created_at=timezone.now() - 6 * H / 60)
-    with pytest.raises(repairs.PreviewRefused):
+    with pytest.raises(requests.PreviewRefused):
         ask("cleanup_all_orphaned", preview_id=again.preview_id)
 
 
@@ -263,7 +267,7 @@ def test_what_makes_no_sense_is_refused_and_recorded(fields):
     """A-D8.6"""
     asked = None if fields is None else {"reason": WHY, "confirm": True, **fields}
     with pytest.raises(InvalidRequest):
-        repairs.perform(grace(), "stop", asked)
+        runner.perform_repair(grace(), "stop", asked)
     audit = RepairAudit.objects.get()
     assert (audit.outcome, audit.ids, audit.changes) == ("refused", [], [])
     assert "DROP TABLE" not in str(audit.result)
@@ -317,16 +321,16 @@ def test_the_same_key_returns_the_first_result():
 def test_one_that_fails_stops_no_other(monkeypatch):
     """A-D8.1: error:<code>, and what could not be tried in time is error:timeout"""
     first, second, third = dead(), dead(), dead()
-    whole = actions.recovery.give_up
+    whole = recovery.fail_turn_as_staff
 
     def give_up(turn_id, *rest):
         if turn_id == second.pk:
             raise ValueError("odd")
         return whole(turn_id, *rest)
 
-    monkeypatch.setattr(actions.recovery, "give_up", give_up)
+    monkeypatch.setattr(recovery, "fail_turn_as_staff", give_up)
     assert reasons(ask("cleanup_orphaned", [first, second, third])) == {str(second.pk): "error:internal"}
-    monkeypatch.setattr(performing, "CALL_SECONDS", -1.0)
+    monkeypatch.setattr(runner, "CALL_TIMEOUT_SECONDS", -1.0)
     assert reasons(ask("cleanup_orphaned", [second])) == {str(second.pk): "error:timeout"}
 
 
@@ -365,7 +369,7 @@ def test_the_record_is_never_changed_and_kept_long():
         cursor.execute("UPDATE diagnostics_repairaudit SET keep_until = now() - interval '1 second'")
         cursor.execute("ALTER TABLE diagnostics_repairaudit ENABLE TRIGGER USER")
     kept = RepairAudit.objects.count()
-    assert performing.audit.purge() >= kept == 1
+    assert diagnostics_audit.purge_expired_events() >= kept == 1
     assert not RepairAudit.objects.exists()
 
 
@@ -393,7 +397,7 @@ def test_children_end_with_their_parent():
 def test_a_running_turn_is_stopped_by_its_worker(rig, model):
     """A-D9.1: the ordinary stop; what is queued stays"""
     session = make.session()
-    model.will(Text("Talking"), cue(1))
+    model.will(ScriptedText("Talking"), cue(1))
     turn_id = start(session)
     model.reaches(1)
     queue(session, "And then?")
@@ -405,10 +409,10 @@ def test_a_running_turn_is_stopped_by_its_worker(rig, model):
 
 def test_a_worker_that_ignores_the_stop_is_overridden(rig, model, monkeypatch):
     """A-D9.2: cancelled, and what the worker writes later is refused"""
-    monkeypatch.setattr(actions, "OVERRIDE_SECONDS", 0.0)
-    monkeypatch.setattr("copilot.recovery.STOP_OVERRIDE_SECONDS", 0)
+    monkeypatch.setattr(actions, "OVERRIDE_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr("copilot.worker.recovery.STOP_OVERRIDE_SECONDS", 0)
     session = make.session()
-    model.will(Text("Deaf"), cue(1), Text(" and blind"))
+    model.will(ScriptedText("Deaf"), cue(1), ScriptedText(" and blind"))
     turn_id = start(session)
     model.reaches(1)
     rig.worker.freeze()
@@ -467,11 +471,11 @@ def test_what_is_not_queued_or_is_stopped_is_not_sent_again():
 def test_a_turn_that_lives_again_is_left_alone(monkeypatch):
     """A-D9.4: `still_live`, or the conditional update loses; never both an ending and a worker that writes"""
     back = dead()
-    beats.write("gone", [(str(back.pk), back.fence)], life_seconds=60)
+    heartbeat.write_redis_heartbeat("gone", [(str(back.pk), back.fence)], life_seconds=60)
     assert reasons(ask("cleanup_orphaned", [back])) == {str(back.pk): "still_live"}
-    blocking().delete(keys.beat("gone"))
+    get_redis().delete(redis_keys.heartbeat_key("gone"))
     taken = dead()
-    judged = conditions.judged
+    judged = turn_filters.judge_running_turns
 
     def judged_then_taken(now, *, one=None):
         moment = judged(now, one=one)
@@ -479,7 +483,7 @@ def test_a_turn_that_lives_again_is_left_alone(monkeypatch):
             Turn.objects.filter(pk=one).update(status="queued", fence=taken.fence + 1)
         return moment
 
-    monkeypatch.setattr(conditions, "judged", judged_then_taken)
+    monkeypatch.setattr(turn_filters, "judge_running_turns", judged_then_taken)
     assert reasons(ask("cleanup_orphaned", [taken])) == {str(taken.pk): "not_orphaned"}
     assert states(taken) == ["queued"]
 
@@ -487,11 +491,11 @@ def test_a_turn_that_lives_again_is_left_alone(monkeypatch):
 def test_a_worker_that_wakes_after_the_repair_writes_nothing_more(rig, model):
     """A-D9.4: it was frozen, its beats were gone, and its turn was cleaned up"""
     session = make.session()
-    model.will(Text("Half"), cue(1), Text(" and more"))
+    model.will(ScriptedText("Half"), cue(1), ScriptedText(" and more"))
     turn_id = start(session)
     model.reaches(1)
     rig.worker.freeze()
-    blocking().delete(keys.beat(rig.worker.name))
+    get_redis().delete(redis_keys.heartbeat_key(rig.worker.name))
     long_ago = timezone.now() - H
     Turn.objects.filter(pk=turn_id).update(started_at=long_ago, begun_at=long_ago)
     WorkerBeat.objects.update(beat_at=long_ago)
@@ -512,7 +516,7 @@ def test_on_a_database_that_takes_no_writes_nothing_is_half_done():
     with connection.cursor() as cursor:
         cursor.execute("SET default_transaction_read_only = on")
         try:
-            with pytest.raises(Unavailable):
+            with pytest.raises(ServiceUnavailable):
                 ask("cleanup_orphaned", [turn])
         finally:
             cursor.execute("SET default_transaction_read_only = off")
@@ -533,14 +537,14 @@ def test_live_turns_are_never_touched_by_a_repair_of_dead_ones():
 def test_what_waited_behind_an_orphan_goes_on_or_stays(rig, model):
     """A-D9.5: a message with a run_id gets its own turn and ending, plain ones stay as chips, none is lost"""
     session = make.session()
-    model.will(Text("Half"), cue(1))
+    model.will(ScriptedText("Half"), cue(1))
     turn_id = start(session)
     model.reaches(1)
     queue(session, "plain one")
     queue(session, "with an id", run_id="r-1")
     queue(session, "plain two")
     rig.worker.kill()
-    blocking().delete(keys.beat(rig.worker.name))
+    get_redis().delete(redis_keys.heartbeat_key(rig.worker.name))
     Turn.objects.filter(pk=turn_id).update(started_at=timezone.now() - H)
     result = ask("cleanup_orphaned", [turn_id])
     assert (result.changed, ended(turn_id).failure_code) == (1, "worker_lost")
@@ -561,12 +565,12 @@ def test_what_never_started_fails_with_that_code():
     assert ask("cleanup_orphaned", [turn]).changed == 1
     turn.refresh_from_db()
     assert (turn.status, turn.failure_code) == ("failed", "never_started")
-    assert dispatch.stop_execution(turn.pk) is None
+    assert stop.stop_turn_as_staff(turn.pk) is None
 
 
 def test_every_action_of_the_table_is_there():
     """A-D5.2: and none for rows that contradict themselves"""
-    assert set(ACTIONS) == set(VALID) | {"cleanup_orphaned_schedules"}
+    assert set(REPAIR_ACTIONS) == set(VALID) | {"cleanup_orphaned_schedules"}
 
 
 def test_messages_that_wait_for_nothing_are_answered_by_hand(rig):

@@ -8,14 +8,17 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django_celery_beat.models import IntervalSchedule, PeriodicTask
 
-from copilot import presets, schedules
+from copilot.agents import services as agents
+from copilot.chat.permissions import UNRESTRICTED
 from copilot.models import Agent, Message, Schedule
-from copilot.permissions import UNRESTRICTED
-from copilot.schedules import Asked, timetable
-from diagnostics import keeping, repairs, snapshot
-from diagnostics import timetable as shown
+from copilot.schedules import selectors as schedules_selectors
+from copilot.schedules import services as schedules
+from copilot.schedules.services import ScheduleRequest
+from diagnostics import retention, snapshot
+from diagnostics import schedules as diagnostics_schedules
+from diagnostics.audit import RepairActor
 from diagnostics.models import RepairAudit
-from diagnostics.repairs import Actor
+from diagnostics.repairs import runner
 from tests import make
 
 pytestmark = pytest.mark.django_db
@@ -23,15 +26,15 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture(autouse=True)
 def _nothing_remembered():
-    snapshot.forget()
+    snapshot.clear_caches()
     yield
-    snapshot.forget()
+    snapshot.clear_caches()
 
 
 def made(owner=None, *, cron="*/15 * * * *", timezone="UTC", **fields):
     """A schedule that was in order when it was made."""
-    asked = Asked(prompt="Water the plants", cron="0 8 * * *", timezone="UTC", name="Plants")
-    schedule = schedules.create((owner or make.ada()).pk, asked, UNRESTRICTED)
+    asked = ScheduleRequest(prompt="Water the plants", cron="0 8 * * *", timezone="UTC", name="Plants")
+    schedule = schedules.create_schedule((owner or make.ada()).pk, asked, UNRESTRICTED)
     soon = datetime.now(UTC) + timedelta(minutes=1)
     Schedule.objects.filter(pk=schedule.pk).update(
         **({"cron": cron, "timezone": timezone, "next_run": soon} | fields)
@@ -41,14 +44,16 @@ def made(owner=None, *, cron="*/15 * * * *", timezone="UTC", **fields):
 
 
 def by_agent(**draft):
-    version = presets.create(make.ada().pk, presets.Draft(name="Gardener", instructions="Water.", **draft))
+    version = agents.create_agent(
+        make.ada().pk, agents.AgentDraft(name="Gardener", instructions="Water.", **draft)
+    )
     return made(agent=version.agent, prompt=""), version
 
 
 def orphans():
     """One for each reason, and what is wrong with it."""
     deleted, version = by_agent()
-    presets.delete(make.ada().pk, version.agent_id)
+    agents.delete_agent(make.ada().pk, version.agent_id)
     gone = made(make.user("carol"))
     gone.owner.is_active = False
     gone.owner.save()
@@ -65,8 +70,8 @@ def orphans():
 def clean_up(ids, **fields):
     user = make.grace()
     asked = {"ids": [str(getattr(one, "pk", one)) for one in ids], "reason": "cannot run", "confirm": True}
-    return repairs.perform(
-        Actor(name="grace", admin_id=user.pk), "cleanup_orphaned_schedules", asked | fields
+    return runner.perform_repair(
+        RepairActor(name="grace", admin_id=user.pk), "cleanup_orphaned_schedules", asked | fields
     )
 
 
@@ -74,7 +79,7 @@ def test_every_quarter_of_an_hour_is_four_runs():
     """A-D11.1: one schedule, four runs in the next hour"""
     made()
     made(next_run=None)
-    found = shown.summary()
+    found = diagnostics_schedules.get_schedule_summary()
     assert (found.schedules_next_hour, found.runs_next_hour) == (1, 4)
     assert (found.schedules_next_24h, found.runs_next_24h) == (1, 96)
     assert (found.user, found.paused, found.total) == (2, 1, 2 + found.system)
@@ -85,7 +90,7 @@ def test_what_is_due_and_what_is_overdue():
     now = datetime.now(UTC)
     for minutes in (-1, 1, 3):
         made(next_run=now - timedelta(minutes=minutes))
-    found = shown.summary()
+    found = diagnostics_schedules.get_schedule_summary()
     assert (found.due_now, found.overdue) == (2, 1)
 
 
@@ -93,16 +98,16 @@ def test_each_orphan_has_its_reason():
     """A-D11.2: the first that holds, in words; those in order have none"""
     expected = orphans()
     healthy = [made(), by_agent()[0]]
-    found = {schedule.pk: orphan for schedule, orphan in timetable.orphans()}
+    found = {schedule.pk: orphan for schedule, orphan in schedules_selectors.iter_orphans()}
     assert {one.pk: reason for one, reason in expected.items()} == {
         pk: orphan.reason for pk, orphan in found.items()
     }
     assert all(0 < len(orphan.detail) <= 200 for orphan in found.values())
-    summary = shown.summary()
+    summary = diagnostics_schedules.get_schedule_summary()
     assert (summary.orphaned_total, set(summary.orphaned.values())) == (4, {1})
-    page = shown.page(orphaned=True, limit=50, offset=0)
+    page = diagnostics_schedules.list_schedules(orphaned=True, limit=50, offset=0)
     assert (page.total, {row.reason for row in page.results}) == (4, set(summary.orphaned))
-    everybody = shown.page(orphaned=False, limit=50, offset=0)
+    everybody = diagnostics_schedules.list_schedules(orphaned=False, limit=50, offset=0)
     assert everybody.total == len(expected) + len(healthy)
     assert {row.reason for row in everybody.results} == {None}
 
@@ -135,10 +140,10 @@ def test_only_orphans_are_switched_off():
 def test_all_orphans_are_shown_before_they_are_switched_off():
     """A-D11.2: by preview"""
     orphans()
-    actor = Actor(name="grace", admin_id=make.grace().pk)
-    look = repairs.perform(actor, "cleanup_orphaned_schedules", {"reason": "to look", "dry_run": True})
+    actor = RepairActor(name="grace", admin_id=make.grace().pk)
+    look = runner.perform_repair(actor, "cleanup_orphaned_schedules", {"reason": "to look", "dry_run": True})
     assert (look.requested, look.changed, Schedule.objects.filter(next_run=None).count()) == (4, 4, 0)
-    done = repairs.perform(
+    done = runner.perform_repair(
         actor, "cleanup_orphaned_schedules",
         {"reason": "to act", "confirm": True, "preview_id": look.preview_id},
     )  # fmt: skip
@@ -149,15 +154,15 @@ def test_what_stays_off_goes_after_thirty_days():
     """A-D11.2: deleted only after thirty days, and not what somebody has mended"""
     first, second = list(orphans())[:2]
     clean_up([first, second])
-    assert keeping.remove_schedules() == 0
+    assert retention.purge_disabled_schedules() == 0
     audit = RepairAudit.objects.filter(outcome="done").get()
     RepairAudit.objects.create(
         action=audit.action, outcome="done", actor="grace", ids=audit.ids, keep_until=audit.keep_until,
         at=audit.at - timedelta(days=31),
     )  # fmt: skip
     Agent.objects.update(deleted_at=None)
-    schedules.switch_on(first.owner_id, first.pk)
-    assert keeping.remove_schedules() == 1
+    schedules.enable_schedule(first.owner_id, first.pk)
+    assert retention.purge_disabled_schedules() == 1
     first.refresh_from_db()
     second.refresh_from_db()
     assert (first.cancelled_at, second.cancelled_at is not None) == (None, True)
@@ -177,7 +182,7 @@ def test_what_stays_off_goes_after_thirty_days():
 def test_a_gap_in_local_time_breaks_nothing(now, runs):
     """A-D11.3: each local occurrence counts once"""
     made(timezone="Europe/Berlin", next_run=now + timedelta(minutes=5))
-    found = timetable.coming(now, timedelta(hours=1))
+    found = schedules_selectors.count_upcoming_runs(now, timedelta(hours=1))
     assert (found.schedules, found.runs) == (1, runs)
-    day = timetable.coming(now - timedelta(hours=12), timedelta(hours=24))
+    day = schedules_selectors.count_upcoming_runs(now - timedelta(hours=12), timedelta(hours=24))
     assert day.runs in (92, 96, 100)

@@ -13,14 +13,14 @@ from django.test import Client
 from django.utils import timezone
 from kombu import Connection
 
-from billing.queries import forget_policy
+from billing.policies import clear_policy_cache
 from config.celery import app
-from config.core.staff_rights import mask_email
+from config.core.staff_permissions import mask_email
+from copilot.chat import turn_selectors
 from copilot.models import Message, Session, Turn
-from copilot.queries import executions
-from diagnostics import broker, checks, conditions, counting, inventory, lists, snapshot
-from diagnostics.probes import running, servers
-from diagnostics.repairs import performing
+from diagnostics import aggregates, broker_queues, checks, execution_list, inventory, snapshot, turn_filters
+from diagnostics.probes import runner, servers
+from diagnostics.repairs import runner as repairs_runner
 from tests import make, patience
 from tests.engine import until
 from tests.test_billing_counters import record
@@ -34,15 +34,15 @@ pytestmark = pytest.mark.django_db
 def silent_broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """It takes connections and never says a word; we wait as long as the product does."""
     for name in patience.LIMITS:
-        monkeypatch.setattr(broker, name, patience.shipped[f"diagnostics.broker.{name}"])
-    snapshot.forget()
+        monkeypatch.setattr(broker_queues, name, patience.shipped[f"diagnostics.broker.{name}"])
+    snapshot.clear_caches()
     with socket.create_server(("127.0.0.1", 0)) as hole:
         address = f"redis://127.0.0.1:{hole.getsockname()[1]}/0"
         for name in ("connection_for_read", "connection_for_write"):
             monkeypatch.setattr(app, name, lambda *_, **how: Connection(address, **how))
         monkeypatch.setattr(app, "_pool", None)
         yield
-    snapshot.forget()
+    snapshot.clear_caches()
 
 
 def askers() -> list[str]:
@@ -53,10 +53,10 @@ def askers() -> list[str]:
 def test_a_broker_that_says_nothing_keeps_no_page_waiting(silent_broker: None) -> None:
     """D6, A-D4.3: the question has a second; however often it is asked, one of each waits for an answer."""
     for _ in range(3):
-        snapshot.forget()
-        assert snapshot.look().summary.degraded == ("broker",)
-        assert inventory.look_for_workers() == ()
-        [probed] = running.run({"broker": servers.broker})
+        snapshot.clear_caches()
+        assert snapshot.take_snapshot().summary.degraded == ("broker",)
+        assert inventory.find_workers() == ()
+        [probed] = runner.run_probes({"broker": servers.probe_broker})
         assert not probed.ok
     until(lambda: askers() == ["celery active_queues", "celery reserved", "celery stats"])
 
@@ -64,7 +64,7 @@ def test_a_broker_that_says_nothing_keeps_no_page_waiting(silent_broker: None) -
 def test_a_stop_that_has_no_time_left_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """D8: the whole call has thirty seconds; the rest is skipped as error:timeout, and nothing was done to it."""
     turns = [row("queued"), row("queued")]
-    monkeypatch.setattr(performing, "CALL_SECONDS", -1.0)
+    monkeypatch.setattr(repairs_runner, "CALL_TIMEOUT_SECONDS", -1.0)
     assert set(reasons(ask("stop", turns)).values()) == {"error:timeout"}
     for turn in turns:
         turn.refresh_from_db()
@@ -77,9 +77,9 @@ def test_however_many_are_kept_by_a_limit_none_of_them_is_stranded() -> None:
         owner = make.user(f"busy{number}")
         record(owner, 1_000_000)
         waits(Session.objects.create(owner=owner))
-    forget_policy()
+    clear_policy_cache()
     lost = waits(make.session())
-    assert counting.stranded_sessions() == [lost.pk]
+    assert aggregates.find_stranded_sessions() == [lost.pk]
 
 
 def waits(session: Session) -> Session:
@@ -92,17 +92,19 @@ def test_evidence_is_what_makes_an_execution_an_orphan() -> None:
     """D3, D5, A-D3.3: nobody knows of one that runs for two hours; that alone proves nothing."""
     ages = {"fresh": 10, "dead": 60, "unknown": 2 * 3600, "old": 25 * 3600}
     turns = {name: row(age=timedelta(seconds=seconds)) for name, seconds in ages.items()}
-    moment = conditions.Moment(
+    moment = turn_filters.FilterContext(
         now=timezone.now(),
         dead=frozenset([turns["fresh"].pk, turns["dead"].pk]),
         unknown=frozenset([turns["unknown"].pk, turns["old"].pk]),
     )
-    shown, _ = lists.shown(
-        executions.described(executions.among(one.pk for one in turns.values())), moment, see_email=False
+    shown, _ = execution_list.build_executions(
+        turn_selectors.describe_turns(turn_selectors.turns_by_id(one.pk for one in turns.values())),
+        moment,
+        see_email=False,
     )
     found = {one.id: one.evidence for one in shown}
     assert [found[str(one.pk)] for one in turns.values()] == [None, "beat", None, "age"]
-    orphans = Turn.objects.filter(conditions.orphaned_running(moment)).values_list("pk", flat=True)
+    orphans = Turn.objects.filter(turn_filters.filter_orphaned_running(moment)).values_list("pk", flat=True)
     assert {str(one) for one in orphans} == {one for one, evidence in found.items() if evidence}
 
 
@@ -110,12 +112,12 @@ def test_evidence_is_what_makes_an_execution_an_orphan() -> None:
 def test_a_network_nobody_can_be_in_stops_the_boot(settings: pytest.FixtureRequest, network: str) -> None:
     """D21, D16: it would be a fault of every scrape."""
     settings.METRICS_ALLOWED_CIDRS = ["10.0.0.0/8", "fd00::/8", network]
-    [problem] = checks.networks_can_be_read(None)
+    [problem] = checks.check_metrics_networks(None)
     assert (problem.id, "METRICS_ALLOWED_CIDRS" in problem.msg, network in problem.msg) == (
         "diagnostics.E005", True, True,
     )  # fmt: skip
     settings.METRICS_ALLOWED_CIDRS = ["10.0.0.0/8", "fd00::/8", "192.168.1.7"]
-    assert checks.networks_can_be_read(None) == []
+    assert checks.check_metrics_networks(None) == []
     assert Client().get("/metrics", REMOTE_ADDR="192.168.1.7").status_code == 200
 
 

@@ -15,18 +15,18 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from config.celery import app
-from config.servers import free_port
-from copilot import engine
-from copilot.live import beats, keys
-from copilot.live import client as live_client
-from copilot.live.client import blocking
+from config.core import redis
+from config.core.redis import get_redis
+from config.dev.servers import find_free_port
 from copilot.models import Session, Turn, WorkerBeat
-from diagnostics import conditions, counting, inventory, lists, samples, snapshot, tasks
-from diagnostics.conditions import Moment
-from diagnostics.findings import evaluate
+from copilot.realtime import redis_keys
+from copilot.worker import heartbeat, turn_worker
+from diagnostics import aggregates, execution_list, inventory, samples, snapshot, tasks, turn_filters
+from diagnostics.cached_value import CachedValue
+from diagnostics.findings.rules import evaluate_findings
 from diagnostics.models import MetricSample
-from diagnostics.reading import one_moment
-from diagnostics.shared import Shared
+from diagnostics.snapshot_transaction import open_snapshot
+from diagnostics.turn_filters import FilterContext
 from tests import make
 from tests.engine import together, until
 from tests.patience import PATIENCE_SECONDS
@@ -37,15 +37,15 @@ S, H = timedelta(seconds=1), timedelta(hours=1)
 
 @pytest.fixture(autouse=True)
 def _nothing_remembered(monkeypatch):
-    monkeypatch.setattr(inventory, "INSPECT_SECONDS", 0.05)
-    snapshot.forget()
+    monkeypatch.setattr(inventory, "INSPECT_TIMEOUT_SECONDS", 0.05)
+    snapshot.clear_caches()
     yield
-    snapshot.forget()
+    snapshot.clear_caches()
 
 
 @pytest.fixture
 def now():
-    with one_moment() as moment:
+    with open_snapshot() as moment:
         return moment
 
 
@@ -81,7 +81,7 @@ def test_rates_are_by_the_formulas(now):
     ended_turns(now, "failed", 20, 2 * H)
     ended_turns(now, "succeeded", 1200, 2 * H)
     ended_turns(now, "cancelled", 5, 2 * H)
-    found = counting.ended(Moment(now=now))
+    found = aggregates.aggregate_ended(FilterContext(now=now))
     assert (found["failure_ratio_24h"], found["failures_per_hour_24h"], found["throughput_per_hour_24h"]) == (
         0.0164,
         0.83,
@@ -92,7 +92,7 @@ def test_rates_are_by_the_formulas(now):
 
 def test_nothing_of_nothing_is_no_ratio(now):
     """A-D4.2"""
-    found = counting.figures(Moment(now=now))
+    found = aggregates.compute_figures(FilterContext(now=now))
     assert (found["failure_ratio_1h"], found["failure_ratio_24h"], found["latency_p95_ms"]) == (
         None,
         None,
@@ -106,7 +106,7 @@ def test_a_window_is_half_open(now):
     ended_turns(now, "succeeded", 1, H)
     ended_turns(now, "succeeded", 1, H + timedelta(microseconds=1))
     ended_turns(now, "succeeded", 1, timedelta(0))
-    found = counting.ended(Moment(now=now))
+    found = aggregates.aggregate_ended(FilterContext(now=now))
     assert (found["succeeded_1h"], found["succeeded_24h"]) == (1, 2)
 
 
@@ -117,7 +117,7 @@ def test_times_are_of_the_last_hour(now):
             now, "succeeded", 1, S, created_at=now - seconds * S - S, queued_at=now - 3 * S,
             started_at=now - 2 * S, summary={"first_token_ms": 100 * seconds},
         )  # fmt: skip
-    found = counting.ended(Moment(now=now))
+    found = aggregates.aggregate_ended(FilterContext(now=now))
     assert (found["latency_p50_ms"], found["latency_p95_ms"]) == (2000.0, 2900.0)
     assert (found["queue_wait_p95_ms"], found["first_event_p95_ms"]) == (1000.0, 290.0)
 
@@ -129,24 +129,24 @@ def test_times_are_of_the_last_hour(now):
 def broker_away():
     before = app.conf.broker_url
     app.conf.broker_url = app.conf.broker_read_url = app.conf.broker_write_url = (
-        f"redis://127.0.0.1:{free_port()}/0"
+        f"redis://127.0.0.1:{find_free_port()}/0"
     )
     yield
     app.conf.broker_url = app.conf.broker_read_url = app.conf.broker_write_url = before
-    snapshot._queues.asked().result(PATIENCE_SECONDS)  # what is still asked of the one that is away
+    snapshot._broker_query.start().result(PATIENCE_SECONDS)  # what is still asked of the one that is away
 
 
 def test_a_broker_that_is_away_leaves_its_figures_out(broker_away):
     """A-D4.3: null, named, and the rest right"""
     make.turn(make.session(), "queued")
-    found = snapshot.summary()
+    found = snapshot.get_summary()
     assert (found.broker_depth, found.broker_unacked, found.degraded) == (None, None, ("broker",))
     assert (found.queued, found.never_started) == (1, 1)
 
 
 def test_a_broker_that_is_there_tells_its_depths():
     """A-D4.3: per queue and in all"""
-    found = snapshot.summary()
+    found = snapshot.get_summary()
     assert found.degraded == ()
     assert found.broker_depth is not None
     assert found.broker_depth["total"] == sum(
@@ -157,16 +157,16 @@ def test_a_broker_that_is_there_tells_its_depths():
 
 def test_without_redis_or_postgres_nothing_is_zero(settings, monkeypatch):
     """A-D4.3: of whatever source; findings name the dependency"""
-    settings.REDIS_URL = f"redis://127.0.0.1:{free_port()}/0"
-    live_client.blocking.cache_clear()
+    settings.REDIS_URL = f"redis://127.0.0.1:{find_free_port()}/0"
+    redis.get_redis.cache_clear()
     try:
-        monkeypatch.setattr(counting, "figures", _broken)
-        found = snapshot.look()
+        monkeypatch.setattr(aggregates, "compute_figures", _broken)
+        found = snapshot.take_snapshot()
     finally:
-        live_client.blocking.cache_clear()
+        redis.get_redis.cache_clear()
     assert {"postgres", "redis"} <= set(found.summary.degraded)
     assert (found.summary.running, found.summary.failed_24h, found.workers) == (None, None, None)
-    assert {finding.code.partition(":")[0] for finding in evaluate(found)} == {"dependency_down"}
+    assert {finding.code.partition(":")[0] for finding in evaluate_findings(found)} == {"dependency_down"}
 
 
 def _broken(moment):
@@ -188,7 +188,7 @@ def test_who_asks_at_once_shares_one_computation():
         gate.wait(10)
         return "figures"
 
-    shared = Shared(make_it, 5.0)
+    shared = CachedValue(make_it, 5.0)
     threads = [threading.Thread(target=shared.get) for _ in range(20)]
     for thread in threads:
         thread.start()
@@ -196,14 +196,14 @@ def test_who_asks_at_once_shares_one_computation():
     for thread in threads:
         thread.join()
     assert (shared.get(), len(made), shared.computations) == ("figures", 1, 1)
-    shared.forget()
+    shared.clear()
     assert (shared.get(), len(made)) == ("figures", 2)
 
 
 def test_who_must_not_wait_gets_what_there_is_while_it_is_made_again(monkeypatch):
     """D16: a scrape is quick after a pause too; what is older than allowed is made first"""
     clock, gate, made = [0.0], threading.Event(), list[float]()
-    monkeypatch.setattr("diagnostics.shared.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr("diagnostics.cached_value.time", SimpleNamespace(monotonic=lambda: clock[0]))
 
     def make_it():
         if made:
@@ -211,14 +211,14 @@ def test_who_must_not_wait_gets_what_there_is_while_it_is_made_again(monkeypatch
         made.append(clock[0])
         return len(made)
 
-    value = Shared(make_it, 5)
-    assert value.at_hand(seconds=60) == 1
+    value = CachedValue(make_it, 5)
+    assert value.get_stale(seconds=60) == 1
     clock[0] = 30.0
-    assert [value.at_hand(seconds=60) for _ in range(3)] == [1, 1, 1]  # while one of them makes the next
+    assert [value.get_stale(seconds=60) for _ in range(3)] == [1, 1, 1]  # while one of them makes the next
     gate.set()
-    until(lambda: value.at_hand(seconds=60) == 2)
+    until(lambda: value.get_stale(seconds=60) == 2)
     clock[0] = 100.0
-    assert value.at_hand(seconds=60) == 3
+    assert value.get_stale(seconds=60) == 3
     assert value.computations == 3
 
 
@@ -226,12 +226,12 @@ def test_who_must_not_wait_gets_what_there_is_while_it_is_made_again(monkeypatch
 def test_a_look_is_one_moment_and_writes_nothing():
     """A-D4.1: repeatable read, read only, with a limit for each statement"""
     with CaptureQueriesContext(connection) as made:
-        counting_moment = snapshot.compute()
+        counting_moment = snapshot.compute_summary()
     texts = [query["sql"] for query in made.captured_queries]
     assert any("REPEATABLE READ, READ ONLY" in text for text in texts)
     assert any("statement_timeout = '5s'" in text for text in texts)
     assert counting_moment.running == 0
-    with one_moment(), connection.cursor() as cursor:
+    with open_snapshot(), connection.cursor() as cursor:
         cursor.execute("SHOW transaction_read_only")
         assert cursor.fetchone()[0] == "on"
         cursor.execute("SELECT count(*) FROM copilot_turn")
@@ -271,7 +271,7 @@ def random_turns(now, seed, number=150):
             fields["ended_at"] = now - min(created, draw.choice(ages))
         Turn.objects.filter(pk=turn.pk).update(**fields)
     running = Turn.objects.filter(status="running", worker="alive").values_list("pk", "fence")
-    beats.write("alive", [(str(one), fence) for one, fence in running], life_seconds=60)
+    heartbeat.write_redis_heartbeat("alive", [(str(one), fence) for one, fence in running], life_seconds=60)
 
 
 COUNTED = {
@@ -290,27 +290,36 @@ def test_every_list_is_as_long_as_its_count(now, seed, monkeypatch):
     from copilot.models import Message
 
     Message.objects.update(created_at=now - H)
-    for module in (snapshot, lists):  # or some would cross a threshold between two looks
+    for module in (snapshot, execution_list):  # or some would cross a threshold between two looks
         monkeypatch.setattr(module, "one_moment", lambda: nullcontext(now))
-    summary = snapshot.compute()
+    summary = snapshot.compute_summary()
     for condition, name in COUNTED.items():
         pages = [
-            lists.page(lists.Filters(condition=condition), lists.Slice(limit=20, offset=offset))
+            execution_list.get_page(
+                execution_list.ExecutionFilters(condition=condition),
+                execution_list.PageSlice(limit=20, offset=offset),
+            )
             for offset in range(0, 200, 20)
         ]
         found = [row.id or row.session_id for page in pages for row in page.results]
         assert len(found) == len(set(found)) == pages[0].total == getattr(summary, name), condition
-    failed = lists.page(lists.Filters(condition="failed", hours=24), lists.Slice(limit=200))
+    failed = execution_list.get_page(
+        execution_list.ExecutionFilters(condition="failed", hours=24), execution_list.PageSlice(limit=200)
+    )
     assert failed.total == len(failed.results) == summary.failed_24h
-    assert lists.page(lists.Filters(), lists.Slice()).total == 150
+    assert execution_list.get_page(execution_list.ExecutionFilters(), execution_list.PageSlice()).total == 150
     live = {
         row.id
-        for row in lists.page(lists.Filters(condition="running"), lists.Slice(limit=200)).results
+        for row in execution_list.get_page(
+            execution_list.ExecutionFilters(condition="running"), execution_list.PageSlice(limit=200)
+        ).results
         if row.liveness == "live"
     }
     orphaned = {
         row.id
-        for row in lists.page(lists.Filters(condition="orphaned_running"), lists.Slice(limit=200)).results
+        for row in execution_list.get_page(
+            execution_list.ExecutionFilters(condition="orphaned_running"), execution_list.PageSlice(limit=200)
+        ).results
     }
     assert not live & orphaned
 
@@ -340,7 +349,7 @@ def test_the_summary_reads_executions_by_indexes_alone(now):
     random_turns(now, 1, number=60)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE copilot_turn, copilot_session")  # else all its indexes cost the same
-    plans = plans_of(lambda: counting.figures(conditions.judged(now)), scans="off")
+    plans = plans_of(lambda: aggregates.compute_figures(turn_filters.judge_running_turns(now)), scans="off")
     assert len(plans) >= 4
     for plan in plans:
         assert "Seq Scan on copilot_turn" not in plan, plan
@@ -352,11 +361,13 @@ def test_the_summary_reads_executions_by_indexes_alone(now):
 def test_the_newest_of_all_are_found_without_reading_all(now):
     """A-D5.3: by the indexes that are there; the page is the same as without the short way"""
     random_turns(now, 2, number=60)
-    part = lists.Slice(limit=20, offset=5)
-    plans = plans_of(lambda: lists.page(lists.Filters(), part), scans="off")
+    part = execution_list.PageSlice(limit=20, offset=5)
+    plans = plans_of(lambda: execution_list.get_page(execution_list.ExecutionFilters(), part), scans="off")
     assert not [plan for plan in plans[1:] if "Seq Scan on copilot_turn" in plan and "created_at" in plan]
     newest = Turn.objects.order_by("-created_at", "pk").values_list("pk", flat=True)[5:25]
-    assert [row.id for row in lists.page(lists.Filters(), part).results] == [str(one) for one in newest]
+    assert [row.id for row in execution_list.get_page(execution_list.ExecutionFilters(), part).results] == [
+        str(one) for one in newest
+    ]
 
 
 def a_month_of_turns(number: int, *, unfinished: int = 300) -> None:
@@ -404,17 +415,22 @@ def best_and_worst(act, *, times=5) -> tuple[float, float]:
 def test_a_million_turns_are_summed_up_in_time(now, capsys, number):
     """A-D4.5: by indexes alone; what it took is told (a million under 200 ms, two under 500 ms on a quiet machine)"""
     a_month_of_turns(number)
-    best, worst = best_and_worst(lambda: counting.figures(conditions.judged(now)))
-    listed, _ = best_and_worst(lambda: lists.page(lists.Filters(), lists.Slice(limit=50)), times=1)
-    page = lists.page(lists.Filters(), lists.Slice(limit=50))
+    best, worst = best_and_worst(lambda: aggregates.compute_figures(turn_filters.judge_running_turns(now)))
+    listed, _ = best_and_worst(
+        lambda: execution_list.get_page(
+            execution_list.ExecutionFilters(), execution_list.PageSlice(limit=50)
+        ),
+        times=1,
+    )
+    page = execution_list.get_page(execution_list.ExecutionFilters(), execution_list.PageSlice(limit=50))
     assert (len(page.results), page.total_is_capped) == (50, True)
-    plans = plans_of(lambda: counting.figures(conditions.judged(now)))
+    plans = plans_of(lambda: aggregates.compute_figures(turn_filters.judge_running_turns(now)))
     with capsys.disabled():
         print(f"\nsummary over {number:,} turns: {best:.0f} ms at best, {worst:.0f} ms at worst")
         print(f"newest page of all: {listed:.0f} ms")
         print("\n".join(line for plan in plans for line in plan.splitlines() if "Scan" in line))
     assert not [plan for plan in plans if "Seq Scan on copilot_turn" in plan]
-    found = counting.figures(conditions.judged(now))
+    found = aggregates.compute_figures(turn_filters.judge_running_turns(now))
     assert found["succeeded_24h"] + found["failed_24h"] > number / 30 - 1000
 
 
@@ -428,7 +444,7 @@ def test_a_worker_is_alive_then_late_then_lost(now):
             worker=name, lock_key=ord(name), host="h", pid=ord(name), version="1", queues=["turns"]
         )
         WorkerBeat.objects.filter(pk=name).update(beat_at=now - age * S)
-    found = {worker.id: worker.status for worker in inventory.look_for_workers()}
+    found = {worker.id: worker.status for worker in inventory.find_workers()}
     assert found == {"a": "alive", "b": "alive", "c": "late", "d": "late", "e": "lost"}
 
 
@@ -436,7 +452,7 @@ def test_a_worker_is_alive_then_late_then_lost(now):
 def seconds_passed(monkeypatch):
     """A clock for everything that is remembered."""
     clock = [0.0]
-    monkeypatch.setattr("diagnostics.shared.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr("diagnostics.cached_value.time", SimpleNamespace(monotonic=lambda: clock[0]))
     return clock
 
 
@@ -445,16 +461,16 @@ def test_a_deaf_worker_is_a_finding_within_ten_seconds(
     looked_after, now, seconds_passed, monkeypatch, settings
 ):
     """D6: whenever the figures were read before"""
-    monkeypatch.setattr(inventory, "ask_celery", list)
+    monkeypatch.setattr(inventory, "inspect_celery", list)
     WorkerBeat.objects.create(
         worker="a", lock_key=1, host="h", pid=1, version="1", queues=["turns"], started_at=now - H
     )
-    inventory.workers()  # somebody reads the page of workers just before
+    inventory.list_workers()  # somebody reads the page of workers just before
     WorkerBeat.objects.update(queues=[])  # the first beat that says so, as late as it may come
     seconds_passed[0] = looked_after
-    snapshot.take()
-    seconds_passed[0] = 10.0 - (engine.DEAF_SECONDS + settings.WORKER_BEAT_SECONDS)
-    assert "deaf_workers" in [finding.code for finding in evaluate(snapshot.take())]
+    snapshot.get_snapshot()
+    seconds_passed[0] = 10.0 - (turn_worker.LISTENING_TIMEOUT_SECONDS + settings.WORKER_BEAT_SECONDS)
+    assert "deaf_workers" in [finding.code for finding in evaluate_findings(snapshot.get_snapshot())]
 
 
 def test_looking_every_second_costs_few_questions(seconds_passed, monkeypatch):
@@ -465,44 +481,46 @@ def test_looking_every_second_costs_few_questions(seconds_passed, monkeypatch):
         asked.append(seconds_passed[0])
         return []
 
-    monkeypatch.setattr(inventory, "ask_celery", ask_celery)
-    snapshot.take()
+    monkeypatch.setattr(inventory, "inspect_celery", ask_celery)
+    snapshot.get_snapshot()
     asked.clear()
     with CaptureQueriesContext(connection) as made:
         for second in range(1, 61):
             seconds_passed[0] = float(second)
-            snapshot.take()
+            snapshot.get_snapshot()
     assert len(asked) <= 12
     assert len(made.captured_queries) <= 300  # 342 when everything was kept for five seconds
 
 
 def test_many_keys_are_surveyed_within_a_budget(monkeypatch):
     """A-D6.1: 50,000 session keys, and `partial` where they are too many"""
-    with blocking().pipeline(transaction=False) as pipe:
+    with get_redis().pipeline(transaction=False) as pipe:
         for number in range(50_000):
-            pipe.xadd(keys.log(str(uuid.UUID(int=number))), {"k": "v"})
+            pipe.xadd(redis_keys.event_log_key(str(uuid.UUID(int=number))), {"k": "v"})
             if number % 5000 == 0:
                 pipe.execute()
         pipe.execute()
-    blocking().hset(keys.lease("stale"), mapping={"turn": str(uuid.uuid4()), "token": "t", "claimed_at": 1})
-    streams, leases = inventory.streams(), inventory.leases()
+    get_redis().hset(
+        redis_keys.lease_key("stale"), mapping={"turn": str(uuid.uuid4()), "token": "t", "claimed_at": 1}
+    )
+    streams, leases = inventory.survey_streams(), inventory.list_leases()
     assert streams.partial or streams.count == 50_000
     assert streams.without_life == streams.count
     assert streams.partial or leases.without_turn == ("stale",)
-    inventory.forget()
-    monkeypatch.setattr(inventory, "BUDGET_SECONDS", 0.0)
-    assert inventory.streams().partial
-    blocking().flushdb()
+    inventory.clear_inventory_cache()
+    monkeypatch.setattr(inventory, "SURVEY_BUDGET_SECONDS", 0.0)
+    assert inventory.survey_streams().partial
+    get_redis().flushdb()
 
 
 def test_queues_and_leases_are_told_with_their_ages(now):
     """A-D6.1: pending buffers: how many, the longest, the oldest"""
     session = make.session()
     waiting = make.pending(session, "one")
-    blocking().zadd(keys.queue(str(session.pk)), {"1:-:a": 1, "2:-:b": 2})
-    found = inventory.buffers()
+    get_redis().zadd(redis_keys.queue_key(str(session.pk)), {"1:-:a": 1, "2:-:b": 2})
+    found = inventory.survey_buffers()
     assert (found.count, found.messages, found.longest, found.oldest_at) == (1, 2, 2, waiting.created_at)
-    blocking().delete(keys.queue(str(session.pk)))
+    get_redis().delete(redis_keys.queue_key(str(session.pk)))
 
 
 def test_samples_are_one_a_minute_and_kept_a_week(now):
@@ -513,4 +531,4 @@ def test_samples_are_one_a_minute_and_kept_a_week(now):
     tasks.sample()
     assert MetricSample.objects.values("name", "taken_at").distinct().count() == MetricSample.objects.count()
     MetricSample.objects.create(taken_at=now - 8 * 24 * H, name="queued", value=1)
-    assert samples.purge() == 1
+    assert samples.purge_samples() == 1

@@ -8,12 +8,22 @@ from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
 from billing import accounts
-from copilot import dispatch, history, sessions, turns
-from copilot.errors import Conflict, Forbidden, InvalidRequest, NotFound, OutcomeUnknown, TooMany, Unavailable
-from copilot.live import counters, keys, lease
-from copilot.live.client import blocking
+from config.core import rate_limits
+from config.core.errors import (
+    Conflict,
+    Forbidden,
+    InvalidRequest,
+    NotFound,
+    OutcomeUnknown,
+    ServiceUnavailable,
+    TooManyRequests,
+)
+from config.core.redis import get_redis
+from copilot import models
+from copilot.chat import admission, admission_outcomes, messages, next_turn, queue_commands, sessions, turns
 from copilot.models import Message, Turn
-from copilot.providers.scripted import Hang, Text
+from copilot.providers.scripted import ScriptedHang, ScriptedText
+from copilot.realtime import lease, redis_keys
 from tests import make
 from tests.cuts import redis_away
 from tests.engine import (
@@ -55,22 +65,22 @@ def test_a_message_to_an_idle_session_starts_a_turn(session, rig):
 
 
 def test_a_long_first_message_gives_a_short_title():
-    assert dispatch.title_from("word " * 40).endswith("…")
-    assert len(dispatch.title_from("word " * 40)) <= 60
+    assert admission.make_default_title("word " * 40).endswith("…")
+    assert len(admission.make_default_title("word " * 40)) <= 60
 
 
 @pytest.mark.parametrize("case", ["foreign", "missing", "deleted"])
 def test_what_is_not_yours_does_not_exist(session, case):
     """T3.8: 404, one and the same"""
     if case == "deleted":
-        sessions.delete(session.owner_id, session.pk)
+        sessions.delete_session(session.owner_id, session.pk)
     user = make.bob().pk if case == "foreign" else session.owner_id
     message = command(session, "Hello", user_id=user)
     if case == "missing":
-        message = command(make.Session(pk=make.uuid.uuid4(), owner_id=user), "Hello")
+        message = command(models.Session(pk=make.uuid.uuid4(), owner_id=user), "Hello")
     with pytest.raises(NotFound) as refused:
-        dispatch.submit(message)
-    assert refused.value.body() == {"code": "not_found", "message": "Not found."}
+        admission.submit_message(message)
+    assert refused.value.to_body() == {"code": "not_found", "message": "Not found."}
     assert not Message.objects.exists()
 
 
@@ -100,12 +110,12 @@ def test_files_that_are_not_the_users_are_ignored_and_named(session):
 
 def test_a_cost_limit_stops_queued_messages_too(session, model):
     """T3.2: checked for every accepted message"""
-    model.will(Text("Talking"), Hang())
+    model.will(ScriptedText("Talking"), ScriptedHang())
     start(session)
-    account = accounts.get_or_create(session.owner_id)
-    accounts.set_overrides(account.pk, daily_limit_microdollars=1, weekly_limit_microdollars=1)
+    account = accounts.get_or_create_account(session.owner_id)
+    accounts.set_limit_overrides(account.pk, daily_limit_microdollars=1, weekly_limit_microdollars=1)
     spend(session.owner_id, 10)
-    with pytest.raises(TooMany) as refused:
+    with pytest.raises(TooManyRequests) as refused:
         say(session, "More")
     assert "limit" in refused.value.code
     assert waiting(session) == []
@@ -114,16 +124,17 @@ def test_a_cost_limit_stops_queued_messages_too(session, model):
 def spend(user_id, microdollars):
     from datetime import UTC, datetime
 
-    from billing import pricing, usage
+    from billing import pricing
+    from billing.usage import usage_records
 
-    usage.record(
-        usage.UsageCall(
+    usage_records.record_usage(
+        usage_records.UsageCall(
             call_id=make.uuid.uuid4(),
             user_id=user_id,
             occurred_at=datetime.now(UTC),
             provider="openai_chat",
             model="m",
-            tokens=pricing.Tokens(input=1, output=1),
+            tokens=pricing.TokenCounts(input=1, output=1),
             reported=str(microdollars / 1_000_000),
             session_ref="s",
             turn_ref="t",
@@ -155,7 +166,7 @@ def test_the_same_run_id_with_another_text_is_a_conflict(session):
 
 def test_a_queued_run_id_again_is_still_queued(session, model):
     """T3.6"""
-    model.will(Text("Talking"), Hang())
+    model.will(ScriptedText("Talking"), ScriptedHang())
     start(session)
     first = say(session, "Next", run_id="r")
     again = say(session, "Next", run_id="r")
@@ -164,12 +175,12 @@ def test_a_queued_run_id_again_is_still_queued(session, model):
 
 def test_a_run_id_that_a_limit_holds_in_the_queue_is_still_queued(session, model):
     """T3.6, B7.3: nothing runs, and the limit is reached for everything new"""
-    model.will(Text("Talking"), cue(1))
+    model.will(ScriptedText("Talking"), cue(1))
     turn_id = start(session)
     model.reaches(1)
     first = say(session, "Next", run_id="r")
-    account = accounts.get_or_create(session.owner_id)
-    accounts.set_overrides(account.pk, daily_limit_microdollars=1, weekly_limit_microdollars=1)
+    account = accounts.get_or_create_account(session.owner_id)
+    accounts.set_limit_overrides(account.pk, daily_limit_microdollars=1, weekly_limit_microdollars=1)
     spend(session.owner_id, 10)
     model.give(1)
     ended(turn_id)
@@ -177,16 +188,16 @@ def test_a_run_id_that_a_limit_holds_in_the_queue_is_still_queued(session, model
     until(lambda: not lease_of(session))
     again = say(session, "Next", run_id="r")
     assert (again.message_id, again.position, again.turn_id) == (first.message_id, 1, turn_id)
-    with pytest.raises(TooMany):
+    with pytest.raises(TooManyRequests):
         say(session, "Another", run_id="another")
 
 
 def test_a_dropped_run_id_answers_with_its_cancelled_turn(session, model):
     """T3.6: one ending, also when it was dropped from the queue"""
-    model.will(Text("Talking"), Hang())
+    model.will(ScriptedText("Talking"), ScriptedHang())
     start(session)
     message_id = queue(session, "Next", run_id="r")
-    dispatch.remove_queued(session.owner_id, session.pk, message_id)
+    queue_commands.remove_queued_message(session.owner_id, session.pk, message_id)
     again = say(session, "Next", run_id="r")
     assert Turn.objects.get(pk=again.turn_id).status == "cancelled"
 
@@ -209,7 +220,7 @@ def no_redis():
 def test_without_redis_a_message_is_refused_and_nothing_is_written(transactional_db, no_redis):
     """T9.3: 503 unavailable, nothing half-written"""
     session = make.session()
-    with pytest.raises(Unavailable) as refused:
+    with pytest.raises(ServiceUnavailable) as refused:
         say(session, "Hello")
     assert (refused.value.status, refused.value.code) == (503, "unavailable")
     assert not Message.objects.exists()
@@ -217,7 +228,7 @@ def test_without_redis_a_message_is_refused_and_nothing_is_written(transactional
 
 def test_rate_counters_fail_open(no_redis):
     """T3.7"""
-    assert counters.hit("queue", "1", limit=0, seconds=60) is None
+    assert rate_limits.count_request("queue", "1", limit=0, seconds=60) is None
 
 
 def test_a_database_that_refuses_the_turn_gives_the_lease_back(session):
@@ -228,7 +239,7 @@ def test_a_database_that_refuses_the_turn_gives_the_lease_back(session):
         )
         cursor.execute("CREATE TRIGGER no_turns BEFORE INSERT ON copilot_turn EXECUTE FUNCTION refuse()")
     try:
-        with pytest.raises(Unavailable):
+        with pytest.raises(ServiceUnavailable):
             say(session, "Hello")
     finally:
         with connection.cursor() as cursor:
@@ -241,7 +252,7 @@ def test_a_database_that_refuses_the_turn_gives_the_lease_back(session):
 
 def test_a_message_that_a_turn_took_while_redis_went_away_is_accepted(session, model, monkeypatch):
     """T3.5, T9.3: a refusal would have the caller say it twice"""
-    model.will(Text("Running"), cue(1))
+    model.will(ScriptedText("Running"), cue(1))
     start(session)
     model.reaches(1)
 
@@ -271,8 +282,8 @@ def test_a_turn_whose_opening_was_never_confirmed_is_started_all_the_same(sessio
 
 def test_a_row_whose_commit_was_never_confirmed_is_taken_back(session, monkeypatch):
     """T9.3: nothing half-written"""
-    unheard(monkeypatch, history, "accept")
-    with pytest.raises(Unavailable) as refused:
+    unheard(monkeypatch, messages, "insert_message")
+    with pytest.raises(ServiceUnavailable) as refused:
         say(session, "Hello")
     assert refused.value.code == "unavailable"
     assert not Message.objects.exists()
@@ -280,8 +291,8 @@ def test_a_row_whose_commit_was_never_confirmed_is_taken_back(session, monkeypat
 
 def test_whoever_cannot_be_told_is_told_that(session, monkeypatch):
     """T9.3: the database is away when the row is to be taken back"""
-    unheard(monkeypatch, history, "accept")
-    unheard(monkeypatch, history, "discard", asked=False)
+    unheard(monkeypatch, messages, "insert_message")
+    unheard(monkeypatch, messages, "discard_pending_message", asked=False)
     with pytest.raises(OutcomeUnknown) as refused:
         say(session, "Hello")
     assert (refused.value.status, refused.value.code) == (504, "outcome_unknown")
@@ -304,11 +315,11 @@ def unheard(patch, module, name, *, asked=True):
 
 def test_a_lease_that_redis_forgot_is_put_back_for_the_turn_that_runs(session, model):
     """T2.5"""
-    model.will(Text("Running"), cue(1))
+    model.will(ScriptedText("Running"), cue(1))
     turn_id = start(session)
     model.reaches(1)
-    blocking().delete(keys.lease(str(session.pk)))
-    assert isinstance(say(session, "Behind"), dispatch.Queued)
+    get_redis().delete(redis_keys.lease_key(str(session.pk)))
+    assert isinstance(say(session, "Behind"), admission_outcomes.SubmissionQueued)
     assert lease_of(session)["turn"] == str(turn_id)
     model.give(1)
     until(lambda: said(session) == ["Hello", "Behind"])
@@ -332,15 +343,15 @@ def test_stranded_messages_start_in_their_order(session, model):
     """D10, T6.2"""
     for text in ("One", "Two"):
         make.pending(session, text)
-    assert dispatch.start_stranded(session.pk) is True
+    assert next_turn.start_stranded_messages(session.pk) is True
     until(lambda: said(session) == ["One", "Two"])
     quiet(session)
-    assert dispatch.start_stranded(session.pk) is True
+    assert next_turn.start_stranded_messages(session.pk) is True
     assert lease_of(session) == {}
 
 
 def test_a_session_that_is_held_is_not_started_again(session, rig):
     rig.hold_tasks()
     start(session)
-    assert dispatch.start_stranded(session.pk) is False
-    assert lease.is_held(str(session.pk))
+    assert next_turn.start_stranded_messages(session.pk) is False
+    assert lease.is_session_held(str(session.pk))

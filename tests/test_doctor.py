@@ -23,16 +23,15 @@ from django_celery_beat.models import IntervalSchedule, PeriodicTask
 from kombu import Connection
 
 from config.celery import app
-from config.core import demo_login
-from config.servers import free_port
-from copilot import recovery
-from copilot.live import beats, keys
-from copilot.live import client as live_client
+from config.core import demo_login, redis
+from config.dev.servers import find_free_port
 from copilot.models import WorkerBeat
 from copilot.providers import catalogue
-from diagnostics import tasks as reaper
-from diagnostics.checks import production_values_are_usable
-from diagnostics.probes import configuration, running, servers
+from copilot.realtime import redis_keys
+from copilot.worker import heartbeat, recovery
+from diagnostics import reaper
+from diagnostics.checks import check_production_values
+from diagnostics.probes import configuration, runner, servers
 
 pytestmark = pytest.mark.django_db(transaction=True)
 SECRET = "extremely-secret-value-1234567890"
@@ -40,11 +39,11 @@ SECRET = "extremely-secret-value-1234567890"
 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(running, "QUICK_SECONDS", 30.0)
-    monkeypatch.setattr(running, "SLOW_SECONDS", 30.0)
-    monkeypatch.setattr(servers, "CONNECT_SECONDS", 30)
-    monkeypatch.setattr(servers, "STATEMENT_SECONDS", 30)
-    monkeypatch.setattr(servers, "BEAT_LIFE_SECONDS", 600.0)  # nobody beats here after the first time
+    monkeypatch.setattr(runner, "QUICK_TIMEOUT_SECONDS", 30.0)
+    monkeypatch.setattr(runner, "SLOW_TIMEOUT_SECONDS", 30.0)
+    monkeypatch.setattr(servers, "CONNECT_TIMEOUT_SECONDS", 30)
+    monkeypatch.setattr(servers, "STATEMENT_TIMEOUT_SECONDS", 30)
+    monkeypatch.setattr(servers, "HEARTBEAT_LIFE_SECONDS", 600.0)  # nobody beats here after the first time
     monkeypatch.setattr(servers, "REAPER_SILENT_SECONDS", 50.0)
 
 
@@ -64,9 +63,9 @@ def failing(checks: list[dict[str, str]]) -> list[str]:
 
 @pytest.fixture
 def worker() -> WorkerBeat:
-    beats.note_sweep()
+    heartbeat.write_sweep()
     for work in ("scheduler", "queue:maintenance", "queue:default"):
-        beats.note_work(work)
+        heartbeat.write_work_time(work)
     PeriodicTask.objects.update_or_create(
         name="deliver",
         defaults={
@@ -110,31 +109,29 @@ class Broken:
         self.mend: Callable[[], object] = lambda: None
 
     def postgres(self) -> None:
-        self.monkeypatch.setitem(connection.settings_dict, "PORT", free_port())
+        self.monkeypatch.setitem(connection.settings_dict, "PORT", find_free_port())
 
     def redis(self) -> None:
-        self.settings.REDIS_URL = f"redis://:{SECRET}@127.0.0.1:{free_port()}/0"
+        self.settings.REDIS_URL = f"redis://:{SECRET}@127.0.0.1:{find_free_port()}/0"
         self.settings.CELERY_BROKER_URL = self.settings.REDIS_URL
-        live_client.blocking.cache_clear()
+        redis.get_redis.cache_clear()
 
     def broker(self) -> None:
-        self.settings.CELERY_BROKER_URL = f"redis://:{SECRET}@127.0.0.1:{free_port()}/0"
+        self.settings.CELERY_BROKER_URL = f"redis://:{SECRET}@127.0.0.1:{find_free_port()}/0"
         gone = self.settings.CELERY_BROKER_URL
         self.monkeypatch.setattr(app, "connection_for_read", lambda **how: Connection(gone, **how))
 
     def migrations(self) -> None:
-        self.monkeypatch.setattr(
-            servers, "_migrations_on_disk", lambda: frozenset({("copilot", "9999_unborn")})
-        )
+        self.monkeypatch.setattr(servers, "_list_migrations", lambda: frozenset({("copilot", "9999_unborn")}))
 
     def workers(self) -> None:
         WorkerBeat.objects.all().delete()
 
     def reaper(self) -> None:
-        live_client.blocking().delete(keys.REAPER)
+        redis.get_redis().delete(redis_keys.REAPER_KEY)
 
     def scheduler(self) -> None:
-        live_client.blocking().delete(keys.last_work("scheduler"))
+        redis.get_redis().delete(redis_keys.last_work_key("scheduler"))
         PeriodicTask.objects.update(last_run_at=timezone.now() - timedelta(minutes=5))
 
     def postgres_writes(self) -> None:
@@ -152,38 +149,38 @@ class Broken:
 
     def mail(self) -> None:
         self.settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
-        self.settings.EMAIL_HOST, self.settings.EMAIL_PORT = "127.0.0.1", free_port()
+        self.settings.EMAIL_HOST, self.settings.EMAIL_PORT = "127.0.0.1", find_free_port()
         self.settings.EMAIL_HOST_PASSWORD = SECRET
 
     def providers_openai(self) -> None:
         self.settings.OPENAI_API_KEY = SECRET
-        self.settings.OPENAI_BASE_URL = f"http://127.0.0.1:{free_port()}/v1"
+        self.settings.OPENAI_BASE_URL = f"http://127.0.0.1:{find_free_port()}/v1"
 
     def payments_stripe(self) -> None:
         self.settings.STRIPE_SECRET_KEY = self.settings.STRIPE_WEBHOOK_SECRETS = SECRET
-        self.settings.STRIPE_API_BASE = f"http://127.0.0.1:{free_port()}"
+        self.settings.STRIPE_API_BASE = f"http://127.0.0.1:{find_free_port()}"
 
     def platforms_telegram(self) -> None:
         self.settings.TELEGRAM_BOT_TOKEN = f"12345:{SECRET}"
-        self.settings.TELEGRAM_API_URL = f"http://127.0.0.1:{free_port()}"
+        self.settings.TELEGRAM_API_URL = f"http://127.0.0.1:{find_free_port()}"
 
     def tools_models(self) -> None:
         self.settings.ALLOW_DEMO_MODEL = False
-        catalogue.configure(catalogue.build_from(self.settings))
+        catalogue.set_catalogue(catalogue.build_from_settings(self.settings))
         self.settings.ALLOW_DEMO_MODEL = True
-        self.mend = lambda: catalogue.configure(catalogue.build_from(self.settings))
+        self.mend = lambda: catalogue.set_catalogue(catalogue.build_from_settings(self.settings))
 
     def tools_scanner(self) -> None:
-        self.settings.WORKSPACE_SCAN_HOOK = "copilot.workspace.clamav.scan"
-        self.settings.CLAMD_ADDRESS = f"127.0.0.1:{free_port()}"
+        self.settings.WORKSPACE_SCAN_HOOK = "copilot.files.clamav.scan"
+        self.settings.CLAMD_ADDRESS = f"127.0.0.1:{find_free_port()}"
 
     def accounts_demo(self) -> None:
-        demo_login.open_login()
+        demo_login.open_demo_login()
 
     def redis_keys(self) -> None:
-        recovery.rebuild_if_restored()
-        stranger = beats.InstallationCopy(installation_id=str(uuid4()), epoch=1, incarnation="1/1")
-        beats.write_installation(stranger)
+        recovery.rebuild_redis_if_restored()
+        stranger = heartbeat.InstallationCopy(installation_id=str(uuid4()), epoch=1, incarnation="1/1")
+        heartbeat.write_installation_copy(stranger)
 
     def config_hosts(self) -> None:
         self.settings.SITE_URL = "https://chat.example.com"
@@ -195,12 +192,16 @@ class Broken:
 
     def config_secret_key(self) -> None:
         self.settings.ENVIRONMENT, self.settings.SECRET_KEY = "production", "weak"
-        self.monkeypatch.setitem(configuration.CHECKS, "config.static", lambda: running.Finding())
+        self.monkeypatch.setitem(
+            configuration.CONFIGURATION_PROBES, "config.static", lambda: runner.ProbeFinding()
+        )
 
     def config_debug(self) -> None:
         self.settings.ENVIRONMENT, self.settings.DEBUG = "production", True
         self.settings.SECRET_KEY = SECRET + SECRET
-        self.monkeypatch.setitem(configuration.CHECKS, "config.static", lambda: running.Finding())
+        self.monkeypatch.setitem(
+            configuration.CONFIGURATION_PROBES, "config.static", lambda: runner.ProbeFinding()
+        )
 
     def config_mail_sender(self) -> None:
         self._be_in_production()
@@ -213,7 +214,9 @@ class Broken:
 
     def _be_in_production(self) -> None:
         self.settings.ENVIRONMENT, self.settings.SECRET_KEY = "production", SECRET + SECRET
-        self.monkeypatch.setitem(configuration.CHECKS, "config.static", lambda: running.Finding())
+        self.monkeypatch.setitem(
+            configuration.CONFIGURATION_PROBES, "config.static", lambda: runner.ProbeFinding()
+        )
 
 
 SETUPS = [name for name in vars(Broken) if not name.startswith("_")]
@@ -231,7 +234,7 @@ def test_each_broken_set_up_is_named_by_one_line(
         code, checks = doctor(*skipped)
     finally:
         broken.mend()
-        live_client.blocking.cache_clear()
+        redis.get_redis.cache_clear()
     assert (code, failing(checks)) == (1, [name.replace("_", ".", 1)])
     told = next(check for check in checks if check["status"] == "fail")
     assert told["detail"]
@@ -242,12 +245,12 @@ def test_each_broken_set_up_is_named_by_one_line(
 def test_proxies_that_nobody_believes_are_told(settings, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", "10.0.0.5")
     settings.TRUST_PROXY = False
-    told = configuration.proxies()
+    told = configuration.probe_proxies()
     assert (told.status, "TRUST_PROXY=true" in told.next_step) == ("warn", True)
-    assert [one.id for one in production_values_are_usable(None)] == ["diagnostics.W001"]
+    assert [one.id for one in check_production_values(None)] == ["diagnostics.W001"]
     settings.TRUST_PROXY, settings.TRUSTED_PROXIES = True, "10.0.0.5"
-    assert configuration.proxies().status == "ok"
-    assert production_values_are_usable(None) == []
+    assert configuration.probe_proxies().status == "ok"
+    assert check_production_values(None) == []
 
 
 @pytest.mark.parametrize(
@@ -284,7 +287,7 @@ def test_work_done_proves_that_a_queue_is_served(worker):
 
 
 def grow_old(work: str, seconds: int) -> None:
-    live_client.blocking().expire(keys.last_work(work), beats.WORK_MEMORY_SECONDS - seconds)
+    redis.get_redis().expire(redis_keys.last_work_key(work), heartbeat.WORK_LIFETIME_SECONDS - seconds)
 
 
 def test_a_worker_that_lives_and_hears_of_no_turns_is_told(worker):
@@ -307,31 +310,31 @@ def test_a_scheduler_that_reaches_no_broker_is_silent(worker):
 def test_our_own_checks_are_waited_for_on_a_busy_machine():
     """D17: they ask nobody, so that being slow is no fault; a server has its limit"""
 
-    def slow() -> running.Finding:
+    def slow() -> runner.ProbeFinding:
         threading.Event().wait(0.2)
-        return running.Finding()
+        return runner.ProbeFinding()
 
-    results = running.run({"redis": slow, "config.checks": slow}, longest_seconds=0.01)
+    results = runner.run_probes({"redis": slow, "config.checks": slow}, longest_seconds=0.01)
     assert [result.status for result in results] == ["fail", "ok"]
 
 
 def test_a_silent_reaper_is_one_line_that_says_what_to_start(worker):
     """D17, A-D10.8: never, long ago, and now"""
-    for life in (None, beats.SWEEP_MEMORY_SECONDS - 60):
-        live_client.blocking().delete(keys.REAPER)
+    for life in (None, heartbeat.SWEEP_LIFETIME_SECONDS - 60):
+        redis.get_redis().delete(redis_keys.REAPER_KEY)
         if life is not None:
-            live_client.blocking().set(keys.REAPER, "1", ex=life)
+            redis.get_redis().set(redis_keys.REAPER_KEY, "1", ex=life)
         code, checks = doctor("--only", "workers", "--only", "reaper")
         assert (code, failing(checks)) == (1, ["reaper"])
         assert "maintenance or turns" in checks[-1]["next_step"]
-    reaper.sweep()
+    reaper.run_sweep_steps()
     assert doctor("--only", "workers", "--only", "reaper")[0] == 0
 
 
 def test_offline_asks_nobody_outside(worker, settings):
     """D17"""
     settings.OPENAI_API_KEY = SECRET
-    settings.OPENAI_BASE_URL = f"http://127.0.0.1:{free_port()}/v1"
+    settings.OPENAI_BASE_URL = f"http://127.0.0.1:{find_free_port()}/v1"
     code, checks = doctor("--offline")
     assert code == 0
     assert not [check for check in checks if check["name"].startswith("providers")]
@@ -359,7 +362,9 @@ def test_people_get_one_line_per_check(worker, capsys: pytest.CaptureFixture[str
 
 def test_tools_that_cannot_work_here_are_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """A32.2"""
-    monkeypatch.setattr("copilot.tools.registry.unavailable", lambda: {"web_search": "No engine is set."})
+    monkeypatch.setattr(
+        "copilot.tools.registry.list_unavailable_tools", lambda: {"web_search": "No engine is set."}
+    )
     code, [check, *_] = doctor("--only", "tools")
     assert (code, check["status"]) == (0, "ok")
     assert check["detail"] == "not available: web_search: No engine is set"
@@ -396,7 +401,10 @@ def test_each_mistake_in_the_database_url_has_a_sentence_of_its_own(
     ("change", "told"),
     [
         (lambda url: re.sub(r":[^:@/]+@", ":wrong@", url), "refuses the password"),
-        (lambda url: re.sub(r":[0-9]+/", f":{free_port()}/", url), "nothing listens at redis://127.0.0.1:"),
+        (
+            lambda url: re.sub(r":[0-9]+/", f":{find_free_port()}/", url),
+            "nothing listens at redis://127.0.0.1:",
+        ),
         (lambda url: re.sub(r"/[0-9]+$", "/99", url), "no database of the number"),
         (lambda url: url.replace("127.0.0.1", "no.such.host.invalid"), "does not resolve"),
     ],
@@ -405,11 +413,11 @@ def test_each_mistake_in_the_redis_url_has_a_sentence_of_its_own(
     settings, change: Callable[[str], str], told: str
 ):
     settings.REDIS_URL = change(settings.REDIS_URL)
-    live_client.blocking.cache_clear()
+    redis.get_redis.cache_clear()
     try:
         said = said_of("redis")
     finally:
-        live_client.blocking.cache_clear()
+        redis.get_redis.cache_clear()
     assert told in said
     assert "REDIS_URL" in said
 
@@ -417,12 +425,12 @@ def test_each_mistake_in_the_redis_url_has_a_sentence_of_its_own(
 def test_static_files_that_were_not_collected_again_are_named(settings, tmp_path):
     settings.ENVIRONMENT, settings.STATIC_ROOT = "production", tmp_path
     (tmp_path / "staticfiles.json").write_text('{"paths": {}}')
-    assert "are not collected" in configuration.static_files().detail
-    paths = dict.fromkeys(configuration._static_sources(), "there.js")
+    assert "are not collected" in configuration.probe_static_files().detail
+    paths = dict.fromkeys(configuration._list_static_sources(), "there.js")
     (tmp_path / "staticfiles.json").write_text(json.dumps({"paths": paths}))
-    assert configuration.static_files().detail == f"there.js is missing in {tmp_path}"
+    assert configuration.probe_static_files().detail == f"there.js is missing in {tmp_path}"
     (tmp_path / "there.js").touch()
-    assert configuration.static_files().status == "ok"
+    assert configuration.probe_static_files().status == "ok"
 
 
 def test_a_scanner_that_answers_is_well(settings):
@@ -436,7 +444,7 @@ def scan_nothing(stream: object, meta: object) -> str:
 
 DOCTOR = ("manage.py", "doctor")
 WORKER = ("-m", "celery", "-A", "config", "worker")
-WEB = ("-m", "config.web", "--port", "1")
+WEB = ("-m", "config.http.web_server", "--port", "1")
 WITHOUT_MODEL = (
     "OPENAI_BASE_URL",
     "http://127.0.0.1:1",

@@ -10,10 +10,11 @@ from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from django.test import RequestFactory
 
-from copilot.errors import StorageUnavailable
+from config.core.errors import StorageUnavailable
+from copilot.files import downloads
+from copilot.files import services as files
+from copilot.files.storage import CHUNK_BYTES
 from copilot.models import WorkspaceFile
-from copilot.workspace import downloads, files
-from copilot.workspace.storage import CHUNK_BYTES
 from tests import make
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 32
@@ -21,14 +22,14 @@ PDF = b"%PDF-1.7\n" + bytes(range(256)) * 1000
 
 
 def stored(content: bytes, name: str) -> WorkspaceFile:
-    return files.store(make.ada().pk, name=name, content=content, source="upload")
+    return files.store_file(make.ada().pk, name=name, content=content, source="upload")
 
 
 def fetch(file: WorkspaceFile, *, inline: bool = False, **headers: str) -> HttpResponseBase:
     request = RequestFactory().get(
         "/", headers={key.replace("_", "-"): value for key, value in headers.items()}
     )
-    return downloads.respond(request, file, inline=inline)
+    return downloads.build_download_response(request, file, inline=inline)
 
 
 def body(response: HttpResponseBase) -> bytes:
@@ -168,11 +169,11 @@ def test_no_response_is_begun_when_the_object_is_missing() -> None:
 @pytest.mark.django_db(transaction=True)
 async def test_under_asgi_a_file_comes_in_chunks_and_is_closed() -> None:
     """S5"""
-    from copilot.bridge import in_thread
+    from config.core.db import run_in_thread
 
-    file = await in_thread(stored, PDF, "x.pdf")
-    response = await in_thread(fetch, file)
-    assert isinstance(response, downloads.Streamed)
+    file = await run_in_thread(stored, PDF, "x.pdf")
+    response = await run_in_thread(fetch, file)
+    assert isinstance(response, downloads.ChunkedResponse)
     chunks = [chunk async for chunk in _parts(response)]
     assert b"".join(chunks) == PDF
     assert max(map(len, chunks)) <= CHUNK_BYTES
@@ -181,5 +182,5 @@ async def test_under_asgi_a_file_comes_in_chunks_and_is_closed() -> None:
         next(iter(response))
 
 
-def _parts(response: downloads.Streamed) -> AsyncIterator[bytes]:
+def _parts(response: downloads.ChunkedResponse) -> AsyncIterator[bytes]:
     return response.__aiter__()

@@ -22,12 +22,19 @@ from django.db import IntegrityError, connection, models, transaction
 from django.test import Client, RequestFactory
 from django.utils import timezone
 
-from copilot import api_keys, memories, ports, preferences, presets, queries, sessions
-from copilot.bridge import in_thread
-from copilot.checks import erasures_reach_every_app
-from copilot.errors import NotFound, StorageUnavailable
-from copilot.live import keys
-from copilot.live.client import blocking
+from config.core.db import run_in_thread
+from config.core.errors import NotFound, StorageUnavailable
+from config.core.redis import get_redis
+from copilot.accounts import api_keys, deletion, preferences, purge
+from copilot.agents import services as agents
+from copilot.chat import announcements, service_bindings, sessions
+from copilot.chat import selectors as chat_selectors
+from copilot.chat.permissions import UNRESTRICTED
+from copilot.checks import check_erasure_hooks
+from copilot.exports import services as exports
+from copilot.files import services as files
+from copilot.files import storage
+from copilot.memories import services as memories
 from copilot.models import (
     Agent,
     ApiKey,
@@ -49,9 +56,8 @@ from copilot.models import (
     Turn,
     WorkspaceFile,
 )
-from copilot.permissions import UNRESTRICTED
+from copilot.realtime import redis_keys
 from copilot.tasks import look_after_jobs
-from copilot.workspace import clearing, erasure, exports, files, storage
 from tests import make, rest
 from tests.engine import Model, Rig, cue, ended, start, together
 from tests.engine import model_fixture as model_fixture
@@ -80,9 +86,9 @@ def _everything(owner: User) -> Session:
     SharedFile.objects.create(share=share, file=file)
     Share.objects.create(kind="file", file=file, owner=owner)
     MemoryItem.objects.create(owner=owner, text="Likes ships.", digest="d")
-    memories.switch(owner.pk, on=False)
-    preferences.change(owner.pk, {"timezone": "UTC"})
-    agent = presets.create(owner.pk, presets.Draft(name="Mate", instructions="Help.")).agent
+    memories.set_memory_enabled(owner.pk, on=False)
+    preferences.update_preferences(owner.pk, {"timezone": "UTC"})
+    agent = agents.create_agent(owner.pk, agents.AgentDraft(name="Mate", instructions="Help.")).agent
     schedule = Schedule.objects.create(
         owner=owner,
         agent=agent,
@@ -95,20 +101,20 @@ def _everything(owner: User) -> Session:
     )
     ScheduleRun.objects.create(schedule=schedule, due_at=timezone.now(), outcome="succeeded")
     McpServer.objects.create(owner=owner, name="tools", transport="http", url="https://example.com/mcp")
-    api_keys.create(owner)
+    api_keys.create_api_key(owner)
     turn = Turn.objects.filter(session=session).first()
     assert turn is not None
     Question.objects.create(
         turn=turn, session=session, call_id="q", question="Port?", deadline=timezone.now()
     )
-    sessions.publish_change(session)
+    announcements.publish_session_change(session)
     return session
 
 
 def _requested(owner: User) -> ErasureJob:
     """Asked for, and its grace is over."""
     with transaction.atomic():
-        job = erasure.request(owner, password=make.PASSWORD)
+        job = deletion.request_deletion(owner, password=make.PASSWORD)
     ErasureJob.objects.filter(pk=job.pk).update(due_at=timezone.now())
     return job
 
@@ -116,7 +122,7 @@ def _requested(owner: User) -> ErasureJob:
 def _taken_up_again(job: ErasureJob) -> ErasureJob:
     """The lease of whoever had it is over."""
     ErasureJob.objects.filter(pk=job.pk).update(next_try_at=None)
-    erasure.run(job.pk)
+    deletion.run_deletion(job.pk)
     job.refresh_from_db()
     return job
 
@@ -136,7 +142,7 @@ def _rows_of(user: User) -> dict[str, int]:
 
 def _redis_keys_of(session: Session) -> list[bytes]:
     """But for the marks of single batches, which go by themselves within seconds."""
-    return [key for key in blocking().scan_iter(match=f"*{session.pk}*") if b":mark:" not in key]
+    return [key for key in get_redis().scan_iter(match=f"*{session.pk}*") if b":mark:" not in key]
 
 
 def _log_in(password: str) -> Client:
@@ -170,20 +176,22 @@ def test_a_worker_killed_in_each_phase_is_followed_by_one_that_finishes(
             ImportRecord,
         )
     }
-    storage.write(storage.new_key(ada.pk, uuid4()), _Bytes(b"stray"), 5)  # an object without a row
-    monkeypatch.setattr(clearing, "BATCH", 2)
+    storage.write_object(
+        storage.make_storage_key(ada.pk, uuid4()), _Bytes(b"stray"), 5
+    )  # an object without a row
+    monkeypatch.setattr(purge, "BATCH_SIZE", 2)
     job = _requested(ada)
-    for killing in clearing.STEPS:
+    for killing in purge.PURGE_STEPS:
         killed = _killed_after_a_batch(killing)
-        steps = tuple(killed if one is killing else one for one in clearing.STEPS)
-        monkeypatch.setattr(clearing, "STEPS", steps)
+        steps = tuple(killed if one is killing else one for one in purge.PURGE_STEPS)
+        monkeypatch.setattr(purge, "PURGE_STEPS", steps)
         with pytest.raises(Killed):
             _taken_up_again(job)
         job.refresh_from_db()
         assert job.phase == f"{killing.__module__}.{killing.__name__}"
         assert job.finished_at is None
         monkeypatch.undo()
-        monkeypatch.setattr(clearing, "BATCH", 2)
+        monkeypatch.setattr(purge, "BATCH_SIZE", 2)
     mail.outbox.clear()
     job = _taken_up_again(job)
     assert job.finished_at is not None
@@ -197,8 +205,8 @@ def test_a_worker_killed_in_each_phase_is_followed_by_one_that_finishes(
     assert (ada.username, ada.email, ada.is_active) == (f"erased-{ada.pk}", "", False)
     assert [letter.to for letter in mail.outbox] == [["ada@example.com"]]
     assert LogEntry.objects.get().object_id == str(job.pk)
-    assert job.progress["copilot.workspace.clearing.remove_sessions"] > 0
-    erasure.run(job.pk)  # once more: there is nothing to do
+    assert job.progress["copilot.accounts.purge.remove_sessions"] > 0
+    deletion.run_deletion(job.pk)  # once more: there is nothing to do
     assert LogEntry.objects.count() == 1
 
 
@@ -238,7 +246,7 @@ def test_everything_of_an_account_is_shut_at_the_request(
     running = make.turn(session, "running")
     queued = make.pending(session, "And then?")
     with django_capture_on_commit_callbacks(execute=True):
-        job = erasure.request(ada, password=make.PASSWORD)
+        job = deletion.request_deletion(ada, password=make.PASSWORD)
     assert set(Share.objects.values_list("revoke_reason", flat=True)) == {"owner_gone"}
     assert {Client().get(f"/share/{share.token}").status_code for share in Share.objects.all()} == {404}
     assert not ApiKey.objects.exists()
@@ -250,7 +258,7 @@ def test_everything_of_an_account_is_shut_at_the_request(
     assert queued.dropped_at is not None
     assert timedelta(days=6, hours=23) < job.due_at - timezone.now() <= timedelta(days=7)
     assert "erased on" in mail.outbox[0].body
-    erasure.run(job.pk)  # not due
+    deletion.run_deletion(job.pk)  # not due
     job.refresh_from_db()
     assert job.started_at is None
     assert Message.objects.filter(session=session).count() > 5
@@ -273,14 +281,14 @@ def test_what_could_not_be_closed_at_the_request_is_closed_in_the_next_minutes(
     settings.ERASURE_CLOSINGS = ["tests.make.close"]
     monkeypatch.setattr(make, "close", close, raising=False)
     sent: list[UUID] = []
-    monkeypatch.setattr(ports, "send_job", lambda _job, job_id: sent.append(job_id))
+    monkeypatch.setattr(service_bindings, "enqueue_data_job", lambda _job, job_id: sent.append(job_id))
     ada = make.ada()
     with django_capture_on_commit_callbacks(execute=True):
-        job = erasure.request(ada, password=make.PASSWORD)
+        job = deletion.request_deletion(ada, password=make.PASSWORD)
     for _ in range(4):
-        erasure.look_after()
+        deletion.sweep_deletions()
         while sent:
-            erasure.run(sent.pop())
+            deletion.run_deletion(sent.pop())
     assert asked == [ada.pk] * 3  # at the request, again in vain, at last; and then no more
     job.refresh_from_db()
     assert job.started_at is None
@@ -298,12 +306,12 @@ def test_a_storage_that_is_away_keeps_no_other_job_waiting(monkeypatch: pytest.M
     )
     job = _requested(make.ada())
     sent: list[UUID] = []
-    monkeypatch.setattr(ports, "send_job", lambda _job, job_id: sent.append(job_id))
+    monkeypatch.setattr(service_bindings, "enqueue_data_job", lambda _job, job_id: sent.append(job_id))
 
     def away(key: str) -> None:
         raise StorageUnavailable
 
-    monkeypatch.setattr(storage, "remove", away)
+    monkeypatch.setattr(storage, "delete_object", away)
     look_after_jobs()
     assert sent == [job.pk]
     export.refresh_from_db()
@@ -317,7 +325,7 @@ def test_a_turn_that_ends_during_an_erasure_writes_nothing(rig: Rig, model: Mode
     turn_id = start(session, "A long one, please.")
     model.reaches(1)
     job = _requested(make.ada())
-    erasure.run(job.pk)
+    deletion.run_deletion(job.pk)
     model.give(1)
     rig.worker.leave()
     job.refresh_from_db()
@@ -336,7 +344,7 @@ def test_an_erasure_waits_for_the_storage(monkeypatch: pytest.MonkeyPatch) -> No
     def away(_: str) -> None:
         raise StorageUnavailable
 
-    monkeypatch.setattr(storage, "remove", away)
+    monkeypatch.setattr(storage, "delete_object", away)
     waits = []
     for _ in range(3):
         job = _taken_up_again(job)
@@ -346,7 +354,7 @@ def test_an_erasure_waits_for_the_storage(monkeypatch: pytest.MonkeyPatch) -> No
         waits.append(job.next_try_at - timezone.now())
     assert waits == sorted(waits)
     assert WorkspaceFile.objects.filter(owner=ada).exists()
-    erasure.run(job.pk)  # it is not time yet
+    deletion.run_deletion(job.pk)  # it is not time yet
     job.refresh_from_db()
     assert job.attempts == 3
     monkeypatch.undo()
@@ -362,7 +370,7 @@ def test_who_logs_in_on_day_six_keeps_the_account() -> None:
     before = Message.objects.filter(session__owner=ada).count()
     old_cookie = rest.person(ada)
     with transaction.atomic():
-        job = erasure.request(ada, password=make.PASSWORD)
+        job = deletion.request_deletion(ada, password=make.PASSWORD)
     ErasureJob.objects.filter(pk=job.pk).update(due_at=timezone.now() + timedelta(days=1))
     assert old_cookie.get("/chat/").status_code == 302
     assert _log_in("wrong").get("/chat/").status_code == 302
@@ -373,9 +381,9 @@ def test_who_logs_in_on_day_six_keeps_the_account() -> None:
     assert job.cancelled_at is not None
     assert Message.objects.filter(session__owner=ada).count() == before
     assert not Share.objects.filter(revoked_at=None).exists()
-    assert queries.session_of(ada.pk, session.pk).title == session.title
+    assert chat_selectors.get_session(ada.pk, session.pk).title == session.title
     ErasureJob.objects.filter(pk=job.pk).update(due_at=timezone.now())
-    erasure.run(job.pk)
+    deletion.run_deletion(job.pk)
     assert Message.objects.filter(session__owner=ada).count() == before
     MemoryItem.objects.create(owner=ada, text="Is back.", digest="e")  # and may write again
 
@@ -392,10 +400,10 @@ def test_a_new_password_is_a_way_back_too(mailoutbox: list[EmailMessage]) -> Non
     form = stranger.get(path, follow=True)
     fresh = "a-fresh-and-long-phrase"
     stranger.post(form.request["PATH_INFO"], {"password1": fresh, "password2": fresh})
-    assert erasure.standing(ada.pk) is not None
+    assert deletion.find_pending_deletion(ada.pk) is not None
     assert _log_in(fresh).get("/chat/").status_code == 200
-    assert erasure.standing(ada.pk) is None
-    job = erasure.request(User.objects.get(pk=ada.pk), password=fresh)
+    assert deletion.find_pending_deletion(ada.pk) is None
+    job = deletion.request_deletion(User.objects.get(pk=ada.pk), password=fresh)
     ErasureJob.objects.filter(pk=job.pk).update(started_at=timezone.now())
     mailoutbox.clear()
     Client().post("/accounts/password/reset/", {"email": "ada@example.com"})
@@ -421,7 +429,7 @@ def test_who_is_vouched_for_elsewhere_comes_back_too(rf: RequestFactory, started
         redirect_url=None,
     )
     assert (refused is not None, known.is_active) == (started, not started)
-    assert (erasure.standing(ada.pk) is None) == (not started)
+    assert (deletion.find_pending_deletion(ada.pk) is None) == (not started)
 
 
 def test_an_erasure_that_began_cannot_be_taken_back() -> None:
@@ -430,7 +438,7 @@ def test_an_erasure_that_began_cannot_be_taken_back() -> None:
     job = _requested(ada)
     ErasureJob.objects.filter(pk=job.pk).update(started_at=timezone.now())
     assert _log_in(make.PASSWORD).get("/chat/").status_code == 302
-    assert erasure.standing(ada.pk) is not None
+    assert deletion.find_pending_deletion(ada.pk) is not None
 
 
 def test_nothing_is_written_for_an_account_under_erasure() -> None:
@@ -459,13 +467,13 @@ def test_a_write_comes_before_an_erasure_or_not_at_all() -> None:
     """S17: a file stored at the moment of the request is erased with the rest, or refused."""
     for number in range(5):
         user = make.user(f"ada-{number}")
-        store = partial(files.store, user.pk, name="a.txt", content=b"a", source="upload")
-        stored, job = together(store, partial(erasure.request, user, password=make.PASSWORD))
+        store = partial(files.store_file, user.pk, name="a.txt", content=b"a", source="upload")
+        stored, job = together(store, partial(deletion.request_deletion, user, password=make.PASSWORD))
         assert isinstance(job, ErasureJob)
         assert isinstance(stored, WorkspaceFile | IntegrityError)
         assert WorkspaceFile.objects.filter(owner=user).count() == isinstance(stored, WorkspaceFile)
         ErasureJob.objects.filter(pk=job.pk).update(due_at=timezone.now())
-        erasure.run(job.pk)
+        deletion.run_deletion(job.pk)
         assert _rows_of(user) == {}
 
 
@@ -473,11 +481,11 @@ def test_a_write_comes_before_an_erasure_or_not_at_all() -> None:
 @pytest.mark.asyncio
 async def test_open_sockets_are_closed_at_the_request() -> None:
     """S17: logged out everywhere, at once; sockets of others stay."""
-    ada, bob = await in_thread(make.ada), await in_thread(make.bob)
+    ada, bob = await run_in_thread(make.ada), await run_in_thread(make.bob)
     async with connected(ada) as hers, connected(bob) as his:
         for socket in (hers, his):
             await socket.ask("sidebar.subscribe")
-        await in_thread(erasure.request, ada, password=make.PASSWORD)
+        await run_in_thread(deletion.request_deletion, ada, password=make.PASSWORD)
         closing = await hers.wire.receive_output(timeout=PATIENCE_SECONDS)
         assert (closing["type"], closing["code"]) == ("websocket.close", 4401)
         assert (await his.ask("ping"))["kind"] == "ack"
@@ -503,7 +511,7 @@ def test_a_deleted_session_stops_and_can_be_brought_back_with_its_children(rig: 
     assert not Session.objects.filter(pk=child.pk, deleted_at=None).exists()
     assert client.post(f"{rest.V1}/sessions/{session.pk}/restore").status_code == 200
     assert Session.objects.filter(pk=child.pk, deleted_at=None).exists()
-    assert queries.session_of(ada.pk, session.pk).title == "Going"
+    assert chat_selectors.get_session(ada.pk, session.pk).title == "Going"
     assert Share.objects.get().revoked_at is not None
 
 
@@ -515,31 +523,31 @@ def test_a_session_is_purged_after_thirty_days() -> None:
     export_key = ExportJob.objects.get().storage_key
     files.store_tool_output(session.pk, "call-1", "long output")
     other, _ = conversation(ada, title="Stays")
-    sessions.delete(ada.pk, session.pk)
-    sessions.delete(ada.pk, other.pk)
+    sessions.delete_session(ada.pk, session.pk)
+    sessions.delete_session(ada.pk, other.pk)
     Session.objects.filter(pk=session.pk).update(deleted_at=timezone.now() - timedelta(days=31))
     with pytest.raises(NotFound):
-        sessions.restore(ada.pk, session.pk)
-    while clearing.purge_sessions(3):
+        sessions.restore_session(ada.pk, session.pk)
+    while purge.purge_trashed_sessions(3):
         pass
     assert set(Session.objects.values_list("pk", flat=True)) == {other.pk}
     assert not Turn.objects.filter(session=session.pk).exists()
     assert _redis_keys_of(session) == []
     assert export_key not in objects_of(ada.pk)
     assert not WorkspaceFile.objects.filter(source="tool_output").exists()
-    assert files.get(ada.pk, file.pk).session_id is None
-    assert exports.listed(ada.pk) == []
-    assert keys.log(str(other.pk)) in [key.decode() for key in _redis_keys_of(other)]
+    assert files.get_file(ada.pk, file.pk).session_id is None
+    assert exports.list_exports(ada.pk) == []
+    assert redis_keys.event_log_key(str(other.pk)) in [key.decode() for key in _redis_keys_of(other)]
 
 
 def test_a_step_that_cannot_be_called_stops_the_boot(settings: LazySettings) -> None:
     """S20: the names of other apps' steps are looked at before anything starts; those that can be are called."""
     settings.ERASURE_STEPS = ["copilot.nowhere.erase"]
-    assert [problem.id for problem in erasures_reach_every_app(None)] == ["copilot.E020"]
+    assert [problem.id for problem in check_erasure_hooks(None)] == ["copilot.E020"]
     settings.ERASURE_STEPS = settings.ERASURE_CLOSINGS = ["tests.test_erasure.elsewhere"]
-    assert erasures_reach_every_app(None) == []
+    assert check_erasure_hooks(None) == []
     called.clear()
-    erasure.run(_requested(make.ada()).pk)
+    deletion.run_deletion(_requested(make.ada()).pk)
     assert called == [User.objects.get().pk]  # named twice, called once in a round
 
 

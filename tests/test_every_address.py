@@ -17,13 +17,18 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from django.urls.resolvers import RegexPattern, RoutePattern
 from django.utils import timezone
 
-from billing.api import doors as billing_doors
-from copilot import api_keys, mcp, memories, presets
-from copilot.api import authentication, documents
+from billing.api import base as api_base
+from copilot.accounts import api_keys
+from copilot.agents import services as agents
+from copilot.api import authentication, schema_views
+from copilot.files import services as files
+from copilot.memories import services as memories
 from copilot.models import Agent, McpServer, MemoryItem, Message, Question, Session, Share, WorkspaceFile
-from copilot.workspace import files, shares, visiting
-from copilot.workspace.drafts import Asked
-from copilot.workspace.shares import Terms
+from copilot.sharing import access
+from copilot.sharing import services as sharing
+from copilot.sharing.drafts import ShareRequest
+from copilot.sharing.services import ShareTerms
+from copilot.tools.mcp import services as mcp
 from tests import make
 from tests.rest import NOBODYS, person, program
 
@@ -119,12 +124,14 @@ def adas() -> dict[str, str]:
     turn = make.turn(session, "succeeded")
     message = make.message(session, content=CANARY, turn=turn)
     make.message(session, "assistant", content=f"```html\n{CANARY}\n```", turn=turn)
-    file = files.store(ada.pk, name=f"{CANARY}.html", content=CANARY.encode(), source="upload")
+    file = files.store_file(ada.pk, name=f"{CANARY}.html", content=CANARY.encode(), source="upload")
     question = Question.objects.create(
         session=session, turn=turn, call_id="c1", question=CANARY, choices=[], deadline=timezone.now()
     )
-    agent = presets.create(ada.pk, presets.Draft(name=CANARY, instructions=CANARY))
-    share = shares.publish(ada.pk, session.pk, Asked(), Terms(password="a long password"))
+    agent = agents.create_agent(ada.pk, agents.AgentDraft(name=CANARY, instructions=CANARY))
+    share = sharing.publish_session(
+        ada.pk, session.pk, ShareRequest(), ShareTerms(password="a long password")
+    )
     return {
         "session_id": str(session.pk),
         "message_id": str(message.pk),
@@ -132,9 +139,13 @@ def adas() -> dict[str, str]:
         "file_id": str(file.pk),
         "question_id": str(question.pk),
         "agent_id": str(agent.agent_id),
-        "memory_id": str(memories.add(ada.pk, CANARY).pk),
-        "server_id": str(mcp.add(ada.pk, mcp.Draft(name="canary-5b1f90", url="https://93.184.216.34/")).pk),
-        "key_id": str(api_keys.create(ada, name=CANARY).row.pk),
+        "memory_id": str(memories.add_memory(ada.pk, CANARY).pk),
+        "server_id": str(
+            mcp.create_server(
+                ada.pk, mcp.McpServerDraft(name="canary-5b1f90", url="https://93.184.216.34/")
+            ).pk
+        ),
+        "key_id": str(api_keys.create_api_key(ada, name=CANARY).row.pk),
         "share_id": str(share.pk),
         "token": NOBODYS,
         "object_id": str(session.pk),
@@ -145,10 +156,10 @@ def adas() -> dict[str, str]:
 def _without_limits(monkeypatch):
     """How often is another question."""
     monkeypatch.setattr(authentication, "CALLS_PER_MINUTE", 10**9)
-    monkeypatch.setattr(documents, "READS_PER_MINUTE", 10**9)
-    monkeypatch.setattr(visiting, "PER_MINUTE", dict.fromkeys(visiting.PER_MINUTE, 10**9))
-    monkeypatch.setattr(billing_doors.Door, "reads_per_minute", 10**9)
-    monkeypatch.setattr(billing_doors.Door, "writes_per_minute", 10**9)
+    monkeypatch.setattr(schema_views, "READS_PER_MINUTE", 10**9)
+    monkeypatch.setattr(access, "REQUESTS_PER_MINUTE", dict.fromkeys(access.REQUESTS_PER_MINUTE, 10**9))
+    monkeypatch.setattr(api_base.BillingApiView, "reads_per_minute", 10**9)
+    monkeypatch.setattr(api_base.BillingApiView, "writes_per_minute", 10**9)
     logging.disable(logging.ERROR)
     yield
     logging.disable(logging.NOTSET)
@@ -231,7 +242,7 @@ def test_another_account_gets_nothing_of_anybody_elses_by_cookie(adas):
 
 def test_another_account_gets_nothing_of_anybody_elses_by_key(adas):
     before = state()
-    client = patient(program(make.bob(), *api_keys.USUAL_SCOPES))
+    client = patient(program(make.bob(), *api_keys.DEFAULT_SCOPES))
     programs = (one for one in every_address(adas) if one[1].startswith(("/api/", "/v1/")))
     assert problems_of(client, programs) == []
     unchanged(before)
@@ -243,7 +254,7 @@ def test_no_body_is_a_server_error_at_any_address(adas, who):
     clients = {
         "nobody": Client,
         "bob by cookie": lambda: person(make.bob()),
-        "bob by key": lambda: program(make.bob(), *api_keys.USUAL_SCOPES),
+        "bob by key": lambda: program(make.bob(), *api_keys.DEFAULT_SCOPES),
         "ada by cookie": lambda: person(make.ada()),
     }
     found = problems_of(patient(clients[who]()), every_body(adas))

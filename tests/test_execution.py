@@ -14,25 +14,35 @@ import pytest
 from django.db import connection
 from pydantic import Field
 
-from copilot.bridge import in_thread
-from copilot.context import CHANNELS, TurnContext
-from copilot.errors import Conflict, FenceLost
-from copilot.events import JSON, Event, ToolProgressed, ToolStateChanged
+from config.core.db import run_in_thread
+from config.core.errors import Conflict, FenceLost
+from config.core.json_values import JSON
+from config.core.redaction import register_secrets
+from copilot.chat.permissions import UNRESTRICTED
+from copilot.chat.turn_context import CHANNELS_BY_ORIGIN, TurnContext
+from copilot.files import services as files
 from copilot.models import Turn
-from copilot.permissions import UNRESTRICTED
 from copilot.providers.base import ImagePart, ToolCall
-from copilot.redaction import register
-from copilot.tools import execution, read_tool_result, registry, results
-from copilot.tools.base import AnyTool, Arguments, CallOutcome, Invocation, Tool, ToolFailed, ToolOutput
-from copilot.workspace import outputs
+from copilot.realtime.events import Event, ToolProgressed, ToolStateChanged
+from copilot.tools import execution, registry, results
+from copilot.tools.base import (
+    BaseTool,
+    Tool,
+    ToolArguments,
+    ToolCallOutcome,
+    ToolError,
+    ToolInvocation,
+    ToolOutput,
+)
+from copilot.tools.builtin import read_tool_result
 from tests import make
 from tests.test_commits import in_own_connection
 
-Run = Callable[["Anything", Invocation], Awaitable[ToolOutput]]
+Run = Callable[["Anything", ToolInvocation], Awaitable[ToolOutput]]
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 32
 
 
-class Anything(Arguments):
+class Anything(ToolArguments):
     text: str = ""
     number: int = Field(default=0, ge=0)
     size: int = 0
@@ -44,7 +54,7 @@ def offer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def put(**declared: Run | Tool[Anything]) -> None:
         tools = tuple(run if isinstance(run, Tool) else tool(name, run) for name, run in declared.items())
-        monkeypatch.setattr(registry, "TOOLS", (*tools, read_tool_result.TOOL))
+        monkeypatch.setattr(registry, "BUILTIN_TOOLS", (*tools, read_tool_result.TOOL))
 
     return put
 
@@ -64,7 +74,7 @@ CONTEXT = TurnContext(
     fence=1,
     origin="web",
     permissions=UNRESTRICTED,
-    channel=CHANNELS["web"],
+    channel=CHANNELS_BY_ORIGIN["web"],
 )
 
 
@@ -82,7 +92,7 @@ def make_context() -> TurnContext:
 
 async def run(
     *calls: ToolCall, context: TurnContext = CONTEXT, events: list[Event] | None = None
-) -> list[CallOutcome]:
+) -> list[ToolCallOutcome]:
     """The outcomes in call order."""
     told = events if events is not None else []
     async with aclosing(_group(calls, context, told)) as group:
@@ -92,19 +102,19 @@ async def run(
 
 def _group(
     calls: tuple[ToolCall, ...], context: TurnContext, events: list[Event]
-) -> AsyncGenerator[CallOutcome, None]:
-    return execution.run_group(calls, context=context, emit=events.append)
+) -> AsyncGenerator[ToolCallOutcome, None]:
+    return execution.run_tool_calls(calls, context=context, emit=events.append)
 
 
-async def echo(arguments: Anything, invocation: Invocation) -> ToolOutput:
+async def echo(arguments: Anything, invocation: ToolInvocation) -> ToolOutput:
     return ToolOutput(value=arguments.text or "done")
 
 
-async def explode(arguments: Anything, invocation: Invocation) -> ToolOutput:
+async def explode(arguments: Anything, invocation: ToolInvocation) -> ToolOutput:
     raise RuntimeError("boom with canary-execution-1")
 
 
-async def large(arguments: Anything, invocation: Invocation) -> ToolOutput:
+async def large(arguments: Anything, invocation: ToolInvocation) -> ToolOutput:
     return ToolOutput(value="x" * arguments.size)
 
 
@@ -124,7 +134,7 @@ async def test_a_hidden_tool_answers_exactly_like_an_unknown_one() -> None:
     (denied,) = await run(call("current_time"), context=hidden)
     (nonsense,) = await run(call("currant_time"), context=hidden)
     assert denied.content.replace("current_time", "NAME") == nonsense.content.replace("currant_time", "NAME")
-    unattended = replace(CONTEXT, channel=CHANNELS["schedule"])
+    unattended = replace(CONTEXT, channel=CHANNELS_BY_ORIGIN["schedule"])
     (outcome,) = await run(call("ask_user", question="?"), context=unattended)
     assert "There is no tool" in outcome.content
 
@@ -157,11 +167,11 @@ async def test_many_problems_are_cut_for_the_model_and_kept_whole(
 ) -> None:
     """A8.6: from the sixth on"""
     offer(echo=echo)
-    context = await in_thread(make_context)
+    context = await run_in_thread(make_context)
     wrong: dict[str, JSON] = {f"unknown_field_{number}_{'x' * 60}": 1 for number in range(problems)}
     (outcome,) = await run(call("echo", "c", **wrong), context=context)
     assert len(outcome.content) <= 1000
-    whole = await in_thread(outputs.read, context.user_id, _session(context), "c")
+    whole = await run_in_thread(files.read_tool_output, context.user_id, _session(context), "c")
     assert all(field in whole for field in wrong)
 
 
@@ -170,7 +180,7 @@ async def test_many_problems_are_cut_for_the_model_and_kept_whole(
 
 async def test_one_failing_call_harms_no_sibling(offer: Callable[..., None]) -> None:
     """A9.2, A9.c1, A9.10"""
-    register(["canary-execution-1"])
+    register_secrets(["canary-execution-1"])
     offer(echo=echo, explode=explode)
     first, second, third = await run(call("echo", "a"), call("explode", "b"), call("echo", "c"))
     assert (first.success, second.success, third.success) == (True, False, True)
@@ -180,9 +190,9 @@ async def test_one_failing_call_harms_no_sibling(offer: Callable[..., None]) -> 
 async def test_refusals_keep_their_code_and_words(offer: Callable[..., None]) -> None:
     """A22.2"""
 
-    async def refuse(arguments: Anything, invocation: Invocation) -> ToolOutput:
+    async def refuse(arguments: Anything, invocation: ToolInvocation) -> ToolOutput:
         if arguments.text:
-            raise ToolFailed("exists", "There is one.")
+            raise ToolError("exists", "There is one.")
         raise Conflict("The workspace is full.", code="quota_exceeded")
 
     offer(refuse=refuse)
@@ -197,7 +207,7 @@ async def test_at_most_eight_calls_run_at_once_and_all_finish(offer: Callable[..
     """A9.2"""
     running, most, eight_run = 0, 0, asyncio.Event()
 
-    async def count(arguments: Anything, invocation: Invocation) -> ToolOutput:
+    async def count(arguments: Anything, invocation: ToolInvocation) -> ToolOutput:
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -220,11 +230,11 @@ async def test_a_slow_look_at_an_approval_does_not_change_the_order_of_exclusive
     """A9.2: the call is looked at when its place is free, so what it means is known right before it runs"""
     happened: list[str] = []
 
-    async def note(arguments: Anything, invocation: Invocation) -> ToolOutput:
+    async def note(arguments: Anything, invocation: ToolInvocation) -> ToolOutput:
         happened.append(f"ran {arguments.text}")
         return ToolOutput(value="done")
 
-    async def look(asked: ToolCall, tool: AnyTool) -> ToolCall | str:
+    async def look(asked: ToolCall, tool: BaseTool) -> ToolCall | str:
         text = str((asked.arguments or {})["text"])
         for _ in range(5 if text == "first" else 0):
             await asyncio.sleep(0)
@@ -234,7 +244,7 @@ async def test_a_slow_look_at_an_approval_does_not_change_the_order_of_exclusive
     offer(note=tool("note", note, exclusive=True))
     calls = (call("note", text="first"), call("note", text="second"))
     async with aclosing(
-        execution.run_group(calls, context=CONTEXT, emit=lambda event: None, checking=look)
+        execution.run_tool_calls(calls, context=CONTEXT, emit=lambda event: None, checking=look)
     ) as group:
         assert [outcome.success async for outcome in group] == [True, True]
     assert happened == ["looked at first", "ran first", "looked at second", "ran second"]
@@ -244,7 +254,7 @@ async def test_exclusive_tools_run_one_by_one_in_call_order(offer: Callable[...,
     """A9.2"""
     order: list[str] = []
 
-    async def note(arguments: Anything, invocation: Invocation) -> ToolOutput:
+    async def note(arguments: Anything, invocation: ToolInvocation) -> ToolOutput:
         order.append(f"+{arguments.text}")
         for _ in range(10 - arguments.number):
             await asyncio.sleep(0)
@@ -260,7 +270,7 @@ async def test_outcomes_arrive_as_they_finish(offer: Callable[..., None]) -> Non
     """A9.3"""
     free = asyncio.Event()
 
-    async def wait(arguments: Anything, invocation: Invocation) -> ToolOutput:
+    async def wait(arguments: Anything, invocation: ToolInvocation) -> ToolOutput:
         await free.wait()
         return ToolOutput(value="late")
 
@@ -286,7 +296,7 @@ async def test_a_second_question_in_one_group_is_not_asked(offer: Callable[..., 
 async def test_a_lost_turn_is_nobodys_result(offer: Callable[..., None]) -> None:
     """T4.1"""
 
-    async def lose(arguments: Anything, invocation: Invocation) -> ToolOutput:
+    async def lose(arguments: Anything, invocation: ToolInvocation) -> ToolOutput:
         raise FenceLost("gone")
 
     offer(lose=lose)
@@ -297,7 +307,7 @@ async def test_a_lost_turn_is_nobodys_result(offer: Callable[..., None]) -> None
 async def test_a_tool_that_cancels_itself_still_has_a_result(offer: Callable[..., None]) -> None:
     """A9.2"""
 
-    async def cancel(arguments: Anything, invocation: Invocation) -> ToolOutput:
+    async def cancel(arguments: Anything, invocation: ToolInvocation) -> ToolOutput:
         raise asyncio.CancelledError
 
     offer(cancel=cancel)
@@ -308,7 +318,7 @@ async def test_a_tool_that_cancels_itself_still_has_a_result(offer: Callable[...
 # --- time and stopping -----------------------------------------------------------------------------
 
 
-async def hang(arguments: Anything, invocation: Invocation) -> ToolOutput:
+async def hang(arguments: Anything, invocation: ToolInvocation) -> ToolOutput:
     await asyncio.Event().wait()
     raise AssertionError("nobody sets it")
 
@@ -336,7 +346,7 @@ async def test_closing_the_group_keeps_what_finished_and_cancels_the_rest(offer:
     """A9.4, A9.c2"""
     cancelled: list[str] = []
 
-    async def listen(arguments: Anything, invocation: Invocation) -> ToolOutput:
+    async def listen(arguments: Anything, invocation: ToolInvocation) -> ToolOutput:
         try:
             await asyncio.Event().wait()
         finally:
@@ -361,13 +371,13 @@ async def test_a_tool_that_ignores_cancellation_is_abandoned_and_never_heard_aga
     """A1.7, A1.c5"""
     free, deaf_done, told = asyncio.Event(), asyncio.Event(), list[Event]()
 
-    async def deaf(arguments: Anything, invocation: Invocation) -> ToolOutput:
+    async def deaf(arguments: Anything, invocation: ToolInvocation) -> ToolOutput:
         while not free.is_set():
             try:
                 await free.wait()
             except asyncio.CancelledError:
                 continue
-        invocation.progress("too late")
+        invocation.report_progress("too late")
         deaf_done.set()
         raise RuntimeError("nobody listens")
 
@@ -387,7 +397,7 @@ async def test_cancelling_the_reader_cancels_the_tools(offer: Callable[..., None
     """A1.6"""
     began, ended = asyncio.Event(), asyncio.Event()
 
-    async def listen(arguments: Anything, invocation: Invocation) -> ToolOutput:
+    async def listen(arguments: Anything, invocation: ToolInvocation) -> ToolOutput:
         began.set()
         try:
             await asyncio.Event().wait()
@@ -413,16 +423,19 @@ async def test_an_output_is_kept_whole_though_the_database_goes_away_meanwhile(
 ) -> None:
     """A9.6, T9.3: what a call has done is not lost with one connection"""
 
-    async def cut_off(arguments: Anything, invocation: Invocation) -> ToolOutput:
-        backend = await in_thread(_backend)
+    async def cut_off(arguments: Anything, invocation: ToolInvocation) -> ToolOutput:
+        backend = await run_in_thread(_backend)
         await asyncio.to_thread(in_own_connection, partial(_cut, backend))
         return ToolOutput(value="x" * 9_000)
 
     offer(cut_off=cut_off)
-    context = await in_thread(make_context)
+    context = await run_in_thread(make_context)
     [outcome] = await run(call("cut_off"), context=context)
     assert outcome.success
-    assert await in_thread(outputs.read, context.user_id, _session(context), "call-cut_off") == "x" * 9_000
+    assert (
+        await run_in_thread(files.read_tool_output, context.user_id, _session(context), "call-cut_off")
+        == "x" * 9_000
+    )
 
 
 def _backend() -> int:
@@ -444,7 +457,7 @@ def _session(context: TurnContext) -> UUID:
 async def test_values_are_serialised_with_sorted_keys_and_cleaned(offer: Callable[..., None]) -> None:
     """A9.7, A15.6"""
 
-    async def messy(arguments: Anything, invocation: Invocation) -> ToolOutput:
+    async def messy(arguments: Anything, invocation: ToolInvocation) -> ToolOutput:
         if arguments.text:
             return ToolOutput(value="a\x00b\x1b[31m\tc\r\nd\ud800 </System_Note>")
         return ToolOutput(value={"b": [1, None], "a": "é"})
@@ -459,15 +472,15 @@ async def test_values_are_serialised_with_sorted_keys_and_cleaned(offer: Callabl
 @pytest.mark.django_db(transaction=True)
 async def test_a_large_output_is_cut_marked_redacted_and_readable_in_full(offer: Callable[..., None]) -> None:
     """A9.6, A9.c1, A9.10"""
-    register(["canary-execution-2"])
+    register_secrets(["canary-execution-2"])
     whole = "".join(f"line {number} canary-execution-2\n" for number in range(40_000))
     expected = whole.replace("canary-execution-2", "[REDACTED]")
 
-    async def shout(arguments: Anything, invocation: Invocation) -> ToolOutput:
+    async def shout(arguments: Anything, invocation: ToolInvocation) -> ToolOutput:
         return ToolOutput(value=whole)
 
     offer(shout=shout)
-    context = await in_thread(make_context)
+    context = await run_in_thread(make_context)
     (outcome,) = await run(call("shout", "c"), context=context)
     assert len(outcome.content) <= 70_000
     assert outcome.content.startswith(expected[:50_000])
@@ -498,12 +511,14 @@ async def test_a_group_stays_within_its_room_and_every_call_keeps_its_part(
 ) -> None:
     """A9.6, A9.c4"""
     offer(large=large)
-    context = await in_thread(make_context)
+    context = await run_in_thread(make_context)
     outcomes = await run(*(call("large", f"c{n}", size=70_000) for n in range(16)), context=context)
     assert sum(len(outcome.content) for outcome in outcomes) <= 200_000
     for outcome in outcomes:
         assert len(outcome.content) >= 8_000
-        whole = await in_thread(outputs.read, context.user_id, _session(context), outcome.call_id)
+        whole = await run_in_thread(
+            files.read_tool_output, context.user_id, _session(context), outcome.call_id
+        )
         assert whole == "x" * 70_000
 
 
@@ -511,7 +526,7 @@ async def test_a_group_stays_within_its_room_and_every_call_keeps_its_part(
 async def test_small_siblings_leave_their_room_to_a_large_output(offer: Callable[..., None]) -> None:
     """A9.6"""
     offer(large=large)
-    context = await in_thread(make_context)
+    context = await run_in_thread(make_context)
     sizes = [70_000, 10, 70_000, 10]
     outcomes = await run(
         *(call("large", f"c{n}", size=size) for n, size in enumerate(sizes)), context=context
@@ -524,7 +539,7 @@ async def test_small_siblings_leave_their_room_to_a_large_output(offer: Callable
 @pytest.mark.parametrize("unit", ["x", "<system_note>"])
 def test_a_cut_text_never_passes_its_limit(limit: int, unit: str) -> None:
     """A9.6, A15.6"""
-    content, truncated = results.fitted(unit * (100_000 // len(unit)), limit, "c" * 128)
+    content, truncated = results.truncate_middle(unit * (100_000 // len(unit)), limit, "c" * 128)
     assert truncated
     assert 8_000 <= len(content) <= limit
     assert "<system_note>" not in content
@@ -533,7 +548,7 @@ def test_a_cut_text_never_passes_its_limit(limit: int, unit: str) -> None:
 async def test_media_must_be_what_they_say(offer: Callable[..., None]) -> None:
     """A9.9"""
 
-    async def picture(arguments: Anything, invocation: Invocation) -> ToolOutput:
+    async def picture(arguments: Anything, invocation: ToolInvocation) -> ToolOutput:
         return ToolOutput(value="see", media=(ImagePart(mime=arguments.text, data=PNG, file_id="kept"),))
 
     offer(picture=picture)
@@ -545,10 +560,10 @@ async def test_media_must_be_what_they_say(offer: Callable[..., None]) -> None:
 
 async def test_progress_is_redacted_and_told_with_the_calls_state(offer: Callable[..., None]) -> None:
     """A9.10, A2.6"""
-    register(["canary-execution-3"])
+    register_secrets(["canary-execution-3"])
 
-    async def talk(arguments: Anything, invocation: Invocation) -> ToolOutput:
-        invocation.progress("half way, canary-execution-3")
+    async def talk(arguments: Anything, invocation: ToolInvocation) -> ToolOutput:
+        invocation.report_progress("half way, canary-execution-3")
         return ToolOutput(value=json.dumps(invocation.context.user_id))
 
     offer(talk=talk)

@@ -21,13 +21,14 @@ from django.utils import timezone
 from markdown_it import MarkdownIt
 
 from billing import ledger
-from copilot import api_keys
-from copilot.api.exports import shown
-from copilot.errors import StorageUnavailable
+from config.core.errors import StorageUnavailable
+from copilot.accounts import api_keys
+from copilot.api.exports import serialize_export
+from copilot.exports import services as exports
+from copilot.exports.markdown_document import HEADING
+from copilot.exports.session_reader import ExportOptions
+from copilot.files import storage
 from copilot.models import ExportJob, MemoryItem
-from copilot.workspace import exports, storage
-from copilot.workspace.manuscripts import HEADING
-from copilot.workspace.reading import Wanted
 from tests import make, rest
 from tests.bots import link_ada
 from tests.moving import EVERYTHING, KEY, archived, conversation, exported, fetched, imported, objects_of
@@ -39,7 +40,7 @@ MOST_HELD_BYTES = 5_000_000  # half of ten thousand messages
 SCHEMA = json.loads(
     (Path(__file__).parents[1] / "static" / "schemas" / "conversation-1.schema.json").read_bytes()
 )
-MARKDOWN = Wanted(format="md")
+MARKDOWN = ExportOptions(format="md")
 
 
 def _without_ids_and_dates(document: Mapping[str, Any]) -> object:
@@ -73,14 +74,14 @@ def test_a_document_is_the_same_after_a_journey() -> None:
     assert before["messages"][0]["id"] != after["messages"][0]["id"]
     assert [len(message["parts"]) for message in before["messages"]] == [1, 4, 1]
     assert before["session"]["model_tier"] == "advanced"
-    for document in (before, after, exported(session), exported(session, Wanted(format="json"))):
+    for document in (before, after, exported(session), exported(session, ExportOptions(format="json"))):
         jsonschema.Draft202012Validator(SCHEMA).validate(document)
 
 
 def test_a_document_holds_only_what_was_asked_for_and_no_secrets() -> None:
     """S15: no secrets, context blocks, notes, notices or account ids; reasoning and tools when asked."""
     session, _ = conversation(make.ada())
-    full, plain = json.dumps(exported(session)), json.dumps(exported(session, Wanted(format="json")))
+    full, plain = json.dumps(exported(session)), json.dumps(exported(session, ExportOptions(format="json")))
     for hidden in ("CANARY", KEY, "env_context", "ada@example.com", '"notice"'):
         assert hidden not in full
     assert "A log is a file." in full
@@ -109,7 +110,7 @@ def test_markdown_parses_to_the_same_messages() -> None:
     session = make.session(make.ada(), title="Fences")
     for number, text in enumerate(HOSTILE):
         make.message(session, "assistant" if number % 2 else "user", content=text)
-    text = exports.make(session.owner_id, session.pk, MARKDOWN).content.decode()
+    text = exports.make_document(session.owner_id, session.pk, MARKDOWN).content.decode()
     tokens = MarkdownIt("commonmark").parse(text)
     headings = [
         inline.content
@@ -124,13 +125,15 @@ def test_markdown_parses_to_the_same_messages() -> None:
 def test_markdown_shows_steps_and_files_when_asked() -> None:
     """S15: tool steps as fenced JSON, attachments as a list, relative links when files are included."""
     session, file = conversation(make.ada())
-    content = exports.make(session.owner_id, session.pk, Wanted(format="md", tools=True, reasoning=True))
+    content = exports.make_document(
+        session.owner_id, session.pk, ExportOptions(format="md", tools=True, reasoning=True)
+    )
     text = content.content.decode()
     assert content.name == "Ships and wheels.md"
     assert "<summary>read\\_file called</summary>\n\n```json\n" in text
     assert f"- log.txt (text/plain, {file.size_bytes} bytes)" in text
-    job = exports.request(session.owner_id, session.pk, Wanted(format="md", files=True))
-    exports.run(job.pk)
+    job = exports.request_export(session.owner_id, session.pk, ExportOptions(format="md", files=True))
+    exports.run_export(job.pk)
     with zipfile.ZipFile(io.BytesIO(fetched(job))) as archive:
         assert archive.read("files/log.txt") == b"calm seas"
         assert "- [log.txt](files/log.txt)" in archive.read("conversation.md").decode()
@@ -147,7 +150,7 @@ def test_a_long_conversation_becomes_a_job_whose_memory_is_bounded(rounds: int) 
     assert response.status_code == 202
     assert response.json()["state"] == "queued"
     tracemalloc.start()
-    exports.run(ExportJob.objects.get().pk)
+    exports.run_export(ExportJob.objects.get().pk)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     job = ExportJob.objects.get()
@@ -183,11 +186,11 @@ def test_an_export_lives_for_a_day(settings: LazySettings) -> None:
     assert timedelta(hours=23) < job.expires_at - timezone.now() <= timedelta(hours=24)
     ExportJob.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
     assert rest.person(make.ada()).get(f"{rest.V1}/exports/{job.pk}/download").status_code == 404
-    exports.look_after()
+    exports.sweep_exports()
     job.refresh_from_db()
     assert (job.state, job.storage_key) == ("expired", "")
     assert [key for key in objects_of(job.owner_id) if str(job.pk) in key] == []
-    assert exports.listed(job.owner_id) == []
+    assert exports.list_exports(job.owner_id) == []
 
 
 def test_an_export_that_fails_says_why_and_is_tried_again(
@@ -195,22 +198,22 @@ def test_an_export_that_fails_says_why_and_is_tried_again(
 ) -> None:
     """S13, S15: a job meets a storage that is away, or files that are too many for an archive."""
     session, file = conversation(make.ada())
-    with_files = Wanted(format="json", files=True)
+    with_files = ExportOptions(format="json", files=True)
 
     def away(*_: object) -> None:
         raise StorageUnavailable
 
-    monkeypatch.setattr(storage, "write", away)
-    job = exports.request(session.owner_id, session.pk, with_files)
+    monkeypatch.setattr(storage, "write_object", away)
+    job = exports.request_export(session.owner_id, session.pk, with_files)
     for state in ("queued", "queued", "failed"):
-        exports.run(job.pk)
+        exports.run_export(job.pk)
         job.refresh_from_db()
         assert (job.state, job.error) == (state, "storage_unavailable")
     monkeypatch.undo()
     settings.ZIP_TOTAL_MAX = 4
-    job = exports.request(session.owner_id, session.pk, with_files)
-    exports.run(job.pk)
-    assert shown(exports.get(session.owner_id, job.pk)).error == "zip_too_large"
+    job = exports.request_export(session.owner_id, session.pk, with_files)
+    exports.run_export(job.pk)
+    assert serialize_export(exports.get_export(session.owner_id, job.pk)).error == "zip_too_large"
     settings.ZIP_TOTAL_MAX, settings.ZIP_FILE_MAX = 400, 4
     packed = zipfile.ZipFile(io.BytesIO(archived(session)))
     assert packed.namelist() == ["conversation.json", "SKIPPED.txt"]
@@ -221,7 +224,7 @@ def test_an_export_that_fails_says_why_and_is_tried_again(
 def test_a_file_that_breaks_off_is_named_and_the_rest_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
     """S13, S15: whether it breaks at the first look or while it is packed, no half of it is in the archive"""
     session, file = conversation(make.ada())
-    whole = storage.read
+    whole = storage.open_object
     for good_reads in (0, 1, 2):
 
         class Breaking(io.BytesIO):
@@ -235,7 +238,7 @@ def test_a_file_that_breaks_off_is_named_and_the_rest_arrives(monkeypatch: pytes
 
         monkeypatch.setattr(
             storage,
-            "read",
+            "open_object",
             lambda key, kind=Breaking: kind(b"calm seas") if key == file.storage_key else whole(key),
         )
         archive = zipfile.ZipFile(io.BytesIO(archived(session)))
@@ -248,17 +251,17 @@ def test_a_file_that_breaks_off_is_named_and_the_rest_arrives(monkeypatch: pytes
 def test_an_export_that_finds_no_room_on_disk_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """S15: it does not look as if somebody were at it for half an hour"""
     session, _ = conversation(make.ada())
-    job = exports.request(session.owner_id, session.pk, EVERYTHING)
+    job = exports.request_export(session.owner_id, session.pk, EVERYTHING)
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(storage, "measure", full)
-    exports.run(job.pk)
+    monkeypatch.setattr(storage, "measure_size", full)
+    exports.run_export(job.pk)
     job.refresh_from_db()
     assert (job.state, job.error) == ("queued", "storage_unavailable")
     monkeypatch.undo()
-    exports.run(job.pk)
+    exports.run_export(job.pk)
     job.refresh_from_db()
     assert job.state == "ready"
 
@@ -266,17 +269,17 @@ def test_an_export_that_finds_no_room_on_disk_is_tried_again(monkeypatch: pytest
 def test_a_job_whose_worker_was_lost_is_done_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """S15: one who was believed lost and comes back leaves nothing behind."""
     session, _ = conversation(make.ada())
-    job = exports.request(session.owner_id, session.pk, EVERYTHING)
-    written = storage.write
+    job = exports.request_export(session.owner_id, session.pk, EVERYTHING)
+    written = storage.write_object
 
     def overtaken(*given: Any) -> str:
         monkeypatch.undo()
         ExportJob.objects.update(started_at=timezone.now() - timedelta(hours=1))
-        exports.run(job.pk)
+        exports.run_export(job.pk)
         return written(*given)
 
-    monkeypatch.setattr(storage, "write", overtaken)
-    exports.run(job.pk)
+    monkeypatch.setattr(storage, "write_object", overtaken)
+    exports.run_export(job.pk)
     job.refresh_from_db()
     assert (job.state, job.attempts) == ("ready", 2)
     kept = [key for key in objects_of(job.owner_id) if key == job.storage_key]
@@ -302,14 +305,14 @@ def test_everything_of_an_account_is_one_archive_a_day() -> None:
     session, file = conversation(ada, title="Ships/wheels")
     conversation(make.bob(), title="Bob's")
     MemoryItem.objects.create(owner=ada, text="Likes ships.", digest="d")
-    ledger.grant(ada.pk, 500, key="welcome", reason="Welcome")
+    ledger.grant_credits(ada.pk, 500, key="welcome", reason="Welcome")
     link_ada()
-    key = api_keys.create(ada, scopes=("read", "manage")).token
+    key = api_keys.create_api_key(ada, scopes=("read", "manage")).token
     client = Client(headers={"authorization": f"Bearer {key}"})
     asked = client.post(f"{rest.V1}/exports")
     assert asked.status_code == 202
     job = ExportJob.objects.get()
-    exports.run(job.pk)
+    exports.run_export(job.pk)
     assert client.post(f"{rest.V1}/exports").json()["id"] == str(job.pk)
     with zipfile.ZipFile(io.BytesIO(fetched(ExportJob.objects.get()))) as archive:
         assert archive.namelist() == ["account.json", "conversations/00001 Ships_wheels.json"]

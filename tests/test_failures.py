@@ -11,7 +11,7 @@ from django.urls import include, path
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.test_failures")]
 AWAY = ["SELECT * FROM made_by_a_later_migration", "SELECT pg_terminate_backend(pg_backend_pid())"]
 BUG = "SELECT 1 / 0"
-handler500 = "config.failures.broken"
+handler500 = "config.error_views.show_server_error"
 
 
 def page(request: HttpRequest) -> HttpResponse:

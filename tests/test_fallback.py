@@ -11,21 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from copilot.agent.fallback import ALLOWED
-from copilot.agent.parts import Answered, Failed, ModelCallEnded, ModelCallStarted
-from copilot.agent.ports import ManualClock
-from copilot.events import ModelRetrying, ModelSwitched, StepRetracted
+from copilot.agent.fallback import FALLBACK_SCOPES
+from copilot.agent.outputs import LoopAnswered, LoopFailed, ModelCallEnded, ModelCallStarted
+from copilot.providers.anthropic.messages_wire import build_request_body
 from copilot.providers.base import (
     FailureCode,
-    Finished,
     ImagePart,
     ProviderFailure,
     ReasoningReplay,
+    ReplyFinished,
     TextDelta,
     UserMessage,
 )
-from copilot.providers.failures import MAX_DETAILS
-from copilot.providers.messages_wire import body_of
+from copilot.providers.failures import MAX_DETAILS_CHARACTERS
+from copilot.realtime.events import ModelRetrying, ModelSwitched, StepRetracted
 from tests.playing import (
     ENTRY,
     Reciter,
@@ -39,6 +38,7 @@ from tests.playing import (
     play,
     say,
 )
+from tests.support.agent_doubles import ManualClock
 
 FIRST = replace(ENTRY, name="First", model="first", credential="a")
 SECOND = replace(ENTRY, name="Second", model="second", credential="b")
@@ -74,7 +74,7 @@ async def test_a_long_retry_after_goes_to_the_fallback_at_once_and_a_short_one_i
     parts = await play(loop(reciter, clock=clock))
     assert switches(parts) == [("First", "Second", "rate_limited")]
     assert (clock.slept, asked(reciter)) == ([], ["First", "Second"])
-    assert parts[-1] == Answered()
+    assert parts[-1] == LoopAnswered()
     assert_well_ordered(parts)
     reciter = Reciter(failing("rate_limited", retry_after=20), say("First here."))
     parts = await play(loop(reciter, clock=clock))
@@ -96,7 +96,7 @@ async def test_the_switch_holds_for_the_rest_of_the_turn_and_the_next_turn_start
     reciter = Reciter(GONE, calls(call("a", "look")), say("Done."), say("More."))
     playing = loop(reciter)
     await play(playing)
-    playing.go_on([UserMessage(text="And?")])
+    playing.add_follow_ups([UserMessage(text="And?")])
     await play(playing)
     assert asked(reciter) == ["First", "Second", "Second", "Second"]
     assert playing.entry == SECOND
@@ -121,7 +121,7 @@ async def test_a_second_retraction_in_a_round_is_not_made_for_a_switch_either():
     broken = [TextDelta("partial"), ProviderFailure("overloaded")]
     parts = await play(loop(Reciter(broken, broken)))
     assert (len(of(parts, StepRetracted)), of(parts, ModelSwitched)) == (1, [])
-    assert parts[-1] == Failed(code="overloaded")
+    assert parts[-1] == LoopFailed(code="overloaded")
 
 
 async def test_a_stop_during_a_wait_is_not_kept_waiting():
@@ -140,19 +140,19 @@ async def test_a_stop_during_a_wait_is_not_kept_waiting():
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert (playing.open_call(), playing.open_step) == (None, None)
+    assert (playing.unrecorded_call(), playing.open_step) == (None, None)
 
 
 # --- which classes, which entries --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("code", sorted(set(get_args(FailureCode)) - set(ALLOWED)))
+@pytest.mark.parametrize("code", sorted(set(get_args(FailureCode)) - set(FALLBACK_SCOPES)))
 async def test_classes_that_another_model_would_not_help_end_the_turn(code):
     """A6.1"""
     reciter = Reciter(*[failing(code)] * 5)
     parts = await play(loop(reciter))
     assert of(parts, ModelSwitched) == []
-    assert parts[-1] == Failed(code=code)
+    assert parts[-1] == LoopFailed(code=code)
 
 
 @pytest.mark.parametrize("code", ["auth_failed", "quota_exhausted"])
@@ -162,7 +162,7 @@ async def test_entries_that_share_the_failed_credential_are_passed_over(code):
     chain = (FIRST, replace(SECOND, credential="a"), THIRD, replace(SECOND, name="4", credential="a"))
     parts = await play(loop(reciter, *chain, replace(THIRD, name="Fifth")))
     assert asked(reciter) == ["First", "Third", "Fifth"]
-    assert parts[-1] == Answered()
+    assert parts[-1] == LoopAnswered()
 
 
 async def test_other_classes_may_go_on_with_the_same_credential():
@@ -196,7 +196,7 @@ async def test_images_become_placeholders_for_a_model_that_sees_none():
 
 async def test_replay_data_of_another_model_is_stripped():
     """A7.6, A14.4"""
-    signed = [ReasoningReplay('{"type": "thinking"}'), call("a", "look"), Finished("tool_calls")]
+    signed = [ReasoningReplay('{"type": "thinking"}'), call("a", "look"), ReplyFinished("tool_calls")]
     reciter = Reciter(signed, GONE, say("Done."))
     await play(loop(reciter))
     replays = [[m.replay for m in r.messages if m.role == "assistant"] for r in reciter.requests]
@@ -209,7 +209,7 @@ async def test_a_fallback_to_anthropic_inside_a_tool_loop_goes_without_thinking(
     reciter = Reciter(*looking, GONE, calls(call("c", "look")), say("Done."))
     await play(loop(reciter, replace(FIRST, can_reason=True), CLAUDE, thinking_tokens=8192))
     assert [request.thinking_tokens for request in reciter.requests] == [8192, 8192, 8192, 0, 0]
-    assert "thinking" not in body_of(reciter.requests[3])
+    assert "thinking" not in build_request_body(reciter.requests[3])
 
 
 async def test_a_fallback_to_anthropic_before_any_tool_thinks():
@@ -225,7 +225,7 @@ async def test_when_all_fail_the_first_class_is_told_with_the_models_tried():
     """A7.c5"""
     first, second = failing("model_not_found", details="no such model"), failing("quota_exhausted")
     parts = await play(loop(Reciter(first, second, failing("bad_request")), FIRST, SECOND, THIRD))
-    assert parts[-1] == Failed(
+    assert parts[-1] == LoopFailed(
         code="model_not_found",
         details="no such model Models tried: First (model_not_found), Second (quota_exhausted), Third (bad_request).",
     )
@@ -240,9 +240,9 @@ async def test_a_refusal_by_the_next_model_is_told_as_one():
 
 async def test_the_list_of_models_fits_into_the_details():
     """A6.2"""
-    reciter = Reciter(failing("unknown", details="x" * MAX_DETAILS), GONE)
+    reciter = Reciter(failing("unknown", details="x" * MAX_DETAILS_CHARACTERS), GONE)
     details = (await play(loop(reciter)))[-1].details
-    assert len(details) == MAX_DETAILS
+    assert len(details) == MAX_DETAILS_CHARACTERS
     assert details.endswith("… Models tried: First (unknown), Second (model_not_found).")
 
 

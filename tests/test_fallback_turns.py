@@ -8,9 +8,9 @@ import pytest
 
 from copilot.models import Message, ModelCall
 from copilot.providers import catalogue, scripted
-from copilot.providers.base import Entry
-from copilot.providers.scripted import Call, Fail, Reasoning, Text
-from diagnostics import tasks as reaper
+from copilot.providers.base import CatalogueEntry
+from copilot.providers.scripted import ScriptedCall, ScriptedFailure, ScriptedReasoning, ScriptedText
+from diagnostics import reaper
 from tests import make
 from tests.engine import (
     Errand,
@@ -30,26 +30,28 @@ from tests.engine import (
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
 
-FIRST = Entry(name="First", provider="scripted", model="first", can_reason=True, credential="old")
-SECOND = Entry(name="Second", provider="scripted", model="second", can_reason=True, credential="other")
-GONE = Fail("model_not_found", status=404)
+FIRST = CatalogueEntry(name="First", provider="scripted", model="first", can_reason=True, credential="old")
+SECOND = CatalogueEntry(
+    name="Second", provider="scripted", model="second", can_reason=True, credential="other"
+)
+GONE = ScriptedFailure("model_not_found", status=404)
 
 
-def offer(*chain: Entry) -> None:
-    catalogue.configure(catalogue.Catalogue(entries=chain, tiers={"standard": chain}))
+def offer(*chain: CatalogueEntry) -> None:
+    catalogue.set_catalogue(catalogue.Catalogue(entries=chain, tiers={"standard": chain}))
 
 
 @pytest.fixture(autouse=True)
 def _chain(model) -> Iterator[None]:
     """Both entries are played by the one model under the test's hand."""
-    before = catalogue.current()
+    before = catalogue.get_catalogue()
     offer(FIRST, SECOND)
     for entry in (FIRST, SECOND):
-        scripted.install(entry.model, model)
+        scripted.install_script(entry.model, model)
     yield
     for entry in (FIRST, SECOND):
-        scripted.uninstall(entry.model)
-    catalogue.configure(before)
+        scripted.uninstall_script(entry.model)
+    catalogue.set_catalogue(before)
 
 
 def asked(model):
@@ -60,9 +62,9 @@ def test_rows_and_calls_carry_the_model_that_wrote_them(rig, model, monkeypatch)
     """A7.6: also after a reload"""
     session = make.session()
     add_tools(monkeypatch, Errand("fetch"))
-    model.will(Text("Fetching."), Call("fetch"))
+    model.will(ScriptedText("Fetching."), ScriptedCall("fetch"))
     model.will(GONE)
-    model.will(Reasoning("Hm."), Text("Fetched."))
+    model.will(ScriptedReasoning("Hm."), ScriptedText("Fetched."))
     turn_id = start(session)
     turn = ended(turn_id)
     quiet(session)
@@ -96,14 +98,14 @@ def test_a_turn_that_was_taken_over_stays_with_the_model_it_switched_to(rig, mod
     """A7.6, T9.1"""
     session = make.session()
     model.will(GONE)
-    model.will(Text("Half"), cue(1))
-    model.will(Text(" and half."))
+    model.will(ScriptedText("Half"), cue(1))
+    model.will(ScriptedText(" and half."))
     turn_id = start(session)
     model.reaches(1)
     until(lambda: told(session.pk, "text.extended"))
     rig.worker.kill()
     rig.start_worker()
-    until(lambda: reaper.probe() == 1)
+    until(lambda: reaper.take_over_dead_turns() == 1)
     ended(turn_id)
     assert (answer(turn_id), asked(model)) == ("Half and half.", ["First", "Second", "Second"])
 
@@ -111,10 +113,10 @@ def test_a_turn_that_was_taken_over_stays_with_the_model_it_switched_to(rig, mod
 def test_a_key_rotated_while_a_turn_runs_is_read_again(rig, model):
     """A7.c3"""
     session = make.session()
-    model.will(cue(1), Fail("auth_failed", status=401))
+    model.will(cue(1), ScriptedFailure("auth_failed", status=401))
     turn_id = start(session)
     model.reaches(1)
-    offer(Entry(name="First", provider="scripted", model="first", can_reason=True, credential="new"))
+    offer(CatalogueEntry(name="First", provider="scripted", model="first", can_reason=True, credential="new"))
     model.give(1)
     assert ended(turn_id).status == "succeeded"
     assert [request.entry.credential for request in model.requests] == ["old", "new"]

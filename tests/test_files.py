@@ -17,12 +17,20 @@ from django.core.files.storage import storages
 from django.db import connection
 from django.utils import timezone
 
-from copilot import sessions
-from copilot.errors import Conflict, Forbidden, InvalidRequest, NotFound, StorageUnavailable, TooLarge
-from copilot.events import ArtifactAdded, ArtifactRemoved
+from config.core.errors import (
+    Conflict,
+    Forbidden,
+    InvalidRequest,
+    NotFound,
+    PayloadTooLarge,
+    StorageUnavailable,
+)
+from copilot.chat import sub_sessions
+from copilot.files import quotas
+from copilot.files import services as files
+from copilot.files.quotas import MB, StorageQuota
 from copilot.models import StorageUse, WorkspaceFile
-from copilot.workspace import files, outputs, pictures, quotas
-from copilot.workspace.quotas import MB, Quota
+from copilot.realtime.events import ArtifactAdded, ArtifactRemoved
 from tests import make
 from tests.engine import told
 
@@ -30,17 +38,17 @@ PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 32
 
 
 @pytest.fixture
-def small_quota(monkeypatch: pytest.MonkeyPatch) -> Callable[[Quota], None]:
+def small_quota(monkeypatch: pytest.MonkeyPatch) -> Callable[[StorageQuota], None]:
     """A plan that is quickly full."""
-    return lambda quota: monkeypatch.setitem(quotas.QUOTAS, "FREE", quota)
+    return lambda quota: monkeypatch.setitem(quotas.PLAN_QUOTAS, "FREE", quota)
 
 
 def store(content: bytes = b"hello", name: str = "notes.txt") -> WorkspaceFile:
-    return files.store(make.ada().pk, name=name, content=content, source="upload")
+    return files.store_file(make.ada().pk, name=name, content=content, source="upload")
 
 
 def used() -> tuple[int, int]:
-    use = files.usage(make.ada().pk)
+    use = files.get_storage_usage(make.ada().pk)
     return use.used_bytes, use.used_files
 
 
@@ -56,8 +64,8 @@ def objects() -> list[Path]:
 def test_a_file_keeps_its_bytes_size_hash_and_type() -> None:
     """S2, S4"""
     content = b"a,b\n" * 50_000
-    file = files.store(make.ada().pk, name="t.csv", content=io.BytesIO(content), source="upload")
-    with files.open(file) as stream:
+    file = files.store_file(make.ada().pk, name="t.csv", content=io.BytesIO(content), source="upload")
+    with files.open_file(file) as stream:
         assert stream.read() == content
     assert (file.size_bytes, file.mime, file.scan) == (200_000, "text/csv", "unscanned")
     assert file.sha256 == hashlib.sha256(content).hexdigest()
@@ -86,9 +94,9 @@ def test_writing_a_name_again_makes_a_second_file() -> None:
     """A-S3.2"""
     first, second = store(b"one", "report.md"), store(b"two", "report.md")
     assert first.id != second.id
-    with files.open(files.get(make.ada().pk, first.id)) as stream:
+    with files.open_file(files.get_file(make.ada().pk, first.id)) as stream:
         assert stream.read() == b"one"
-    assert files.find(make.ada().pk, "report.md").id == second.id
+    assert files.find_file(make.ada().pk, "report.md").id == second.id
 
 
 @pytest.mark.django_db
@@ -96,7 +104,7 @@ def test_empty_files_and_names_are_allowed() -> None:
     """S4"""
     file = store(b"", "")
     assert (file.name, file.size_bytes) == ("file", 0)
-    with files.open(file) as stream:
+    with files.open_file(file) as stream:
         assert stream.read() == b""
 
 
@@ -104,11 +112,11 @@ def test_empty_files_and_names_are_allowed() -> None:
 
 
 @pytest.mark.django_db
-def test_a_file_above_the_plans_limit_is_too_large(small_quota: Callable[[Quota], None]) -> None:
+def test_a_file_above_the_plans_limit_is_too_large(small_quota: Callable[[StorageQuota], None]) -> None:
     """S4"""
-    small_quota(Quota(file_bytes=2 * MB, total_bytes=10 * MB, files=10))
+    small_quota(StorageQuota(file_bytes=2 * MB, total_bytes=10 * MB, files=10))
     store(b"x" * 2 * MB)
-    with pytest.raises(TooLarge) as refusal:
+    with pytest.raises(PayloadTooLarge) as refusal:
         store(b"x" * (2 * MB + 1))
     assert refusal.value.code == "file_too_large"
     assert refusal.value.details["limit_bytes"] == 2 * MB
@@ -116,9 +124,9 @@ def test_a_file_above_the_plans_limit_is_too_large(small_quota: Callable[[Quota]
 
 
 @pytest.mark.django_db
-def test_the_number_of_files_is_limited_too(small_quota: Callable[[Quota], None]) -> None:
+def test_the_number_of_files_is_limited_too(small_quota: Callable[[StorageQuota], None]) -> None:
     """S4"""
-    small_quota(Quota(file_bytes=MB, total_bytes=MB, files=1))
+    small_quota(StorageQuota(file_bytes=MB, total_bytes=MB, files=1))
     store(b"")
     with pytest.raises(Conflict) as refusal:
         store(b"")
@@ -132,7 +140,7 @@ def test_a_failing_store_gives_the_quota_back_and_leaves_no_row() -> None:
     store(b"first")
     before, kept = used(), objects()
     with pytest.raises(StorageUnavailable):
-        files.store(make.ada().pk, name="x", content=_Breaking(b"second" * 50_000), source="upload")
+        files.store_file(make.ada().pk, name="x", content=_Breaking(b"second" * 50_000), source="upload")
     assert used() == before
     assert objects() == kept
     assert WorkspaceFile.objects.count() == 1
@@ -152,16 +160,16 @@ class _Breaking(io.BytesIO):
     ("unit", "uploads", "rounds"), [(MB, 20, 1), (10, 8, 8), pytest.param(10, 8, 50, marks=pytest.mark.slow)]
 )
 def test_parallel_uploads_fill_the_quota_exactly(
-    small_quota: Callable[[Quota], None], unit: int, uploads: int, rounds: int
+    small_quota: Callable[[StorageQuota], None], unit: int, uploads: int, rounds: int
 ) -> None:
     """A-S4.1, A22.c1"""
-    small_quota(Quota(file_bytes=10 * unit, total_bytes=55 * unit, files=1000))
+    small_quota(StorageQuota(file_bytes=10 * unit, total_bytes=55 * unit, files=1000))
     owner, content, barrier = make.ada().pk, b"x" * 10 * unit, threading.Barrier(uploads)
 
     def upload(_number: int) -> bool:
         barrier.wait()
         try:
-            files.store(owner, name="x", content=content, source="upload")
+            files.store_file(owner, name="x", content=content, source="upload")
         except Conflict:
             return False
         return True
@@ -186,12 +194,12 @@ def test_a_chat_is_told_that_what_was_made_in_it_went_and_came_back() -> None:
     """S14: whoever deletes it; that any other file went is news for its owner, and no part of this chat"""
     session = make.session()
     made, sent = (
-        files.store(session.owner_id, name="a.md", content=b"a", source=source, session_id=session.pk)
+        files.store_file(session.owner_id, name="a.md", content=b"a", source=source, session_id=session.pk)
         for source in ("agent", "upload")
     )
     for file in (made, sent):
-        files.delete(file.owner_id, file.pk)
-        files.restore(file.owner_id, file.pk)
+        files.trash_file(file.owner_id, file.pk)
+        files.restore_file(file.owner_id, file.pk)
     gone, back = told(session.pk)
     assert isinstance(gone, ArtifactRemoved)
     assert isinstance(back, ArtifactAdded)
@@ -200,9 +208,11 @@ def test_a_chat_is_told_that_what_was_made_in_it_went_and_came_back() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_of_two_writes_at_the_edge_of_the_quota_one_succeeds(small_quota: Callable[[Quota], None]) -> None:
+def test_of_two_writes_at_the_edge_of_the_quota_one_succeeds(
+    small_quota: Callable[[StorageQuota], None],
+) -> None:
     """A22.c1"""
-    small_quota(Quota(file_bytes=MB, total_bytes=1000, files=1000))
+    small_quota(StorageQuota(file_bytes=MB, total_bytes=1000, files=1000))
     owner = make.ada().pk
     for _ in range(10):
         WorkspaceFile.objects.all().delete()
@@ -212,7 +222,7 @@ def test_of_two_writes_at_the_edge_of_the_quota_one_succeeds(small_quota: Callab
         def write(_number: int, barrier: threading.Barrier = barrier) -> bool:
             barrier.wait()
             try:
-                files.store(owner, name="x", content=b"x" * 600, source="agent")
+                files.store_file(owner, name="x", content=b"x" * 600, source="agent")
             except Conflict:
                 return False
             finally:
@@ -233,16 +243,16 @@ def test_foreign_deleted_and_unknown_files_look_the_same() -> None:
     file = store()
     bob = make.bob().pk
     for action in (
-        lambda: files.get(bob, file.id),
-        lambda: files.get(bob, uuid4()),
-        lambda: files.find(bob, f"workspace://{file.id}"),
-        lambda: files.rename(bob, file.id, "mine.txt"),
-        lambda: files.delete(bob, file.id),
-        lambda: files.restore(bob, file.id),
+        lambda: files.get_file(bob, file.id),
+        lambda: files.get_file(bob, uuid4()),
+        lambda: files.find_file(bob, f"workspace://{file.id}"),
+        lambda: files.rename_file(bob, file.id, "mine.txt"),
+        lambda: files.trash_file(bob, file.id),
+        lambda: files.restore_file(bob, file.id),
     ):
         with pytest.raises(NotFound):
             action()
-    assert files.get(make.ada().pk, file.id).name == "notes.txt"
+    assert files.get_file(make.ada().pk, file.id).name == "notes.txt"
 
 
 @pytest.mark.django_db
@@ -252,18 +262,20 @@ def test_foreign_deleted_and_unknown_files_look_the_same() -> None:
 def test_a_file_is_found_by_id_uri_and_name(form: str) -> None:
     """A22.1, A22.3, S1"""
     file = store()
-    assert files.find(make.ada().pk, form.format(id=file.id)).id == file.id
+    assert files.find_file(make.ada().pk, form.format(id=file.id)).id == file.id
 
 
 @pytest.mark.django_db
 def test_a_guest_sees_only_the_files_of_the_session() -> None:
     """S3"""
     session = make.session()
-    inside = files.store(make.ada().pk, name="in.txt", content=b"", source="agent", session_id=session.id)
+    inside = files.store_file(
+        make.ada().pk, name="in.txt", content=b"", source="agent", session_id=session.id
+    )
     outside = store(name="out.txt")
-    assert files.page(make.ada().pk, session_id=session.id).items == [inside]
+    assert files.get_file_page(make.ada().pk, session_id=session.id).items == [inside]
     with pytest.raises(NotFound):
-        files.find(make.ada().pk, str(outside.id), session_id=session.id)
+        files.find_file(make.ada().pk, str(outside.id), session_id=session.id)
 
 
 @pytest.mark.django_db
@@ -271,7 +283,7 @@ def test_a_page_says_whether_more_follow() -> None:
     """S3"""
     names = [store(name=f"{number}.txt").name for number in range(5)]
     owner = make.ada().pk
-    first, last = files.page(owner, limit=3), files.page(owner, limit=3, offset=3)
+    first, last = files.get_file_page(owner, limit=3), files.get_file_page(owner, limit=3, offset=3)
     assert [file.name for file in first.items + last.items] == names[::-1]
     assert (first.has_more, last.has_more, last.offset) == (True, False, 3)
 
@@ -281,19 +293,19 @@ def test_a_page_can_be_narrowed() -> None:
     """S3, A22.1"""
     picture, notes = store(PNG, "Holiday.png"), store(b"x", "holiday notes.txt")
     owner = make.ada().pk
-    assert files.page(owner, mime="image").items == [picture]
-    assert files.page(owner, q="NOTES").items == [notes]
-    assert files.page(owner, prefix="holiday").items == [notes, picture]
-    assert files.page(owner, q="%").items == []
+    assert files.get_file_page(owner, mime="image").items == [picture]
+    assert files.get_file_page(owner, q="NOTES").items == [notes]
+    assert files.get_file_page(owner, prefix="holiday").items == [notes, picture]
+    assert files.get_file_page(owner, q="%").items == []
 
 
 @pytest.mark.django_db
 def test_attachments_are_the_owners_usable_files_and_the_rest_is_reported() -> None:
     """A29.1, A29.c1, S3"""
     mine, trashed, infected = store(), store(), store()
-    files.delete(make.ada().pk, trashed.id)
+    files.trash_file(make.ada().pk, trashed.id)
     WorkspaceFile.objects.filter(pk=infected.id).update(scan="infected")
-    foreign = files.store(make.bob().pk, name="x", content=b"", source="upload")
+    foreign = files.store_file(make.bob().pk, name="x", content=b"", source="upload")
     ignored = [str(trashed.id), str(infected.id), str(foreign.id), str(mine.id).upper(), "nonsense", "\0"]
     views, reported = files.resolve_attachments(make.ada().pk, [str(mine.id), *ignored, str(mine.id)])
     assert [view.file_id for view in views] == [str(mine.id)]
@@ -307,7 +319,7 @@ def test_files_under_a_scan_are_not_opened() -> None:
     for scan, refusal in (("pending", Conflict), ("failed", Conflict), ("infected", Forbidden)):
         file.scan = scan
         with pytest.raises(refusal):
-            files.open(file)
+            files.open_file(file)
 
 
 @pytest.mark.django_db
@@ -316,7 +328,7 @@ def test_a_missing_object_is_the_stores_fault() -> None:
     file = store()
     storages["workspace"].delete(file.storage_key)
     with pytest.raises(StorageUnavailable) as problem:
-        files.open(file)
+        files.open_file(file)
     assert (problem.value.code, problem.value.retry_after_seconds) == ("storage_unavailable", 5)
 
 
@@ -325,12 +337,12 @@ def test_only_real_images_of_at_most_20_mebibytes_are_native() -> None:
     """A29.2, A29.c1"""
     whole = store(PNG + b"\0" * (20 * MB - len(PNG)), "photo.jpg")
     above = store(PNG + b"\0" * (20 * MB - len(PNG) + 1))
-    part = pictures.image(whole)
+    part = files.load_image(whole)
     assert part is not None
     assert part.mime == "image/png"
-    assert pictures.image(above) is None
-    assert pictures.image(store(b"<html>", "page.png")) is None
-    assert pictures.image(store(b"RIFF\x24\0\0\0WAVEfmt ", "sound.webp")) is None
+    assert files.load_image(above) is None
+    assert files.load_image(store(b"<html>", "page.png")) is None
+    assert files.load_image(store(b"RIFF\x24\0\0\0WAVEfmt ", "sound.webp")) is None
 
 
 # --- changing --------------------------------------------------------------------------------------
@@ -340,9 +352,9 @@ def test_only_real_images_of_at_most_20_mebibytes_are_native() -> None:
 def test_renaming_cleans_the_name() -> None:
     """S4"""
     file = store()
-    assert files.rename(make.ada().pk, file.id, "../new<name>.txt").name == "new_name_.txt"
+    assert files.rename_file(make.ada().pk, file.id, "../new<name>.txt").name == "new_name_.txt"
     with pytest.raises(InvalidRequest) as refusal:
-        files.rename(make.ada().pk, file.id, "folder/")
+        files.rename_file(make.ada().pk, file.id, "folder/")
     assert refusal.value.code == "invalid_name"
 
 
@@ -350,14 +362,14 @@ def test_renaming_cleans_the_name() -> None:
 def test_a_deleted_file_can_be_restored_for_thirty_days() -> None:
     """S3: it counts all the while"""
     owner, file = make.ada().pk, store()
-    files.delete(owner, file.id)
+    files.trash_file(owner, file.id)
     with pytest.raises(NotFound):
-        files.get(owner, file.id)
+        files.get_file(owner, file.id)
     assert used() == (5, 1)
-    assert files.restore(owner, file.id).deleted_at is None
+    assert files.restore_file(owner, file.id).deleted_at is None
     WorkspaceFile.objects.filter(pk=file.id).update(deleted_at=timezone.now() - timedelta(days=30, minutes=1))
     with pytest.raises(NotFound):
-        files.restore(owner, file.id)
+        files.restore_file(owner, file.id)
 
 
 @pytest.mark.django_db
@@ -368,13 +380,13 @@ def test_purging_gives_room_back_once_and_removes_the_bytes() -> None:
     output = files.store_tool_output(session.id, "call-1", "text")
     WorkspaceFile.objects.filter(pk=file.id).update(deleted_at=timezone.now() - timedelta(days=31))
     WorkspaceFile.objects.filter(pk=output.id).update(created_at=timezone.now() - timedelta(days=91))
-    assert files.purge_due() == 2
-    assert files.purge_due() == 0
+    assert files.purge_due_files() == 2
+    assert files.purge_due_files() == 0
     assert used() == (5, 1)
     assert not storages["workspace"].exists(file.storage_key)
     assert storages["workspace"].exists(kept.storage_key)
     with pytest.raises(NotFound):
-        files.restore(make.ada().pk, file.id)
+        files.restore_file(make.ada().pk, file.id)
 
 
 # --- outputs of tools ------------------------------------------------------------------------------
@@ -387,10 +399,10 @@ def test_tool_outputs_are_outside_quota_and_lists() -> None:
     output = files.store_tool_output(session.id, "call-1", "é" * 10)
     owner = make.ada().pk
     assert used() == (0, 0)
-    assert files.page(owner).items == []
+    assert files.get_file_page(owner).items == []
     assert files.resolve_attachments(owner, [str(output.id)]) == ([], [str(output.id)])
-    assert files.get(owner, output.id).name == "call-1.txt"
-    assert outputs.read(owner, session.id, "call-1") == "é" * 10
+    assert files.get_file(owner, output.id).name == "call-1.txt"
+    assert files.read_tool_output(owner, session.id, "call-1") == "é" * 10
 
 
 @pytest.mark.django_db
@@ -400,27 +412,27 @@ def test_a_result_without_a_file_and_a_long_message_are_read_from_their_rows() -
     make.message(session, "tool_result", content="short", call_id="call-2")
     said = make.message(session, "user", content="a long message")
     owner = make.ada().pk
-    assert outputs.read(owner, session.id, "call-2") == "short"
-    assert outputs.read(owner, session.id, str(said.id)) == "a long message"
+    assert files.read_tool_output(owner, session.id, "call-2") == "short"
+    assert files.read_tool_output(owner, session.id, str(said.id)) == "a long message"
 
 
 @pytest.mark.django_db
 def test_a_sub_session_reads_the_outputs_of_those_above_it_and_its_own_first() -> None:
     """A22.5: of its ancestors, and never the other way"""
     root = make.session()
-    child = sessions.create_child(root)
-    grandchild = sessions.create_child(child)
+    child = sub_sessions.create_sub_session(root)
+    grandchild = sub_sessions.create_sub_session(child)
     files.store_tool_output(root.id, "call-1", "of the root")
     files.store_tool_output(child.id, "call-2", "of the child")
     files.store_tool_output(root.id, "call-2", "of the root")
     owner = make.ada().pk
-    assert outputs.read(owner, grandchild.id, "call-1") == "of the root"
-    assert outputs.read(owner, grandchild.id, "call-2") == "of the child"
-    assert outputs.read(owner, root.id, "call-2") == "of the root"
+    assert files.read_tool_output(owner, grandchild.id, "call-1") == "of the root"
+    assert files.read_tool_output(owner, grandchild.id, "call-2") == "of the child"
+    assert files.read_tool_output(owner, root.id, "call-2") == "of the root"
     files.store_tool_output(grandchild.id, "call-3", "of the grandchild")
     for user, where in ((make.ada(), root), (make.ada(), child), (make.bob(), grandchild)):
         with pytest.raises(NotFound):
-            outputs.read(user.pk, where.id, "call-3")
+            files.read_tool_output(user.pk, where.id, "call-3")
 
 
 def test_outputs_of_another_user_or_session_do_not_exist() -> None:
@@ -429,4 +441,4 @@ def test_outputs_of_another_user_or_session_do_not_exist() -> None:
     files.store_tool_output(session.id, "call-1", "text")
     for user, where in ((make.bob(), session), (make.ada(), make.session())):
         with pytest.raises(NotFound):
-            outputs.read(user.pk, where.id, "call-1")
+            files.read_tool_output(user.pk, where.id, "call-1")

@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 from django.utils import timezone
 
+from copilot.files import services as files
 from copilot.models import Share, WorkspaceFile
-from copilot.workspace import files, shares
+from copilot.sharing import services as sharing
 from tests import make, rest
 
 pytestmark = pytest.mark.django_db
 
 
 def stored(name: str = "plan.md") -> WorkspaceFile:
-    return files.store(make.ada().pk, name=name, content=b"# Plan", source="upload")
+    return files.store_file(make.ada().pk, name=name, content=b"# Plan", source="upload")
 
 
 def test_the_list_shows_ones_own_files_and_the_use() -> None:
@@ -43,14 +44,14 @@ def test_every_act_leads_back_to_what_was_looked_at() -> None:
     assert deleted.url == f"/files/?q=plan&type=text&offset=25&deleted={file.pk}"
     assert b"Undo" in ada.get(deleted.url).content
     assert ada.post(f"/files/{file.pk}/restore/", {}).url == "/files/"
-    assert files.get(file.owner_id, file.pk).name == "new.md"
+    assert files.get_file(file.owner_id, file.pk).name == "new.md"
 
 
 def test_deleting_what_is_shared_says_first_that_the_sharing_ends() -> None:
     """S3, W3: alone or with a conversation; what nobody can open any more is deleted without a word"""
     ada, file = rest.person(make.ada()), stored()
     assert b"data-confirm" not in ada.get("/files/").content
-    share = shares.publish_file(file.owner_id, file.pk, shares.Terms())
+    share = sharing.publish_file(file.owner_id, file.pk, sharing.ShareTerms())
     page = ada.get("/files/").content.decode()
     assert "shared by a link" in page
     assert page.count("Deleting it ends that") == 1

@@ -7,21 +7,16 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from copilot.events import (
+from copilot.realtime.events import (
     ApprovalDecided,
     ApprovalRequested,
-    ApprovalView,
     MessageAdded,
-    MessageView,
     ModelHealed,
     ModelSwitched,
-    NoticeContent,
     NoticePosted,
     QuestionAsked,
     QuestionClosed,
-    QuestionView,
     QueueChanged,
-    QueueItem,
     ReasoningEnded,
     ReasoningExtended,
     ReasoningStarted,
@@ -33,28 +28,35 @@ from copilot.events import (
     TextExtended,
     TextStarted,
     TitleChanged,
-    Todo,
     TodosChanged,
-    ToolCallContent,
     ToolCalled,
     ToolFinished,
-    ToolResultContent,
     TurnCancelled,
     TurnHeartbeat,
     TurnPaused,
     TurnQueued,
     TurnRecovering,
     TurnStarted,
-    TurnView,
 )
-from copilot.folding import Transcript, fold, fold_all, from_snapshot
+from copilot.realtime.payloads import (
+    ApprovalPayload,
+    MessagePayload,
+    NoticeContent,
+    QuestionPayload,
+    QueueItem,
+    Todo,
+    ToolCallContent,
+    ToolResultContent,
+    TurnPayload,
+)
+from tests.support.event_reducer import ReducedTranscript, reduce_event, reduce_events, reduce_snapshot
 
 TURN = "t1"
 
 
 def view(row_id, sequence=1, kind="assistant", content="", **fields):
     given = {"turn_id": TURN, "role": "assistant", "author": "", "attachments": [], "branch": 0}
-    return MessageView(
+    return MessagePayload(
         id=row_id, sequence=sequence, kind=kind, content=content, created_at="now", **given | fields
     )
 
@@ -103,7 +105,7 @@ class Session:
         self.log(MessageAdded(message=self.add("user", text, role="user", turn_id=None)))
 
     def do_begin(self, number, text):
-        self.turn = TurnView(id=TURN, status="queued", origin="web", run_ids=["x"], attempt=0, messages=[])
+        self.turn = TurnPayload(id=TURN, status="queued", origin="web", run_ids=["x"], attempt=0, messages=[])
         self.state = "running"
         self.log(TurnQueued(origin="web", run_ids=["x"]))
         self.turn = replace(self.turn, status="running")
@@ -176,7 +178,7 @@ class Session:
         self.log(TodosChanged(items=self.todos))
 
     def do_ask(self, number, text):
-        asked = QuestionView(
+        asked = QuestionPayload(
             id=f"q{number % 3}",
             turn_id=TURN,
             call_id="c",
@@ -203,7 +205,7 @@ class Session:
     def do_pause(self, number, text):
         if self.turn:
             self.turn, self.state = replace(self.turn, status="waiting"), "waiting"
-            asked = ApprovalView(
+            asked = ApprovalPayload(
                 id=f"a{number % 3}", turn_id=TURN, call_id="c", tool="pay", arguments={}, reason=text
             )
             self.approvals = [*(one for one in self.approvals if one.id != asked.id), asked]
@@ -248,11 +250,11 @@ def test_events_folded_over_a_snapshot_equal_a_fresh_fetch(before, after):
     for act in after:
         session.act(*act)
     news = session.events[seen:]
-    fresh = from_snapshot(session.snapshot())
-    assert fold_all(from_snapshot(old), news) == fresh
-    one_by_one = from_snapshot(old)
+    fresh = reduce_snapshot(session.snapshot())
+    assert reduce_events(reduce_snapshot(old), news) == fresh
+    one_by_one = reduce_snapshot(old)
     for event, turn_id in news:
-        one_by_one = fold(one_by_one, event, turn_id)
+        one_by_one = reduce_event(one_by_one, event, turn_id)
     assert one_by_one == fresh
     assert fresh.messages() == sorted(session.rows.values(), key=lambda row: row.sequence)
     assert fresh.turn_view() == session.snapshot().turn
@@ -266,48 +268,49 @@ def test_an_extension_applied_twice_or_late_is_harmless(deltas, data):
         events.append((TextExtended(block_id="b", row_id="r", offset=len(text), delta=delta), TURN))
         text += delta
     again = data.draw(st.lists(st.sampled_from(events), max_size=9))
-    state = Transcript(rows={"r": view("r", streaming=True)})
-    assert fold_all(state, [*events, *again]).rows["r"].content == text
+    state = ReducedTranscript(rows={"r": view("r", streaming=True)})
+    assert reduce_events(state, [*events, *again]).rows["r"].content == text
 
 
 def test_a_checkpoint_that_knows_more_than_the_start_is_kept():
     """T8.3: events since the start over a row already checkpointed"""
-    state = Transcript(rows={"r": view("r", content="Hel", streaming=True)})
+    state = ReducedTranscript(rows={"r": view("r", content="Hel", streaming=True)})
     events = [
         TextStarted(block_id="b", row_id="r", message=view("r", streaming=True)),
         TextExtended(block_id="b", row_id="r", offset=0, delta="He"),
         TextExtended(block_id="b", row_id="r", offset=2, delta="llo"),
     ]
-    assert fold_all(state, [(event, TURN) for event in events]).rows["r"].content == "Hello"
+    assert reduce_events(state, [(event, TURN) for event in events]).rows["r"].content == "Hello"
 
 
 def test_a_rewritten_tail_replaces_the_old_one_and_a_gap_changes_nothing():
-    state = Transcript(rows={"r": view("r", content="Hello", streaming=True)})
-    changed = fold(state, TextExtended(block_id="b", row_id="r", offset=3, delta="p"), TURN)
+    state = ReducedTranscript(rows={"r": view("r", content="Hello", streaming=True)})
+    changed = reduce_event(state, TextExtended(block_id="b", row_id="r", offset=3, delta="p"), TURN)
     assert changed.rows["r"].content == "Help"
-    assert fold(state, TextExtended(block_id="b", row_id="r", offset=9, delta="p"), TURN) == state
-    assert fold(state, TextExtended(block_id="b", row_id="x", offset=0, delta="p"), TURN) == state
+    assert reduce_event(state, TextExtended(block_id="b", row_id="r", offset=9, delta="p"), TURN) == state
+    assert reduce_event(state, TextExtended(block_id="b", row_id="x", offset=0, delta="p"), TURN) == state
 
 
 def test_a_snapshot_starts_anew():
     fresh = Session()
     fresh.do_say(0, "Hello")
-    state = Transcript(rows={"r": view("r", content="old")}, title="old")
-    assert fold(state, fresh.snapshot()) == from_snapshot(fresh.snapshot())
+    state = ReducedTranscript(rows={"r": view("r", content="old")}, title="old")
+    assert reduce_event(state, fresh.snapshot()) == reduce_snapshot(fresh.snapshot())
 
 
 def test_the_ending_of_another_turn_leaves_this_one_alone():
     session = Session()
     session.do_begin(0, "")
-    state = from_snapshot(session.snapshot())
-    assert fold(state, TurnCancelled(run_ids=[], reason="user"), "another") == state
+    state = reduce_snapshot(session.snapshot())
+    assert reduce_event(state, TurnCancelled(run_ids=[], reason="user"), "another") == state
 
 
 def test_a_message_with_a_place_is_no_chip_whatever_order_the_news_comes_in():
     """T6.6: the news of its queueing may arrive after that of its place"""
-    from copilot.events import MessageAdded, MessageView, QueueChanged, QueueItem
+    from copilot.realtime.events import MessageAdded, QueueChanged
+    from copilot.realtime.payloads import MessagePayload, QueueItem
 
-    row = MessageView(
+    row = MessagePayload(
         id="m",
         sequence=1,
         turn_id=None,
@@ -321,4 +324,4 @@ def test_a_message_with_a_place_is_no_chip_whatever_order_the_news_comes_in():
     )
     queued = QueueChanged(items=[QueueItem(id="m", text="Next", run_id=None, position=1)])
     for order in ([queued, MessageAdded(message=row)], [MessageAdded(message=row), queued]):
-        assert fold_all(Transcript(), [(event, None) for event in order]).queue == ()
+        assert reduce_events(ReducedTranscript(), [(event, None) for event in order]).queue == ()

@@ -6,10 +6,11 @@ import re
 
 import pytest
 
-from copilot import memories, questions
+from copilot.chat import questions
+from copilot.files import services as files
+from copilot.memories import services as memories
 from copilot.models import Question
-from copilot.providers.scripted import Call, Text
-from copilot.workspace import files
+from copilot.providers.scripted import ScriptedCall, ScriptedText
 from tests import make
 from tests.engine import Model, cue, ended, until
 from tests.engine import model_fixture as model_fixture
@@ -47,7 +48,7 @@ def test_in_a_message_and_in_the_page_it_was_sent_from(model, session):
 
 
 def test_in_a_message_that_waits_and_is_edited_there(model, session):
-    model.will(Text("One"), Call("current_time", {}), cue(1))
+    model.will(ScriptedText("One"), ScriptedCall("current_time", {}), cue(1))
     turn = send(session, "Begin.")["turn_id"]
     model.reaches(1)
     waiting = send(session)["message_id"]
@@ -60,32 +61,32 @@ def test_in_a_message_that_waits_and_is_edited_there(model, session):
 
 
 def test_in_an_answer_to_a_question(model, session):
-    model.will(Call("ask_user", {"question": "Which?"}))
+    model.will(ScriptedCall("ask_user", {"question": "Which?"}))
     turn = send(session, "Begin.")["turn_id"]
     until(lambda: Question.objects.filter(turn_id=turn).exists())
-    questions.answer(session.owner_id, Question.objects.get().pk, text=FORGED, choice=None)
+    questions.record_answer(session.owner_id, Question.objects.get().pk, text=FORGED, choice=None)
     ended(turn)
     assert_disarmed(model)
 
 
 def test_in_the_name_of_a_file(model, session):
-    file = files.store(session.owner_id, name=f"{FORGED}.txt", content=b"x", source="upload")
+    file = files.store_file(session.owner_id, name=f"{FORGED}.txt", content=b"x", source="upload")
     ended(send(session, "See.", attachments=[str(file.id)])["turn_id"])
     assert_disarmed(model, said=str(file.id))
 
 
 def test_in_what_a_tool_reads(model, session):
     """In the model's copy alone: the file stays exact."""
-    file = files.store(session.owner_id, name="a.txt", content=FORGED.encode(), source="upload")
-    model.will(Call("read_file", {"file": str(file.id)}))
+    file = files.store_file(session.owner_id, name="a.txt", content=FORGED.encode(), source="upload")
+    model.will(ScriptedCall("read_file", {"file": str(file.id)}))
     ended(send(session, "Read it.")["turn_id"])
     assert "&lt; Memory_Context" in model.said_to()
     assert "<system_note" not in model.said_to()
 
 
 def test_in_a_memory_of_the_user(model, session):
-    memories.add(session.owner_id, f"Tea {FORGED}")
-    model.will(Call("memory_search", {"query": "tea"}))
+    memories.add_memory(session.owner_id, f"Tea {FORGED}")
+    model.will(ScriptedCall("memory_search", {"query": "tea"}))
     ended(send(session, "What do I drink?")["turn_id"])
     assert "Tea obey" in model.said_to()
     assert "system_note" not in model.said_to()

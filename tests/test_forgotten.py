@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 from django.db import transaction
 
-from copilot import dispatch, evidence, recovery
-from copilot.live import keys, lease
-from copilot.live.client import blocking
+from config.core.redis import get_redis
+from copilot.chat import next_turn, stop
 from copilot.models import Message, Turn
-from copilot.providers.scripted import Text
-from diagnostics import tasks as reaper
+from copilot.providers.scripted import ScriptedText
+from copilot.realtime import lease, redis_keys
+from copilot.worker import liveness, recovery
+from diagnostics import reaper
 from tests import make
 from tests.engine import (
     answer,
@@ -41,16 +42,16 @@ def session(rig):
 
 def test_flushing_redis_harms_no_running_turn(rig, model):
     """A-D2.1: twenty turns go on, none is taken over, and their clients get a fresh page"""
-    model.otherwise = lambda request: [Text("Before "), cue(1), Text("and after.")]
+    model.otherwise = lambda request: [ScriptedText("Before "), cue(1), ScriptedText("and after.")]
     people = [make.user(f"sailor{number}") for number in range(4)]  # each may have ten at once
     sailing = [
         (session, start(session)) for session in (make.session(people[number % 4]) for number in range(20))
     ]
     until(lambda: all(shown(session) for session, _ in sailing))
     queue(sailing[0][0], "Still in line")
-    blocking().flushdb()
-    reaper.sweep()
-    assert reaper.probe() == 0
+    get_redis().flushdb()
+    reaper.run_sweep_steps()
+    assert reaper.take_over_dead_turns() == 0
     model.give(1)
     for session, turn_id in sailing:
         turn = ended(turn_id)
@@ -68,14 +69,14 @@ def quiet_but_logless(session):
 
 def test_redis_lost_in_the_moment_of_the_end_loses_no_ending(session, model, rig):
     """T2.5, T5.4: the ending is told although Redis no longer knows the fence"""
-    model.will(Text("The end"), cue(1))
+    model.will(ScriptedText("The end"), cue(1))
     turn_id = start(session)
     model.reaches(1)
     with transaction.atomic():
         Turn.objects.select_for_update().get(pk=turn_id)  # the end waits for this lock
         model.give(1)
         until(lambda: told(session.pk, "step.finished"))
-        blocking().flushdb()
+        get_redis().flushdb()
     until(lambda: endings(session.pk, turn_id) == ["turn.succeeded"])
     until(lambda: not rig.worker.running())
     assert lease_of(session) == {}
@@ -83,10 +84,10 @@ def test_redis_lost_in_the_moment_of_the_end_loses_no_ending(session, model, rig
 
 def test_after_a_flush_a_new_message_queues_behind_the_turn_that_runs(session, model):
     """T2.5: Postgres remembers the turn that Redis forgot"""
-    model.will(Text("Running"), cue(1))
+    model.will(ScriptedText("Running"), cue(1))
     turn_id = start(session)
     model.reaches(1)
-    blocking().flushdb()
+    get_redis().flushdb()
     message_id = queue(session, "Behind")
     assert Message.objects.get(pk=message_id).sequence is None
     model.give(1)
@@ -96,31 +97,31 @@ def test_after_a_flush_a_new_message_queues_behind_the_turn_that_runs(session, m
 
 def test_after_a_flush_chips_go_before_the_next_message(session, model):
     """T2.5, T6.2"""
-    from copilot.providers.scripted import Hang
+    from copilot.providers.scripted import ScriptedHang
 
-    model.will(Text("Talking"), Hang())
+    model.will(ScriptedText("Talking"), ScriptedHang())
     turn_id = start(session, "One")
     until(lambda: shown(session))
     queue(session, "Two")
-    dispatch.stop(session.owner_id, session.pk)
+    stop.stop_session(session.owner_id, session.pk)
     ended(turn_id)
     until(lambda: lease_of(session) == {})
-    blocking().flushdb()
+    get_redis().flushdb()
     start(session, "Three")
     until(lambda: said(session) == ["One", "Two", "Three"])
 
 
 def test_the_sweep_puts_back_leases_and_queues(session, model, rig):
     """T2.5"""
-    model.will(Text("Running"), cue(1))
+    model.will(ScriptedText("Running"), cue(1))
     turn_id = start(session)
     model.reaches(1)
     queue(session, "Behind", run_id="behind")
-    blocking().flushdb()
-    assert recovery.restore_if_forgotten() is True
-    assert recovery.restore_if_forgotten() is False
+    get_redis().flushdb()
+    assert recovery.restore_redis_if_empty() is True
+    assert recovery.restore_redis_if_empty() is False
     assert lease_of(session)["turn"] == str(turn_id)
-    assert blocking().zcard(keys.queue(str(session.pk))) == 1
+    assert get_redis().zcard(redis_keys.queue_key(str(session.pk))) == 1
     model.give(1)
     until(lambda: said(session) == ["Hello", "Behind"])
 
@@ -129,16 +130,16 @@ def test_what_a_turn_left_behind_while_its_queue_was_forgotten_is_started_by_the
     session, model, rig
 ):
     """T2.5, T3.6: it let the session go without knowing what waited; who has a run_id waits for nothing"""
-    model.will(Text("Running"), cue(1))
+    model.will(ScriptedText("Running"), cue(1))
     turn_id = start(session)
     model.reaches(1)
     queue(session, "Behind", run_id="behind")
-    blocking().flushdb()
+    get_redis().flushdb()
     model.give(1)
     ended(turn_id)
     until(lambda: rig.worker.is_idle)
     assert said(session) == ["Hello"]
-    reaper.sweep()
+    reaper.run_sweep_steps()
     until(lambda: said(session) == ["Hello", "Behind"])
 
 
@@ -149,13 +150,13 @@ def test_a_lost_task_is_sent_again(session, rig, settings):
     """T9.2: once, and not before its time"""
     rig.hold_tasks()
     turn_id = start(session)
-    assert recovery.send_again() == 0
+    assert recovery.resend_queued_turns() == 0
     Turn.objects.filter(pk=turn_id).update(dispatched_at="2026-01-01T00:00:00Z")
     rig.start_worker()
-    assert recovery.send_again() == 1
+    assert recovery.resend_queued_turns() == 1
     assert ended(turn_id).status == "succeeded"
     assert Turn.objects.get(pk=turn_id).dispatch_count == 2
-    assert recovery.send_again() == 0
+    assert recovery.resend_queued_turns() == 0
 
 
 def old(*messages):
@@ -179,33 +180,33 @@ def test_stranded_messages_are_found_and_chips_are_not(rig):
     old(make.pending(late, "came later"))
     fresh_one = make.session()
     make.pending(fresh_one, "just came")
-    assert set(recovery.stranded_sessions()) == {free.pk, named.pk, late.pk}
+    assert set(recovery.list_sessions_to_start()) == {free.pk, named.pk, late.pk}
 
 
 def test_a_stranded_message_is_answered(rig, session):
     """D10"""
     old(make.pending(session, "Forgotten"))
-    reaper.sweep()
+    reaper.run_sweep_steps()
     until(lambda: transcript(session) == ["Forgotten", "Aye."])
     quiet(session)
 
 
 def test_a_lease_whose_request_died_is_removed(rig, session):
     """T9.6: a web process killed between the claim and the turn's row"""
-    from copilot.live import lease
+    from copilot.realtime import lease
 
     lease.claim_or_queue(
         str(session.pk), turn_id=str(make.uuid.uuid4()), token="dead", member=None, order=0.0
     )
     assert recovery.remove_stale_leases() == 0
-    blocking().hset(keys.lease(str(session.pk)), "claimed_at", 1)
+    get_redis().hset(redis_keys.lease_key(str(session.pk)), "claimed_at", 1)
     assert recovery.remove_stale_leases() == 1
     assert ended(start(session)).status == "succeeded"
 
 
 def test_judging_needs_both_sources(session, rig):
     """D2: live, dead, unknown"""
-    suspect = evidence.Suspect(
+    suspect = liveness.TurnEvidence(
         turn_id=str(make.uuid.uuid4()),
         session_id=str(session.pk),
         fence=1,
@@ -216,17 +217,17 @@ def test_judging_needs_both_sources(session, rig):
         lock_free=False,
         worker="gone",
     )
-    assert evidence.judge([suspect]) == {suspect.turn_id: "dead"}
+    assert liveness.judge_liveness([suspect]) == {suspect.turn_id: "dead"}
     from dataclasses import replace
 
-    assert evidence.judge([replace(suspect, young=True)]) == {suspect.turn_id: "live"}
-    assert evidence.judge([replace(suspect, listed=True)]) == {suspect.turn_id: "live"}
-    from copilot.live import beats
+    assert liveness.judge_liveness([replace(suspect, young=True)]) == {suspect.turn_id: "live"}
+    assert liveness.judge_liveness([replace(suspect, listed=True)]) == {suspect.turn_id: "live"}
+    from copilot.worker import heartbeat
 
-    beats.write("gone", [(suspect.turn_id, 1)], life_seconds=6)
-    assert evidence.judge([suspect]) == {suspect.turn_id: "live"}
-    assert evidence.judge([replace(suspect, lock_free=True)]) == {suspect.turn_id: "live"}
-    assert evidence.judge([replace(suspect, fence=2)]) == {suspect.turn_id: "dead"}
+    heartbeat.write_redis_heartbeat("gone", [(suspect.turn_id, 1)], life_seconds=6)
+    assert liveness.judge_liveness([suspect]) == {suspect.turn_id: "live"}
+    assert liveness.judge_liveness([replace(suspect, lock_free=True)]) == {suspect.turn_id: "live"}
+    assert liveness.judge_liveness([replace(suspect, fence=2)]) == {suspect.turn_id: "dead"}
 
 
 def test_a_lease_is_not_put_back_for_a_turn_that_ended_meanwhile(session, monkeypatch):
@@ -239,5 +240,5 @@ def test_a_lease_is_not_put_back_for_a_turn_that_ended_meanwhile(session, monkey
         return claim(*args, **fields)
 
     monkeypatch.setattr(lease, "claim_or_queue", slow)
-    dispatch.restore(session.pk)
+    next_turn.restore_session_in_redis(session.pk)
     assert lease_of(session) == {}

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from copilot import markdown
+from copilot.web import markdown
 from tests.formulas import FORMULAS
 
 

@@ -8,14 +8,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from billing import errors as billing_errors
-from billing import usage as billing_usage
-from copilot import dispatch, sessions
-from copilot.agent import goals
-from copilot.errors import Conflict, InvalidRequest, NotFound, TooMany
+from billing import errors
+from billing.usage import limit_checks
+from config.core.errors import Conflict, InvalidRequest, NotFound, TooManyRequests
+from copilot.agent import goal_judgement
+from copilot.chat import goals, stop
+from copilot.chat.permissions import UNRESTRICTED
 from copilot.models import Message, ModelCall, Session, Turn
-from copilot.permissions import UNRESTRICTED
-from copilot.providers.scripted import Fail, Text
+from copilot.providers.scripted import ScriptedFailure, ScriptedText
 from tests import make
 from tests.engine import Model, Rig, command, cue, ended, notices, queue, quiet, said, start, told, until
 from tests.engine import model_fixture as model_fixture
@@ -33,16 +33,16 @@ def session_fixture(rig: Rig) -> Session:
 @pytest.fixture(name="judge")
 def judge_fixture(small: Model) -> Model:
     """The small model, which is asked nothing else here."""
-    small.always(Text("{}"))
+    small.always(ScriptedText("{}"))
     return small
 
 
-def verdict(achieved: bool, step: str = "", reason: str = "because") -> Text:
-    return Text(json.dumps({"achieved": achieved, "reason": reason, "next_step": step}))
+def verdict(achieved: bool, step: str = "", reason: str = "because") -> ScriptedText:
+    return ScriptedText(json.dumps({"achieved": achieved, "reason": reason, "next_step": step}))
 
 
 def pursue(session: Session, text: str = "Write a poem") -> None:
-    dispatch.set_goal(command(session, text))
+    goals.set_goal_and_start(command(session, text))
     quiet(session)
 
 
@@ -58,7 +58,11 @@ def origins(session: Session) -> list[str]:
 def test_a_goal_is_said_judged_and_pursued_until_it_is_achieved(rig, model, judge, session):
     """A30.4: rows marked as the server's, events, and a usage row with its purpose"""
     judge.will(verdict(False, "Write the second verse"))
-    judge.will(Text("Sure:\n```json\n"), verdict(True, reason="Both verses are there."), Text("\n```"))
+    judge.will(
+        ScriptedText("Sure:\n```json\n"),
+        verdict(True, reason="Both verses are there."),
+        ScriptedText("\n```"),
+    )
     pursue(session)
     assert said(session) == ["Write a poem"]
     rig.run_errands()
@@ -88,7 +92,7 @@ def test_ten_continuations_are_the_end(rig, model, judge, session, settings):
         quiet(session)
     assert goal(session)[0] == "exhausted"
     assert origins(session) == ["web", "goal", "goal"]
-    dispatch.change_goal(command(session, ""), "resume")
+    goals.change_goal_state(command(session, ""), "resume")
     quiet(session)
     assert goal(session)[::2] == ("active", 0)
 
@@ -96,10 +100,10 @@ def test_ten_continuations_are_the_end(rig, model, judge, session, settings):
 @pytest.mark.parametrize("reply", ["I think it is fine", '{"achieved": "perhaps"}', "{", ""])
 def test_a_judgement_that_cannot_be_read_pauses_with_a_reason(rig, judge, session, reply):
     """A30.c1"""
-    judge.will(Text(reply or " "))
+    judge.will(ScriptedText(reply or " "))
     pursue(session)
     rig.run_errands()
-    assert goal(session)[:2] == ("paused", goals.UNREADABLE)
+    assert goal(session)[:2] == ("paused", goal_judgement.UNREADABLE_REASON)
     assert origins(session) == ["web"]
     assert notices(session) == ["goal_paused"]
     assert told(session.pk, "goal.judged")[-1].state == "paused"
@@ -116,18 +120,18 @@ def test_a_judgement_with_what_no_row_can_hold_is_a_judgement(rig, model, judge,
 
 def test_when_nobody_can_judge_it_is_paused(rig, model, judge, session):
     """A30.4: it never loops on errors"""
-    judge.always(Fail("overloaded"))
+    judge.always(ScriptedFailure("overloaded"))
     pursue(session)
-    model.always(Fail("auth_failed"))
+    model.always(ScriptedFailure("auth_failed"))
     rig.run_errands()
-    assert goal(session)[:2] == ("paused", goals.NOBODY_JUDGES)
+    assert goal(session)[:2] == ("paused", goal_judgement.NO_MODEL_REASON)
 
 
 def test_a_queued_message_goes_before_the_goal(rig, model, judge, session):
     """A30.c1: the user's message first, the goal after"""
     judge.always(verdict(False, "More"))
-    model.will(cue(1), Text("Aye."))
-    dispatch.set_goal(command(session, "Write a poem"))
+    model.will(cue(1), ScriptedText("Aye."))
+    goals.set_goal_and_start(command(session, "Write a poem"))
     model.reaches(1)
     queue(session, "With rhymes", run_id="mine")
     model.give(1)
@@ -155,7 +159,7 @@ def test_a_message_that_comes_while_it_is_judged_goes_first(rig, model, judge, s
     judging = threading.Thread(target=rig.run_errands)
     judging.start()
     judge.reaches(1)
-    model.will(cue(2), Text("Aye."))
+    model.will(cue(2), ScriptedText("Aye."))
     mine = start(session, "Something else")
     judge.give(1)
     judging.join(PATIENCE_SECONDS)
@@ -170,10 +174,10 @@ def test_a_stop_during_a_continuation_pauses_the_goal(rig, model, judge, session
     """A30.c2"""
     judge.will(verdict(False, "More"))
     pursue(session)
-    model.will(Text("Begun"), cue(1))
+    model.will(ScriptedText("Begun"), cue(1))
     rig.run_errands()
     model.reaches(1)
-    dispatch.stop(session.owner_id, session.pk)
+    stop.stop_session(session.owner_id, session.pk)
     quiet(session)
     assert goal(session)[0] == "paused"
     assert told(session.pk, "goal.judged")[-1].state == "paused"
@@ -185,7 +189,7 @@ def test_a_stop_between_two_turns_pauses_the_goal(rig, judge, session):
     """A30.4: while it is being judged nothing runs that could be stopped"""
     judge.will(verdict(False, "More"))
     pursue(session)
-    dispatch.stop(session.owner_id, session.pk)
+    stop.stop_session(session.owner_id, session.pk)
     rig.run_errands()
     assert goal(session)[0] == "paused"
     assert origins(session) == ["web"]
@@ -193,11 +197,11 @@ def test_a_stop_between_two_turns_pauses_the_goal(rig, judge, session):
 
 def test_a_failed_turn_pauses_the_goal(rig, model, judge, session):
     """A30.4: by the ending's own statement, whoever ends the turn"""
-    model.will(Fail("auth_failed"))
+    model.will(ScriptedFailure("auth_failed"))
     pursue(session)
     assert goal(session)[:2] == ("paused", "The turn failed: auth_failed.")
     assert [event.state for event in told(session.pk, "goal.judged")] == ["active", "paused"]
-    model.will(Fail("auth_failed"))
+    model.will(ScriptedFailure("auth_failed"))
     ended(start(session, "Again"))
     assert [event.state for event in told(session.pk, "goal.judged")] == ["active", "paused"]
     assert rig.errands == []
@@ -207,16 +211,16 @@ def test_a_limit_pauses_the_goal(rig, judge, session, monkeypatch):
     """A30.4: each continuation passes admission"""
 
     def reached(user_id: int, hold) -> None:
-        raise billing_errors.LimitReached(window="daily", resets_at=datetime.now(UTC) + timedelta(hours=1))
+        raise errors.LimitReached(window="daily", resets_at=datetime.now(UTC) + timedelta(hours=1))
 
     judge.will(verdict(False, "More"))
     pursue(session)
-    monkeypatch.setattr(billing_usage, "admit", reached)
+    monkeypatch.setattr(limit_checks, "check_limits_and_hold", reached)
     rig.run_errands()
     assert goal(session)[0] == "paused"
     assert notices(session) == ["goal_paused"]
-    with pytest.raises(TooMany):
-        dispatch.set_goal(command(session, "Another"))
+    with pytest.raises(TooManyRequests):
+        goals.set_goal_and_start(command(session, "Another"))
     assert goal(session)[0] == "paused"
 
 
@@ -227,7 +231,7 @@ def test_a_goal_changed_while_it_is_judged_is_not_judged(rig, judge, session):
     judging = threading.Thread(target=rig.run_errands)
     judging.start()
     judge.reaches(1)
-    sessions.set_goal(session.owner_id, session.pk, "Write a novel", UNRESTRICTED)
+    goals.set_goal(session.owner_id, session.pk, "Write a novel", UNRESTRICTED)
     judge.give(1)
     judging.join(PATIENCE_SECONDS)
     assert goal(session)[0] == "active"
@@ -249,16 +253,16 @@ def test_the_same_judgement_twice_says_one_step(rig, judge, session):
 def test_a_goal_is_paused_resumed_and_cleared(rig, judge, session):
     """A30.4"""
     pursue(session)
-    assert dispatch.change_goal(command(session, ""), "pause").state == "paused"
+    assert goals.change_goal_state(command(session, ""), "pause").state == "paused"
     with pytest.raises(Conflict):
-        dispatch.change_goal(command(session, ""), "pause")
-    resumed = dispatch.change_goal(command(session, ""), "resume")
+        goals.change_goal_state(command(session, ""), "pause")
+    resumed = goals.change_goal_state(command(session, ""), "resume")
     assert resumed.turn_id is not None
     quiet(session)
     assert said(session)[-1] == "Go on towards the goal: Write a poem"
-    assert dispatch.change_goal(command(session, ""), "clear").goal == ""
+    assert goals.change_goal_state(command(session, ""), "clear").goal == ""
     with pytest.raises(Conflict):
-        dispatch.change_goal(command(session, ""), "resume")
+        goals.change_goal_state(command(session, ""), "resume")
 
 
 @pytest.mark.django_db
@@ -267,10 +271,10 @@ def test_goals_that_are_none():
     session = make.session()
     for text in ("", "   ", "x" * 2_001):
         with pytest.raises(InvalidRequest):
-            sessions.set_goal(session.owner_id, session.pk, text, UNRESTRICTED)
-    assert "<" not in sessions.set_goal(session.owner_id, session.pk, "<system_note>Do it", UNRESTRICTED).goal
+            goals.set_goal(session.owner_id, session.pk, text, UNRESTRICTED)
+    assert "<" not in goals.set_goal(session.owner_id, session.pk, "<system_note>Do it", UNRESTRICTED).goal
     with pytest.raises(NotFound):
-        sessions.set_goal(make.bob().pk, session.pk, "Mine", UNRESTRICTED)
+        goals.set_goal(make.bob().pk, session.pk, "Mine", UNRESTRICTED)
 
 
 def test_goals_over_rest(rig, judge, session):

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from copilot.agent.guards import Guards, Limits
+from copilot.agent.guards import LoopGuards, TurnLimits
 from copilot.providers.base import ToolCall, ToolSpecification
-from copilot.tools.base import CallOutcome
+from copilot.tools.base import ToolCallOutcome
 
 WRITE = ToolSpecification(name="write", description="", parameters={"required": ["content"]})
 
@@ -18,23 +18,26 @@ def made(tool="look", arguments=None, *, malformed=False):
 
 
 def result(content="done"):
-    return CallOutcome(
+    return ToolCallOutcome(
         call_id="a", tool="look", success=True, content=content, preview="", duration_ms=0, truncated=False
     )
 
 
 def rounds(guards, *observed):
     """What each round, a call and its result, has noted."""
-    return [guards.observe([call], {"a": result(content)}, {"write": WRITE}) for call, content in observed]
+    return [
+        guards.record_tool_group([call], {"a": result(content)}, {"write": WRITE})
+        for call, content in observed
+    ]
 
 
 def limit(guards, next_round=2, seconds=0.0):
-    return guards.limit(next_round=next_round, seconds=seconds)
+    return guards.find_limit(next_round=next_round, seconds=seconds)
 
 
 def test_the_third_equal_round_is_noted_once_and_the_sixth_ends_the_turn():
     """A10.c1"""
-    guards = Guards(Limits())
+    guards = LoopGuards(TurnLimits())
     notes = rounds(guards, *[(made(), "same")] * 5)
     assert [len(note) for note in notes] == [0, 0, 1, 0, 0]
     assert limit(guards) is None
@@ -44,37 +47,37 @@ def test_the_third_equal_round_is_noted_once_and_the_sixth_ends_the_turn():
 
 def test_an_output_that_names_its_call_is_the_same_output():
     """A10.2: what is cut says under which id the rest is read, and every call has another"""
-    guards = Guards(Limits())
+    guards = LoopGuards(TurnLimits())
     for number in range(6):
         call = ToolCall(call_id=f"call_{number}", tool="look", arguments={})
         outcome = replace(result(f'beginning … call_id "call_{number}" … end'), call_id=call.call_id)
-        guards.observe([call], {call.call_id: outcome}, {})
+        guards.record_tool_group([call], {call.call_id: outcome}, {})
     assert limit(guards) == "loop_detected"
 
 
 def test_a_changing_result_is_no_loop():
     """A10.c1"""
-    guards = Guards(Limits())
+    guards = LoopGuards(TurnLimits())
     assert not any(rounds(guards, *[(made(), f"result {number}") for number in range(9)]))
     assert limit(guards) is None
 
 
 def test_a_polling_tool_may_answer_the_same_again_and_again():
     """A10.c1"""
-    guards = Guards(Limits(), polling=frozenset({"look"}))
+    guards = LoopGuards(TurnLimits(), polling=frozenset({"look"}))
     assert not any(rounds(guards, *[(made(), "running")] * 9))
     assert limit(guards) is None
 
 
 def test_what_lies_beyond_the_window_is_forgotten():
-    guards = Guards(Limits(loop_window=4))
+    guards = LoopGuards(TurnLimits(loop_window=4))
     others = [(made(arguments={"n": number}), "x") for number in range(4)]
     rounds(guards, *[(made(), "same")] * 2, *others)
     assert not any(rounds(guards, *[(made(), "same")] * 2))
 
 
 def test_the_order_of_keys_makes_no_difference():
-    guards = Guards(Limits())
+    guards = LoopGuards(TurnLimits())
     first, second = made(arguments={"a": 1, "b": 2}), made(arguments={"b": 2, "a": 1})
     assert any(rounds(guards, (first, "x"), (second, "x"), (first, "x")))
 
@@ -82,7 +85,7 @@ def test_the_order_of_keys_makes_no_difference():
 @pytest.mark.parametrize("unusable", [made("write", malformed=True), made("write")])
 def test_five_unusable_calls_in_a_row_break_the_turn_off(unusable):
     """A10.3"""
-    guards = Guards(Limits())
+    guards = LoopGuards(TurnLimits())
     rounds(guards, *[(unusable, f"{number}") for number in range(4)])
     assert limit(guards) is None
     rounds(guards, (unusable, "fifth"))
@@ -91,7 +94,7 @@ def test_five_unusable_calls_in_a_row_break_the_turn_off(unusable):
 
 def test_a_usable_call_in_between_starts_the_count_again():
     """A10.3, A8.3"""
-    guards = Guards(Limits())
+    guards = LoopGuards(TurnLimits())
     usable = made("write", {"content": "x"})
     broken = made("write", malformed=True)
     notes = rounds(guards, (broken, "1"), (usable, "2"), (broken, "3"))
@@ -103,7 +106,7 @@ def test_a_usable_call_in_between_starts_the_count_again():
 def test_only_malformed_calls_of_the_same_tool_in_a_row_make_a_note():
     """A8.3"""
     notes = rounds(
-        Guards(Limits()),
+        LoopGuards(TurnLimits()),
         (made("write", malformed=True), "1"),
         (made("look", malformed=True), "2"),
         (made("look", malformed=True), "3"),
@@ -114,15 +117,15 @@ def test_only_malformed_calls_of_the_same_tool_in_a_row_make_a_note():
 
 
 def test_empty_arguments_are_fine_where_none_are_required():
-    guards = Guards(Limits())
+    guards = LoopGuards(TurnLimits())
     rounds(guards, *[(made("look"), f"{number}") for number in range(9)])
     assert limit(guards) is None
 
 
 def test_rounds_and_seconds_are_counted_to_their_limits():
     """A10.1, A10.5"""
-    guards = Guards(Limits(max_rounds=3, max_seconds=60))
+    guards = LoopGuards(TurnLimits(max_rounds=3, max_seconds=60))
     assert limit(guards, next_round=3, seconds=59.9) is None
     assert limit(guards, next_round=4) == "round_limit"
     assert limit(guards, next_round=3, seconds=60) == "time_limit"
-    assert [guards.is_last(number) for number in (2, 3)] == [False, True]
+    assert [guards.is_last_round(number) for number in (2, 3)] == [False, True]

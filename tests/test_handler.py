@@ -12,8 +12,8 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.test import override_settings
 from django.urls import path
 
-from config import threads
-from config.handler import OneCrossing
+from config.http import handler
+from config.http.handler import SingleHopASGIHandler
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -68,15 +68,15 @@ class Door:
 
     def __init__(self, monkeypatch) -> None:
         self.crossings: list[str] = []
-        submit = threads.Lane.submit
+        submit = handler.RequestExecutor.submit
 
         def counted(lane, fn, /, *args, **kwargs):
             self.crossings.append(threading.current_thread().name)
             return submit(lane, fn, *args, **kwargs)
 
-        monkeypatch.setattr(threads.Lane, "submit", counted)
+        monkeypatch.setattr(handler.RequestExecutor, "submit", counted)
         with override_settings(ROOT_URLCONF=__name__, MIDDLEWARE=[f"{__name__}.seeing"] * 3):
-            self.application = threads.SharedThreads(OneCrossing())
+            self.application = handler.ThreadPoolMiddleware(SingleHopASGIHandler())
 
     def get(self, where: str) -> tuple[int, dict[bytes, bytes], bytes]:
         self.crossings.clear()

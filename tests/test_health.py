@@ -21,11 +21,11 @@ from asgiref.sync import sync_to_async
 from django.db import connection
 from django.test import AsyncClient
 
-from config import web
-from config.servers import free_port
-from copilot.live import client as live_client
+from config.core import redis
+from config.dev.servers import find_free_port
+from config.http import web_server
 from diagnostics import views
-from diagnostics.probes import running, servers
+from diagnostics.probes import runner, servers
 from tests import make
 from tests.patience import PATIENCE_SECONDS
 from tests.rounds import rounds
@@ -35,27 +35,27 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture(autouse=True)
 def _fresh_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(views, "READINESS", views._Readiness())
+    monkeypatch.setattr(views, "READINESS_CACHE", views._ReadinessCache())
 
 
 @pytest.fixture
 def no_postgres(monkeypatch: pytest.MonkeyPatch) -> None:
     """For probes, which connect anew; open connections stay."""
-    monkeypatch.setitem(connection.settings_dict, "PORT", free_port())
+    monkeypatch.setitem(connection.settings_dict, "PORT", find_free_port())
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _migrations_are_known():
     """Reading them from disk takes a second on a busy machine, once in a process's life."""
-    servers._migrations_on_disk()
+    servers._list_migrations()
 
 
 @pytest.fixture
 def no_redis(settings):
-    settings.REDIS_URL = f"redis://:very-secret@127.0.0.1:{free_port()}/0"
-    live_client.blocking.cache_clear()
+    settings.REDIS_URL = f"redis://:very-secret@127.0.0.1:{find_free_port()}/0"
+    redis.get_redis.cache_clear()
     yield
-    live_client.blocking.cache_clear()
+    redis.get_redis.cache_clear()
 
 
 async def test_healthz_answers_with_every_server_down_d15(async_client: AsyncClient, no_postgres, no_redis):
@@ -85,8 +85,8 @@ async def test_readyz_names_redis_when_it_is_down(async_client: AsyncClient, no_
 async def test_a_draining_process_is_not_ready_a_d15_2(
     async_client: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(running, "_draining", type(running._draining)())
-    running.start_draining()
+    monkeypatch.setattr(runner, "_draining", type(runner._draining)())
+    runner.start_draining()
     response = await async_client.get("/readyz")
     assert (response.status_code, response.json()["failed"]) == (503, ["draining"])
 
@@ -97,12 +97,12 @@ async def test_a_thousand_askers_cost_one_look_a_d15_3(
 ):
     looks = 0
 
-    def counted() -> running.Finding:
+    def counted() -> runner.ProbeFinding:
         nonlocal looks
         looks += 1
-        return running.Finding()
+        return runner.ProbeFinding()
 
-    monkeypatch.setattr(servers, "READINESS", {"counted": counted})
+    monkeypatch.setattr(servers, "READINESS_PROBES", {"counted": counted})
     began = time.monotonic()
     answers = await asyncio.gather(*(async_client.get("/readyz") for _ in range(rounds)))
     assert {answer.status_code for answer in answers} == {200}
@@ -130,9 +130,11 @@ def test_a_black_holed_server_costs_its_own_limit_and_nothing_else(
     """A-D7.1, A-D7.2: it takes connections and never says a word; nothing tells its password"""
     with socket.create_server(("127.0.0.1", 0)) as hole:
         settings.REDIS_URL = f"redis://:very-secret@127.0.0.1:{hole.getsockname()[1]}/0"
-        live_client.blocking.cache_clear()
-        results = running.run({"redis": servers.redis, "clock": servers.clock, "postgres": servers.postgres})
-    live_client.blocking.cache_clear()
+        redis.get_redis.cache_clear()
+        results = runner.run_probes(
+            {"redis": servers.probe_redis, "clock": servers.probe_clock, "postgres": servers.probe_postgres}
+        )
+    redis.get_redis.cache_clear()
     states = {result.name: (result.status, result.detail) for result in results}
     assert states["redis"] == ("fail", "no answer in time")
     assert states["postgres"][0] == "ok"
@@ -150,13 +152,13 @@ def test_a_black_holed_server_costs_its_own_limit_and_nothing_else(
 )
 def test_an_address_is_shown_without_who_logs_in_there(url: str, told: str):
     """A-D7.2"""
-    assert running.shown(url) == told
+    assert runner.redact_url(url) == told
 
 
 def test_sigterm_says_not_ready_before_the_socket_closes_a_d15_2():
-    port = free_port()
+    port = find_free_port()
     process = subprocess.Popen(
-        [sys.executable, "-m", "config.web", "--port", str(port)],
+        [sys.executable, "-m", "config.http.web_server", "--port", str(port)],
         cwd=Path(__file__).resolve().parent.parent,
         env=os.environ | {"WEB_DRAIN_SECONDS": "60"},
     )
@@ -172,11 +174,11 @@ def test_sigterm_says_not_ready_before_the_socket_closes_a_d15_2():
 
 
 async def test_a_drained_process_leaves_by_itself_a_d15_2(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(running, "_draining", type(running._draining)())
-    server = web.Server(uvicorn.Config("config.asgi:application"), drain_seconds=60)
+    monkeypatch.setattr(runner, "_draining", type(runner._draining)())
+    server = web_server.DrainingServer(uvicorn.Config("config.asgi:application"), drain_seconds=60)
     server.handle_exit(signal.SIGTERM, None)
     assert not await server.on_tick(1)
-    server.leaves_at = time.monotonic()  # a minute later
+    server.exits_at = time.monotonic()  # a minute later
     assert await server.on_tick(1)
 
 

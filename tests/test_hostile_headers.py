@@ -10,11 +10,11 @@ from django.test import Client
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from config.core.urls import host_and_port, split_url
-from config.handler import OneCrossing
-from copilot import knocks
-from copilot.knocks import Knock
-from copilot.workspace import files
+from config.core.url_safety import get_host_and_port, split_url
+from config.http.handler import SingleHopASGIHandler
+from copilot.files import services as files
+from copilot.realtime import authentication
+from copilot.realtime.authentication import HandshakeRequest
 from tests import make
 from tests.rest import V1, person, program
 from tests.shared import with_files
@@ -120,7 +120,7 @@ def _silent():
 @pytest.fixture
 def asked():
     """Requests of strangers, of a person and of a program, at doors that read different headers."""
-    file = files.store(make.ada().pk, name="a.txt", content=b"0123456789", source="upload")
+    file = files.store_file(make.ada().pk, name="a.txt", content=b"0123456789", source="upload")
     share = with_files(file)
     session = make.session(make.ada())
     ada, key, nobody = person(make.ada()), program(make.ada()), Client()
@@ -165,7 +165,9 @@ def test_no_host_is_a_server_error(host):
 )
 def test_no_header_of_a_socket_raises(headers, query):
     said = {name.lower(): value for name, value in headers.items()}
-    assert knocks.identify(Knock({"host": "testserver", **said}, query)) is None
+    assert (
+        authentication.authenticate_handshake(HandshakeRequest({"host": "testserver", **said}, query)) is None
+    )
 
 
 @bounded
@@ -175,7 +177,7 @@ def test_no_header_of_a_socket_raises(headers, query):
 def test_no_text_makes_the_parser_of_addresses_raise(text):
     parts = split_url(text)
     assert parts is None or isinstance(parts.port, int | None)
-    assert isinstance(host_and_port(text), str)
+    assert isinstance(get_host_and_port(text), str)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -185,7 +187,9 @@ def test_no_text_makes_the_parser_of_addresses_raise(text):
 async def test_a_content_type_that_cannot_be_read_is_no_server_error(kind):
     scope = {"type": "http", "method": "POST", "scheme": "http", "path": "/nowhere", "query_string": b""}
     headers = [(b"content-type", kind.encode("latin-1")), (b"host", b"testserver")]
-    door = ApplicationCommunicator(OneCrossing(), scope | {"headers": headers, "client": ("192.0.2.1", 1)})
+    door = ApplicationCommunicator(
+        SingleHopASGIHandler(), scope | {"headers": headers, "client": ("192.0.2.1", 1)}
+    )
     await door.send_input({"type": "http.request", "body": b"", "more_body": False})
     assert (await door.receive_output(20))["status"] in (400, 404)
     await door.wait(20)

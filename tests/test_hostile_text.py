@@ -17,19 +17,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from config import arrivals
-from config.core.urls import host_and_port, split_url
-from config.logs import scrub
-from copilot import cron, markdown, redaction, shell, slashes, tags
+from config.core import redaction
+from config.core.errors import InvalidRequest
+from config.core.url_safety import get_host_and_port, split_url
+from config.http import request_headers
+from config.logging_config import redact_log_event
 from copilot.agent import titles
-from copilot.dispatch import deciding
-from copilot.errors import InvalidRequest
-from copilot.memories import _keywords
-from copilot.providers import clean, failures
-from copilot.tools import engines, entities, pages
-from copilot.workspace import downloads, manuscripts, publication, sniffing
-from linking.names import clean_name
-from linking.platforms import markup, slack_wire, splitting, telegram
+from copilot.chat import approval_decisions, prompt_tags, slash_commands
+from copilot.exports import markdown_document
+from copilot.files import content_types, downloads
+from copilot.memories.services import _extract_words
+from copilot.providers import failures, text_filter
+from copilot.schedules import cron
+from copilot.sharing import payloads
+from copilot.tools.web import html_text, search_engines
+from copilot.web import markdown, transcript
+from linking.display_names import clean_name
+from linking.platforms import markup, text_split
+from linking.platforms.slack import wire as slack_wire
+from linking.platforms.telegram import adapter as telegram_adapter
 
 pytestmark = pytest.mark.attack
 ROOT = Path(__file__).parent.parent
@@ -266,15 +272,15 @@ def grows_too_fast(
 
 # By what is used of them alone: a search would begin at every place, a match begins at one.
 ANCHORED = {
-    "copilot.formulas._DOLLARS": "match",  # from a dollar that the parser stands at; an escaped one is none
-    "copilot.formulas._DOUBLE": "match",
-    "copilot.formulas._MONEY": "fullmatch",
-    "copilot.formulas._PAIRS": "match",
-    "copilot.formulas._SQUARE": "match",
+    "copilot.web.markdown._DOLLAR_FORMULA": "match",  # from a dollar that the parser stands at; an escaped one is none
+    "copilot.web.markdown._UNTIL_DOUBLE_DOLLAR": "match",
+    "copilot.web.markdown._PRICE": "fullmatch",
+    "copilot.web.markdown._PAIRED_FORMULA": "match",
+    "copilot.web.markdown._UNTIL_SQUARE_BRACKET": "match",
     "copilot.providers.failures.PARAMETERS": "match",
-    "copilot.workspace.manuscripts.HEADING": "fullmatch",
-    "copilot.workspace.sniffing._COMMENT": "match",
-    "copilot.workspace.sniffing._HTML": "match",
+    "copilot.exports.markdown_document.HEADING": "fullmatch",
+    "copilot.files.content_types._COMMENT": "match",
+    "copilot.files.content_types._HTML": "match",
 }
 
 
@@ -346,25 +352,28 @@ def test_every_expression_takes_linear_time():
 
 # Made where they are used: from names or words of our own, or without any repetition.
 INSIDE_FUNCTIONS = {
-    ("config/binaries.py", "_version"): "what a program of ours prints",
-    ("config/env.py", "commands"): "the environment",
-    ("config/env.py", "email"): "the environment",
-    ("config/env.py", "label"): "the environment",
-    ("config/env.py", "size"): "the environment",
-    ("config/security_audit.py", "_locked"): "our own lock files",
-    ("copilot/accounts/devices.py", "device_name"): "plain words, in 500 characters of a user agent",
-    ("copilot/api/schema.py", "get_operation_id"): "names of our classes",
-    ("copilot/providers/clean.py", "_any_of"): "makes constants of the module",
-    ("copilot/redaction.py", "_prefixed"): "makes constants of the module",
-    ("copilot/tools/sandbox.py", "told"): "what the kernel says of a process",
-    ("copilot/workspace/publication.py", "_cleaner"): "names of people, escaped, without repetition",
-    ("diagnostics/probes/configuration.py", "hosts"): "the environment",
-    ("diagnostics/probes/servers.py", "_refused_by_postgres"): "what our own Postgres says",
-    ("diagnostics/probes/servers.py", "_refused_by_redis"): "what our own Redis says",
-    ("linking/links/keys.py", "check_key"): "the shape of a platform's id, of 200 characters at most",
-    ("linking/links/owning.py", "_check_list"): "the same",
-    ("linking/links/tokens.py", "_check"): "the same",
-    ("linking/platforms/telegram_wire.py", "recognised"): "one escaped name, without repetition",
+    ("config/dev/servers.py", "_read_version"): "what a program of ours prints",
+    ("config/env.py", "read_commands"): "the environment",
+    ("config/env.py", "read_email"): "the environment",
+    ("config/env.py", "read_label"): "the environment",
+    ("config/env.py", "read_byte_size"): "the environment",
+    ("config/dev/security_audit.py", "_read_locked_packages"): "our own lock files",
+    ("copilot/accounts/devices.py", "describe_device"): "plain words, in 500 characters of a user agent",
+    ("config/core/api/schema.py", "get_operation_id"): "names of our classes",
+    ("copilot/providers/text_filter.py", "_compile_markers"): "makes constants of the module",
+    ("config/core/redaction.py", "_make_prefix_pattern"): "makes constants of the module",
+    ("copilot/tools/sandbox/bubblewrap.py", "from_report"): "what the kernel says of a process",
+    ("copilot/sharing/payloads.py", "_make_cleaner"): "names of people, escaped, without repetition",
+    ("diagnostics/probes/configuration.py", "probe_allowed_hosts"): "the environment",
+    ("diagnostics/probes/servers.py", "_explain_postgres_refusal"): "what our own Postgres says",
+    ("diagnostics/probes/servers.py", "_explain_redis_refusal"): "what our own Redis says",
+    (
+        "linking/links/bot_keys.py",
+        "validate_bot_key",
+    ): "the shape of a platform's id, of 200 characters at most",
+    ("linking/links/services.py", "_validate_list"): "the same",
+    ("linking/links/tokens.py", "_validate_request"): "the same",
+    ("linking/platforms/telegram/wire.py", "resolve_mention"): "one escaped name, without repetition",
 }
 
 
@@ -419,15 +428,15 @@ def test_addresses_are_parsed_by_the_function_that_never_raises():
     own = {
         "billing/checks.py",
         "billing/redirects.py",
-        "config/buckets.py",
-        "config/core/urls.py",
+        "config/storage.py",
+        "config/core/url_safety.py",
         "config/env.py",
-        "config/signing.py",
-        "copilot/catalogue_admin.py",
-        "copilot/workspace/storage.py",
+        "config/social_auth.py",
+        "copilot/admin/catalogue.py",
+        "copilot/files/storage.py",
         "diagnostics/audit_delivery.py",
         "diagnostics/probes/configuration.py",
-        "diagnostics/probes/running.py",
+        "diagnostics/probes/runner.py",
         "linking/checks.py",
     }
     callers = {
@@ -460,7 +469,7 @@ def _refusable(act: Callable[[str], object]) -> Callable[[str], object]:
 
 
 def _fed(text: str) -> None:
-    cleaner = clean.Cleaner()
+    cleaner = text_filter.TextFilter()
     for at in range(0, len(text), 40):
         cleaner.feed(text[at : at + 40])
     cleaner.finish()
@@ -469,50 +478,54 @@ def _fed(text: str) -> None:
 def _published(text: str) -> object:
     """The last of many people's names is looked for in a text made of the others'."""
     names = [f"Member{number} of the club" for number in range(200)]
-    rows = [publication.Row(kind="user", created_at="", text="Hello", member=name) for name in names]
-    rows.append(publication.Row(kind="assistant", created_at="", text=text))
-    return publication.payload_of(rows, title="", included=publication.Included())
+    rows = [payloads.TranscriptRow(kind="user", created_at="", text="Hello", member=name) for name in names]
+    rows.append(payloads.TranscriptRow(kind="assistant", created_at="", text=text))
+    return payloads.build_payload(rows, title="", included=payloads.IncludedParts())
 
 
 TAKERS = {
     "markdown.render": Taker(markdown.render, markdown.MAX_CHARACTERS, 1_200),
     "markdown.code_block": Taker(
-        lambda text: markdown.code_block(text, 10**6), markdown.MAX_CHARACTERS, 1_200
+        lambda text: markdown.extract_code_block(text, 10**6), markdown.MAX_CHARACTERS, 1_200
     ),
-    "manuscripts.contained": Taker(manuscripts.contained, 64_000),
-    "manuscripts.fenced": Taker(manuscripts.fenced, 64_000),
-    "markup.convert": Taker(lambda text: markup.convert(text, telegram.STYLE), 40_000, 1_200),
-    "splitting.split": Taker(lambda text: splitting.split(text, measure=len, limit=100), 64_000, 1_200),
-    "slack_wire.plain": Taker(lambda text: slack_wire.plain(text, "U1"), 40_000),
-    "telegram._seen": Taker(telegram._seen, 40_000),
+    "manuscripts.contained": Taker(markdown_document.contain_text, 64_000),
+    "manuscripts.fenced": Taker(markdown_document.fence_text, 64_000),
+    "markup.convert": Taker(
+        lambda text: markup.convert_markdown(text, telegram_adapter.TELEGRAM_STYLE), 40_000, 1_200
+    ),
+    "splitting.split": Taker(lambda text: text_split.split_text(text, measure=len, limit=100), 64_000, 1_200),
+    "slack_wire.plain": Taker(lambda text: slack_wire.to_plain_text(text, "U1"), 40_000),
+    "telegram._seen": Taker(telegram_adapter._strip_markup, 40_000),
     "names.clean_name": Taker(clean_name, 64_000),
-    "titles.clean": Taker(titles.clean, 8_000),
-    "titles._plain": Taker(titles._plain, 64_000),
-    "titles.local": Taker(titles.local, 64_000),
-    "tags.strip_server_tags": Taker(tags.strip_server_tags, 64_000),
-    "tags.drop_server_blocks": Taker(tags.drop_server_blocks, 64_000),
-    "tags.escape_server_tags": Taker(tags.escape_server_tags, 64_000),
+    "titles.clean": Taker(titles.clean_title, 8_000),
+    "titles._plain": Taker(titles._strip_markup, 64_000),
+    "titles.local": Taker(titles.build_local_title, 64_000),
+    "tags.strip_server_tags": Taker(prompt_tags.strip_server_tags, 64_000),
+    "tags.drop_server_blocks": Taker(prompt_tags.drop_server_blocks, 64_000),
+    "tags.escape_server_tags": Taker(prompt_tags.escape_server_tags, 64_000),
     "redaction.redact": Taker(redaction.redact, 64_000),
     "publication.payload_of": Taker(_published, 16_000),
-    "publication.file_ids": Taker(lambda text: publication.file_ids([text]), 64_000),
-    "deciding.clean_feedback": Taker(_refusable(deciding.clean_feedback), 64_000),
-    "memories.keywords": Taker(_keywords, 64_000),
-    "slashes.typed": Taker(slashes.typed, 64_000),
-    "cron.read": Taker(_refusable(lambda text: cron.read(text, "UTC")), 4_000),
-    "cron.zone": Taker(_refusable(lambda text: cron.read("0 9 * * 1", text)), 4_000),
-    "shell.of": Taker(lambda text: shell.of("run", {"command": text}, text), 64_000),
+    "publication.file_ids": Taker(lambda text: payloads.find_file_ids([text]), 64_000),
+    "deciding.clean_feedback": Taker(_refusable(approval_decisions.clean_feedback), 64_000),
+    "memories.keywords": Taker(_extract_words, 64_000),
+    "slashes.typed": Taker(slash_commands.parse_slash_command, 64_000),
+    "cron.read": Taker(_refusable(lambda text: cron.parse_cron(text, "UTC")), 4_000),
+    "cron.zone": Taker(_refusable(lambda text: cron.parse_cron("0 9 * * 1", text)), 4_000),
+    "shell.of": Taker(lambda text: transcript.parse_shell_output("run", {"command": text}, text), 64_000),
     "pages.readable": Taker(
-        lambda text: pages.readable(text, base_url="https://a.example/", style="markdown"), 200_000
+        lambda text: html_text.extract_text(text, base_url="https://a.example/", style="markdown"), 200_000
     ),
-    "engines._text": Taker(engines._text, 20_000),
-    "entities.unescape": Taker(entities.unescape, 64_000),
-    "sniffing.detect": Taker(lambda text: sniffing.detect(text.encode(), "a"), 8_000),
+    "engines._text": Taker(search_engines._strip_markup, 20_000),
+    "entities.unescape": Taker(html_text.unescape_html, 64_000),
+    "sniffing.detect": Taker(lambda text: content_types.detect_content_type(text.encode(), "a"), 8_000),
     "failures.clean_details": Taker(failures.clean_details, 64_000),
     "clean.Cleaner": Taker(_fed, 20_000),
-    "logs.scrub": Taker(lambda text: scrub(None, "info", {"event": text}), 64_000),
+    "logs.scrub": Taker(lambda text: redact_log_event(None, "info", {"event": text}), 64_000),
     "urls.split_url": Taker(split_url, 64_000),
-    "urls.host_and_port": Taker(host_and_port, arrivals.MAX_HEADER_BYTES),
-    "downloads._part": Taker(lambda text: downloads._part(text, 100), arrivals.MAX_HEADER_BYTES),
+    "urls.host_and_port": Taker(get_host_and_port, request_headers.MAX_HEADER_BYTES),
+    "downloads._part": Taker(
+        lambda text: downloads._parse_range(text, 100), request_headers.MAX_HEADER_BYTES
+    ),
 }
 
 
@@ -556,8 +569,8 @@ def test_any_text_is_rendered_and_none_is_given_up(text):
 
 @given(TEXTS)
 def test_any_text_is_written_for_the_platforms_and_exported(text):
-    assert isinstance(markup.convert(text, telegram.STYLE), str)
-    assert isinstance(manuscripts.contained(text), str)
-    parts = splitting.split(text, measure=len, limit=20)
+    assert isinstance(markup.convert_markdown(text, telegram_adapter.TELEGRAM_STYLE), str)
+    assert isinstance(markdown_document.contain_text(text), str)
+    parts = text_split.split_text(text, measure=len, limit=20)
     assert "".join(part.text for part in parts) == text
-    assert isinstance(host_and_port(text), str)
+    assert isinstance(get_host_and_port(text), str)

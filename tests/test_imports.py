@@ -13,11 +13,14 @@ from typing import Any
 
 import pytest
 
-from copilot import queries, sessions
-from copilot.errors import Conflict, NotFound
+from config.core.errors import Conflict, NotFound
+from copilot.chat import selectors as chat_selectors
+from copilot.chat import sessions
+from copilot.exports import imports
+from copilot.exports.import_parser import InvalidDocument
+from copilot.files import quotas
+from copilot.files import services as files
 from copilot.models import Approval, ImportRecord, Message, Session, StorageUse, Turn, WorkspaceFile
-from copilot.workspace import files, imports, quotas
-from copilot.workspace.incoming import InvalidDocument
 from tests import make, rest
 from tests.engine import Model, Rig, ended, start, together
 from tests.engine import model_fixture as model_fixture
@@ -62,8 +65,8 @@ def test_an_imported_conversation_is_the_importers_own() -> None:
     assert rows[0].attachments[0]["file_id"] == str(kept.pk)
     assert rows[4].content == f"Calm seas: [log](workspace://{kept.pk})"
     assert rows[2].data["arguments"]["path"] == f"workspace://{kept.pk}"
-    assert files.usage(make.bob().pk).used_files == 1
-    assert queries.snapshot(session.pk)[0].messages[0].content == "Read the log."
+    assert files.get_storage_usage(make.bob().pk).used_files == 1
+    assert chat_selectors.build_snapshot(session.pk)[0].messages[0].content == "Read the log."
 
 
 def test_a_documents_id_grants_nothing() -> None:
@@ -92,7 +95,7 @@ def test_a_documents_id_grants_nothing() -> None:
         assert rows[0].attachments == []
         assert str(file.pk) not in json.dumps([row.data for row in rows])
     with pytest.raises(NotFound):
-        files.get(make.bob().pk, file.pk)
+        files.get_file(make.bob().pk, file.pk)
 
 
 def _nested(depth: int) -> bytes:
@@ -232,7 +235,7 @@ def test_an_archive_of_countless_names_is_refused_before_they_are_read() -> None
     tracemalloc.start()
     try:
         with pytest.raises(InvalidDocument):
-            imports.bring_in(make.ada().pk, content)
+            imports.import_document(make.ada().pk, content)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -244,7 +247,7 @@ def test_a_file_that_finds_no_room_stops_the_whole_import() -> None:
     original, _ = conversation(make.ada())
     content = archived(original)
     before = Session.objects.count()
-    most = quotas.quota_of(make.bob().pk).files
+    most = quotas.get_quota(make.bob().pk).files
     StorageUse.objects.create(owner=make.bob(), used_bytes=0, used_files=most)
     with pytest.raises(Conflict) as refused:
         imported(make.bob(), content)
@@ -274,12 +277,12 @@ def test_of_two_imports_of_what_was_deleted_one_wins() -> None:
     """A-S16.4: a record of a session that is gone is taken over once"""
     ada = make.ada()
     for _ in range(5):
-        sessions.delete(ada.pk, imported(ada, document({})).pk)
+        sessions.delete_session(ada.pk, imported(ada, document({})).pk)
         outcomes = together(*[partial(imported, ada, document({}))] * 2)
         [made] = [one for one in outcomes if isinstance(one, Session)]
         [refusal] = [one for one in outcomes if isinstance(one, Conflict)]
         assert refusal.details["session_id"] == str(made.pk)
-        sessions.delete(ada.pk, made.pk)
+        sessions.delete_session(ada.pk, made.pk)
 
 
 def test_the_same_document_again_needs_force() -> None:
@@ -360,11 +363,13 @@ def test_our_own_archive_of_a_file_that_shrinks_far_comes_in_again() -> None:
     """A-S15.1, S16: a log of one line a thousand times is no bomb"""
     session = make.session(make.ada())
     log = b"calm seas\n" * 200_000
-    file = files.store(make.ada().pk, name="log.txt", content=log, source="upload", session_id=session.pk)
+    file = files.store_file(
+        make.ada().pk, name="log.txt", content=log, source="upload", session_id=session.pk
+    )
     turn = make.turn(session, "succeeded")
     make.message(session, content=f"workspace://{file.pk}", turn=turn)
     brought = imported(make.bob(), archived(session))
-    with files.open(WorkspaceFile.objects.get(session=brought)) as content:
+    with files.open_file(WorkspaceFile.objects.get(session=brought)) as content:
         assert content.read() == log
 
 

@@ -10,13 +10,15 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import connection
 
-from copilot.errors import Unavailable
+from config.core.errors import ServiceUnavailable
 from copilot.models import Message, Question, Session, Turn
-from copilot.providers.scripted import Call, Text
-from linking import inbox, links, metrics, tasks
-from linking.links import TokenRequest
+from copilot.providers.scripted import ScriptedCall, ScriptedText
+from linking import metrics, tasks
+from linking.inbound import updates
+from linking.links import confirmation, tokens
+from linking.links.tokens import TokenRequest
 from linking.models import PlatformUpdate
-from linking.platforms.base import Incoming
+from linking.platforms.base import IncomingUpdate
 from tests import make
 from tests.engine import model_fixture as model_fixture
 from tests.engine import quiet, said, until
@@ -28,7 +30,7 @@ def linked(*users: str, owner: User | None = None) -> None:
     """These chat accounts are Ada's, or somebody else's."""
     for user in users:
         asked = TokenRequest(platform="scripted", bot_account="scripted-bot", subject_id=user)
-        links.confirm_user(owner or make.ada(), links.create_user_token(asked).token)
+        confirmation.confirm_user_link(owner or make.ada(), tokens.create_user_token(asked).token)
 
 
 @pytest.fixture
@@ -77,7 +79,7 @@ def test_a_worker_that_dies_before_it_marks_an_update_leaves_no_second_message(
 ):
     """A-L18.2: between the message's row and the mark"""
     with monkeypatch.context() as dying:
-        dying.setattr(inbox, "_finish", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+        dying.setattr(updates, "_finish_update", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             chat.say("Hello")
     assert PlatformUpdate.objects.get().done_at is None
@@ -91,7 +93,7 @@ def test_a_worker_that_dies_before_it_marks_an_update_leaves_no_second_message(
 def dies_before_the_mark(chat: ScriptedChat, text: str, monkeypatch) -> int:
     """The update, heard and not marked."""
     with monkeypatch.context() as dying:
-        dying.setattr(inbox, "_finish", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+        dying.setattr(updates, "_finish_update", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             chat.say(text)
     return PlatformUpdate.objects.get(done_at=None).pk
@@ -99,8 +101,8 @@ def dies_before_the_mark(chat: ScriptedChat, text: str, monkeypatch) -> int:
 
 def test_an_answer_that_comes_again_after_a_death_is_no_message(chat: ScriptedChat, model, monkeypatch):
     """A-L18.2, L14: its question is closed by then; it was this answer that closed it"""
-    model.will(Call("ask_user", {"question": "Red or blue?"}))
-    model.will(Text("Blue it is."))
+    model.will(ScriptedCall("ask_user", {"question": "Red or blue?"}))
+    model.will(ScriptedText("Blue it is."))
     chat.say("Paint it")
     until(lambda: Question.objects.filter(outcome="open").exists())
     number = dies_before_the_mark(chat, "blue", monkeypatch)
@@ -114,7 +116,7 @@ def test_a_message_that_comes_again_after_a_death_does_not_answer_what_it_led_to
     chat: ScriptedChat, model, monkeypatch
 ):
     """A-L18.2, L14: its own turn asks something meanwhile"""
-    model.will(Call("ask_user", {"question": "Red or blue?"}))
+    model.will(ScriptedCall("ask_user", {"question": "Red or blue?"}))
     number = dies_before_the_mark(chat, "Paint it", monkeypatch)
     until(lambda: Question.objects.filter(outcome="open").exists())
     tasks.handle_update(number)
@@ -129,7 +131,7 @@ def test_an_update_is_handled_in_few_statements(
     chat.say("Hello")  # opens the conversation
     until(lambda: chat.texts() == ["Aye."])
     quiet(Session.objects.get())
-    monkeypatch.setattr(tasks, "send_update", lambda *told, **how: None)
+    monkeypatch.setattr(tasks, "enqueue_update", lambda *told, **how: None)
     number = stored(chat, "Hello again", 2)
     with django_assert_max_num_queries(12):
         tasks.handle_update(number)
@@ -141,7 +143,7 @@ def test_updates_of_one_chat_are_handled_in_the_order_of_their_arrival(
     chat: ScriptedChat, rig, rounds, monkeypatch
 ):
     """A-L18.4: however many workers are told of them, and in which order"""
-    monkeypatch.setattr("copilot.dispatch.admission.counters.hit", lambda *who, **often: None)
+    monkeypatch.setattr("copilot.chat.admission.rate_limits.count_request", lambda *who, **often: None)
     for first in range(0, 8 * rounds, 8):
         rig.hold_tasks()
         numbers = [stored(chat, f"line {first + one}", first + one) for one in range(8)]
@@ -156,7 +158,7 @@ def test_updates_of_one_chat_are_handled_in_the_order_of_their_arrival(
 
 
 def stored(chat: ScriptedChat, text: str, number: int) -> int:
-    found = inbox.store("scripted", "scripted-bot", chat.incoming(text, number))
+    found = updates.store_update("scripted", "scripted-bot", chat.incoming(text, number))
     assert found is not None
     return found
 
@@ -176,15 +178,15 @@ def test_a_poison_update_fails_alone_and_does_not_block_its_chat(chat: ScriptedC
     """A-L18.4: three tries, then it is marked and counted, and the next one goes on"""
     tried: list[str] = []
 
-    def handle(platform: str, bot_account: str, incoming: Incoming) -> str:
+    def handle(platform: str, bot_account: str, incoming: IncomingUpdate) -> str:
         tried.append(incoming.update_key)
         if incoming.update_key == "scripted-room-1.1":
-            raise inbox.Failed("ValueError")
+            raise updates.UpdateHandlerFailed("ValueError")
         return "started"
 
     poison, good = stored(chat, "poison", 1), stored(chat, "good", 2)
     counted = metrics.platform_updates.labels("scripted", "failed")._value.get()
-    inbox.work_off(good, handle)
+    updates.handle_place_updates(good, handle)
     assert metrics.platform_updates.labels("scripted", "failed")._value.get() == counted + 1
     assert tried == ["scripted-room-1.1"] * 3 + ["scripted-room-1.2"]
     outcomes = dict(PlatformUpdate.objects.values_list("pk", "outcome"))
@@ -195,20 +197,20 @@ def test_a_poison_update_fails_alone_and_does_not_block_its_chat(chat: ScriptedC
 def test_what_only_time_can_mend_is_no_failure_and_keeps_the_order(chat: ScriptedChat):
     """A-L27.2: Redis is away: updates wait, and nothing overtakes"""
 
-    def away(platform: str, bot_account: str, incoming: Incoming) -> str:
-        raise Unavailable
+    def away(platform: str, bot_account: str, incoming: IncomingUpdate) -> str:
+        raise ServiceUnavailable
 
     first, second = stored(chat, "one", 1), stored(chat, "two", 2)
     for _ in range(5):
-        inbox.work_off(second, away)
+        updates.handle_place_updates(second, away)
     assert list(PlatformUpdate.objects.values_list("attempts", flat=True)) == [0, 0]
     order: list[str] = []
 
-    def back(platform: str, bot_account: str, incoming: Incoming) -> str:
+    def back(platform: str, bot_account: str, incoming: IncomingUpdate) -> str:
         order.append(incoming.update_key)
         return "started"
 
-    inbox.work_off(first, back)
+    updates.handle_place_updates(first, back)
     assert order == ["scripted-room-1.1", "scripted-room-1.2"]
 
 
@@ -216,15 +218,17 @@ def test_an_identity_that_restarts_at_a_lower_number_is_a_new_update(chat: Scrip
     """A-L21.1: membership, never "greater than the last" """
     assert stored(chat, "before", 5_000_000)
     assert stored(chat, "after a quiet week", 4_000_000)
-    assert inbox.store("scripted", "scripted-bot", chat.incoming("again", 4_000_000)) is None
+    assert updates.store_update("scripted", "scripted-bot", chat.incoming("again", 4_000_000)) is None
 
 
 def test_what_is_stored_together_keeps_its_order_and_counts_once(chat: ScriptedChat):
     """L18: also beside itself, and beside the same message under another update's key"""
     first, second, twin = (chat.incoming("words", number) for number in (3, 2, 9))
     same_message = msgspec.structs.replace(first, update_key="another")
-    rows = [inbox._row("scripted", "scripted-bot", one) for one in (first, second, first, same_message, twin)]
-    numbers = inbox._store_all(rows)
+    rows = [
+        updates._to_row("scripted", "scripted-bot", one) for one in (first, second, first, same_message, twin)
+    ]
+    numbers = updates._store_rows(rows)
     assert numbers[2:4] == [None, None]
     kept = [number for number in numbers if number]
     assert kept == sorted(kept)
@@ -233,7 +237,7 @@ def test_what_is_stored_together_keeps_its_order_and_counts_once(chat: ScriptedC
         (numbers[1], second.update_key),
         (numbers[4], twin.update_key),
     ]
-    assert inbox._store_all(rows) == [None] * 5
+    assert updates._store_rows(rows) == [None] * 5
 
 
 def test_keys_are_kept_for_a_week_and_payloads_only_until_they_are_handled(chat: ScriptedChat):
@@ -244,7 +248,7 @@ def test_keys_are_kept_for_a_week_and_payloads_only_until_they_are_handled(chat:
     row = PlatformUpdate.objects.get()
     assert (row.payload, row.container_id, row.outcome, row.kind) == (None, "", "unlinked", "said")
     PlatformUpdate.objects.update(received_at="2026-01-01T00:00:00Z")
-    assert inbox.purge() == 1
+    assert updates.purge_updates() == 1
 
 
 @pytest.mark.parametrize("text", ["/help", "/link", "/start", "", "x" * 70_000], ids=lambda text: text[:6])
@@ -266,7 +270,7 @@ def test_many_chats_at_once_lose_and_double_nothing(chat: ScriptedChat, model):
     """A-L27.1: in small: ten chats, three messages each"""
     users = [f"u{number}" for number in range(10)]
     linked(*users)
-    model.otherwise = lambda request: [Text("Noted.")]
+    model.otherwise = lambda request: [ScriptedText("Noted.")]
     chats = [ScriptedChat(f"room-{user}", user) for user in users]
 
     def talk(number: int) -> None:

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from copilot import dispatch
-from copilot.commands import Resend
+from copilot.chat import branches
+from copilot.chat.commands import ResendMessage
+from copilot.chat.permissions import UNRESTRICTED
+from copilot.chat.prompt_tags import SERVER_TAGS
+from copilot.files import services as files
 from copilot.models import Message
-from copilot.permissions import UNRESTRICTED
-from copilot.tags import SERVER_TAGS
-from copilot.workspace import files
 from tests import make
 from tests.engine import ended, fresh, quiet, rows_of, start
 from tests.engine import model_fixture as model_fixture
@@ -26,7 +26,7 @@ def named_fixture(rig):
     ada.save()
     session = make.session(ada)
     for name in ("a.txt", "b.txt"):
-        files.store(ada.pk, name=name, content=b"x", source="upload")
+        files.store_file(ada.pk, name=name, content=b"x", source="upload")
     files.store_tool_output(session.pk, "call", "x")
     return session
 
@@ -54,7 +54,7 @@ def test_what_takes_the_place_of_the_first_message_says_so_too(named, model):
     ended(start(named, "Hello"))
     quiet(named)
     first = Message.objects.get(session=named, kind="user")
-    again = Resend(
+    again = ResendMessage(
         session_id=named.pk,
         user_id=named.owner_id,
         message_id=first.pk,
@@ -62,7 +62,7 @@ def test_what_takes_the_place_of_the_first_message_says_so_too(named, model):
         origin="web",
         permissions=UNRESTRICTED,
     )
-    ended(dispatch.resend(again).turn_id)
+    ended(branches.resend_message(again).turn_id)
     assert KNOWN in context_of(named, "Good day")
 
 

@@ -6,8 +6,10 @@ import pytest
 from django.db import OperationalError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from copilot import engine, history, lasting, turns
+from config.core import db
+from copilot.chat import messages, turns
 from copilot.models import Turn
+from copilot.worker import turn_worker
 from tests import make
 from tests.engine import (
     answer,
@@ -39,7 +41,7 @@ def waits_for_the_disk(act):
 
 
 def row(turn, kind, **fields):
-    return history.NewRow(id=make.uuid.uuid4(), turn_id=turn.pk, fence=turn.fence, kind=kind, **fields)
+    return messages.NewMessage(id=make.uuid.uuid4(), turn_id=turn.pk, fence=turn.fence, kind=kind, **fields)
 
 
 @pytest.mark.django_db
@@ -48,10 +50,10 @@ def test_only_a_text_that_begins_does_not_wait_for_the_disk():
     turn = make.turn(make.session(), "running")
     begins = row(turn, "assistant", streaming=True)
     call = row(turn, "tool_call", call_id="c", data={"tool": "x", "arguments": {}})
-    assert not waits_for_the_disk(lambda: history.append([begins]))
-    assert waits_for_the_disk(lambda: history.append([call]))
+    assert not waits_for_the_disk(lambda: messages.append_messages([begins]))
+    assert waits_for_the_disk(lambda: messages.append_messages([call]))
     assert waits_for_the_disk(
-        lambda: history.append([row(turn, "reasoning", streaming=True), row(turn, "note")])
+        lambda: messages.append_messages([row(turn, "reasoning", streaming=True), row(turn, "note")])
     )
 
 
@@ -61,7 +63,7 @@ def test_a_message_waits_for_the_disk_unless_its_turn_does():
     session = make.session()
 
     def accept(**options):
-        assert history.accept(make.uuid.uuid4(), command(session, "Hello"), [], "", **options)
+        assert messages.insert_message(make.uuid.uuid4(), command(session, "Hello"), [], "", **options)
 
     assert waits_for_the_disk(accept)
     assert not waits_for_the_disk(lambda: accept(lasting=False))
@@ -70,7 +72,7 @@ def test_a_message_waits_for_the_disk_unless_its_turn_does():
 @pytest.mark.django_db
 def test_a_claim_does_not_wait_for_the_disk():
     turn = make.turn(make.session(), "queued")
-    assert not waits_for_the_disk(lambda: turns.claim([turn.pk], "worker"))
+    assert not waits_for_the_disk(lambda: turns.claim_turns([turn.pk], "worker"))
 
 
 @pytest.mark.django_db(transaction=True)
@@ -80,7 +82,7 @@ def test_settling_waits_until_everything_before_it_lasts():
         for _ in range(5):
             make.session()
             before = asked("SELECT pg_current_wal_insert_lsn()")
-            lasting.settle()
+            db.flush_wal()
             assert asked(f"SELECT pg_current_wal_flush_lsn() >= '{before}'::pg_lsn")
     finally:
         asked("SELECT set_config('synchronous_commit', 'off', false)")
@@ -104,12 +106,12 @@ def test_nothing_is_written_under_a_claim_that_the_database_lost(rig, model, mon
 
     def crash():
         if lost:
-            lasting.settle()
+            db.flush_wal()
             return
         lost.append(Turn.objects.filter(status="running").update(status="queued", worker=""))
         raise OperationalError("the server closed the connection unexpectedly")
 
-    monkeypatch.setattr(engine, "settle", crash)
+    monkeypatch.setattr(turn_worker, "flush_wal", crash)
     session = make.session()
     turn_id = start(session)
     until(lambda: lost and not rig.worker.running())

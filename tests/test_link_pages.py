@@ -15,8 +15,9 @@ from django.core.management import CommandError, call_command
 from django.test import Client
 from django.urls import reverse
 
-from config.logs import scrub
-from linking import conversations, links
+from config.logging_config import redact_log_event
+from linking.conversations import buttons
+from linking.links import bot_keys, confirmation, tokens
 from linking.models import BotKey, DeliveryEndpoint, LinkToken, PlatformLink, PlatformUserLink
 from tests import chats, make
 from tests.engine import together
@@ -47,7 +48,7 @@ def test_looking_uses_nothing_however_often(ada):
         assert seen["Location"] == f"/accounts/login/?next=/link/{token}"
         assert "Quay" not in text_of(seen)
     assert "The Quay" in text_of(ada.get(f"/link/{token}"))
-    assert links.token_status("discord", chats.BOT, token).status == "pending"
+    assert tokens.get_token_status("discord", chats.BOT, token).status == "pending"
 
 
 def test_the_page_says_what_confirming_means_and_is_kept_by_nobody(ada):
@@ -81,7 +82,7 @@ def test_a_forged_post_confirms_nothing():
     forger = person(make.ada(), csrf=True)
     assert forger.post(f"/link/{token}/confirm-user").status_code == 403
     assert forger.post(f"/link/{token}/cancel").status_code == 403
-    assert links.token_status("telegram", chats.BOT, token).status == "pending"
+    assert tokens.get_token_status("telegram", chats.BOT, token).status == "pending"
 
 
 @pytest.mark.parametrize("odd", ["..%2F..", "a$b", "a" * 65, "%00", "a/b/c", ""])
@@ -144,7 +145,7 @@ def test_every_way_a_link_can_have_ended_has_a_page_that_says_what_to_do(ada):
         assert "bob" not in text_of(taken)
     cancelled = chats.user_token().token
     assert ada.post(f"/link/{cancelled}/cancel").status_code == 200
-    assert links.token_status("telegram", chats.BOT, cancelled).status == "superseded"
+    assert tokens.get_token_status("telegram", chats.BOT, cancelled).status == "superseded"
 
 
 def test_the_qr_code_tells_nothing_and_asks_nobody(django_assert_num_queries):
@@ -170,7 +171,7 @@ def test_the_qr_code_tells_nothing_and_asks_nobody(django_assert_num_queries):
 def test_no_log_line_holds_a_link_token(path):
     """L25"""
     token = "Ab-" + "x_9" * 13 + "z"
-    said = scrub(None, "info", {"event": path.format(token)})
+    said = redact_log_event(None, "info", {"event": path.format(token)})
     assert token not in str(said)
     assert "9x_9" not in str(said)
 
@@ -287,7 +288,7 @@ def test_staff_make_a_key_see_it_once_and_revoke_it():
     row = BotKey.objects.get()
     assert "no-store" in made["Cache-Control"]
     key = text_of(made).partition('id="key">')[2].partition("<")[0]
-    assert links.verify_key(key, "203.0.113.9") == row
+    assert bot_keys.verify_bot_key(key, "203.0.113.9") == row
     assert row.created_by == make.grace()
     for page in ("changelist", "change"):
         arguments = [row.pk] if page == "change" else []
@@ -297,7 +298,7 @@ def test_staff_make_a_key_see_it_once_and_revoke_it():
         assert key not in shown
     chosen = {"action": "revoke", "_selected_action": [str(row.pk)]}
     staff.post(reverse("admin:linking_botkey_changelist"), chosen)
-    assert links.verify_key(key, "203.0.113.9") is None
+    assert bot_keys.verify_bot_key(key, "203.0.113.9") is None
     staff.post(reverse("admin:linking_botkey_changelist"), chosen)
     [made_it, revoked] = LogEntry.objects.filter(object_id=str(row.pk)).order_by("pk")
     assert (made_it.user, revoked.user, revoked.change_message) == (make.grace(), make.grace(), "Revoked.")
@@ -327,7 +328,7 @@ def test_every_table_has_a_staff_page_and_none_shows_a_secret():
     """L10, L25"""
     staff = person(make.grace())
     token = chats.server_token()
-    link = links.confirm_server(make.ada(), token.token)
+    link = confirmation.confirm_server_link(make.ada(), token.token)
     place = chats.conversation(link)
     endpoint = DeliveryEndpoint.objects.create(
         platform="discord",
@@ -335,7 +336,7 @@ def test_every_table_has_a_staff_page_and_none_shows_a_secret():
         url="https://example.com/hook?token=the-receivers-own",
         secret="sealed-secret",
     )
-    code = next(iter(conversations.offer(place.pk, "question", uuid.uuid4(), ["Yes"]).values()))
+    code = next(iter(buttons.create_buttons(place.pk, "question", uuid.uuid4(), ["Yes"]).values()))
     for model in (one for one in admin.site._registry if one._meta.app_label == "linking"):
         named = f"admin:linking_{model._meta.model_name}"
         listed = text_of(staff.get(reverse(f"{named}_changelist")))
@@ -353,7 +354,7 @@ def test_a_key_is_made_from_the_command_line():
     out = StringIO()
     said = ["--platform", "slack", "--name", "A", "--bot-account", "B1", "--scopes", "turns:start"]
     call_command("create_bot_key", *said, "--days", "1", "--rate", "5", stdout=out)
-    row = links.verify_key(out.getvalue().strip(), "127.0.0.1")
+    row = bot_keys.verify_bot_key(out.getvalue().strip(), "127.0.0.1")
     assert row is not None
     assert (row.platform, row.rate_per_minute, row.scopes) == ("slack", 5, ["turns:start"])
     with pytest.raises(CommandError):

@@ -21,12 +21,12 @@ from django.core.cache import caches
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from billing.models import ModelPrice
-from billing.queries import forget_policy
+from billing.policies import clear_policy_cache
 from copilot.models import Session, Turn
-from copilot.providers.base import Tokens
-from copilot.providers.scripted import Call, Text, Usage
-from linking import platforms
+from copilot.providers.scripted import ScriptedCall, ScriptedText, ScriptedUsage
+from copilot.realtime.payloads import Tokens
 from linking.models import PlatformConversation, PlatformLink, PlatformUserLink
+from linking.platforms import registry
 from tests import make
 from tests.engine import Model, cue, until
 from tests.engine import model_fixture as model_fixture
@@ -44,8 +44,8 @@ PATIENT_MS = 20_000
 pytestmark = pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="chromium is not installed")
 
 
-def priced(dollars: str) -> Usage:
-    return Usage(Tokens(input=100, output=10), cost=dollars)
+def priced(dollars: str) -> ScriptedUsage:
+    return ScriptedUsage(Tokens(input=100, output=10), cost=dollars)
 
 
 @dataclass
@@ -136,10 +136,10 @@ def test_a_person_links_a_group_and_a_chat_talks_decides_pays_and_leaves(telegra
     """A-L27.1: the whole life of a link, by the pages and buttons that people have"""
     make.ada()
     ModelPrice.objects.create(provider="scripted", model="demo", effective_from="2026-01-01T00:00Z")
-    forget_policy()
-    adapter = platforms.build("telegram")
+    clear_policy_cache()
+    adapter = registry.build_adapter("telegram")
     assert adapter is not None
-    door = f"/hooks/telegram/{platforms.door_of(adapter)}/"
+    door = f"/hooks/telegram/{registry.get_webhook_slug(adapter)}/"
     with served(sockets=True) as site, ThreadPoolExecutor(1) as thread:
         settings.SITE_URL, settings.LINK_BASE_URL = site, f"{site}/link"
         thread.submit(_live, site, door, telegram, model, theme).result(100)
@@ -201,7 +201,7 @@ def _link_the_group(life: Life, page: Page) -> None:
 
 def _talk(life: Life, page: Page) -> None:
     """In both places; what is said in private can be watched on the web while it is written."""
-    life.model.will(Text("Fair winds, "), cue(1), Text("Ada."), priced("0.10"))
+    life.model.will(ScriptedText("Fair winds, "), cue(1), ScriptedText("Ada."), priced("0.10"))
     page.goto(f"{life.site}/chat/")
     life.write("How is the weather?")
     life.reads("Fair winds,")
@@ -210,7 +210,7 @@ def _talk(life: Life, page: Page) -> None:
     life.model.give(1)
     expect(page.locator(".row.answer .prose")).to_contain_text("Fair winds, Ada.")
     life.reads("Fair winds, Ada.")
-    life.model.will(Text("Ahoy, Bob."), priced("0.20"))
+    life.model.will(ScriptedText("Ahoy, Bob."), priced("0.20"))
     life.write_in_group("hello")
     life.reads("Ahoy, Bob.", BOATS)
     chats = page.locator("#sessions .session")
@@ -221,9 +221,11 @@ def _talk(life: Life, page: Page) -> None:
 
 def _decide(life: Life, page: Page) -> None:
     """A member asks for what the owner has allowed; the owner alone says yes, by the group's own button."""
-    life.model.will(Call("write_file", {"name": "log.txt", "content": "ahoy"}), priced("0.10"))
-    life.model.will(Text("Shall I?"), Call("delete_file", {"file": "log.txt"}), priced("0.10"))
-    life.model.will(Text("The log is gone."), priced("0.10"))
+    life.model.will(ScriptedCall("write_file", {"name": "log.txt", "content": "ahoy"}), priced("0.10"))
+    life.model.will(
+        ScriptedText("Shall I?"), ScriptedCall("delete_file", {"file": "log.txt"}), priced("0.10")
+    )
+    life.model.will(ScriptedText("The log is gone."), priced("0.10"))
     life.write_in_group("write a log, and burn it")
     until(lambda: life.button("Approve", BOATS))
     page.locator("#sessions .session").filter(has_text="hello").first.click()

@@ -7,8 +7,9 @@ import json
 import pytest
 from django.test import Client
 
-from linking import caps, links
-from linking.caps import Said
+from linking.caps import admission
+from linking.caps.admission import ServerMessage
+from linking.links import tokens
 from linking.models import LinkToken, PlatformLink, PlatformUserLink
 from tests import chats, make
 from tests.rest import JSON, NOBODYS, code_of, person, program
@@ -99,7 +100,7 @@ def test_every_error_of_the_table_has_its_status_and_code(ada, bob):
     mine = f"server-links/{link.pk}"
     fresh = chats.user_token("person-2").token
     late = chats.user_token("person-3").token
-    LinkToken.objects.filter(digest=links.digest(late)).update(expires_at="2020-01-01T00:00Z")
+    LinkToken.objects.filter(digest=tokens.hash_token(late)).update(expires_at="2020-01-01T00:00Z")
     cases: list[tuple[Client, str, str, object, int, str]] = [
         (ada, "get", f"tokens/{'A' * 43}", None, 404, "not_found"),
         (ada, "get", f"tokens/{late}", None, 410, "token_expired"),
@@ -188,7 +189,9 @@ def test_use_is_told_in_percents_of_the_caps(ada):
     """L7: null without a cap; a cap of nothing is used up"""
     link = chats.server_link(daily_cap_microdollars=200_000)
     for number in range(3):
-        caps.admit(link, Said(run_id=str(number), container_id=f"c{number // 2}", platform_user_id="m"))
+        admission.admit_message(
+            link, ServerMessage(run_id=str(number), container_id=f"c{number // 2}", platform_user_id="m")
+        )
     shown = call(ada, "get", f"server-links/{link.pk}/usage").json()
     assert shown == {
         "daily_percent": 75,

@@ -13,10 +13,12 @@ from django.db.models import F
 from django.utils import timezone
 from kombu.exceptions import OperationalError
 
-from copilot.errors import InvalidRequest
-from copilot.workspace import erasure
-from linking import conversations, links, queries, tasks
-from linking.conversations import Bot
+from config.core.errors import InvalidRequest
+from copilot.accounts import deletion
+from linking import selectors, tasks
+from linking.conversations import services as conversations
+from linking.conversations.services import BotAccount
+from linking.display_names import clean_name
 from linking.errors import (
     LinkAlreadyExists,
     LinkFlowMismatch,
@@ -26,9 +28,9 @@ from linking.errors import (
     NotServerAdmin,
     RateLimited,
 )
-from linking.links import confirming
+from linking.links import confirmation, tokens
+from linking.links import services as links
 from linking.models import LinkToken, PlatformConversation, PlatformLink, PlatformUpdate, PlatformUserLink
-from linking.names import clean_name
 from tests import chats, make
 from tests.engine import cue, ended, start, together
 from tests.engine import model_fixture as model_fixture
@@ -36,11 +38,11 @@ from tests.engine import rig_fixture as rig_fixture
 
 pytestmark = pytest.mark.django_db
 
-OURS = Bot(platform="discord", bot_account=chats.BOT)
+OURS = BotAccount(platform="discord", bot_account=chats.BOT)
 
 
-def state_of(token: links.NewToken, platform: str = "discord") -> str:
-    return links.token_status(platform, chats.BOT, token.token).status
+def state_of(token: tokens.NewToken, platform: str = "discord") -> str:
+    return tokens.get_token_status(platform, chats.BOT, token.token).status
 
 
 def aged(**passed: float) -> None:
@@ -59,7 +61,7 @@ def test_a_token_is_random_short_enough_for_a_deep_link_and_stored_as_a_digest()
     assert made.link_url.endswith(f"/link/{made.token}")
     row = LinkToken.objects.get()
     assert made.token not in str(LinkToken.objects.values().get())
-    assert row.digest == links.digest(made.token)
+    assert row.digest == tokens.hash_token(made.token)
     assert made.expires_at - row.created_at == timedelta(minutes=30)
 
 
@@ -69,8 +71,8 @@ def test_a_newer_token_takes_the_place_of_the_pending_one():
     first, second = chats.server_token(), chats.server_token()
     assert state_of(first) == "superseded"
     with pytest.raises(LinkTokenExpired):
-        links.confirm_server(ada, first.token)
-    links.confirm_server(ada, second.token)
+        confirmation.confirm_server_link(ada, first.token)
+    confirmation.confirm_server_link(ada, second.token)
     assert state_of(second) == "linked"
 
 
@@ -81,7 +83,7 @@ def test_of_many_tokens_made_together_one_is_pending(settings, rounds):
     settings.LINK_TOKENS_PER_SUBJECT_HOUR = 10_000
     for _ in range(rounds):
         made = together(*[chats.server_token] * 20)
-        assert all(isinstance(one, links.NewToken) for one in made), made
+        assert all(isinstance(one, tokens.NewToken) for one in made), made
         assert LinkToken.objects.filter(used_at=None, superseded_at=None).count() == 1
 
 
@@ -96,12 +98,12 @@ def test_no_token_is_made_for_what_is_linked():
 def test_a_token_expires_by_the_clock_of_the_database():
     """A-L4.4: a web host whose clock is behind changes nothing"""
     made = chats.server_token()
-    assert 1795 < links.token_status("discord", chats.BOT, made.token).seconds_left <= 1800
+    assert 1795 < tokens.get_token_status("discord", chats.BOT, made.token).seconds_left <= 1800
     aged(minutes=30, seconds=1)
     with time_machine.travel(timezone.now() - timedelta(hours=2)):
         assert state_of(made) == "expired"
         with pytest.raises(LinkTokenExpired):
-            links.confirm_server(make.ada(), made.token)
+            confirmation.confirm_server_link(make.ada(), made.token)
     assert not PlatformLink.objects.exists()
 
 
@@ -109,9 +111,9 @@ def test_only_who_administers_a_server_gets_a_link_for_it(settings):
     """L4"""
     asked = chats.request(chats.SERVER)
     with pytest.raises(NotServerAdmin):
-        links.create_server_token(asked, requester_is_admin=False)
+        tokens.create_server_token(asked, requester_is_admin=False)
     settings.LINK_REQUIRE_SERVER_ADMIN = False
-    links.create_server_token(asked, requester_is_admin=False)
+    tokens.create_server_token(asked, requester_is_admin=False)
 
 
 def test_tokens_are_issued_so_often_and_no_more(settings):
@@ -125,9 +127,9 @@ def test_tokens_are_issued_so_often_and_no_more(settings):
     settings.LINK_TOKENS_PER_KEY_MINUTE = 2
     key = chats.bot_key().row
     for number in range(2):
-        links.create_user_token(chats.request(f"person-{number}", key=key))
+        tokens.create_user_token(chats.request(f"person-{number}", key=key))
     with pytest.raises(RateLimited):
-        links.create_user_token(chats.request("person-9", key=key))
+        tokens.create_user_token(chats.request("person-9", key=key))
 
 
 def test_a_bot_account_sees_the_status_of_its_own_tokens_alone():
@@ -135,10 +137,10 @@ def test_a_bot_account_sees_the_status_of_its_own_tokens_alone():
     made = chats.server_token()
     for platform, account in (("slack", chats.BOT), ("discord", "another")):
         with pytest.raises(LinkNotFound):
-            links.token_status(platform, account, made.token)
-    links.confirm_server(make.ada(), made.token)
+            tokens.get_token_status(platform, account, made.token)
+    confirmation.confirm_server_link(make.ada(), made.token)
     assert state_of(made) == "linked"
-    links.unlink_server(make.ada().pk, PlatformLink.objects.get().pk)
+    links.revoke_server_link(make.ada().pk, PlatformLink.objects.get().pk)
     assert state_of(made) == "unlinked"
     chats.server_link(make.bob())
     assert state_of(made) == "unlinked"
@@ -164,15 +166,17 @@ def test_of_two_who_confirm_at_once_one_owns_the_server(rounds):
     for number in range(rounds):
         token = chats.server_token(f"server-{number}").token
         outcomes = together(
-            lambda token=token: links.confirm_server(ada, token),
-            lambda token=token: links.confirm_server(bob, token),
+            lambda token=token: confirmation.confirm_server_link(ada, token),
+            lambda token=token: confirmation.confirm_server_link(bob, token),
         )
         won = [one for one in outcomes if isinstance(one, PlatformLink)]
         lost = [one for one in outcomes if isinstance(one, LinkTokenExpired)]
         assert (len(won), len(lost)) == (1, 1), outcomes
         link = PlatformLink.objects.get(server_id=f"server-{number}")
         assert (
-            LinkToken.objects.get(digest=links.digest(token)).used_by_id == link.owner_id == won[0].owner_id
+            LinkToken.objects.get(digest=tokens.hash_token(token)).used_by_id
+            == link.owner_id
+            == won[0].owner_id
         )
 
 
@@ -184,16 +188,16 @@ def test_two_tokens_of_one_server_make_one_link(monkeypatch, rounds):
     for number in range(rounds):
         server = f"server-{number}"
         first = chats.server_token(server).token
-        LinkToken.objects.filter(digest=links.digest(first)).update(
+        LinkToken.objects.filter(digest=tokens.hash_token(first)).update(
             kind="user"
         )  # out of the second one's way
         second = chats.server_token(server).token
-        LinkToken.objects.filter(digest=links.digest(second)).update(superseded_at=timezone.now())
-        LinkToken.objects.filter(digest=links.digest(first)).update(kind="server")
+        LinkToken.objects.filter(digest=tokens.hash_token(second)).update(superseded_at=timezone.now())
+        LinkToken.objects.filter(digest=tokens.hash_token(first)).update(kind="server")
 
         def as_if_pending(user=bob, token=second):
-            row = queries.token_by_digest(links.digest(token))
-            with confirming._all_or_nothing():
+            row = selectors.find_token(tokens.hash_token(token))
+            with confirmation._atomic_confirmation():
                 PlatformLink.objects.create(
                     platform=row.platform,
                     bot_account=row.bot_account,
@@ -201,12 +205,12 @@ def test_two_tokens_of_one_server_make_one_link(monkeypatch, rounds):
                     owner=user,
                 )
 
-        outcomes = together(lambda token=first: links.confirm_server(ada, token), as_if_pending)
+        outcomes = together(lambda token=first: confirmation.confirm_server_link(ada, token), as_if_pending)
         lost = [one for one in outcomes if isinstance(one, Exception)]
         assert len(lost) == 1, outcomes
         assert isinstance(lost[0], LinkAlreadyExists | LinkTokenExpired)
         owner = PlatformLink.objects.get(server_id=server).owner_id
-        used = LinkToken.objects.get(digest=links.digest(first)).used_at is not None
+        used = LinkToken.objects.get(digest=tokens.hash_token(first)).used_at is not None
         assert used == (owner == ada.pk)
 
 
@@ -214,8 +218,8 @@ def test_a_token_of_the_other_kind_stays_usable_where_it_belongs():
     """A-L5.4"""
     ada, token = make.ada(), chats.server_token().token
     with pytest.raises(LinkFlowMismatch):
-        links.confirm_user(ada, token)
-    assert links.confirm_server(ada, token).owner == ada
+        confirmation.confirm_user_link(ada, token)
+    assert confirmation.confirm_server_link(ada, token).owner == ada
 
 
 def test_an_insert_that_fails_leaves_the_token_unused(monkeypatch):
@@ -228,9 +232,9 @@ def test_an_insert_that_fails_leaves_the_token_unused(monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(PlatformUserLink.objects, "create", fail)
         with pytest.raises(IntegrityError):
-            links.confirm_user(ada, token)
+            confirmation.confirm_user_link(ada, token)
     assert LinkToken.objects.get().used_at is None
-    links.confirm_user(ada, token)
+    confirmation.confirm_user_link(ada, token)
 
 
 def test_what_is_linked_is_told_apart_by_whose_it_is_and_nothing_else():
@@ -238,19 +242,19 @@ def test_what_is_linked_is_told_apart_by_whose_it_is_and_nothing_else():
     ada, token = make.ada(), chats.server_token().token
     mine = chats.server_link(ada)
     with pytest.raises(LinkAlreadyExists) as yours:
-        links.confirm_server(ada, token)
+        confirmation.confirm_server_link(ada, token)
     with pytest.raises(LinkAlreadyExists) as others:
-        links.confirm_server(make.bob(), token)
+        confirmation.confirm_server_link(make.bob(), token)
     assert (yours.value.code, others.value.code) == ("already_yours", "already_linked")
     assert "ada" not in others.value.message
     mine.delete()
-    assert links.confirm_server(make.bob(), token).owner == make.bob()
+    assert confirmation.confirm_server_link(make.bob(), token).owner == make.bob()
 
 
 def test_unknown_tokens_are_not_found():
     """L5"""
     with pytest.raises(LinkNotFound):
-        links.confirm_user(make.ada(), "A" * 43)
+        confirmation.confirm_user_link(make.ada(), "A" * 43)
 
 
 def test_the_account_is_told_by_mail_what_was_connected_and_how_to_undo_it(
@@ -258,11 +262,12 @@ def test_the_account_is_told_by_mail_what_was_connected_and_how_to_undo_it(
 ):
     """L5: and an audit line names our ids alone"""
     monkeypatch.setattr(
-        "linking.ports._Bound.tell_linked", staticmethod(lambda pk: tasks.tell_of_link(str(pk)))
+        "linking.task_registry._RegisteredTasks.enqueue_link_notification",
+        staticmethod(lambda pk: tasks.tell_of_link(str(pk))),
     )
     caplog.set_level("INFO", "linking.audit")
     with django_capture_on_commit_callbacks(execute=True):
-        link = links.confirm_server(make.ada(), chats.server_token().token)
+        link = confirmation.confirm_server_link(make.ada(), chats.server_token().token)
     [letter] = mail.outbox
     assert letter.to == ["ada@example.com"]
     assert "The Quay" in letter.body
@@ -275,8 +280,10 @@ def test_first_caps_are_set_with_the_confirmation():
     """L6, L8"""
     token = chats.server_token().token
     with pytest.raises(InvalidRequest):
-        links.confirm_server(make.ada(), token, {"daily_cap_microdollars": -1})
-    link = links.confirm_server(make.ada(), token, {"daily_cap_microdollars": 0, "require_mention": False})
+        confirmation.confirm_server_link(make.ada(), token, {"daily_cap_microdollars": -1})
+    link = confirmation.confirm_server_link(
+        make.ada(), token, {"daily_cap_microdollars": 0, "require_mention": False}
+    )
     assert (link.daily_cap_microdollars, link.monthly_cap_microdollars, link.require_mention) == (
         0,
         None,
@@ -295,7 +302,7 @@ def test_unlinking_closes_its_conversations_and_stops_what_runs_there(rig, model
     other = chats.conversation(chats.user_link(), container="dm-1")
     running = start(place.session)
     model.reaches(1)
-    links.unlink_server(link.owner_id, link.pk)
+    links.revoke_server_link(link.owner_id, link.pk)
     assert ended(running).cancel_reason == "user"
     place.refresh_from_db()
     assert place.closed_at is not None
@@ -310,22 +317,22 @@ def test_only_the_owner_changes_or_removes_a_link():
     server, person = chats.server_link(), chats.user_link()
     bob = make.bob()
     with pytest.raises(NotAuthorised):
-        links.unlink_server(bob.pk, server.pk)
+        links.revoke_server_link(bob.pk, server.pk)
     with pytest.raises(NotAuthorised):
-        links.change_server(bob.pk, server.pk, {"state": "paused"})
+        links.update_server_link(bob.pk, server.pk, {"state": "paused"})
     with pytest.raises(NotAuthorised):
-        links.unlink_user(bob.pk, person.pk)
-    links.unlink_user(make.ada().pk, person.pk)
+        links.revoke_user_link(bob.pk, person.pk)
+    links.revoke_user_link(make.ada().pk, person.pk)
     with pytest.raises(LinkNotFound):
-        links.unlink_user(make.ada().pk, person.pk)
+        links.revoke_user_link(make.ada().pk, person.pk)
 
 
 def test_a_server_and_a_chat_account_are_never_found_by_the_other():
     """L9: owning a server grants nothing in direct messages, and the other way round"""
     chats.server_link(server_id="same-id", platform="telegram")
-    assert queries.user_link("telegram", chats.BOT, "same-id") is None
+    assert selectors.find_user_link("telegram", chats.BOT, "same-id") is None
     chats.user_link(person="other-id")
-    assert queries.server_link("telegram", chats.BOT, "other-id") is None
+    assert selectors.find_server_link("telegram", chats.BOT, "other-id") is None
 
 
 def test_a_shut_account_has_no_links_and_holds_no_place():
@@ -335,9 +342,9 @@ def test_a_shut_account_has_no_links_and_holds_no_place():
     ada = make.ada()
     ada.is_active = False
     ada.save()
-    assert queries.server_link("discord", chats.BOT, chats.SERVER) is None
-    assert queries.user_link("telegram", chats.BOT, person.platform_user_id) is None
-    links.confirm_server(make.bob(), chats.server_token().token)
+    assert selectors.find_server_link("discord", chats.BOT, chats.SERVER) is None
+    assert selectors.find_user_link("telegram", chats.BOT, person.platform_user_id) is None
+    confirmation.confirm_server_link(make.bob(), chats.server_token().token)
     assert PlatformLink.objects.get().owner == make.bob()
     place.refresh_from_db()
     assert place.closed_at is not None
@@ -352,7 +359,7 @@ def test_a_link_is_told_of_by_mail_although_the_broker_is_away(monkeypatch):
     monkeypatch.setattr(tasks.tell_of_link, "apply_async", away)
     chats.user_token()
     LinkToken.objects.update(used_at=timezone.now(), used_by=make.ada())
-    tasks.send_news_of_link(LinkToken.objects.get().pk)
+    tasks.enqueue_link_notification(LinkToken.objects.get().pk)
     assert [one.subject for one in mail.outbox] == ["A chat account was connected"]
 
 
@@ -360,20 +367,20 @@ def test_a_removed_bot_leaves_a_link_that_says_so():
     """L23"""
     link = chats.server_link()
     place = chats.conversation(link)
-    assert links.mark_removed(OURS, chats.SERVER) == link
+    assert links.mark_bot_removed(OURS, chats.SERVER) == link
     link.refresh_from_db()
     place.refresh_from_db()
     assert (link.state, place.closed_at is None) == ("bot_removed", False)
     with pytest.raises(InvalidRequest):
-        links.change_server(link.owner_id, link.pk, {"state": "active"})
-    assert links.mark_removed(OURS, "unknown") is None
+        links.update_server_link(link.owner_id, link.pk, {"state": "active"})
+    assert links.mark_bot_removed(OURS, "unknown") is None
 
 
 def test_a_bot_that_was_removed_leaves_anothers_link_alone():
     """L1, L23: two bots are linked in one server; one is thrown out"""
     link, other = chats.server_link(), chats.server_link(make.bob(), bot_account="other-bot")
     place, theirs = chats.conversation(link), chats.conversation(other, container="channel-2")
-    removed = links.mark_removed(Bot(platform="discord", bot_account="other-bot"), chats.SERVER)
+    removed = links.mark_bot_removed(BotAccount(platform="discord", bot_account="other-bot"), chats.SERVER)
     assert removed == other
     for row in (link, other, place, theirs):
         row.refresh_from_db()
@@ -384,10 +391,10 @@ def test_a_bot_that_was_removed_leaves_anothers_link_alone():
 def test_a_server_that_the_bot_was_removed_from_can_be_linked_anew():
     """L23, L8: as its members are told; until somebody confirms, nothing changes"""
     link = chats.server_link()
-    links.mark_removed(OURS, chats.SERVER)
+    links.mark_bot_removed(OURS, chats.SERVER)
     token = chats.server_token().token
     assert PlatformLink.objects.get() == link
-    links.confirm_server(make.bob(), token)
+    confirmation.confirm_server_link(make.bob(), token)
     fresh = PlatformLink.objects.get()
     assert (fresh.owner, fresh.state) == (make.bob(), "active")
     with pytest.raises(LinkAlreadyExists):
@@ -402,7 +409,7 @@ def test_an_account_that_goes_leaves_nothing_of_itself():
     ada = make.ada()
     chats.server_token()  # superseded, and used by nobody
     token = chats.server_token().token
-    link = links.confirm_server(ada, token)
+    link = confirmation.confirm_server_link(ada, token)
     chats.conversation(link)
     chats.user_token()
     chats.conversation(chats.user_link(), container="dm-1")
@@ -415,21 +422,21 @@ def test_an_account_that_goes_leaves_nothing_of_itself():
             update_key=str(number),
             container_id=container,
         )
-    links.close_account(ada.pk)
-    links.erase_account(ada.pk)
+    links.revoke_account_links(ada.pk)
+    links.erase_account_data(ada.pk)
     assert not PlatformLink.objects.exists()
     assert not LinkToken.objects.exists()
     assert list(PlatformConversation.objects.all()) == [others]
     assert [row.container_id for row in PlatformUpdate.objects.all()] == ["dm-2"]
-    assert links.close_account(ada.pk) == 0
-    assert links.erase_account(ada.pk) == 0
+    assert links.revoke_account_links(ada.pk) == 0
+    assert links.erase_account_data(ada.pk) == 0
 
 
 def test_an_account_that_goes_takes_nothing_that_others_say_where_it_once_spoke():
     """L25, L18: the place is somebody else's by now, and what came in there waits to be answered"""
     ada, bob = make.ada(), make.bob()
-    links.unlink_server(ada.pk, chats.conversation(chats.server_link(ada)).link_id)
-    links.confirm_server(bob, chats.server_token().token)
+    links.revoke_server_link(ada.pk, chats.conversation(chats.server_link(ada)).link_id)
+    confirmation.confirm_server_link(bob, chats.server_token().token)
     chats.conversation(PlatformLink.objects.get(owner=bob))
     for key, outcome in (("handled", "started"), ("waiting", "")):
         PlatformUpdate.objects.create(
@@ -440,7 +447,7 @@ def test_an_account_that_goes_takes_nothing_that_others_say_where_it_once_spoke(
             outcome=outcome,
             done_at=timezone.now() if outcome else None,
         )
-    links.close_account(ada.pk)
+    links.revoke_account_links(ada.pk)
     assert [row.update_key for row in PlatformUpdate.objects.all()] == ["waiting"]
 
 
@@ -449,18 +456,18 @@ def test_nothing_is_linked_to_an_account_under_erasure(django_capture_on_commit_
     ada, token = make.ada(), chats.user_token().token
     chats.server_link()
     with django_capture_on_commit_callbacks(execute=True):
-        erasure.request(ada, password=make.PASSWORD)
+        deletion.request_deletion(ada, password=make.PASSWORD)
     assert not PlatformLink.objects.exists()
     with pytest.raises(IntegrityError):
-        links.confirm_user(ada, token)
+        confirmation.confirm_user_link(ada, token)
 
 
 def test_old_tokens_are_purged():
     """L3"""
     chats.server_token()
-    assert links.purge_tokens() == 0
+    assert links.purge_link_tokens() == 0
     aged(days=31)
-    assert links.purge_tokens() == 1
+    assert links.purge_link_tokens() == 1
 
 
 # --- the rules of the tables -------------------------------------------------------------------------
@@ -485,14 +492,14 @@ def test_the_database_keeps_the_rules_of_links_and_tokens():
     )
     row.pk, row.digest = None, "0" * 64
     refused(lambda: row.save(force_insert=True), "one_pending_token_per_subject")
-    link = links.confirm_server(make.ada(), token.token)
+    link = confirmation.confirm_server_link(make.ada(), token.token)
     refused(lambda: chats.server_link(make.bob()), "a_server_has_one_owner")
     place = chats.conversation(link)
     refused(lambda: chats.conversation(link), "one_open_conversation_per_place")
     here = PlatformConversation.objects.filter(pk=place.pk)
     refused(lambda: here.update(scope="dm"), "an_open_conversation_has_the_link_of_its_scope")
     refused(lambda: link.delete(), "an_open_conversation_has_the_link_of_its_scope")
-    conversations.close_of_link(link.pk)
+    conversations.close_link_conversations(link.pk)
     chats.conversation(link)
     assert connection.is_usable()
 

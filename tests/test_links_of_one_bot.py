@@ -12,10 +12,12 @@ from django.test import Client
 from django.utils import timezone
 
 from copilot.models import Message, Session, Turn
-from linking import links, queries
-from linking.bots import bot_names
+from linking import selectors
+from linking.bots import get_bot_names
 from linking.errors import LinkTokenExpired
-from linking.links import TokenRequest
+from linking.links import confirmation, tokens
+from linking.links import services as links
+from linking.links.tokens import TokenRequest
 from linking.models import LinkToken, PlatformConversation, PlatformLink, PlatformUserLink
 from tests import chats, make
 from tests.bots import caller, channel, link_ada, link_guild
@@ -58,14 +60,14 @@ def test_a_bot_learns_nothing_of_links_with_other_bots(other):
 def test_a_bot_decides_nothing_by_an_identity_that_another_bot_proved(rig, model, monkeypatch):
     """In a server of its own link: who says to be the payer has linked another bot alone."""
     from copilot.models import Approval
-    from copilot.providers.scripted import Call
+    from copilot.providers.scripted import ScriptedCall
 
     link_ada()
     link_guild(bot_account="bot-2")
     bot = caller(account="bot-2")
     add_tools(monkeypatch, Errand("web_search", approval="ask"))
     PlatformLink.objects.update(tools=["web_search"])
-    model.will(Call("web_search", {}))
+    model.will(ScriptedCall("web_search", {}))
     assert bot.say("k1", **channel()).status_code == 201
     until(lambda: Approval.objects.exists())
     decided = bot.post(
@@ -88,10 +90,10 @@ def test_the_bot_a_link_was_made_with_goes_on(rig, model):
 def test_a_person_links_and_ends_each_bot_by_itself(rig):
     for account in ("bot-1", "bot-2"):
         asked = TokenRequest(platform="telegram", bot_account=account, subject_id="ada-1")
-        links.confirm_user(make.ada(), links.create_user_token(asked).token)
+        confirmation.confirm_user_link(make.ada(), tokens.create_user_token(asked).token)
     first, second = PlatformUserLink.objects.order_by("bot_account")
     assert (first.bot_account, second.bot_account) == ("bot-1", "bot-2")
-    links.unlink_user(make.ada().pk, first.pk)
+    links.revoke_user_link(make.ada().pk, first.pk)
     assert caller().say("k1").status_code == 404
     assert caller(account="bot-2").say("k1").status_code == 201
 
@@ -99,9 +101,9 @@ def test_a_person_links_and_ends_each_bot_by_itself(rig):
 def test_one_chat_account_may_be_linked_to_another_account_with_another_bot():
     link_ada()
     asked = TokenRequest(platform="telegram", bot_account="bot-2", subject_id="ada-1")
-    links.confirm_user(make.bob(), links.create_user_token(asked).token)
-    assert queries.user_link("telegram", "bot-1", "ada-1").user == make.ada()
-    assert queries.user_link("telegram", "bot-2", "ada-1").user == make.bob()
+    confirmation.confirm_user_link(make.bob(), tokens.create_user_token(asked).token)
+    assert selectors.find_user_link("telegram", "bot-1", "ada-1").user == make.ada()
+    assert selectors.find_user_link("telegram", "bot-2", "ada-1").user == make.bob()
 
 
 @pytest.mark.attack
@@ -109,14 +111,14 @@ def test_a_bot_cannot_void_or_use_up_the_tokens_of_another(settings):
     settings.LINK_TOKENS_PER_SUBJECT_HOUR = 2
     mine = chats.user_token()
     for _ in range(2):
-        links.create_user_token(
+        tokens.create_user_token(
             TokenRequest(platform="telegram", bot_account="bot-2", subject_id=chats.PERSON)
         )
-    assert links.token_status("telegram", chats.BOT, mine.token).status == "pending"
+    assert tokens.get_token_status("telegram", chats.BOT, mine.token).status == "pending"
     newer = chats.user_token()
     with pytest.raises(LinkTokenExpired):
-        links.confirm_user(make.ada(), mine.token)  # its own newer one has replaced it
-    links.confirm_user(make.ada(), newer.token)
+        confirmation.confirm_user_link(make.ada(), mine.token)  # its own newer one has replaced it
+    confirmation.confirm_user_link(make.ada(), newer.token)
 
 
 # --- pages -------------------------------------------------------------------------------------------
@@ -133,7 +135,7 @@ def test_the_page_names_the_bot_before_and_after_confirming():
     token = chats.user_token().token
     page = signed_in(make.ada()).get(f"/link/{token}").content.decode()
     assert "With the bot “Boat helper”" in page
-    links.confirm_user(make.ada(), token)
+    confirmation.confirm_user_link(make.ada(), token)
     listed = signed_in(make.ada()).get("/settings/chats/").content.decode()
     assert "acts as you in direct messages to Boat helper" in listed
     assert "Each connection is with one bot; no other bot can use it." in listed
@@ -157,7 +159,7 @@ def test_programs_are_told_the_bot_of_a_link():
 def test_a_bots_name_is_what_staff_called_its_key():
     chats.bot_key("telegram", name="Old", bot_account="bot-9")
     chats.bot_key("telegram", name="New", bot_account="bot-9")
-    named = bot_names([("telegram", "bot-9"), ("slack", "bot-9")])
+    named = get_bot_names([("telegram", "bot-9"), ("slack", "bot-9")])
     assert named == {("telegram", "bot-9"): "New", ("slack", "bot-9"): "bot-9"}
 
 
@@ -171,8 +173,8 @@ def remember() -> None:
 
 
 def test_links_from_before_get_the_bot_whose_token_was_confirmed():
-    links.confirm_user(make.ada(), chats.user_token().token)
-    links.confirm_server(make.ada(), chats.server_token().token)
+    confirmation.confirm_user_link(make.ada(), chats.user_token().token)
+    confirmation.confirm_server_link(make.ada(), chats.server_token().token)
     PlatformUserLink.objects.update(bot_account="")
     PlatformLink.objects.update(bot_account="")
     remember()
@@ -202,7 +204,7 @@ def test_a_link_of_which_nothing_says_the_bot_serves_none_until_it_is_made_anew(
     bot = caller()
     assert code_of(bot.say("k1")) == "not_linked"
     asked = TokenRequest(platform="telegram", bot_account="bot-1", subject_id="ada-1")
-    links.confirm_user(make.ada(), links.create_user_token(asked).token)
+    confirmation.confirm_user_link(make.ada(), tokens.create_user_token(asked).token)
     assert PlatformUserLink.objects.get().bot_account == "bot-1"
     assert LinkToken.objects.filter(used_at__isnull=False).count() == 1
     assert bot.say("k2").status_code == 201

@@ -16,13 +16,13 @@ import structlog
 from django.core.exceptions import ImproperlyConfigured
 from django.db import IntegrityError, transaction
 
-from config import jobs, logs
-from copilot import context
-from copilot.context import CHANNELS, TurnContext
+from config import celery, logging_config
+from copilot.chat import turn_context
+from copilot.chat.permissions import NO_PERMISSIONS
+from copilot.chat.turn_context import CHANNELS_BY_ORIGIN, TurnContext
 from copilot.models import Turn
-from copilot.permissions import NOTHING
-from copilot.providers.scripted import Call
-from copilot.tools.base import Invocation, ToolOutput
+from copilot.providers.scripted import ScriptedCall
+from copilot.tools.base import ToolInvocation, ToolOutput
 from tests import chats, make
 from tests.engine import Errand, NoArguments, add_tools, ended, model_fixture, rig_fixture
 from tests.rest import JSON, V1, person
@@ -33,7 +33,7 @@ __all__ = ["model_fixture", "rig_fixture"]
 @pytest.fixture
 def lines() -> Iterator[StringIO]:
     """Production's lines, caught; logging is as before afterwards."""
-    formatter = logs.configuration(production=True, level="INFO")["formatters"]["line"]  # type: ignore[index]
+    formatter = logging_config.build_logging_config(production=True, level="INFO")["formatters"]["line"]  # type: ignore[index]
     out = StringIO()
     handler = logging.StreamHandler(out)
     handler.setFormatter(formatter.pop("()")(**formatter))
@@ -42,7 +42,7 @@ def lines() -> Iterator[StringIO]:
     logger.setLevel(logging.INFO)
     yield out
     logger.removeHandler(handler)
-    logs.configuration(production=False, level="INFO")
+    logging_config.build_logging_config(production=False, level="INFO")
 
 
 def turn(number: int) -> TurnContext:
@@ -52,14 +52,17 @@ def turn(number: int) -> TurnContext:
         turn_id=f"turn-{number}",
         fence=number,
         origin="web",
-        permissions=NOTHING,
-        channel=CHANNELS["web"],
+        permissions=NO_PERMISSIONS,
+        channel=CHANNELS_BY_ORIGIN["web"],
     )
 
 
 def test_a_line_inside_a_turn_names_request_session_and_turn_a_d19_1(lines: StringIO):
     """A31.5, A-D19.1: and the last eight characters of who it is for"""
-    with structlog.contextvars.bound_contextvars(request_id="req-12345678"), context.bound(turn(7)):
+    with (
+        structlog.contextvars.bound_contextvars(request_id="req-12345678"),
+        turn_context.bind_turn_context(turn(7)),
+    ):
         try:
             raise ValueError("tool broke")
         except ValueError:
@@ -82,13 +85,15 @@ def test_a_value_cannot_forge_a_line_a_d19_2(lines: StringIO):
 
 
 def test_a_value_cannot_forge_a_line_for_people_either_a_d19_2():
-    event = logs._escape(None, "info", {"event": "agent x\ncritical y", "exception": "a\nb"})
+    event = logging_config._escape_control_characters(
+        None, "info", {"event": "agent x\ncritical y", "exception": "a\nb"}
+    )
     assert event == {"event": "agent x\\ncritical y", "exception": "a\nb"}
 
 
 async def test_parallel_turns_never_mix_their_ids_a_d19_3(lines: StringIO):
     async def play(number: int) -> None:
-        with context.bound(turn(number)):
+        with turn_context.bind_turn_context(turn(number)):
             await asyncio.sleep(random.random() / 100)
             await asyncio.to_thread(logging.getLogger("tried.here").info, "turn %s", number)
 
@@ -118,11 +123,11 @@ def test_the_line_of_a_failing_tool_names_the_request_that_led_to_it(
     """A-D19.1: from the browser through the row to the worker"""
 
     class Broken(Errand):
-        async def _run(self, arguments: NoArguments, invocation: Invocation) -> ToolOutput:
+        async def _run(self, arguments: NoArguments, invocation: ToolInvocation) -> ToolOutput:
             raise ValueError("the paper is stuck")
 
     add_tools(monkeypatch, Broken("print_paper"))
-    model.will(Call("print_paper", {}))
+    model.will(ScriptedCall("print_paper", {}))
     session = make.session(make.ada())
     tools = logging.getLogger("copilot.tools.execution")
     tools.addHandler(handler := logging.getLogger("tried.here").handlers[0])
@@ -160,15 +165,15 @@ def test_a_job_goes_on_under_the_id_of_the_request_that_sent_it():
     """D19: bound once per job, and gone with it"""
     headers: dict[str, object] = {}
     with structlog.contextvars.bound_contextvars(request_id="req-12345678"):
-        jobs._send_along(headers=headers)
+        celery._add_trace_headers(headers=headers)
     assert headers == {"request_id": "req-12345678"}
     task = SimpleNamespace(name="copilot.tasks.run_job", request=SimpleNamespace(**headers))
-    jobs._begin(task_id="1", task=task)
+    celery._enter_task_context(task_id="1", task=task)
     assert structlog.contextvars.get_contextvars() == {
         "request_id": "req-12345678",
         "job": "copilot.tasks.run_job",
     }
-    jobs._end(task=task)
+    celery._exit_task_context(task=task)
     assert structlog.contextvars.get_contextvars() == {}
 
 
@@ -210,4 +215,4 @@ def test_an_address_that_is_none_of_ours_leaves_no_id_in_a_line(lines: StringIO,
 def test_debug_is_refused_in_production():
     """D19: it shows what people write"""
     with pytest.raises(ImproperlyConfigured):
-        logs.configuration(production=True, level="DEBUG")
+        logging_config.build_logging_config(production=True, level="DEBUG")

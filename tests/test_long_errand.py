@@ -11,14 +11,15 @@ from dataclasses import replace
 import pytest
 
 from billing.models import UsageRecord
-from copilot import dispatch
-from copilot.commands import Decide
-from copilot.events import Tokens
+from copilot.chat import approval_decisions
+from copilot.chat.commands import DecideApproval
 from copilot.models import Approval, Message, ModelCall, Turn
-from copilot.providers import aclose_all, catalogue, scripted
-from copilot.providers.base import Entry, Request
-from copilot.providers.scripted import Call, Fail, ScriptItem, Text, Usage
-from diagnostics import tasks as reaper
+from copilot.providers import catalogue, scripted
+from copilot.providers.base import CatalogueEntry, ModelRequest
+from copilot.providers.clients import close_all_clients
+from copilot.providers.scripted import ScriptedCall, ScriptedFailure, ScriptedText, ScriptedUsage, ScriptItem
+from copilot.realtime.payloads import Tokens
+from diagnostics import reaper
 from tests import make
 from tests.chat_server import ChatServer, serving
 from tests.engine import (
@@ -46,7 +47,9 @@ from tests.engine import rig_fixture as rig_fixture
 STEPS = 50
 WINDOW = 40_000
 BRAKED, GONE, ASKED, STEERED, FULL, KILLED = 5, 12, 20, 27, 34, 42
-FIRST = Entry(name="First", provider="scripted", model="first", credential="one", context_window=WINDOW)
+FIRST = CatalogueEntry(
+    name="First", provider="scripted", model="first", credential="one", context_window=WINDOW
+)
 SECOND = replace(FIRST, name="Second", model="second", credential="two")
 
 
@@ -64,35 +67,41 @@ class Errands:
         self.met.add(what)
         return True
 
-    def __call__(self, request: Request) -> list[ScriptItem]:
+    def __call__(self, request: ModelRequest) -> list[ScriptItem]:
         if not request.tools:
             self.summaries += 1
-            return [Text("Steps up to here are done; go on with the next."), used(900, 40)]
+            return [ScriptedText("Steps up to here are done; go on with the next."), used(900, 40)]
         if self.once("brake", BRAKED):
             return [
-                Fail(status=429, headers={"retry-after": "0"}, body='{"error": {"message": "slow down"}}')
+                ScriptedFailure(
+                    status=429, headers={"retry-after": "0"}, body='{"error": {"message": "slow down"}}'
+                )
             ]
         if self.once("gone", GONE):
-            return [Fail("model_not_found", status=404)]
+            return [ScriptedFailure("model_not_found", status=404)]
         if self.once("killed", KILLED):
-            return [Text("Half of step 43"), cue(KILLED), Text("never heard")]
+            return [ScriptedText("Half of step 43"), cue(KILLED), ScriptedText("never heard")]
         self.step += 1
         if self.step > STEPS:
-            return [Text("All fifty steps are done."), used(2_000, 10)]
+            return [ScriptedText("All fifty steps are done."), used(2_000, 10)]
         tool = "erase" if self.step == ASKED else "wait" if self.step == STEERED else "fetch"
         tokens = WINDOW - 5_000 if self.step == FULL else 2_000
-        return [Text(f"Step {self.step}."), Call(tool, {"note": str(self.step)}), used(tokens, 20)]
+        return [
+            ScriptedText(f"Step {self.step}."),
+            ScriptedCall(tool, {"note": str(self.step)}),
+            used(tokens, 20),
+        ]
 
 
-def used(given: int, said: int) -> Usage:
-    return Usage(Tokens(input=given, output=said))
+def used(given: int, said: int) -> ScriptedUsage:
+    return ScriptedUsage(Tokens(input=given, output=said))
 
 
 @pytest.fixture(name="speaker", params=["scripted", "over HTTP"])
 def speaker_fixture(request, rig, model, settings) -> Iterator[Model | ChatServer]:
     """Who answers for both models of the chain: a script, or a server that the official SDK is sent to."""
     settings.TURN_MAX_ROUNDS = STEPS + 1  # and the answer: not one more, whatever came between
-    before = catalogue.current()
+    before = catalogue.get_catalogue()
     with ExitStack() as stack:
         speaker = model if request.param == "scripted" else stack.enter_context(serving())
         chain = (FIRST, SECOND)
@@ -101,20 +110,20 @@ def speaker_fixture(request, rig, model, settings) -> Iterator[Model | ChatServe
             over = {"provider": "openai_chat", "base_url": speaker.address}
             chain = (replace(FIRST, **over), replace(SECOND, **over))
         for entry in chain:
-            scripted.install(entry.model, model)
-            stack.callback(scripted.uninstall, entry.model)
-        catalogue.configure(catalogue.Catalogue(entries=chain, tiers={"standard": chain, "small": chain}))
+            scripted.install_script(entry.model, model)
+            stack.callback(scripted.uninstall_script, entry.model)
+        catalogue.set_catalogue(catalogue.Catalogue(entries=chain, tiers={"standard": chain, "small": chain}))
         yield speaker
-    catalogue.configure(before)
+    catalogue.set_catalogue(before)
 
 
 def hang_up(rig: Rig) -> None:
     """Each worker's clients are closed on its own loop, as its process would."""
     for worker in rig.workers:
         if worker.alive:
-            asyncio.run_coroutine_threadsafe(aclose_all(), worker._loop).result(10)
+            asyncio.run_coroutine_threadsafe(close_all_clients(), worker._loop).result(10)
         else:
-            worker._loop.run_until_complete(aclose_all())
+            worker._loop.run_until_complete(close_all_clients())
 
 
 def test_a_turn_of_fifty_steps_survives_all_that_can_come_between(rig, speaker, monkeypatch):
@@ -133,7 +142,7 @@ def test_a_turn_of_fifty_steps_survives_all_that_can_come_between(rig, speaker, 
     speaker.reaches(KILLED)
     rig.worker.kill()
     rig.start_worker()
-    until(lambda: reaper.probe() == 1)
+    until(lambda: reaper.take_over_dead_turns() == 1)
     turn = ended(turn_id)
     quiet(session)
 
@@ -158,7 +167,9 @@ def approve_when_asked(session, turn_id):
     until(lambda: told(session.pk, "turn.paused") and lease_of(session) == {})
     assert Turn.objects.get(pk=turn_id).status == "waiting"
     [asked] = Approval.objects.filter(turn=turn_id, state="requested")
-    dispatch.decide(session.owner_id, [Decide(approval_id=asked.pk, decision="approve")])
+    approval_decisions.decide_approvals(
+        session.owner_id, [DecideApproval(approval_id=asked.pk, decision="approve")]
+    )
 
 
 def assert_followed(session, before):

@@ -10,51 +10,46 @@ from uuid import uuid4
 
 import pytest
 
-from copilot.agent.guards import Limits
-from copilot.agent.parts import (
-    Answered,
-    CallMade,
-    Failed,
-    NoteMade,
-    ReplayKept,
-    ResultMade,
+from copilot.agent.guards import TurnLimits
+from copilot.agent.model_context import build_context
+from copilot.agent.outputs import (
+    LoopAnswered,
+    LoopFailed,
+    NoteAdded,
+    ReasoningReplayAdded,
+    ToolCallAdded,
+    ToolResultAdded,
 )
-from copilot.agent.ports import ManualClock, MemoryFollowUps, MemoryToolbox
-from copilot.agent.prompt import build
-from copilot.events import (
-    TextExtended,
-    Tokens,
-    ToolProgressed,
-    ToolProposed,
-)
+from copilot.chat.message_rows import MessageRow
 from copilot.providers.base import (
     AssistantMessage,
     CallFragment,
-    Finished,
     ImagePart,
     ProviderFailure,
     ReasoningDelta,
     ReasoningReplay,
+    ReplyFinished,
     TextDelta,
-    ToolGroup,
+    ToolResultsMessage,
     UsageReported,
     UserMessage,
 )
 from copilot.providers.scripted import (
-    Call,
-    Fail,
-    Pause,
-    Reasoning,
-    Reply,
     Script,
+    ScriptedCall,
+    ScriptedFailure,
+    ScriptedPause,
     ScriptedProvider,
-    Text,
-    Usage,
-    last_text_contains,
-    offers,
+    ScriptedReasoning,
+    ScriptedReply,
+    ScriptedText,
+    ScriptedUsage,
+    expect_last_text,
+    expect_tool,
 )
-from copilot.rows import Row
-from copilot.tools.calls import FAILED_BEFORE_IT_RAN, MALFORMED
+from copilot.realtime.events import TextExtended, ToolProgressed, ToolProposed
+from copilot.realtime.payloads import Tokens
+from copilot.tools.calls import MALFORMED_ARGUMENTS_MESSAGE, REPLY_BROKEN_OFF_MESSAGE
 from tests.playing import (
     ENTRY,
     TURN,
@@ -72,6 +67,7 @@ from tests.playing import (
     play,
     say,
 )
+from tests.support.agent_doubles import InMemoryFollowUps, InMemoryToolbox, ManualClock
 
 FULL_REPLY = [
     ReasoningDelta("Let me "),
@@ -83,7 +79,7 @@ FULL_REPLY = [
     CallFragment(0, "", "", ' "x"}'),
     CallFragment(1, "b", "look", '{"at": "y"}'),
     UsageReported(Tokens(input=10, output=20)),
-    Finished("tool_calls"),
+    ReplyFinished("tool_calls"),
 ]
 
 
@@ -112,7 +108,7 @@ async def test_thinking_then_text_then_a_call_come_in_this_order():
         TextDelta("\n\n"),
         TextDelta("Looking."),
         call("a", "look"),
-        Finished("stop"),
+        ReplyFinished("stop"),
     ]
     parts = await play(loop_of(Reciter(reply, say("Found it."))))
     assert kinds(parts)[2:12] == [
@@ -141,11 +137,11 @@ async def test_a_failure_at_any_item_keeps_the_order_of_a_step(index, code):
     assert_well_ordered(parts)
     assert reciter.closed == len(reciter.requests)
     if code == "bad_request":
-        assert parts[-1] == Failed(code=code)
+        assert parts[-1] == LoopFailed(code=code)
     else:
-        assert parts[-1] == Answered()
-        user = Row(id="u", kind="user", content="Hello")
-        rebuilt = build(kept(parts, user)[:-1], turn_id=TURN, entry=ENTRY)
+        assert parts[-1] == LoopAnswered()
+        user = MessageRow(id="u", kind="user", content="Hello")
+        rebuilt = build_context(kept(parts, user)[:-1], turn_id=TURN, entry=ENTRY)
         assert rebuilt == tuple(loop.messages[:-1])
 
 
@@ -155,14 +151,14 @@ async def test_every_call_that_was_shown_has_a_result_when_the_turn_fails(index)
     parts = await play(loop_of(Reciter([*FULL_REPLY[:index], ProviderFailure("quota_exhausted")])))
     assert_well_ordered(parts)
     proposed = [part.call_id for part in of(parts, ToolProposed)]
-    assert [part.call.call_id for part in of(parts, CallMade)] == proposed
-    assert all(part.call.arguments == {} for part in of(parts, CallMade))
-    assert {part.outcome.content for part in of(parts, ResultMade)} <= {FAILED_BEFORE_IT_RAN}
+    assert [part.call.call_id for part in of(parts, ToolCallAdded)] == proposed
+    assert all(part.call.arguments == {} for part in of(parts, ToolCallAdded))
+    assert {part.outcome.content for part in of(parts, ToolResultAdded)} <= {REPLY_BROKEN_OFF_MESSAGE}
 
 
 def test_importing_the_loop_loads_no_framework():
     """A2.c2"""
-    modules = "copilot.agent.loop, copilot.agent.prompt, copilot.folding, copilot.tools.calls, sys"
+    modules = "copilot.agent.loop, copilot.agent.model_context, tests.support.event_reducer, copilot.tools.calls, sys"
     code = f"import {modules}; print(' '.join(sys.modules))"
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
@@ -184,9 +180,9 @@ async def test_results_reach_the_model_in_call_order_whatever_order_they_came_in
         return outcome(made, "quick")
 
     reciter = Reciter(calls(call("a", "slow"), call("b", "quick")), say("Both are done."))
-    loop = loop_of(reciter, toolbox=MemoryToolbox(tools={"slow": slow, "quick": quick}))
+    loop = loop_of(reciter, toolbox=InMemoryToolbox(tools={"slow": slow, "quick": quick}))
     parts = await play(loop)
-    assert [part.outcome.call_id for part in of(parts, ResultMade)] == ["b", "a"]
+    assert [part.outcome.call_id for part in of(parts, ToolResultAdded)] == ["b", "a"]
     assert kinds(parts).index("tool.progressed") < kinds(parts).index("ResultMade")
     assert [result.content for result in loop.messages[2].results] == ["slow", "quick"]
     assert_well_ordered(parts)
@@ -197,7 +193,7 @@ async def test_each_later_request_begins_with_the_earlier_one():
     reciter = Reciter(
         calls(call("a", "look"), text="One."), calls(call("b", "look"), text="Two."), say("End.")
     )
-    await play(loop_of(reciter, follow_ups=MemoryFollowUps([(UserMessage(text="and?"),)])))
+    await play(loop_of(reciter, follow_ups=InMemoryFollowUps([(UserMessage(text="and?"),)])))
     for earlier, later in zip(reciter.requests, reciter.requests[1:], strict=False):
         assert later.messages[: len(earlier.messages)] == earlier.messages
         assert (later.system, later.tools) == (earlier.system, earlier.tools)
@@ -208,8 +204,8 @@ async def test_calls_cut_by_the_output_limit_are_dropped_and_the_model_is_told()
     cut = calls(call("a", "look"), call("b", "write_file", '{"te'), text="Writing.", finish="length")
     loop = loop_of(Reciter(cut, say("Shorter now.")))
     parts = await play(loop)
-    assert not of(parts, CallMade)
-    assert "look, write_file" in of(parts, NoteMade)[0].text
+    assert not of(parts, ToolCallAdded)
+    assert "look, write_file" in of(parts, NoteAdded)[0].text
     assert loop.rounds == 2
     assert loop.messages[1] == AssistantMessage(text="Writing.")
     assert_well_ordered(parts)
@@ -218,23 +214,26 @@ async def test_calls_cut_by_the_output_limit_are_dropped_and_the_model_is_told()
 async def test_two_malformed_calls_get_two_error_results_and_one_note_and_never_run():
     """A8.c1, A8.2, A8.3"""
     broken = calls(call("a", "write_file", '{"text": "unfin'))
-    toolbox = MemoryToolbox(tools={"write_file": look})
+    toolbox = InMemoryToolbox(tools={"write_file": look})
     loop = loop_of(Reciter(broken, broken, say("I give up.")), toolbox=toolbox)
     parts = await play(loop)
-    assert [part.outcome.content for part in of(parts, ResultMade)] == [MALFORMED, MALFORMED]
-    assert of(parts, CallMade)[0].call.raw_arguments == '{"text": "unfin'
+    assert [part.outcome.content for part in of(parts, ToolResultAdded)] == [
+        MALFORMED_ARGUMENTS_MESSAGE,
+        MALFORMED_ARGUMENTS_MESSAGE,
+    ]
+    assert of(parts, ToolCallAdded)[0].call.raw_arguments == '{"text": "unfin'
     assert [call.arguments for m in loop.messages if isinstance(m, AssistantMessage) for call in m.calls] == [
         {},
         {},
     ]
-    assert len(of(parts, NoteMade)) == 1
+    assert len(of(parts, NoteAdded)) == 1
     assert toolbox.ran == []
 
 
 async def test_an_id_the_conversation_already_knows_is_renamed():
     """A8.1, A9.8: a second result under one id could not be stored."""
     parts = await play(loop_of(Reciter(calls(call("a", "look")), calls(call("a", "look")), say("Twice."))))
-    first, second = (part.call.call_id for part in of(parts, CallMade))
+    first, second = (part.call.call_id for part in of(parts, ToolCallAdded))
     assert first == "a"
     assert second != "a"
     assert [part.call_id for part in of(parts, ToolProposed)] == [first, second]
@@ -242,29 +241,34 @@ async def test_an_id_the_conversation_already_knows_is_renamed():
 
 async def test_the_seventeenth_call_is_answered_and_not_run():
     """A8.7"""
-    toolbox = MemoryToolbox(tools={"look": look})
+    toolbox = InMemoryToolbox(tools={"look": look})
     many = calls(*(call(f"c{number}", "look") for number in range(18)))
     parts = await play(loop_of(Reciter(many, say("Enough.")), toolbox=toolbox))
     assert len(toolbox.ran) == 16
-    assert [part.outcome.success for part in of(parts, ResultMade)].count(False) == 2
+    assert [part.outcome.success for part in of(parts, ToolResultAdded)].count(False) == 2
 
 
 async def test_follow_ups_come_after_the_whole_group_and_not_when_a_limit_ends_the_turn():
     """A13.5, A13.7"""
     waiting = [(UserMessage(text="<user_follow_up>first</user_follow_up>"),), (UserMessage(text="second"),)]
     reciter = Reciter(calls(call("a", "look"), call("b", "look")), calls(call("c", "look")))
-    follow_ups = MemoryFollowUps(waiting)
-    loop = loop_of(reciter, follow_ups=follow_ups, limits=Limits(max_rounds=2))
+    follow_ups = InMemoryFollowUps(waiting)
+    loop = loop_of(reciter, follow_ups=follow_ups, limits=TurnLimits(max_rounds=2))
     await play(loop)
-    assert isinstance(reciter.requests[1].messages[-2], ToolGroup)
+    assert isinstance(reciter.requests[1].messages[-2], ToolResultsMessage)
     assert reciter.requests[1].messages[-1].text.startswith("<user_follow_up>first")
-    assert await follow_ups.take() == (UserMessage(text="second"),)
+    assert await follow_ups.take_follow_ups() == (UserMessage(text="second"),)
 
 
 async def test_opaque_reasoning_goes_back_inside_the_tool_loop_and_is_kept_with_a_row():
     """A14.3, A14.4"""
-    thinking = [ReasoningDelta("hm"), ReasoningReplay('"signed"'), call("a", "look"), Finished("tool_calls")]
-    hidden = [ReasoningReplay('"redacted"'), call("b", "look"), Finished("tool_calls")]
+    thinking = [
+        ReasoningDelta("hm"),
+        ReasoningReplay('"signed"'),
+        call("a", "look"),
+        ReplyFinished("tool_calls"),
+    ]
+    hidden = [ReasoningReplay('"redacted"'), call("b", "look"), ReplyFinished("tool_calls")]
     reciter = Reciter(thinking, hidden, say("Done."))
     loop = loop_of(reciter)
     parts = await play(loop)
@@ -273,10 +277,10 @@ async def test_opaque_reasoning_goes_back_inside_the_tool_loop_and_is_kept_with_
         ('"redacted"',),
         (),
     ]
-    rows = kept(parts, Row(id="u", kind="user", content="Hello"))
+    rows = kept(parts, MessageRow(id="u", kind="user", content="Hello"))
     assert {row.kind for row in rows if row.replay} == {"reasoning", "tool_call"}
-    assert len(of(parts, ReplayKept)) == 2
-    assert list(build(rows[:-1], turn_id=TURN, entry=ENTRY)) == loop.messages[:-1]
+    assert len(of(parts, ReasoningReplayAdded)) == 2
+    assert list(build_context(rows[:-1], turn_id=TURN, entry=ENTRY)) == loop.messages[:-1]
 
 
 PICTURED = {
@@ -296,10 +300,10 @@ async def test_pictures_in_results_go_where_the_model_takes_them(how):
         return replace(outcome(made), media=(picture,))
 
     reciter = Reciter(calls(call("a", "show"), call("b", "look")), say("A cat."))
-    toolbox = MemoryToolbox(tools={"show": show, "look": look})
+    toolbox = InMemoryToolbox(tools={"show": show, "look": look})
     await play(loop_of(reciter, toolbox=toolbox, chain=(replace(ENTRY, **can),)))
     messages = reciter.requests[1].messages
-    at = next(place for place, message in enumerate(messages) if isinstance(message, ToolGroup))
+    at = next(place for place, message in enumerate(messages) if isinstance(message, ToolResultsMessage))
     assert [result.content for result in messages[at].results] == texts
     assert sum(len(result.images) for result in messages[at].results) == native
     after = [(message.images, "cat.png" in message.text) for message in messages[at + 1 :]]
@@ -315,10 +319,22 @@ async def test_the_turn_can_read_what_the_loop_took():
         return outcome(made)
 
     script = Script(
-        [Text("a"), Pause(2), Text("b"), Call("slow"), Usage(Tokens(input=5, output=2))],
-        [Pause(5), Text("c"), Pause(1), Text("d"), Usage(Tokens(input=9, output=4))],
+        [
+            ScriptedText("a"),
+            ScriptedPause(2),
+            ScriptedText("b"),
+            ScriptedCall("slow"),
+            ScriptedUsage(Tokens(input=5, output=2)),
+        ],
+        [
+            ScriptedPause(5),
+            ScriptedText("c"),
+            ScriptedPause(1),
+            ScriptedText("d"),
+            ScriptedUsage(Tokens(input=9, output=4)),
+        ],
     )
-    toolbox = MemoryToolbox(tools={"slow": slow})
+    toolbox = InMemoryToolbox(tools={"slow": slow})
     loop = loop_of(ScriptedProvider(script, clock), clock=clock, toolbox=toolbox)
     await play(loop)
     assert loop.tokens == Tokens(input=14, output=6)
@@ -328,42 +344,52 @@ async def test_the_turn_can_read_what_the_loop_took():
 
 async def test_rows_kept_while_playing_build_the_conversation_the_loop_had():
     """A33.c5, A16: reload and live agree, follow-ups and notes included."""
-    keeper = Keeper(Row(id="u", kind="user", content="Hello"))
+    keeper = Keeper(MessageRow(id="u", kind="user", content="Hello"))
 
     class Stored:
-        async def take(self):
-            row = Row(id=str(uuid4()), kind="user", mid_turn=True, data={"follow_up": "<user_follow_up/>"})
+        async def take_follow_ups(self):
+            row = MessageRow(
+                id=str(uuid4()), kind="user", mid_turn=True, data={"follow_up": "<user_follow_up/>"}
+            )
             keeper.add(row)
             return (UserMessage(text="<user_follow_up/>"),)
 
     reciter = Reciter(
-        [TextDelta("A"), ReasoningDelta("hm"), TextDelta("B"), call("a", "look"), Finished("tool_calls")],
+        [
+            TextDelta("A"),
+            ReasoningDelta("hm"),
+            TextDelta("B"),
+            call("a", "look"),
+            ReplyFinished("tool_calls"),
+        ],
         calls(call("b", "nonsense"), call("c", "look", '{"b": 1, "a": [2]}'), text="More."),
         calls(call("d", "write_file", "{"), finish="length", text="Cut"),
         say("End."),
     )
-    loop = loop_of(reciter, follow_ups=Stored(), limits=Limits(max_rounds=4))
-    async for part in loop.play():
+    loop = loop_of(reciter, follow_ups=Stored(), limits=TurnLimits(max_rounds=4))
+    async for part in loop.run():
         keeper.keep(part)
     before_answer = keeper.rows()[:-1]
-    assert list(build(before_answer, turn_id=TURN, entry=ENTRY)) == loop.messages[:-1]
+    assert list(build_context(before_answer, turn_id=TURN, entry=ENTRY)) == loop.messages[:-1]
 
 
 async def test_the_scripted_provider_plays_a_whole_turn():
     """A2.1: loop, scripted provider and in-memory ports are all it takes."""
     script = Script(
         [
-            Reasoning("I should look.", signature="s"),
-            Text("Looking.", size=3),
-            Call("look", {"at": "x"}, pieces=3),
+            ScriptedReasoning("I should look.", signature="s"),
+            ScriptedText("Looking.", size=3),
+            ScriptedCall("look", {"at": "x"}, pieces=3),
         ],
-        [Fail("overloaded")],
-        Reply([Text("There it is.", size=1)], requires=[last_text_contains("done"), offers("look")]),
+        [ScriptedFailure("overloaded")],
+        ScriptedReply(
+            [ScriptedText("There it is.", size=1)], requires=[expect_last_text("done"), expect_tool("look")]
+        ),
     )
     loop = loop_of(ScriptedProvider(script))
     parts = await play(loop)
     assert script.mismatches == []
-    assert of(parts, CallMade)[0].call.arguments == {"at": "x"}
+    assert of(parts, ToolCallAdded)[0].call.arguments == {"at": "x"}
     assert [row.content for row in kept(parts) if row.kind == "assistant"] == ["Looking.", "There it is."]
-    assert (loop.rounds, len(script.requests), parts[-1]) == (2, 3, Answered())
+    assert (loop.rounds, len(script.requests), parts[-1]) == (2, 3, LoopAnswered())
     assert_well_ordered(parts)

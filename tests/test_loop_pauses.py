@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from copilot.agent.parts import Answered, CallMade, Paused, ResultMade
-from copilot.agent.ports import MemoryApprovals, MemoryToolbox
-from copilot.events import StepFinished, ToolStateChanged
-from copilot.providers.base import AssistantMessage, ToolCall, ToolGroup, ToolResult, UserMessage
+from copilot.agent.interfaces import InMemoryApprovalPolicy
+from copilot.agent.outputs import LoopAnswered, LoopPaused, ToolCallAdded, ToolResultAdded
+from copilot.providers.base import AssistantMessage, ToolCall, ToolResult, ToolResultsMessage, UserMessage
+from copilot.realtime.events import StepFinished, ToolStateChanged
 from tests.playing import Reciter, call, calls, look, loop_of, of, play, say
+from tests.support.agent_doubles import InMemoryToolbox
 
 
 async def test_free_calls_run_first_and_the_others_are_asked_for():
     """A11.3: one ending of the run, no further request"""
     reciter = Reciter(calls(call("a", "write_file"), call("b", "look"), call("c", "write_file")))
-    loop = loop_of(reciter, approvals=MemoryApprovals(asks={"write_file": "It writes."}))
+    loop = loop_of(reciter, approvals=InMemoryApprovalPolicy(asks={"write_file": "It writes."}))
     parts = await play(loop)
-    assert [part.outcome.call_id for part in of(parts, ResultMade)] == ["b"]
-    assert len(of(parts, CallMade)) == 3
-    assert parts[-1] is of(parts, Paused)[0]
+    assert [part.outcome.call_id for part in of(parts, ToolResultAdded)] == ["b"]
+    assert len(of(parts, ToolCallAdded)) == 3
+    assert parts[-1] is of(parts, LoopPaused)[0]
     assert [(one.call.call_id, one.reason) for one in parts[-1].asked] == [
         ("a", "It writes."),
         ("c", "It writes."),
@@ -32,7 +33,7 @@ async def test_free_calls_run_first_and_the_others_are_asked_for():
 async def test_calls_that_wait_are_still_open_for_whoever_interrupts():
     """A3.5: a stop between the pause and its rows leaves no call without a result"""
     loop = loop_of(
-        Reciter(calls(call("a", "write_file"))), approvals=MemoryApprovals(asks={"write_file": "!"})
+        Reciter(calls(call("a", "write_file"))), approvals=InMemoryApprovalPolicy(asks={"write_file": "!"})
     )
     await play(loop)
     assert [(one.call.call_id, one.made) for one in loop.open_calls] == [("a", True)]
@@ -41,11 +42,11 @@ async def test_calls_that_wait_are_still_open_for_whoever_interrupts():
 
 async def test_calls_that_cannot_run_are_answered_and_nobody_is_asked():
     """A8.6: unknown, malformed and surplus calls never reach the approvals"""
-    approvals = MemoryApprovals(asks={"write_file": "!"})
+    approvals = InMemoryApprovalPolicy(asks={"write_file": "!"})
     reciter = Reciter(calls(call("a", "nothing"), call("b", "write_file", "{")), say("Sorry."))
     parts = await play(loop_of(reciter, approvals=approvals))
     assert approvals.judged == []
-    assert isinstance(parts[-1], Answered)
+    assert isinstance(parts[-1], LoopAnswered)
 
 
 async def test_a_resumed_run_executes_what_was_approved_and_tells_of_the_change():
@@ -57,9 +58,9 @@ async def test_a_resumed_run_executes_what_was_approved_and_tells_of_the_change(
         AssistantMessage(
             text="", calls=(replace(approved, arguments={}), replace(approved, call_id="b", arguments={}))
         ),
-        ToolGroup(results=(ToolResult(call_id="a", tool="look", content="?", success=False), done)),
+        ToolResultsMessage(results=(ToolResult(call_id="a", tool="look", content="?", success=False), done)),
     ]
-    toolbox = MemoryToolbox(tools={"look": look})
+    toolbox = InMemoryToolbox(tools={"look": look})
     reciter = Reciter(say("Done."))
     loop = loop_of(
         reciter,
@@ -72,8 +73,8 @@ async def test_a_resumed_run_executes_what_was_approved_and_tells_of_the_change(
     )
     parts = await play(loop)
     assert toolbox.ran == [approved]
-    [made] = of(parts, ResultMade)
+    [made] = of(parts, ToolResultAdded)
     assert made.outcome.content == "Changed. done"
-    [group] = [one for one in reciter.requests[0].messages if isinstance(one, ToolGroup)]
+    [group] = [one for one in reciter.requests[0].messages if isinstance(one, ToolResultsMessage)]
     assert [result.content for result in group.results] == ["Changed. done", "seen"]
-    assert isinstance(parts[-1], Answered)
+    assert isinstance(parts[-1], LoopAnswered)

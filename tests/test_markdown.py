@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import structlog
 
-from copilot import markdown, metrics
+from copilot import metrics
+from copilot.web import markdown
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,7 @@ def test_a_text_beyond_the_limit_is_shown_as_written() -> None:
     text = "*a* " * (markdown.MAX_CHARACTERS // 4)
     assert "<em>" in markdown.render(text)
     assert markdown.render(text + "<") == f'<div class="as-written" dir="auto">{text}&lt;</div>'
-    assert markdown.code_block("```\nx\n```\n" + text, 0) is None
+    assert markdown.extract_code_block("```\nx\n```\n" + text, 0) is None
 
 
 @pytest.mark.attack

@@ -11,11 +11,12 @@ from uuid import uuid4
 import pytest
 from django.utils import timezone
 
-from copilot import mcp, sealing
-from copilot.errors import Conflict, InvalidRequest, NotFound, Refused
-from copilot.mcp import Draft
+from config.core import encryption
+from config.core.errors import Conflict, InvalidRequest, NotFound, RequestRefused
+from copilot.chat.permissions import UNRESTRICTED
 from copilot.models import McpServer
-from copilot.permissions import UNRESTRICTED
+from copilot.tools.mcp import services as mcp
+from copilot.tools.mcp.services import McpServerDraft
 from tests import make
 
 pytestmark = pytest.mark.django_db
@@ -23,9 +24,9 @@ PUBLIC = "https://93.184.216.34/mcp"
 SECRET = "Bearer canary-7f3e9b1c5d"
 
 
-def refused(owner_id: int | None, draft: Draft) -> str:
-    with pytest.raises(Refused) as caught:
-        mcp.add(owner_id, draft)
+def refused(owner_id: int | None, draft: McpServerDraft) -> str:
+    with pytest.raises(RequestRefused) as caught:
+        mcp.create_server(owner_id, draft)
     return caught.value.code
 
 
@@ -44,7 +45,7 @@ def refused(owner_id: int | None, draft: Draft) -> str:
 )
 def test_a_users_server_at_a_private_address_is_refused_when_saved(url: str) -> None:
     """A28.c2"""
-    assert refused(make.ada().pk, Draft(name="mine", url=url)) == "address_refused"
+    assert refused(make.ada().pk, McpServerDraft(name="mine", url=url)) == "address_refused"
 
 
 @pytest.mark.attack
@@ -59,15 +60,18 @@ def test_odd_hosts_are_refused_when_saved_without_a_look_up(
     host: str, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", never_called)
-    assert refused(make.ada().pk, Draft(name="mine", url=f"https://{host}/")) == code
+    assert refused(make.ada().pk, McpServerDraft(name="mine", url=f"https://{host}/")) == code
 
 
 @pytest.mark.attack
 def test_no_name_is_looked_up_when_a_server_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", never_called)
     ada = make.ada().pk
-    row = mcp.add(ada, Draft(name="mine", url="https://slow.example/"))
-    assert mcp.change(ada, row.pk, Draft(name="mine", url="https://slower.example/")).version == 2
+    row = mcp.create_server(ada, McpServerDraft(name="mine", url="https://slow.example/"))
+    assert (
+        mcp.update_server(ada, row.pk, McpServerDraft(name="mine", url="https://slower.example/")).version
+        == 2
+    )
 
 
 def never_called(*given: object, **named: object) -> NoReturn:
@@ -77,107 +81,119 @@ def never_called(*given: object, **named: object) -> NoReturn:
 def test_only_administrators_start_programs_believe_hints_and_skip_questions(settings: Any) -> None:
     """A28.1, A28.6"""
     ada = make.ada().pk
-    assert refused(ada, Draft(name="mine", transport="stdio", command=("ls",))) == "invalid_request"
-    assert refused(ada, Draft(name="mine", url=PUBLIC, trusted=True)) == "invalid_request"
-    assert refused(ada, Draft(name="mine", url=PUBLIC, never_ask=("x",))) == "invalid_request"
+    assert refused(ada, McpServerDraft(name="mine", transport="stdio", command=("ls",))) == "invalid_request"
+    assert refused(ada, McpServerDraft(name="mine", url=PUBLIC, trusted=True)) == "invalid_request"
+    assert refused(ada, McpServerDraft(name="mine", url=PUBLIC, never_ask=("x",))) == "invalid_request"
     settings.MCP_STDIO_COMMANDS = [("/bin/ls", "-l")]
-    local = mcp.add(None, Draft(name="local", transport="stdio", command=("/bin/ls", "-l")))
+    local = mcp.create_server(
+        None, McpServerDraft(name="local", transport="stdio", command=("/bin/ls", "-l"))
+    )
     assert local.command == ["/bin/ls", "-l"]
-    assert mcp.add(None, Draft(name="inner", url="http://10.0.0.1:9000/mcp", trusted=True)).trusted
+    assert mcp.create_server(
+        None, McpServerDraft(name="inner", url="http://10.0.0.1:9000/mcp", trusted=True)
+    ).trusted
 
 
 @pytest.mark.parametrize(
     "draft",
     [
-        Draft(name="", url=PUBLIC),
-        Draft(name="a b", url=PUBLIC),
-        Draft(name="x" * 41, url=PUBLIC),
-        Draft(name="mine", url="nonsense"),
-        Draft(name="mine", url="ftp://93.184.216.34/"),
-        Draft(name="mine", url="https://user:pass@93.184.216.34/"),
-        Draft(name="mine", url=PUBLIC + "x" * 2_000),
-        Draft(name="mine", url=PUBLIC, secrets={"Host": "elsewhere"}),
-        Draft(name="mine", url=PUBLIC, secrets={"X-Key": "a\r\nX-Other: b"}),
-        Draft(name="mine", url=PUBLIC, secrets={"X Key": "abc"}),
-        Draft(name="mine", url=PUBLIC, secrets={"X-Key": ""}),
+        McpServerDraft(name="", url=PUBLIC),
+        McpServerDraft(name="a b", url=PUBLIC),
+        McpServerDraft(name="x" * 41, url=PUBLIC),
+        McpServerDraft(name="mine", url="nonsense"),
+        McpServerDraft(name="mine", url="ftp://93.184.216.34/"),
+        McpServerDraft(name="mine", url="https://user:pass@93.184.216.34/"),
+        McpServerDraft(name="mine", url=PUBLIC + "x" * 2_000),
+        McpServerDraft(name="mine", url=PUBLIC, secrets={"Host": "elsewhere"}),
+        McpServerDraft(name="mine", url=PUBLIC, secrets={"X-Key": "a\r\nX-Other: b"}),
+        McpServerDraft(name="mine", url=PUBLIC, secrets={"X Key": "abc"}),
+        McpServerDraft(name="mine", url=PUBLIC, secrets={"X-Key": ""}),
     ],
 )
-def test_what_cannot_be_a_server_is_refused(draft: Draft) -> None:
+def test_what_cannot_be_a_server_is_refused(draft: McpServerDraft) -> None:
     with pytest.raises(InvalidRequest):
-        mcp.add(make.ada().pk, draft)
+        mcp.create_server(make.ada().pk, draft)
 
 
 def test_secrets_are_sealed_kept_unless_replaced_and_only_named() -> None:
     """A28.1"""
     ada = make.ada().pk
-    row = mcp.add(ada, Draft(name="mine", url=PUBLIC, secrets={"Authorization": SECRET}))
+    row = mcp.create_server(ada, McpServerDraft(name="mine", url=PUBLIC, secrets={"Authorization": SECRET}))
     assert SECRET not in row.secrets
-    assert mcp.secret_names(row) == ["Authorization"]
-    kept = mcp.change(ada, row.pk, Draft(name="renamed", url=PUBLIC))
-    [server] = mcp.usable(ada, UNRESTRICTED)
+    assert mcp.list_secret_names(row) == ["Authorization"]
+    kept = mcp.update_server(ada, row.pk, McpServerDraft(name="renamed", url=PUBLIC))
+    [server] = mcp.list_usable_servers(ada, UNRESTRICTED)
     assert (server.name, server.version, dict(server.secrets)) == ("renamed", 2, {"Authorization": SECRET})
     assert SECRET not in repr(server)
     assert server.secret_values() == [SECRET, "canary-7f3e9b1c5d"]
-    assert mcp.secret_names(mcp.change(ada, kept.pk, Draft(name="renamed", url=PUBLIC, secrets={}))) == []
+    assert (
+        mcp.list_secret_names(
+            mcp.update_server(ada, kept.pk, McpServerDraft(name="renamed", url=PUBLIC, secrets={}))
+        )
+        == []
+    )
 
 
 def test_a_server_sealed_under_a_lost_key_is_absent_and_says_so() -> None:
     """A28.3"""
     ada = make.ada().pk
-    row = mcp.add(ada, Draft(name="mine", url=PUBLIC, secrets={"Authorization": SECRET}))
-    McpServer.objects.filter(pk=row.pk).update(secrets=sealing.seal("{}")[:-8] + "AAAAAAA=")
-    [server] = mcp.usable(ada, UNRESTRICTED)
-    assert server.absent == mcp.UNREADABLE
-    assert mcp.secret_names(McpServer.objects.get()) == []
+    row = mcp.create_server(ada, McpServerDraft(name="mine", url=PUBLIC, secrets={"Authorization": SECRET}))
+    McpServer.objects.filter(pk=row.pk).update(secrets=encryption.encrypt_text("{}")[:-8] + "AAAAAAA=")
+    [server] = mcp.list_usable_servers(ada, UNRESTRICTED)
+    assert server.absent == mcp.SECRETS_UNREADABLE_MESSAGE
+    assert mcp.list_secret_names(McpServer.objects.get()) == []
 
 
 def test_one_name_is_one_server_of_an_owner() -> None:
     ada, bob = make.ada().pk, make.bob().pk
     for owner in (ada, bob, None):
-        mcp.add(owner, Draft(name="mine", url=PUBLIC))
-        assert refused(owner, Draft(name="mine", url=PUBLIC)) == "name_taken"
-    assert [server.owner_id for server in mcp.usable(ada, UNRESTRICTED)].count(bob) == 0
+        mcp.create_server(owner, McpServerDraft(name="mine", url=PUBLIC))
+        assert refused(owner, McpServerDraft(name="mine", url=PUBLIC)) == "name_taken"
+    assert [server.owner_id for server in mcp.list_usable_servers(ada, UNRESTRICTED)].count(bob) == 0
 
 
 def test_a_user_has_a_bounded_number_of_servers() -> None:
     ada = make.ada().pk
     for number in range(mcp.MAX_SERVERS):
-        mcp.add(ada, Draft(name=f"server{number}", url=PUBLIC))
+        mcp.create_server(ada, McpServerDraft(name=f"server{number}", url=PUBLIC))
     with pytest.raises(Conflict):
-        mcp.add(ada, Draft(name="another", url=PUBLIC))
+        mcp.create_server(ada, McpServerDraft(name="another", url=PUBLIC))
 
 
 def test_foreign_and_everybodys_servers_cannot_be_changed_or_removed() -> None:
     ada, bob = make.ada().pk, make.bob().pk
-    rows = [mcp.add(bob, Draft(name="bobs", url=PUBLIC)), mcp.add(None, Draft(name="all", url=PUBLIC))]
+    rows = [
+        mcp.create_server(bob, McpServerDraft(name="bobs", url=PUBLIC)),
+        mcp.create_server(None, McpServerDraft(name="all", url=PUBLIC)),
+    ]
     for server_id in (*(row.pk for row in rows), uuid4()):
         with pytest.raises(NotFound):
-            mcp.change(ada, server_id, Draft(name="taken", url=PUBLIC))
+            mcp.update_server(ada, server_id, McpServerDraft(name="taken", url=PUBLIC))
         with pytest.raises(NotFound):
-            mcp.remove(ada, server_id)
-    mcp.remove(bob, rows[0].pk)
+            mcp.delete_server(ada, server_id)
+    mcp.delete_server(bob, rows[0].pk)
     assert [row.name for row in McpServer.objects.all()] == ["all"]
 
 
 def test_the_wait_doubles_from_one_minute_to_fifteen_and_ends_with_an_answer() -> None:
     """A28.3: two workers that fail together count once"""
     ada = make.ada().pk
-    mcp.add(ada, Draft(name="mine", url=PUBLIC))
+    mcp.create_server(ada, McpServerDraft(name="mine", url=PUBLIC))
     waits = []
     for _ in range(6):
-        [server] = mcp.usable(ada, UNRESTRICTED)
-        mcp.failed(server, "It hung up.")
-        mcp.failed(server, "It hung up.")
+        [server] = mcp.list_usable_servers(ada, UNRESTRICTED)
+        mcp.record_failure(server, "It hung up.")
+        mcp.record_failure(server, "It hung up.")
         row = McpServer.objects.get()
         assert row.retry_at is not None
         waits.append(round((row.retry_at - timezone.now()) / timedelta(minutes=1)))
     assert waits == [1, 2, 4, 8, 15, 15]
-    assert mcp.usable(ada, UNRESTRICTED)[0].absent == "It hung up."
-    assert mcp.as_used(row).absent == ""
-    mcp.listed(replace(mcp.as_used(row), version=99), [])
+    assert mcp.list_usable_servers(ada, UNRESTRICTED)[0].absent == "It hung up."
+    assert mcp.build_trial_config(row).absent == ""
+    mcp.record_tools(replace(mcp.build_trial_config(row), version=99), [])
     assert McpServer.objects.get().failures == 6  # another configuration's answer says nothing of this one
-    mcp.listed(
-        mcp.as_used(row),
+    mcp.record_tools(
+        mcp.build_trial_config(row),
         [{"name": "read", "description": "", "parameters": {}, "read_only": True, "left_out": ""}],
     )
     row.refresh_from_db()
@@ -186,7 +202,7 @@ def test_the_wait_doubles_from_one_minute_to_fifteen_and_ends_with_an_answer() -
 
 def test_a_server_that_is_switched_off_is_nobodys() -> None:
     ada = make.ada().pk
-    mcp.add(ada, Draft(name="mine", url=PUBLIC, enabled=False))
-    mcp.add(None, Draft(name="all", url=PUBLIC, enabled=False))
-    assert mcp.usable(ada, UNRESTRICTED) == ()
-    assert [row.name for row in mcp.seen_by(ada)] == ["mine"]
+    mcp.create_server(ada, McpServerDraft(name="mine", url=PUBLIC, enabled=False))
+    mcp.create_server(None, McpServerDraft(name="all", url=PUBLIC, enabled=False))
+    assert mcp.list_usable_servers(ada, UNRESTRICTED) == ()
+    assert [row.name for row in mcp.list_visible_servers(ada)] == ["mine"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from copilot.errors import InvalidRequest
+from config.core.errors import InvalidRequest
 from copilot.models import Approval, McpServer, Message
-from copilot.providers.scripted import Call
+from copilot.providers.scripted import ScriptedCall
 from tests import make, mcp_rig
 from tests.engine import Model, Rig, ended, start
 from tests.engine import model_fixture as model_fixture
@@ -20,7 +20,7 @@ def test_a_call_waits_for_a_person_and_runs_in_another_worker(rig: Rig, model: M
     """A28.6, A11.10: the tools are there again when the turn goes on, and edited arguments are checked meanwhile"""
     session = make.session()
     mcp_rig.everybodys("files", mcp_rig.standing(), never_ask=())
-    model.will(Call("mcp_files_greet", {"name": "Ada"}))
+    model.will(ScriptedCall("mcp_files_greet", {"name": "Ada"}))
     turn_id = start(session)
     paused(session)
     rig.worker.leave()
@@ -39,7 +39,7 @@ def test_a_changed_call_of_a_server_that_was_removed_can_only_be_rejected(rig: R
     """A11.6"""
     session = make.session()
     mcp_rig.everybodys("files", mcp_rig.standing(), never_ask=())
-    model.will(Call("mcp_files_greet", {"name": "Ada"}))
+    model.will(ScriptedCall("mcp_files_greet", {"name": "Ada"}))
     start(session)
     paused(session)
     McpServer.objects.all().delete()
@@ -62,7 +62,7 @@ def test_who_need_not_ask_is_for_administrators_to_say(
     """A28.6: `label` says of itself that it only reads"""
     session = make.session()
     mcp_rig.everybodys("files", mcp_rig.standing(), **({"never_ask": ()} | fields))
-    model.will(Call("mcp_files_label", {}), Call("mcp_files_greet", {"name": "Ada"}))
+    model.will(ScriptedCall("mcp_files_label", {}), ScriptedCall("mcp_files_greet", {"name": "Ada"}))
     start(session)
     paused(session)
     requests = Approval.objects.filter(session=session).order_by("position")
@@ -75,7 +75,7 @@ def test_a_users_own_server_is_not_believed(rig: Rig, model: Model, monkeypatch:
     port = mcp_rig.standing()
     mcp_rig.may_reach(monkeypatch, port)
     mcp_rig.users(session.owner, "mine", mcp_rig.url(port))
-    model.will(Call("mcp_mine_label", {}))
+    model.will(ScriptedCall("mcp_mine_label", {}))
     start(session)
     paused(session)
     assert [request.tool for request in open_requests(session)] == ["mcp_mine_label"]

@@ -18,20 +18,20 @@ from django.core.exceptions import ImproperlyConfigured
 from mcp.types import CallToolResult, TextContent
 
 from config import env
-from copilot import mcp
-from copilot.context import TurnContext
-from copilot.errors import InvalidRequest
-from copilot.mcp import Draft, Server
+from config.core.errors import InvalidRequest
+from copilot.chat.permissions import UNRESTRICTED
+from copilot.chat.turn_context import TurnContext
 from copilot.models import McpServer
-from copilot.permissions import UNRESTRICTED
-from copilot.tools import mcp_connection, mcp_wire
-from copilot.tools.base import Invocation
-from copilot.tools.mcp_connection import Connection, Unavailable
+from copilot.tools.base import ToolInvocation
+from copilot.tools.mcp import server_connection, transports
+from copilot.tools.mcp import services as mcp
+from copilot.tools.mcp.server_connection import McpConnection, McpServerUnavailable
+from copilot.tools.mcp.services import McpServerConfig, McpServerDraft
 from tests import make, patience
 from tests.test_sandbox import running
 
 pytestmark = pytest.mark.attack
-patience.with_those_of(mcp_connection)  # a child begins by starting Python
+patience.with_those_of(server_connection)  # a child begins by starting Python
 PYTHON = "/usr/bin/python3"
 SERVER = """
 import json, os, sys
@@ -66,17 +66,17 @@ def command(settings: Any) -> Iterator[tuple[str, ...]]:
         yield found
 
 
-def child(command: tuple[str, ...], **secrets: str) -> Server:
-    return Server(
+def child(command: tuple[str, ...], **secrets: str) -> McpServerConfig:
+    return McpServerConfig(
         id=uuid4(), owner_id=None, name="files", transport="stdio", command=command, secrets=secrets
     )
 
 
-async def about(server: Server) -> dict[str, Any]:
+async def about(server: McpServerConfig) -> dict[str, Any]:
     """What a server says of itself; the connection is closed afterwards."""
-    connection = Connection(server)
+    connection = McpConnection(server)
     try:
-        await connection.listing()
+        await connection.get_listing()
         context = TurnContext(
             user_id=1,
             session_id=str(uuid4()),
@@ -86,14 +86,14 @@ async def about(server: Server) -> dict[str, Any]:
             permissions=UNRESTRICTED,
             channel=None,  # type: ignore[arg-type]
         )
-        reply = await connection.call(
-            "about", {}, Invocation(context=context, call_id="1", emit=lambda event: None)
+        reply = await connection.call_tool(
+            "about", {}, ToolInvocation(context=context, call_id="1", emit=lambda event: None)
         )
         assert isinstance(reply, CallToolResult)
         assert isinstance(reply.content[0], TextContent)
         return dict(json.loads(reply.content[0].text))
     finally:
-        await connection.closed()
+        await connection.close_and_wait()
 
 
 async def test_a_child_has_nothing_of_our_environment(
@@ -105,7 +105,7 @@ async def test_a_child_has_nothing_of_our_environment(
     environment = said["environment"]
     environment.pop("LC_CTYPE", None)  # Python sets it for itself
     home = environment.pop("HOME")
-    assert environment == {"PATH": mcp_wire.CHILD_PATH, "LANG": "C.UTF-8", "TOKEN": "its-own-token"}
+    assert environment == {"PATH": transports.CHILD_PATH, "LANG": "C.UTF-8", "TOKEN": "its-own-token"}
     assert said["folder"] == home != os.environ.get("HOME")
     assert said["descriptors"] == ["0", "1", "2", "3"]
     assert said["arguments"] == ["--root", "/srv"]
@@ -117,10 +117,10 @@ async def test_its_home_goes_with_it_and_with_a_worker_that_was_killed(
     with tempfile.TemporaryDirectory() as place:
         os.chmod(place, 0o755)
         monkeypatch.setattr(tempfile, "tempdir", place)
-        gone, alive = (Path(place) / f"{mcp_wire.HOME_PREFIX}{pid}-x" for pid in (4_194_999, os.getpid()))
+        gone, alive = (Path(place) / f"{transports.HOME_PREFIX}{pid}-x" for pid in (4_194_999, os.getpid()))
         for left in (gone, alive):
             (left / "home").mkdir(parents=True)
-        link = Path(place) / f"{mcp_wire.HOME_PREFIX}4194998-x"
+        link = Path(place) / f"{transports.HOME_PREFIX}4194998-x"
         link.symlink_to("/usr")
         said = await about(child(command))
         assert said["environment"]["HOME"].startswith(place)
@@ -151,10 +151,10 @@ async def test_what_is_not_listed_is_not_started(
         command,
     ):
         settings.MCP_STDIO_COMMANDS = listed
-        with pytest.raises(Unavailable, match="only commands listed in MCP_STDIO_COMMANDS"):
+        with pytest.raises(McpServerUnavailable, match="only commands listed in MCP_STDIO_COMMANDS"):
             await about(child(tried))
     settings.MCP_STDIO_COMMANDS = []
-    with pytest.raises(Unavailable, match="MCP_STDIO_COMMANDS"):
+    with pytest.raises(McpServerUnavailable, match="MCP_STDIO_COMMANDS"):
         await about(child(command))
     assert not touched.exists()
 
@@ -165,7 +165,16 @@ def test_nothing_that_a_child_started_outlives_it() -> None:
     command = (
         f"(setsid sleep {mark} &); setsid setsid sleep {mark} & (trap '' TERM HUP; sleep {mark} &); sleep 0.2"
     )
-    words = [sys.executable, "-I", "-S", str(mcp_wire.LEASH), str(os.getpid()), "/bin/sh", "-c", command]
+    words = [
+        sys.executable,
+        "-I",
+        "-S",
+        str(transports.CHILD_PROCESS_SCRIPT),
+        str(os.getpid()),
+        "/bin/sh",
+        "-c",
+        command,
+    ]
     with subprocess.Popen(words, start_new_session=True) as leash:
         leash.wait(60)
     assert not running(mark)
@@ -173,21 +182,21 @@ def test_nothing_that_a_child_started_outlives_it() -> None:
 
 @pytest.mark.django_db
 def test_an_administrator_learns_of_it_when_saving(settings: Any) -> None:
-    draft = Draft(name="files", transport="stdio", command=("/bin/files", "--root"))
+    draft = McpServerDraft(name="files", transport="stdio", command=("/bin/files", "--root"))
     with pytest.raises(InvalidRequest, match="MCP_STDIO_COMMANDS") as refused:
-        mcp.add(None, draft)
+        mcp.create_server(None, draft)
     assert refused.value.code == "command_not_allowed"
     settings.MCP_STDIO_COMMANDS = [("/bin/files", "--root")]
-    assert mcp.add(None, draft).command == ["/bin/files", "--root"]
+    assert mcp.create_server(None, draft).command == ["/bin/files", "--root"]
 
 
 @pytest.mark.django_db
 def test_a_server_from_before_is_absent_with_the_reason_and_can_be_switched_off(settings: Any) -> None:
     row = McpServer.objects.create(name="old", transport="stdio", command=["/bin/old"])
-    [server] = mcp.usable(make.ada().pk, UNRESTRICTED)
+    [server] = mcp.list_usable_servers(make.ada().pk, UNRESTRICTED)
     assert "MCP_STDIO_COMMANDS" in server.absent
-    off = mcp.drafted(row)
-    assert not mcp.change(None, row.pk, Draft(**{**vars(off), "enabled": False})).enabled
+    off = mcp.draft_from_server(row)
+    assert not mcp.update_server(None, row.pk, McpServerDraft(**{**vars(off), "enabled": False})).enabled
 
 
 @pytest.mark.django_db
@@ -197,7 +206,10 @@ def test_a_server_from_before_is_absent_with_the_reason_and_can_be_switched_off(
 def test_no_variable_makes_a_listed_program_another(settings: Any, name: str) -> None:
     settings.MCP_STDIO_COMMANDS = [("/bin/files",)]
     with pytest.raises(InvalidRequest, match="cannot be set"):
-        mcp.add(None, Draft(name="x", transport="stdio", command=("/bin/files",), secrets={name: "/tmp/x"}))
+        mcp.create_server(
+            None,
+            McpServerDraft(name="x", transport="stdio", command=("/bin/files",), secrets={name: "/tmp/x"}),
+        )
 
 
 @pytest.mark.parametrize(
@@ -213,11 +225,11 @@ def test_commands_are_written_as_for_a_shell(
     monkeypatch: pytest.MonkeyPatch, value: str, commands: list[tuple[str, ...]]
 ) -> None:
     monkeypatch.setenv("MCP_STDIO_COMMANDS", value)
-    assert env.commands("MCP_STDIO_COMMANDS") == commands
+    assert env.read_commands("MCP_STDIO_COMMANDS") == commands
 
 
 @pytest.mark.parametrize(("value", "said"), [("npx -y x", "absolute path"), ("/bin/a 'b", "quotes")])
 def test_a_bad_command_stops_the_start(monkeypatch: pytest.MonkeyPatch, value: str, said: str) -> None:
     monkeypatch.setenv("MCP_STDIO_COMMANDS", value)
     with pytest.raises(ImproperlyConfigured, match=f"MCP_STDIO_COMMANDS .*{said}"):
-        env.commands("MCP_STDIO_COMMANDS")
+        env.read_commands("MCP_STDIO_COMMANDS")

@@ -23,21 +23,22 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from config.servers import free_port
-from copilot.addresses import NOT_PUBLIC
-from copilot.context import CHANNELS, TurnContext
-from copilot.mcp import Server
-from copilot.permissions import UNRESTRICTED
-from copilot.redaction import redact
-from copilot.tools import mcp_connection, mcp_wire, net
-from copilot.tools.base import Invocation
-from copilot.tools.mcp_connection import Connection, Unavailable
+from config.core.redaction import redact
+from config.core.url_safety import NOT_PUBLIC_MESSAGE
+from config.dev.servers import find_free_port
+from copilot.chat.permissions import UNRESTRICTED
+from copilot.chat.turn_context import CHANNELS_BY_ORIGIN, TurnContext
+from copilot.tools.base import ToolInvocation
+from copilot.tools.mcp import server_connection, transports
+from copilot.tools.mcp.server_connection import McpConnection, McpServerUnavailable
+from copilot.tools.mcp.services import McpServerConfig
+from copilot.tools.web import http_client
 from tests import mcp_rig
 from tests.engine import until
 from tests.mcp_rig import listed_commands as listed_commands
 from tests.test_net import Handler, Names, serving
 
-INVOCATION = Invocation(
+INVOCATION = ToolInvocation(
     context=TurnContext(
         user_id=1,
         session_id=str(UUID(int=1)),
@@ -45,7 +46,7 @@ INVOCATION = Invocation(
         fence=1,
         origin="web",
         permissions=UNRESTRICTED,
-        channel=CHANNELS["web"],
+        channel=CHANNELS_BY_ORIGIN["web"],
     ),
     call_id="1",
     emit=lambda event: None,
@@ -53,31 +54,33 @@ INVOCATION = Invocation(
 
 
 @pytest.fixture(name="opened")
-async def opened_fixture() -> AsyncIterator[list[Connection]]:
-    opened: list[Connection] = []
+async def opened_fixture() -> AsyncIterator[list[McpConnection]]:
+    opened: list[McpConnection] = []
     yield opened
     for connection in opened:
-        await connection.closed()
+        await connection.close_and_wait()
 
 
-def users(url: str, **fields: object) -> Server:
-    return Server(id=uuid4(), owner_id=1, name="mine", transport="http", url=url, **fields)
+def users(url: str, **fields: object) -> McpServerConfig:
+    return McpServerConfig(id=uuid4(), owner_id=1, name="mine", transport="http", url=url, **fields)
 
 
-def child(label: str = "test", manner: str = "plain", **fields: object) -> Server:
+def child(label: str = "test", manner: str = "plain", **fields: object) -> McpServerConfig:
     command = mcp_rig.words("stdio", label, manner)
-    return Server(id=uuid4(), owner_id=None, name="files", transport="stdio", command=command, **fields)
+    return McpServerConfig(
+        id=uuid4(), owner_id=None, name="files", transport="stdio", command=command, **fields
+    )
 
 
-async def refusal(opened: list[Connection], server: Server) -> str:
-    opened.append(Connection(server))
-    with pytest.raises(Unavailable) as caught:
-        await opened[-1].listing()
+async def refusal(opened: list[McpConnection], server: McpServerConfig) -> str:
+    opened.append(McpConnection(server))
+    with pytest.raises(McpServerUnavailable) as caught:
+        await opened[-1].get_listing()
     return str(caught.value)
 
 
-async def said(connection: Connection, tool: str) -> str:
-    reply = await connection.call(tool, {}, INVOCATION)
+async def said(connection: McpConnection, tool: str) -> str:
+    reply = await connection.call_tool(tool, {}, INVOCATION)
     return str(reply.content[0].text)
 
 
@@ -85,24 +88,24 @@ async def said(connection: Connection, tool: str) -> str:
     "url", ["http://127.0.0.1/mcp", "http://10.0.0.1/mcp", "http://localhost/mcp", "http://[::1]/mcp"]
 )
 async def test_a_users_server_at_a_private_address_is_refused_when_connecting(
-    opened: list[Connection], url: str
+    opened: list[McpConnection], url: str
 ) -> None:
     """A28.c2"""
-    assert await refusal(opened, users(url)) == NOT_PUBLIC
+    assert await refusal(opened, users(url)) == NOT_PUBLIC_MESSAGE
 
 
 async def test_a_name_is_checked_at_every_request_and_met_at_the_checked_address(
-    opened: list[Connection], monkeypatch: pytest.MonkeyPatch
+    opened: list[McpConnection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A28.1, A24.1: the request goes to the address under the name, and a name that moves inside is refused"""
     port = mcp_rig.standing()
     names = Names({"mcp.example": [["127.0.0.1"]]})
     mcp_rig.may_reach(monkeypatch, port, resolver=names)
-    opened.append(Connection(users(f"http://mcp.example:{port}/mcp")))
-    await opened[0].listing()
+    opened.append(McpConnection(users(f"http://mcp.example:{port}/mcp")))
+    await opened[0].get_listing()
     assert f"'host': 'mcp.example:{port}'" in await said(opened[0], "headers")
     names._names["mcp.example"] = [["127.0.0.1"], ["10.0.0.1"]]
-    assert await refusal(opened, users(f"http://mcp.example:{port}/mcp")) == NOT_PUBLIC
+    assert await refusal(opened, users(f"http://mcp.example:{port}/mcp")) == NOT_PUBLIC_MESSAGE
 
 
 @pytest.mark.parametrize(("name", "met"), [("mcp.example", True), ("other.example", False)])
@@ -119,11 +122,13 @@ async def test_a_certificate_must_be_that_of_the_name_not_of_the_address(
 
     runner = web.AppRunner(_app(greet))
     await runner.setup()
-    port = free_port()
+    port = find_free_port()
     await web.TCPSite(runner, "127.0.0.1", port, ssl_context=context).start()
     trusting = httpx2.AsyncHTTPTransport(verify=ssl.create_default_context(cafile=str(certificate)))
-    way_out = net.Client(ports=[port], unchecked=["127.0.0.1"], resolver=Names({name: [["127.0.0.1"]]}))
-    async with httpx2.AsyncClient(transport=mcp_wire._Checked(trusting, way_out, 1)) as client:
+    way_out = http_client.PublicHttpClient(
+        ports=[port], unchecked=["127.0.0.1"], resolver=Names({name: [["127.0.0.1"]]})
+    )
+    async with httpx2.AsyncClient(transport=transports._PublicTransport(trusting, way_out, 1)) as client:
         with (
             contextlib.nullcontext() if met else pytest.raises(httpx2.ConnectError, match="Hostname mismatch")
         ):
@@ -165,7 +170,7 @@ def _certificate(folder: Path, name: str) -> Path:
     "place", ["http://10.0.0.1/mcp", "http://elsewhere.example/mcp", "http://127.0.0.1:1/mcp"]
 )
 async def test_a_redirect_to_another_place_is_not_followed(
-    opened: list[Connection], monkeypatch: pytest.MonkeyPatch, place: str
+    opened: list[McpConnection], monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     """A28.1"""
 
@@ -178,7 +183,7 @@ async def test_a_redirect_to_another_place_is_not_followed(
 
 
 async def test_a_redirect_within_the_server_is_checked_again(
-    opened: list[Connection], monkeypatch: pytest.MonkeyPatch
+    opened: list[McpConnection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A28.1: the same name, and another address by now"""
 
@@ -188,12 +193,12 @@ async def test_a_redirect_within_the_server_is_checked_again(
     names = Names({"mcp.example": [["127.0.0.1"], ["10.0.0.1"]]})
     async with serving(redirect) as port:
         mcp_rig.may_reach(monkeypatch, port, resolver=names)
-        assert await refusal(opened, users(f"http://mcp.example:{port}/mcp")) == NOT_PUBLIC
+        assert await refusal(opened, users(f"http://mcp.example:{port}/mcp")) == NOT_PUBLIC_MESSAGE
     assert len(names.asked) == 2
 
 
 async def test_an_answer_without_end_is_cut_off(
-    opened: list[Connection], monkeypatch: pytest.MonkeyPatch
+    opened: list[McpConnection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A28.5"""
 
@@ -209,7 +214,7 @@ async def test_an_answer_without_end_is_cut_off(
 
 
 async def test_a_page_that_is_no_server_is_said_to_be_none(
-    opened: list[Connection], monkeypatch: pytest.MonkeyPatch
+    opened: list[McpConnection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def page(request: web.Request) -> web.StreamResponse:
         return web.Response(text="<h1>Hello</h1>", content_type="text/html")
@@ -221,34 +226,36 @@ async def test_a_page_that_is_no_server_is_said_to_be_none(
         )
 
 
-async def test_a_program_that_cannot_be_started_is_absent(opened: list[Connection]) -> None:
+async def test_a_program_that_cannot_be_started_is_absent(opened: list[McpConnection]) -> None:
     """A28.3"""
     mcp_rig.ALLOWED.append(("/no/such/program",))
-    server = Server(id=uuid4(), owner_id=None, name="x", transport="stdio", command=("/no/such/program",))
+    server = McpServerConfig(
+        id=uuid4(), owner_id=None, name="x", transport="stdio", command=("/no/such/program",)
+    )
     assert await refusal(opened, server) == "It hung up."
 
 
 async def test_a_connection_that_nobody_uses_is_closed_and_its_child_with_it(
-    opened: list[Connection], monkeypatch: pytest.MonkeyPatch
+    opened: list[McpConnection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A28.2"""
-    monkeypatch.setattr(mcp_connection, "IDLE_SECONDS", 0.05)
-    opened.append(Connection(child()))
-    await opened[0].listing()
+    monkeypatch.setattr(server_connection, "IDLE_TIMEOUT_SECONDS", 0.05)
+    opened.append(McpConnection(child()))
+    await opened[0].get_listing()
     await opened[0]._task
-    assert opened[0].over
+    assert opened[0].is_closed
 
 
 async def test_a_secret_of_everybodys_server_is_masked_for_as_long_as_it_is_in_use(
-    opened: list[Connection], monkeypatch: pytest.MonkeyPatch
+    opened: list[McpConnection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A9.10, A28.1"""
-    monkeypatch.setattr(mcp_connection, "REDACTED_SECONDS", 0.0)
+    monkeypatch.setattr(server_connection, "REDACTION_GRACE_SECONDS", 0.0)
     secret = "passphrase-5d1c9e"
-    opened.append(Connection(child(secrets={"KEY": secret})))
-    await opened[0].listing()
+    opened.append(McpConnection(child(secrets={"KEY": secret})))
+    await opened[0].get_listing()
     assert redact(f"it is {secret}") == "it is [REDACTED]"
-    await opened[0].closed()
+    await opened[0].close_and_wait()
     await asyncio.sleep(0)
     assert redact(f"it is {secret}") == f"it is {secret}"
 

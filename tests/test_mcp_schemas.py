@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from copilot.tools.mcp_schemas import Unchecked, misfits
+from copilot.tools.json_schema import SchemaNotCheckable, find_argument_problems
 
 pytestmark = pytest.mark.attack
 
@@ -37,7 +37,7 @@ NESTED = {
 )
 def test_every_layer_is_checked_and_no_expression_is_run(arguments, places):
     """A11.6: what lies deep too; an expression that would run for ever is left to the server"""
-    assert [place for place, _ in misfits(arguments, NESTED)] == places
+    assert [place for place, _ in find_argument_problems(arguments, NESTED)] == places
 
 
 def _doubling(levels: int) -> dict[str, object]:
@@ -61,11 +61,11 @@ def _doubling(levels: int) -> dict[str, object]:
 )
 def test_a_hostile_schema_is_given_up_in_time(schema):
     """A11.6: it may neither fetch nor hold whoever asks"""
-    with pytest.raises(Unchecked):
-        misfits({"a": 1}, schema)
+    with pytest.raises(SchemaNotCheckable):
+        find_argument_problems({"a": 1}, schema)
 
 
 def test_names_by_expression_leave_nothing_that_could_be_too_much():
     """A11.6"""
     schema = {"type": "object", "patternProperties": {"^(x+)+$": {}}, "additionalProperties": False}
-    assert misfits({"x" * 40 + "!": 1}, schema) == []
+    assert find_argument_problems({"x" * 40 + "!": 1}, schema) == []

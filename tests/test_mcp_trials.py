@@ -16,13 +16,14 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import connection
 
-from config import threads
-from copilot import api_keys, mcp, mcp_trials
-from copilot.addresses import connecting
+from config.core import thread_pool, url_safety
+from config.http import handler
+from copilot.accounts import api_keys
 from copilot.models import McpServer
-from copilot.tools import mcp_connection
-from linking.deliveries import sending
-from linking.deliveries.posting import Poster
+from copilot.tools.mcp import connection_trials, server_connection
+from copilot.tools.mcp import services as mcp
+from linking.webhook_deliveries import sender
+from linking.webhook_deliveries.http_client import DeliveryClient
 from tests import make, mcp_rig
 from tests.engine import until
 from tests.patience import PATIENCE_SECONDS
@@ -43,8 +44,8 @@ def site() -> Iterator[str]:
 @pytest.fixture
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The process has a single thread for requests: whatever holds it is noticed by everybody."""
-    pool = threads.WarmPool(1, "single")
-    monkeypatch.setattr(threads, "_threads", pool)
+    pool = thread_pool.LifoThreadPool(1, "single")
+    monkeypatch.setattr(handler, "_web_threads", pool)
     yield
     pool.submit(lambda: connection.close()).result(PATIENCE_SECONDS)
     pool.shutdown()
@@ -76,20 +77,22 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[HangingResolver]:
     hanging = HangingResolver()
     monkeypatch.setattr(socket, "getaddrinfo", hanging)
     # How long a trial may last is another test's question; here nothing ends it but an answer.
-    monkeypatch.setattr(mcp_connection, "CONNECT_SECONDS", PATIENCE_SECONDS)
-    monkeypatch.setattr(mcp_trials, "TRIAL_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(server_connection, "CONNECT_TIMEOUT_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(connection_trials, "TRIAL_TIMEOUT_SECONDS", PATIENCE_SECONDS)
     yield hanging
     hanging.answering.set()
-    until(lambda: not mcp_trials._running._by_account)
+    until(lambda: not connection_trials._running_trials._by_account)
 
 
 class Caller:
     """One account with a server whose name is not answered."""
 
     def __init__(self, site: str, user: User) -> None:
-        token = api_keys.create(user, scopes=("read", "manage")).token
+        token = api_keys.create_api_key(user, scopes=("read", "manage")).token
         self.user = user
-        self.row = mcp.add(user.pk, mcp.Draft(name="mine", url=f"https://{user.username}.slow.example/"))
+        self.row = mcp.create_server(
+            user.pk, mcp.McpServerDraft(name="mine", url=f"https://{user.username}.slow.example/")
+        )
         self.path = f"{V1}/mcp-servers/{self.row.pk}/test"
         self.client = httpx.Client(
             base_url=site, headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE_SECONDS
@@ -107,7 +110,9 @@ def hang_all(
     pool: ThreadPoolExecutor, resolver: HangingResolver, accounts: list[Caller]
 ) -> list[Future[httpx.Response]]:
     """Start as many trials as each account may have; all of them wait for their names then."""
-    trials = [pool.submit(one.test) for one in accounts for _ in range(mcp_trials.TRIALS_PER_ACCOUNT)]
+    trials = [
+        pool.submit(one.test) for one in accounts for _ in range(connection_trials.MAX_CONCURRENT_PER_ACCOUNT)
+    ]
     resolver.wait_until_asked(len(trials))
     return trials
 
@@ -119,9 +124,11 @@ def error_of(response: httpx.Response) -> tuple[int, str]:
 def test_hanging_trials_delay_no_other_request_and_are_limited(
     site: str, one_thread: None, resolver: HangingResolver
 ) -> None:
-    *accounts, late = callers(site, mcp_trials.TRIALS_AT_ONCE // mcp_trials.TRIALS_PER_ACCOUNT + 1)
+    *accounts, late = callers(
+        site, connection_trials.MAX_CONCURRENT_TRIALS // connection_trials.MAX_CONCURRENT_PER_ACCOUNT + 1
+    )
     cookies = {"sessionid": signed_in(late.user)}
-    with ThreadPoolExecutor(mcp_trials.TRIALS_AT_ONCE) as pool:
+    with ThreadPoolExecutor(connection_trials.MAX_CONCURRENT_TRIALS) as pool:
         trials = hang_all(pool, resolver, accounts)
 
         assert late.client.get(f"{V1}/mcp-servers").status_code == 200
@@ -165,7 +172,7 @@ def test_a_trial_in_the_admin_holds_no_request_thread(
 ) -> None:
     [ada] = callers(site, 1)
     grace = User.objects.create_superuser("grace", "grace@example.org", "x")
-    row = mcp.add(None, mcp.Draft(name="all", url="https://all.slow.example/"))
+    row = mcp.create_server(None, mcp.McpServerDraft(name="all", url="https://all.slow.example/"))
     client = httpx.Client(
         base_url=site,
         cookies={"sessionid": signed_in(grace), "csrftoken": CSRF_TOKEN},
@@ -201,36 +208,36 @@ def test_a_client_that_leaves_ends_its_trial_and_the_server_is_not_blamed(
         headers = f"Host: {host}\r\nAuthorization: {ada.client.headers['Authorization']}\r\nContent-Length: 0"
         client.sendall(f"POST {ada.path} HTTP/1.1\r\n{headers}\r\n\r\n".encode())
         resolver.wait_until_asked(1)
-    until(lambda: not mcp_trials._running._by_account)
+    until(lambda: not connection_trials._running_trials._by_account)
     assert not resolver.answering.is_set()
     assert McpServer.objects.get(pk=ada.row.pk).failures == 0
 
 
 def test_a_server_that_never_answers_is_given_up_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp_trials, "TRIAL_SECONDS", 0.2)
+    monkeypatch.setattr(connection_trials, "TRIAL_TIMEOUT_SECONDS", 0.2)
     ada = make.ada()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         mcp_rig.may_reach(monkeypatch, port)
         row = mcp_rig.users(ada, "mine", mcp_rig.url(port))
         tried = person(ada).post(f"{V1}/mcp-servers/{row.pk}/test").json()
-    assert (tried["ok"], tried["error"]) == (False, mcp_connection.TOO_SLOW)
-    assert not mcp_trials._running._by_account
+    assert (tried["ok"], tried["error"]) == (False, server_connection.TIMEOUT_MESSAGE)
+    assert not connection_trials._running_trials._by_account
 
 
 def test_a_server_that_connects_too_slowly_is_given_up_by_the_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mcp_connection, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(server_connection, "CONNECT_TIMEOUT_SECONDS", 0.2)
     ada = make.ada()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         mcp_rig.may_reach(monkeypatch, port)
         row = mcp_rig.users(ada, "mine", mcp_rig.url(port))
         tried = person(ada).post(f"{V1}/mcp-servers/{row.pk}/test").json()
-    assert (tried["ok"], tried["error"]) == (False, mcp_connection.TOO_SLOW)
+    assert (tried["ok"], tried["error"]) == (False, server_connection.TIMEOUT_MESSAGE)
     row.refresh_from_db()
-    assert row.last_error == mcp_connection.TOO_SLOW
+    assert row.last_error == server_connection.TIMEOUT_MESSAGE
 
 
 def test_a_name_that_leads_to_a_private_address_is_refused_by_the_trial(
@@ -241,14 +248,14 @@ def test_a_name_that_leads_to_a_private_address_is_refused_by_the_trial(
         (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 443))
         for address in ("93.184.216.34", "10.0.0.1")
     ]
-    monkeypatch.setattr(connecting, "_looked_up", lambda *given: found)
+    monkeypatch.setattr(url_safety, "_get_address_info", lambda *given: found)
     ada = make.ada()
-    row = mcp.add(ada.pk, mcp.Draft(name="mine", url="https://mcp.example/"))
+    row = mcp.create_server(ada.pk, mcp.McpServerDraft(name="mine", url="https://mcp.example/"))
     tried = person(ada).post(f"{V1}/mcp-servers/{row.pk}/test").json()
     assert tried["error"] == "Only public addresses of the internet are reached."
 
 
-class RecordedLookups(connecting.LookupThreads):
+class RecordedLookups(url_safety.LookupThreads):
     """Remember whose look-ups were asked for."""
 
     def __init__(self) -> None:
@@ -263,10 +270,10 @@ class RecordedLookups(connecting.LookupThreads):
 @pytest.fixture
 def lookups(monkeypatch: pytest.MonkeyPatch) -> RecordedLookups:
     recorded = RecordedLookups()
-    monkeypatch.setattr(connecting, "_lookups", recorded)
+    monkeypatch.setattr(url_safety, "_lookups", recorded)
     monkeypatch.setattr(
-        connecting,
-        "_looked_up",
+        url_safety,
+        "_get_address_info",
         lambda *given: [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.1", 443))],
     )
     return recorded
@@ -274,14 +281,14 @@ def lookups(monkeypatch: pytest.MonkeyPatch) -> RecordedLookups:
 
 def test_look_ups_of_servers_count_as_their_owners(lookups: RecordedLookups) -> None:
     ada = make.ada()
-    row = mcp.add(ada.pk, mcp.Draft(name="mine", url="https://mcp.example/"))
+    row = mcp.create_server(ada.pk, mcp.McpServerDraft(name="mine", url="https://mcp.example/"))
     assert not person(ada).post(f"{V1}/mcp-servers/{row.pk}/test").json()["ok"]
     assert lookups.owners == {f"user:{ada.pk}"}
 
 
 def test_look_ups_of_deliveries_count_as_their_endpoints(lookups: RecordedLookups) -> None:
     endpoint_id = uuid4()
-    due = sending._Due(
+    due = sender._ClaimedDelivery(
         delivery_id=uuid4(),
         endpoint_id=endpoint_id,
         attempts=1,
@@ -289,23 +296,23 @@ def test_look_ups_of_deliveries_count_as_their_endpoints(lookups: RecordedLookup
         body=b"{}",
         secrets=["s"],
     )
-    [posted] = asyncio.run(sending._post_all([due], Poster()))
+    [posted] = asyncio.run(sender._post_batch([due], DeliveryClient()))
     assert posted.error == "address_refused"
     assert lookups.owners == {f"endpoint:{endpoint_id}"}
 
 
 def test_trials_are_counted_per_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp_trials, "TRIALS_PER_MINUTE", 1)
-    monkeypatch.setattr(connecting, "_looked_up", lambda *given: [])
+    monkeypatch.setattr(connection_trials, "MAX_TRIALS_PER_MINUTE", 1)
+    monkeypatch.setattr(url_safety, "_get_address_info", lambda *given: [])
     ada = make.ada()
-    row = mcp.add(ada.pk, mcp.Draft(name="mine", url="https://mcp.example/"))
+    row = mcp.create_server(ada.pk, mcp.McpServerDraft(name="mine", url="https://mcp.example/"))
     answers = [person(ada).post(f"{V1}/mcp-servers/{row.pk}/test") for _ in range(2)]
     assert [answer.status_code for answer in answers] == [200, 429]
     assert answers[1].json()["error"]["code"] == "too_many_trials"
 
 
 def test_only_staff_with_the_right_to_change_servers_may_try_everybodys() -> None:
-    row = mcp.add(None, mcp.Draft(name="all", url="http://10.0.0.1/mcp"))
+    row = mcp.create_server(None, mcp.McpServerDraft(name="all", url="http://10.0.0.1/mcp"))
     form = {"_selected_action": str(row.pk)}
     clerk = User.objects.create_user("clerk", "clerk@example.org", "x", is_staff=True)
     for user in (make.ada(), clerk):
@@ -320,4 +327,4 @@ def test_names_are_looked_up_in_two_places_alone() -> None:
     apps = ("billing", "config", "copilot", "diagnostics", "linking")
     sources = [path for app in apps for path in (ROOT / app).rglob("*.py")]
     found = {str(path.relative_to(ROOT)) for path in sources if "socket.getaddrinfo(" in path.read_text()}
-    assert found == {"copilot/addresses/connecting.py", "diagnostics/audit_delivery.py"}
+    assert found == {"config/core/url_safety.py", "diagnostics/audit_delivery.py"}

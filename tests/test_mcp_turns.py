@@ -12,12 +12,13 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from config.servers import free_port
-from copilot import dispatch, mcp
+from config.dev.servers import find_free_port
+from copilot.chat import stop
+from copilot.chat.permissions import UNRESTRICTED
 from copilot.models import McpServer, Message, Session, WorkspaceFile
-from copilot.permissions import UNRESTRICTED
-from copilot.providers.scripted import Call, Text
-from copilot.tools import mcp_connection
+from copilot.providers.scripted import ScriptedCall, ScriptedText
+from copilot.tools.mcp import server_connection
+from copilot.tools.mcp import services as mcp
 from tests import make, mcp_rig, patience
 from tests.engine import Model, Rig, ended, notices, start, status, told, until
 from tests.engine import model_fixture as model_fixture
@@ -56,8 +57,8 @@ def silence() -> Iterator[int]:
 def test_a_turn_uses_the_tools_of_a_server(rig: Rig, model: Model, over: str) -> None:
     """A28.1, A28.4, A28.5"""
     session = make.session()
-    model.will(Call("mcp_files_greet", {"name": "Ada"}))
-    model.will(Text("Done."))
+    model.will(ScriptedCall("mcp_files_greet", {"name": "Ada"}))
+    model.will(ScriptedText("Done."))
     if over == "http":
         mcp_rig.everybodys("files", mcp_rig.standing())
     else:
@@ -73,12 +74,12 @@ def test_a_turn_uses_the_tools_of_a_server(rig: Rig, model: Model, over: str) ->
 
 def test_one_hangs_one_refuses_one_is_fine(rig: Rig, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """A28.c1: the turn has the fine one's tools, and one notice for each of the others; the next is not told again."""
-    shipped = patience.shipped["copilot.tools.mcp_connection.CONNECT_SECONDS"]
-    monkeypatch.setattr(mcp_connection, "CONNECT_SECONDS", shipped)
+    shipped = patience.shipped["copilot.tools.mcp.server_connection.CONNECT_TIMEOUT_SECONDS"]
+    monkeypatch.setattr(server_connection, "CONNECT_TIMEOUT_SECONDS", shipped)
     session = make.session()
     with silence() as silent:
         mcp_rig.everybodys("hanging", silent)
-        mcp_rig.everybodys("refusing", free_port())
+        mcp_rig.everybodys("refusing", find_free_port())
         mcp_rig.everybodys("fine", mcp_rig.standing())
         ended(start(session))
         ended(start(session, "Again"))
@@ -104,7 +105,7 @@ def test_two_users_servers_of_one_name_never_mix(
         mcp_rig.users(bob, "mine", mcp_rig.url(bobs), never_ask=["label"])
         for user, label in ((ada, "adas"), (bob, "bobs"), (ada, "adas")):
             session = make.session(user)
-            model.will(Call("mcp_mine_label", {}))
+            model.will(ScriptedCall("mcp_mine_label", {}))
             ended(start(session))
             assert f"I am {label}," in results(session)[-1]
 
@@ -112,7 +113,7 @@ def test_two_users_servers_of_one_name_never_mix(
 def test_a_large_output_is_cut_for_the_model_and_kept_whole(rig: Rig, model: Model) -> None:
     """A28.c2, A28.5"""
     session = make.session()
-    model.will(Call("mcp_files_big", {}))
+    model.will(ScriptedCall("mcp_files_big", {}))
     mcp_rig.everybodys("files", mcp_rig.standing())
     ended(start(session))
     row = Message.objects.get(session=session, kind="tool_result")
@@ -126,8 +127,8 @@ def test_a_server_that_dies_in_a_call_is_found_again_by_the_next(rig: Rig, model
     """A28.3: the cut-off call has an error for a result and is not repeated"""
     session = make.session()
     mcp_rig.stdio("files")
-    model.will(Call("mcp_files_die", {}))
-    model.will(Call("mcp_files_greet", {"name": "Ada"}))
+    model.will(ScriptedCall("mcp_files_die", {}))
+    model.will(ScriptedCall("mcp_files_greet", {"name": "Ada"}))
     ended(start(session))
     died, greeted = results(session)
     assert "Error connection_lost" in died
@@ -142,8 +143,8 @@ def test_a_server_that_keeps_dying_is_left_alone(rig: Rig, model: Model, earlier
     mcp_rig.stdio("files")
     McpServer.objects.update(failures=earlier)
     for _ in range(2):
-        model.will(Call("mcp_files_die", {}))
-    model.will(Call("mcp_files_label", {}))
+        model.will(ScriptedCall("mcp_files_die", {}))
+    model.will(ScriptedCall("mcp_files_label", {}))
     ended(start(session))
     assert "Error server_unavailable" in results(session)[-1]
     assert McpServer.objects.get().failures == 1
@@ -188,7 +189,7 @@ def test_what_a_server_learns_is_offered_from_the_next_turn_on(rig: Rig, model: 
     with mcp_rig.process(manner="growing") as port:
         server = mcp_rig.everybodys("pupil", port)
         session = make.session()
-        model.will(Call("mcp_pupil_label"))
+        model.will(ScriptedCall("mcp_pupil_label"))
         ended(start(session))
         assert offered(model) == ["mcp_pupil_label"]
         until(lambda: offered_next(session, model) > 1)  # the news has a way of its own
@@ -227,7 +228,7 @@ def test_a_session_has_at_most_64_tools_of_servers_and_they_come_last(rig: Rig, 
 def test_a_server_that_asks_in_return_is_declined(rig: Rig, model: Model, over: str) -> None:
     """A28.5"""
     session = make.session()
-    model.will(Call("mcp_files_ask", {}))
+    model.will(ScriptedCall("mcp_files_ask", {}))
     if over == "http":
         mcp_rig.everybodys("files", mcp_rig.standing())
     else:
@@ -240,13 +241,13 @@ def test_a_server_that_asks_in_return_is_declined(rig: Rig, model: Model, over: 
 def test_a_server_of_the_older_protocol_that_forgot_us_is_asked_again(rig: Rig, model: Model) -> None:
     """A28.3: its session was gone before the call, so nothing was done, and nothing is lost"""
     session = make.session()
-    port = free_port()
+    port = find_free_port()
     with mcp_rig.process("first", "legacy", port):
         mcp_rig.everybodys("files", port)
-        model.will(Call("mcp_files_big", {}))
+        model.will(ScriptedCall("mcp_files_big", {}))
         ended(start(session))
     with mcp_rig.process("second", "legacy", port):
-        model.will(Call("mcp_files_label", {}))
+        model.will(ScriptedCall("mcp_files_label", {}))
         ended(start(session, "Again"))
     assert Message.objects.filter(session=session, kind="tool_result", data__truncated=True).count() == 1
     assert "I am second," in results(session)[-1]
@@ -256,7 +257,7 @@ def test_a_server_of_the_older_protocol_that_forgot_us_is_asked_again(rig: Rig, 
 def test_secrets_reach_the_server_and_nobody_else(rig: Rig, model: Model) -> None:
     """A28.1, A33.c6"""
     session = make.session()
-    model.will(Call("mcp_files_headers", {}))
+    model.will(ScriptedCall("mcp_files_headers", {}))
     row = mcp_rig.everybodys(
         "files", mcp_rig.standing(), secrets={"Authorization": f"Bearer {CANARY}", "X-Key": CANARY}
     )
@@ -275,7 +276,7 @@ def test_a_childs_environment_is_its_secrets_and_little_else(rig: Rig, model: Mo
     """A28.1"""
     session = make.session()
     mcp_rig.stdio("files", secrets={"CANARY": CANARY})
-    model.will(Call("mcp_files_headers", {}))
+    model.will(ScriptedCall("mcp_files_headers", {}))
     ended(start(session))
     assert results(session)[0].endswith("[REDACTED]")
 
@@ -292,7 +293,7 @@ def test_permissions_filter_by_server_and_by_tool(
     narrow = replace(
         UNRESTRICTED, mcp_servers=frozenset({"files"}), denied_tools=frozenset({"mcp_files_big"})
     )
-    model.will(Call("mcp_mine_label", {}), Call("mcp_files_big", {}))
+    model.will(ScriptedCall("mcp_mine_label", {}), ScriptedCall("mcp_files_big", {}))
     ended(start(session, permissions=narrow))
     ended(start(make.session(session.owner), permissions=replace(UNRESTRICTED, own_credentials=False)))
     ended(start(make.session(session.owner), permissions=replace(UNRESTRICTED, network=False)))
@@ -312,8 +313,8 @@ def test_permissions_filter_by_server_and_by_tool(
 def test_invalid_arguments_never_reach_the_server(rig: Rig, model: Model) -> None:
     """A8.6"""
     session = make.session()
-    model.will(Call("mcp_files_greet", {}))
-    model.will(Call("mcp_files_greet", {"name": 7}))
+    model.will(ScriptedCall("mcp_files_greet", {}))
+    model.will(ScriptedCall("mcp_files_greet", {"name": 7}))
     mcp_rig.everybodys("files", mcp_rig.standing())
     ended(start(session))
     missing, wrong = results(session)
@@ -324,8 +325,8 @@ def test_invalid_arguments_never_reach_the_server(rig: Rig, model: Model) -> Non
 def test_errors_and_images_of_a_server_are_results_like_any(rig: Rig, model: Model) -> None:
     """A9.9, A28.5"""
     session = make.session()
-    model.will(Call("mcp_files_fail", {}))
-    model.will(Call("mcp_files_picture", {}))
+    model.will(ScriptedCall("mcp_files_fail", {}))
+    model.will(ScriptedCall("mcp_files_picture", {}))
     mcp_rig.everybodys("files", mcp_rig.standing())
     ended(start(session))
     rows = Message.objects.filter(session=session, kind="tool_result").order_by("sequence")
@@ -341,7 +342,7 @@ def test_a_user_without_servers_asks_for_nothing(
     """P12: whether there are any comes with the claim; another's server is none"""
     mcp_rig.users(make.bob(), "bobs", "http://127.0.0.1:9/mcp")
     asked: list[object] = []
-    monkeypatch.setattr(mcp, "usable", lambda *given: asked.append(given))
+    monkeypatch.setattr(mcp, "list_usable_servers", lambda *given: asked.append(given))
     session = make.session(make.ada())
     turn = ended(start(session))
     assert turn.status == "succeeded"
@@ -351,7 +352,7 @@ def test_a_user_without_servers_asks_for_nothing(
 def test_a_server_is_tried_again_after_its_wait(rig: Rig, model: Model) -> None:
     """A28.3"""
     session = make.session()
-    port = free_port()
+    port = find_free_port()
     mcp_rig.everybodys("files", port)
     ended(start(session))
     with mcp_rig.process(port=port):
@@ -372,7 +373,7 @@ def test_a_stop_does_not_wait_for_a_silent_server(rig: Rig, model: Model) -> Non
         mcp_rig.everybodys("silent", silent)
         turn_id = start(session)
         until(lambda: status(turn_id) == "running")
-        dispatch.stop(session.owner_id, session.pk)
+        stop.stop_session(session.owner_id, session.pk)
         turn = ended(turn_id)
         assert McpServer.objects.get().failures == 0  # it still waits for the server, and nobody for it
     assert turn.status == "cancelled"
@@ -385,8 +386,8 @@ def test_a_changed_server_is_another_connection(rig: Rig, model: Model) -> None:
     row = mcp_rig.stdio("files", "old")
     for label in ("old", "new"):
         command = mcp_rig.words("stdio", label)
-        mcp.change(None, row.pk, replace(mcp.drafted(row), command=command))
-        model.will(Call("mcp_files_label", {}))
+        mcp.update_server(None, row.pk, replace(mcp.draft_from_server(row), command=command))
+        model.will(ScriptedCall("mcp_files_label", {}))
         ended(start(session))
         model.requests.clear()
     first, second = results(session)
@@ -399,7 +400,7 @@ def test_children_leave_with_the_worker(rig: Rig, model: Model) -> None:
     """A28.c2: a drain closes what is open"""
     session = make.session()
     mcp_rig.stdio("files")
-    model.will(Call("mcp_files_label", {}))
+    model.will(ScriptedCall("mcp_files_label", {}))
     ended(start(session))
     pid = pid_in(results(session)[0])
     assert mcp_rig.alive(pid)

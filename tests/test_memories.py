@@ -10,14 +10,14 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import connection
 
-from copilot import memories
-from copilot.bridge import in_thread
-from copilot.context import CHANNELS
-from copilot.errors import Conflict, Forbidden, InvalidRequest, NotFound
-from copilot.events import JSON
+from config.core.db import run_in_thread
+from config.core.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from config.core.json_values import JSON
+from copilot.chat.permissions import UNRESTRICTED
+from copilot.chat.session_config import SessionConfig
+from copilot.chat.turn_context import CHANNELS_BY_ORIGIN
+from copilot.memories import services as memories
 from copilot.models import MemoryItem
-from copilot.permissions import UNRESTRICTED
-from copilot.shaping import Shaping
 from copilot.tools import registry
 from tests import make
 from tests.engine import together
@@ -41,18 +41,18 @@ def texts(items: list[MemoryItem]) -> list[str]:
 
 def test_the_same_thing_is_kept_once_and_becomes_the_newest(ada: User) -> None:
     """A25.1"""
-    first = memories.add(ada.pk, "Likes tea.")
-    memories.add(ada.pk, "Lives in Ulm.")
-    again = memories.add(ada.pk, "  Likes tea.\n")
+    first = memories.add_memory(ada.pk, "Likes tea.")
+    memories.add_memory(ada.pk, "Lives in Ulm.")
+    again = memories.add_memory(ada.pk, "  Likes tea.\n")
     assert again.pk == first.pk
-    assert texts(memories.listed(ada.pk)) == ["Likes tea.", "Lives in Ulm."]
+    assert texts(memories.list_memories(ada.pk)) == ["Likes tea.", "Lives in Ulm."]
 
 
 def test_the_same_thing_said_at_once_is_kept_once(ada: User) -> None:
     """A25.1"""
 
     def say() -> None:
-        memories.add(ada.pk, "Likes tea.")
+        memories.add_memory(ada.pk, "Likes tea.")
         connection.close()
 
     assert together(*[say] * 4) == [None] * 4
@@ -63,41 +63,41 @@ def test_five_hundred_is_the_end_and_a_known_one_still_fits(
     ada: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A25.1"""
-    assert memories.MAX_ITEMS == 500
-    monkeypatch.setattr(memories, "MAX_ITEMS", 2)
+    assert memories.MAX_MEMORIES == 500
+    monkeypatch.setattr(memories, "MAX_MEMORIES", 2)
     for text in ("one", "two", "one"):
-        memories.add(ada.pk, text)
+        memories.add_memory(ada.pk, text)
     with pytest.raises(Conflict) as refused:
-        memories.add(ada.pk, "three")
+        memories.add_memory(ada.pk, "three")
     assert refused.value.code == "memory_full"
-    memories.add(make.bob().pk, "three")
+    memories.add_memory(make.bob().pk, "three")
 
 
 @pytest.mark.parametrize("text", ["", " \n", "<system_note>", "x" * 1001, "\x00"])
 def test_a_memory_has_words_and_at_most_a_thousand_characters(ada: User, text: str) -> None:
     """A25.1"""
     with pytest.raises(InvalidRequest):
-        memories.add(ada.pk, text)
+        memories.add_memory(ada.pk, text)
 
 
 def test_forged_tags_are_stripped_on_the_way_in_and_again_on_the_way_out(ada: User) -> None:
     """A25.c1, A15.6"""
-    assert memories.add(ada.pk, FORGED).text == "I like tea and obey"
+    assert memories.add_memory(ada.pk, FORGED).text == "I like tea and obey"
     MemoryItem.objects.update(text=FORGED + " & <b>")  # as an older release may have stored it
-    block = memories.warm(ada.pk, "tea").text
+    block = memories.build_memory_context(ada.pk, "tea").text
     assert block == "<memory_context>\n- I like tea and obey &amp; &lt;b&gt;\n</memory_context>"
 
 
 def test_a_stranger_finds_and_forgets_nothing(ada: User) -> None:
     """A25.c1"""
-    bob, item = make.bob(), memories.add(ada.pk, "Ada likes tea.")
-    assert memories.search(bob.pk, "Ada tea") == []
-    assert memories.warm(bob.pk, "Ada tea").text == ""
+    bob, item = make.bob(), memories.add_memory(ada.pk, "Ada likes tea.")
+    assert memories.search_memories(bob.pk, "Ada tea") == []
+    assert memories.build_memory_context(bob.pk, "Ada tea").text == ""
     for wrong in (item.pk, uuid4()):
         with pytest.raises(NotFound):
-            memories.forget(bob.pk, wrong)
-    memories.forget(ada.pk, item.pk)
-    assert memories.listed(ada.pk) == []
+            memories.forget_memory(bob.pk, wrong)
+    memories.forget_memory(ada.pk, item.pk)
+    assert memories.list_memories(ada.pk) == []
 
 
 # --- reading ---------------------------------------------------------------------------------------
@@ -111,29 +111,32 @@ def test_a_search_finds_shared_words_and_rare_ones_weigh_more(ada: User) -> None
         "The user has a cat.",
         "Nothing else",
     ):
-        memories.add(ada.pk, text)
-    assert texts(memories.search(ada.pk, "what does the user call REX?"))[0] == "The user has a dog, Rex."
-    assert texts(memories.search(ada.pk, "sea", limit=1)) == ["The user likes the Sea."]
-    assert memories.search(ada.pk, "xylophone %_'") == []
+        memories.add_memory(ada.pk, text)
+    assert (
+        texts(memories.search_memories(ada.pk, "what does the user call REX?"))[0]
+        == "The user has a dog, Rex."
+    )
+    assert texts(memories.search_memories(ada.pk, "sea", limit=1)) == ["The user likes the Sea."]
+    assert memories.search_memories(ada.pk, "xylophone %_'") == []
 
 
 def test_the_warm_block_holds_what_matches_and_what_is_new_within_its_limits(ada: User) -> None:
     """A25.2: at most 10 items and 4,000 characters"""
-    memories.add(ada.pk, "Old: plays the oboe.")
+    memories.add_memory(ada.pk, "Old: plays the oboe.")
     for number in range(12):
-        memories.add(ada.pk, f"Note {number} {'x' * (500 if number % 2 else 5)}")
-    block = memories.warm(ada.pk, "Shall I practise the oboe?").text
+        memories.add_memory(ada.pk, f"Note {number} {'x' * (500 if number % 2 else 5)}")
+    block = memories.build_memory_context(ada.pk, "Shall I practise the oboe?").text
     assert block.startswith("<memory_context>\n- Old: plays the oboe.\n- Note 11 ")
     assert block.count("\n- ") == 10
     MemoryItem.objects.all().delete()
     for number in range(10):
-        memories.add(ada.pk, f"{number} <" + "&" * 900)
-    assert len(memories.warm(ada.pk, "").text) <= memories.WARM_CHARACTERS
+        memories.add_memory(ada.pk, f"{number} <" + "&" * 900)
+    assert len(memories.build_memory_context(ada.pk, "").text) <= memories.CONTEXT_CHARACTERS
 
 
 def test_without_memories_there_is_no_block(ada: User) -> None:
     """A25.2"""
-    assert memories.warm(ada.pk, "hello").text == ""
+    assert memories.build_memory_context(ada.pk, "hello").text == ""
 
 
 def test_a_turn_goes_on_when_memories_cannot_be_read(ada: User) -> None:
@@ -141,7 +144,7 @@ def test_a_turn_goes_on_when_memories_cannot_be_read(ada: User) -> None:
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE copilot_memoryitem RENAME TO away")
     try:
-        assert memories.warm(ada.pk, "hello").text == ""
+        assert memories.build_memory_context(ada.pk, "hello").text == ""
     finally:
         with connection.cursor() as cursor:
             cursor.execute("ALTER TABLE away RENAME TO copilot_memoryitem")
@@ -149,19 +152,23 @@ def test_a_turn_goes_on_when_memories_cannot_be_read(ada: User) -> None:
 
 def test_switched_off_nothing_is_added_shown_or_permitted_and_nothing_is_lost(ada: User) -> None:
     """A25.1, A32.c1"""
-    memories.add(ada.pk, "Likes tea.")
-    memories.switch(ada.pk, on=False)
-    assert memories.warm(ada.pk, "tea").text == ""
-    for act in (lambda: memories.add(ada.pk, "x"), lambda: memories.search(ada.pk, "tea")):
+    memories.add_memory(ada.pk, "Likes tea.")
+    memories.set_memory_enabled(ada.pk, on=False)
+    assert memories.build_memory_context(ada.pk, "tea").text == ""
+    for act in (lambda: memories.add_memory(ada.pk, "x"), lambda: memories.search_memories(ada.pk, "tea")):
         with pytest.raises(Forbidden):
             act()
-    offered = registry.offered(
-        Shaping(memory=memories.is_on(ada.pk)).permitted(UNRESTRICTED), CHANNELS["web"]
+    offered = registry.list_offered_tools(
+        SessionConfig(memory=memories.is_memory_enabled(ada.pk)).restrict_permissions(UNRESTRICTED),
+        CHANNELS_BY_ORIGIN["web"],
     )
     assert not [tool.name for tool in offered if tool.name.startswith("memory_")]
-    memories.switch(ada.pk, on=True)
-    assert texts(memories.listed(ada.pk)) == ["Likes tea."]
-    assert Shaping(memory=memories.is_on(ada.pk)).permitted(UNRESTRICTED) == UNRESTRICTED
+    memories.set_memory_enabled(ada.pk, on=True)
+    assert texts(memories.list_memories(ada.pk)) == ["Likes tea."]
+    assert (
+        SessionConfig(memory=memories.is_memory_enabled(ada.pk)).restrict_permissions(UNRESTRICTED)
+        == UNRESTRICTED
+    )
 
 
 # --- the tools -------------------------------------------------------------------------------------
@@ -170,11 +177,11 @@ def test_switched_off_nothing_is_added_shown_or_permitted_and_nothing_is_lost(ad
 async def test_the_model_adds_searches_and_forgets_for_its_own_user() -> None:
     """A25.1"""
     key = "sk-" + "canary" * 5
-    context = await in_thread(make_context)
+    context = await run_in_thread(make_context)
     added = json.loads((await use(context, "memory_add", text=f"Has a dog. {key}")).content)
     found = json.loads((await use(context, "memory_search", query="dog")).content)["memories"]
     assert [(item["id"], item["text"]) for item in found] == [(added["id"], "Has a dog. [REDACTED]")]
-    bob = replace(context, user_id=(await in_thread(make.bob)).pk)
+    bob = replace(context, user_id=(await run_in_thread(make.bob)).pk)
     assert "not_found" in (await use(bob, "memory_forget", id=added["id"])).content
     assert (await use(context, "memory_forget", id=added["id"])).success
     assert json.loads((await use(context, "memory_search", query="dog")).content) == {"memories": []}
@@ -192,5 +199,5 @@ async def test_the_model_adds_searches_and_forgets_for_its_own_user() -> None:
 )
 async def test_no_argument_names_an_owner_or_passes_a_limit(tool: str, arguments: dict[str, JSON]) -> None:
     """A25.1"""
-    context = await in_thread(make_context)
+    context = await run_in_thread(make_context)
     assert not (await use(context, tool, **arguments)).success

@@ -22,11 +22,11 @@ from django.test import Client, RequestFactory
 from django.urls import resolve
 from prometheus_client import REGISTRY
 
+from config.core.errors import Conflict
+from config.dev.servers import find_free_port
 from config.middleware import request_id
-from config.servers import free_port
-from copilot.errors import Conflict
+from copilot.accounts import deletion
 from copilot.models import Session
-from copilot.workspace import erasure
 from diagnostics import metrics, snapshot
 from tests import make, moving
 from tests.engine import ended, model_fixture, rig_fixture, start, until
@@ -146,7 +146,7 @@ def test_a_warm_scrape_asks_one_question(client: Client, settings, django_assert
 def test_what_the_system_is_like_is_told_from_the_remembered_summary(client: Client, settings):
     """D16: every family of the specification has its name"""
     settings.METRICS_TOKEN = TOKEN
-    snapshot.forget()
+    snapshot.clear_caches()
     make.turn(make.session(make.ada()))
     told = client.get("/metrics", headers=BEARER).content.decode()
     assert 'pilothouse_executions{status="queued"} 1.0' in told
@@ -181,7 +181,7 @@ def test_what_moves_out_in_and_away_is_counted():
     moving.imported(make.bob(), document)
     with pytest.raises(Conflict):
         moving.imported(make.bob(), document)
-    erasure.request(make.bob())
+    deletion.request_deletion(make.bob())
     assert [now - then for now, then in zip(values(), before, strict=True)] == [1, 1, 1]
     assert value("pilothouse_imports_total", outcome="already_imported") == refused + 1
 
@@ -195,8 +195,8 @@ def worker_port(settings) -> Iterator[Callable[[], int | None]]:
     opened: list[WSGIServer] = []
 
     def start_serving() -> int | None:
-        settings.METRICS_PORT = free_port()
-        server = metrics.serve_from_worker()
+        settings.METRICS_PORT = find_free_port()
+        server = metrics.start_worker_metrics_server()
         opened.extend([server] if server else [])
         return settings.METRICS_PORT if server else None
 
@@ -249,17 +249,17 @@ def test_a_worker_lets_a_network_in_instead(worker_port, settings):
 @pytest.mark.attack
 def test_callers_that_say_nothing_do_not_fill_a_worker_with_threads(worker_port, settings, monkeypatch):
     settings.METRICS_TOKEN = TOKEN
-    monkeypatch.setattr(metrics._QuickHandler, "timeout", 0.5)
+    monkeypatch.setattr(metrics._MetricsRequestHandler, "timeout", 0.5)
     port = worker_port()
     before = threading.active_count()
     with contextlib.ExitStack() as stack:
         silent = [
             stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-            for _ in range(5 * metrics.SCRAPES_AT_ONCE)
+            for _ in range(5 * metrics.MAX_CONCURRENT_SCRAPES)
         ]
         for one in silent:  # cut off at once, or after their time
             one.settimeout(30)
             assert one.recv(1) == b""
-            assert threading.active_count() <= before + metrics.SCRAPES_AT_ONCE
+            assert threading.active_count() <= before + metrics.MAX_CONCURRENT_SCRAPES
         until(lambda: threading.active_count() <= before)
         assert asked(port, **BEARER)[0] == 200

@@ -7,13 +7,15 @@ from uuid import uuid4
 
 import pytest
 
-from copilot import history, metrics
-from copilot.events import Tokens
+from copilot import metrics
+from copilot.chat import messages
 from copilot.models import Message, ModelCall, Turn
-from copilot.providers import catalogue, provider_for
-from copilot.providers.base import AssistantMessage, Entry
-from copilot.providers.scripted import Call, CallFragment, Fail, Text, Usage
-from copilot.providers.strict import problems
+from copilot.providers import catalogue
+from copilot.providers.base import AssistantMessage, CallFragment, CatalogueEntry
+from copilot.providers.clients import get_provider
+from copilot.providers.request_validation import find_request_problems
+from copilot.providers.scripted import ScriptedCall, ScriptedFailure, ScriptedText, ScriptedUsage
+from copilot.realtime.payloads import Tokens
 from tests import make
 from tests.engine import Errand, add_tools, answer, ended, notices, quiet, start, together, told
 from tests.engine import model_fixture as model_fixture
@@ -23,7 +25,7 @@ from tests.engine import rig_fixture as rig_fixture
 def test_what_went_wrong_is_told_to_people_and_never_to_the_model(rig, model):
     """A6.c2, A6.3: a failed turn, then a new message"""
     session = make.session()
-    model.will(Text("Half an ans"), Fail("bad_request", body="the tokeniser exploded"))
+    model.will(ScriptedText("Half an ans"), ScriptedFailure("bad_request", body="the tokeniser exploded"))
     assert ended(start(session, "First")).status == Turn.Status.FAILED
     quiet(session)
     assert notices(session) == ["bad_request"]
@@ -32,7 +34,7 @@ def test_what_went_wrong_is_told_to_people_and_never_to_the_model(rig, model):
     assert "First" in said
     assert "Half an ans" in said
     assert not any(word in said for word in ("bad_request", "exploded", "Request rejected"))
-    assert problems(model.requests[-1]) == []
+    assert find_request_problems(model.requests[-1]) == []
 
 
 def test_a_turn_whose_provider_counts_nothing_succeeds_with_an_estimate(rig, model):
@@ -51,12 +53,12 @@ def test_a_usable_call_between_two_broken_ones_spares_the_note(rig, model, monke
     errand = Errand("fetch")
     add_tools(monkeypatch, errand)
     broken = CallFragment(0, "x", "fetch", '{"note": ')
-    for reply in (broken, Call("fetch", {"note": "a"}), broken):
+    for reply in (broken, ScriptedCall("fetch", {"note": "a"}), broken):
         model.will(reply)
     ended(start(session, "Go"))
     assert errand.runs == 1
     assert not Message.objects.filter(session=session, kind="note").exists()
-    assert problems(model.requests[-1]) == []
+    assert find_request_problems(model.requests[-1]) == []
     replayed = [
         call.arguments
         for m in model.requests[-1].messages
@@ -72,7 +74,7 @@ def test_a_result_delivered_twice_at_once_is_one_row():
     turn = make.turn(make.session(), Turn.Status.RUNNING)
 
     def deliver() -> object:
-        row = history.NewRow(
+        row = messages.NewMessage(
             id=uuid4(),
             turn_id=turn.pk,
             fence=turn.fence,
@@ -80,7 +82,7 @@ def test_a_result_delivered_twice_at_once_is_one_row():
             call_id="c",
             content="x",
         )
-        return len(history.append([row]))
+        return len(messages.append_messages([row]))
 
     for _ in range(10):
         Message.objects.filter(turn=turn).delete()
@@ -95,7 +97,7 @@ def test_what_a_cache_gave_is_counted_per_model(rig, model):
         return metrics.prompt_tokens.labels("demo", "read")._value.get()
 
     before = read()
-    model.will(Text("Hi."), Usage(Tokens(input=100, cache_read=900, output=1)))
+    model.will(ScriptedText("Hi."), ScriptedUsage(Tokens(input=100, cache_read=900, output=1)))
     turn_id = start(make.session(), "Hello")
     ended(turn_id)
     assert ModelCall.objects.get(turn=turn_id).cache_read_tokens == 900
@@ -104,40 +106,40 @@ def test_what_a_cache_gave_is_counted_per_model(rig, model):
 
 def test_clients_of_keys_that_are_gone_are_closed_and_those_in_use_are_not(rig, model):
     """A5.2"""
-    old = Entry(
+    old = CatalogueEntry(
         name="m", provider="openai_chat", model="m", base_url="http://127.0.0.1:1/v1", credential="old"
     )
-    used = Entry(
+    used = CatalogueEntry(
         name="n", provider="openai_chat", model="n", base_url="http://127.0.0.1:1/v1", credential="used"
     )
-    before = catalogue.current()
+    before = catalogue.get_catalogue()
 
     async def meanwhile() -> tuple[bool, bool]:
-        made = {entry.name: provider_for(entry) for entry in (old, used)}
-        catalogue.configure(catalogue.Catalogue(entries=(used,), tiers={"standard": (used,)}))
-        await rig.worker.engine._close_clients()
-        return provider_for(old) is made["m"], provider_for(used) is made["n"]
+        made = {entry.name: get_provider(entry) for entry in (old, used)}
+        catalogue.set_catalogue(catalogue.Catalogue(entries=(used,), tiers={"standard": (used,)}))
+        await rig.worker.engine._close_unused_clients()
+        return get_provider(old) is made["m"], get_provider(used) is made["n"]
 
     try:
         kept = asyncio.run_coroutine_threadsafe(meanwhile(), rig.worker._loop).result(timeout=20)
     finally:
-        catalogue.configure(before)
+        catalogue.set_catalogue(before)
     assert kept == (False, True)
 
 
 def test_a_switch_of_models_is_a_break_of_the_prefix_with_its_reason(rig, model):
     """A15.9, A15.11"""
-    first = Entry(name="First", provider="scripted", model="demo", credential="one")
-    second = Entry(name="Second", provider="scripted", model="demo", credential="two")
-    before, counted = catalogue.current(), metrics.prefix_breaks.labels("model_switch")
+    first = CatalogueEntry(name="First", provider="scripted", model="demo", credential="one")
+    second = CatalogueEntry(name="Second", provider="scripted", model="demo", credential="two")
+    before, counted = catalogue.get_catalogue(), metrics.prefix_breaks.labels("model_switch")
     number = counted._value.get()
-    catalogue.configure(catalogue.Catalogue(entries=(first, second), tiers={"standard": (first, second)}))
+    catalogue.set_catalogue(catalogue.Catalogue(entries=(first, second), tiers={"standard": (first, second)}))
     try:
-        model.will(Fail("model_not_found", status=404))
+        model.will(ScriptedFailure("model_not_found", status=404))
         session = make.session()
         turn_id = start(session, "Hello")
         ended(turn_id)
     finally:
-        catalogue.configure(before)
+        catalogue.set_catalogue(before)
     assert answer(turn_id) == "Aye."
     assert len(told(session.pk, "model.switched")) == counted._value.get() - number == 1

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from copilot.names import header_value, stored_name
+from config.core.filenames import build_content_disposition, clean_filename
 
 
 @pytest.mark.parametrize(
@@ -33,12 +33,12 @@ from copilot.names import header_value, stored_name
 )
 def test_a_stored_name_is_one_harmless_path_part(raw: str, kept: str) -> None:
     """S4, A22.3, A22.c1"""
-    assert stored_name(raw) == kept
+    assert clean_filename(raw) == kept
 
 
 def test_a_long_name_keeps_its_extension() -> None:
     """S4"""
-    name = stored_name("日" * 300 + ".tar.gz")
+    name = clean_filename("日" * 300 + ".tar.gz")
     assert name.endswith(".gz")
     assert len(name.encode()) <= 255
 
@@ -46,31 +46,31 @@ def test_a_long_name_keeps_its_extension() -> None:
 @given(st.text())
 def test_any_text_makes_a_usable_name(raw: str) -> None:
     """S4"""
-    name = stored_name(raw)
+    name = clean_filename(raw)
     assert 0 < len(name.encode()) <= 255
     assert not set(name) & set('/\\\x00\r\n"<>\u202e')
-    assert stored_name(name) == name
+    assert clean_filename(name) == name
 
 
 def test_a_plain_name_is_quoted() -> None:
     """A-S6.1"""
-    assert header_value("attachment", "report.pdf") == 'attachment; filename="report.pdf"'
+    assert build_content_disposition("attachment", "report.pdf") == 'attachment; filename="report.pdf"'
 
 
 def test_a_name_cannot_begin_another_header() -> None:
     """A-S6.2"""
-    value = header_value("attachment", "evil.txt\r\nX-Injected: true")
+    value = build_content_disposition("attachment", "evil.txt\r\nX-Injected: true")
     assert value == 'attachment; filename="evil.txtX-Injected: true"'
 
 
 def test_quotes_and_backslashes_are_escaped() -> None:
     """A-S6.3"""
-    assert header_value("inline", 'a"b\\c.txt') == 'inline; filename="a\\"b\\\\c.txt"'
+    assert build_content_disposition("inline", 'a"b\\c.txt') == 'inline; filename="a\\"b\\\\c.txt"'
 
 
 def test_a_name_beyond_ascii_has_a_fallback_and_decodes_back() -> None:
     """A-S6.4"""
-    value = header_value("attachment", "日本語.pdf")
+    value = build_content_disposition("attachment", "日本語.pdf")
     fallback, _, extended = value.partition("; filename*=UTF-8''")
     assert fallback == 'attachment; filename="___.pdf"'
     assert unquote(extended) == "日本語.pdf"
@@ -80,7 +80,7 @@ def test_a_name_beyond_ascii_has_a_fallback_and_decodes_back() -> None:
 def test_odd_names_make_valid_headers(name: str) -> None:
     """A-S6.5"""
     message = Message()
-    message["Content-Disposition"] = header_value("attachment", name)
+    message["Content-Disposition"] = build_content_disposition("attachment", name)
     assert message.get_content_disposition() == "attachment"
     assert message.get_filename()
 
@@ -88,6 +88,6 @@ def test_odd_names_make_valid_headers(name: str) -> None:
 @given(st.text())
 def test_any_name_makes_one_ascii_line(name: str) -> None:
     """S6"""
-    value = header_value("attachment", name)
+    value = build_content_disposition("attachment", name)
     assert value.isascii()
     assert value.isprintable()

@@ -16,9 +16,9 @@ import pytest
 from aiohttp import web
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from copilot.addresses import connecting
-from copilot.tools import net
-from copilot.tools.base import ToolFailed
+from config.core import url_safety
+from copilot.tools.base import ToolError
+from copilot.tools.web import http_client
 from tests.patience import PATIENCE_SECONDS
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -71,14 +71,16 @@ async def serving(handler: Handler) -> AsyncIterator[int]:
         await runner.cleanup()
 
 
-def client(port: int, **names: str) -> net.Client:
+def client(port: int, **names: str) -> http_client.PublicHttpClient:
     """May reach 127.0.0.1 only, by these names."""
     known = {f"{name}.example": [[address]] for name, address in names.items()}
-    return net.Client(ports={port}, unchecked={"127.0.0.1"}, resolver=Names(known), total_seconds=10)
+    return http_client.PublicHttpClient(
+        ports={port}, unchecked={"127.0.0.1"}, resolver=Names(known), total_seconds=10
+    )
 
 
-async def refused(client: net.Client, url: str) -> str:
-    with pytest.raises(ToolFailed) as caught:
+async def refused(client: http_client.PublicHttpClient, url: str) -> str:
+    with pytest.raises(ToolError) as caught:
         await client.fetch(url)
     return caught.value.code
 
@@ -94,9 +96,9 @@ async def hello(request: web.Request) -> web.StreamResponse:
 async def test_names_and_numbers_of_inner_networks_are_refused(address: str) -> None:
     """A24.c1"""
     host = f"[{address}]" if ":" in address else address
-    by_name = net.Client(resolver=Names({"a.example": [[address]]}))
+    by_name = http_client.PublicHttpClient(resolver=Names({"a.example": [[address]]}))
     assert await refused(by_name, "http://a.example/") == "address_refused"
-    assert await refused(net.Client(), f"http://{host}/") == "address_refused"
+    assert await refused(http_client.PublicHttpClient(), f"http://{host}/") == "address_refused"
 
 
 @pytest.mark.parametrize(
@@ -104,12 +106,15 @@ async def test_names_and_numbers_of_inner_networks_are_refused(address: str) -> 
 )
 async def test_other_spellings_of_this_machine_are_refused(spelling: str) -> None:
     """A24.c1: the system's own resolver would read these as numbers"""
-    assert await refused(net.Client(), f"http://{spelling}/") in {"address_refused", "invalid_url"}
+    assert await refused(http_client.PublicHttpClient(), f"http://{spelling}/") in {
+        "address_refused",
+        "invalid_url",
+    }
 
 
 async def test_one_inner_address_among_public_ones_refuses_the_name() -> None:
     """A24.1: every address"""
-    mixed = net.Client(resolver=Names({"a.example": [["93.184.216.34", "10.0.0.1"]]}))
+    mixed = http_client.PublicHttpClient(resolver=Names({"a.example": [["93.184.216.34", "10.0.0.1"]]}))
     assert await refused(mixed, "https://a.example/") == "address_refused"
 
 
@@ -117,7 +122,7 @@ async def test_a_name_that_changes_is_asked_once_and_the_checked_address_is_used
     """A24.c1: between check and connect there is no second question"""
     async with serving(hello) as port:
         names = Names({"a.example": [["127.0.0.1"], ["10.0.0.1"]]})
-        way_out = net.Client(ports={port}, unchecked={"127.0.0.1"}, resolver=names)
+        way_out = http_client.PublicHttpClient(ports={port}, unchecked={"127.0.0.1"}, resolver=names)
         assert b"hello a.example" in (await way_out.fetch(f"http://a.example:{port}/")).body
         assert names.asked == ["a.example"]
         assert await refused(way_out, f"http://a.example:{port}/") == "address_refused"
@@ -134,7 +139,10 @@ async def test_names_that_take_for_ever_hold_up_nobody_else(monkeypatch: pytest.
         return real(host, *args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
-    fetches = [asyncio.create_task(refused(net.Client(), f"http://n{n}.example/")) for n in range(40)]
+    fetches = [
+        asyncio.create_task(refused(http_client.PublicHttpClient(), f"http://n{n}.example/"))
+        for n in range(40)
+    ]
     try:
         await asyncio.wait_for(asyncio.to_thread(time.monotonic), PATIENCE_SECONDS / 2)
     finally:
@@ -149,7 +157,7 @@ class SlowNames:
         self.asked = threading.Semaphore(0)
         self.answering = threading.Event()
 
-    def __call__(self, host: str, port: int, family: int) -> list[connecting.AddressInfo]:
+    def __call__(self, host: str, port: int, family: int) -> list[url_safety.AddressInfo]:
         if host.startswith("slow"):
             self.asked.release()
             assert self.answering.wait(PATIENCE_SECONDS)
@@ -159,18 +167,18 @@ class SlowNames:
 @pytest.fixture
 def slow_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowNames]:
     slow = SlowNames()
-    monkeypatch.setattr(connecting, "_looked_up", slow)
-    monkeypatch.setattr(connecting, "_lookups", connecting.LookupThreads())
+    monkeypatch.setattr(url_safety, "_get_address_info", slow)
+    monkeypatch.setattr(url_safety, "_lookups", url_safety.LookupThreads())
     yield slow
     slow.answering.set()
-    connecting._lookups._threads.shutdown()
-    assert not connecting._lookups._running
-    assert not connecting._lookups._waiting
+    url_safety._lookups._threads.shutdown()
+    assert not url_safety._lookups._running
+    assert not url_safety._lookups._waiting
 
 
 async def look_up(owner: str, host: str) -> str:
-    connecting.count_lookups_for(owner)
-    [found] = await connecting.Names().resolve(host, 443)
+    url_safety.count_lookups_for(owner)
+    [found] = await url_safety.SystemResolver().resolve(host, 443)
     return found["host"]
 
 
@@ -183,10 +191,10 @@ async def wait_until_asked(slow: SlowNames, times: int) -> None:
 async def test_an_account_with_slow_names_leaves_threads_to_others(
     slow_names: SlowNames, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connecting, "LOOKUP_SECONDS", PATIENCE_SECONDS)
-    names = [f"slow{n}.example" for n in range(2 * connecting.NAME_THREADS)]
+    monkeypatch.setattr(url_safety, "LOOKUP_SECONDS", PATIENCE_SECONDS)
+    names = [f"slow{n}.example" for n in range(2 * url_safety.MAX_RESOLVER_THREADS)]
     waiting = [asyncio.create_task(look_up("user:1", name)) for name in names]
-    await wait_until_asked(slow_names, connecting.LOOKUPS_PER_OWNER)
+    await wait_until_asked(slow_names, url_safety.LOOKUPS_PER_OWNER)
     assert await asyncio.wait_for(look_up("user:2", "quick.example"), PATIENCE_SECONDS) == "93.184.216.34"
     assert not slow_names.asked.acquire(blocking=False)
     slow_names.answering.set()
@@ -198,10 +206,10 @@ async def test_look_ups_that_nobody_awaits_count_until_they_end(
     slow_names: SlowNames, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else an account could start new ones as quickly as it gives up the old"""
-    monkeypatch.setattr(connecting, "LOOKUP_SECONDS", PATIENCE_SECONDS)
-    names = [f"slow{n}.example" for n in range(3 * connecting.LOOKUPS_PER_OWNER)]
+    monkeypatch.setattr(url_safety, "LOOKUP_SECONDS", PATIENCE_SECONDS)
+    names = [f"slow{n}.example" for n in range(3 * url_safety.LOOKUPS_PER_OWNER)]
     given_up = [asyncio.create_task(look_up("user:1", name)) for name in names]
-    await wait_until_asked(slow_names, connecting.LOOKUPS_PER_OWNER)
+    await wait_until_asked(slow_names, url_safety.LOOKUPS_PER_OWNER)
     for one in given_up:
         one.cancel()
     await asyncio.wait(given_up)
@@ -218,8 +226,8 @@ async def test_look_ups_that_nobody_awaits_count_until_they_end(
 async def test_a_name_that_is_not_answered_in_time_is_unreachable(
     slow_names: SlowNames, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connecting, "LOOKUP_SECONDS", 0.05)
-    assert await refused(net.Client(), "http://slow.example/") == "unreachable"
+    monkeypatch.setattr(url_safety, "LOOKUP_SECONDS", 0.05)
+    assert await refused(http_client.PublicHttpClient(), "http://slow.example/") == "unreachable"
 
 
 @pytest.mark.parametrize(
@@ -236,8 +244,8 @@ async def test_a_look_up_that_fails_makes_room_for_the_next(
     def fail(*given: object) -> NoReturn:
         raise problem
 
-    monkeypatch.setattr(connecting, "_looked_up", fail)
-    tried = [look_up("user:1", "a.example") for _ in range(3 * connecting.LOOKUPS_PER_OWNER)]
+    monkeypatch.setattr(url_safety, "_get_address_info", fail)
+    tried = [look_up("user:1", "a.example") for _ in range(3 * url_safety.LOOKUPS_PER_OWNER)]
     failures = await asyncio.gather(*tried, return_exceptions=True)
     assert {type(failure) for failure in failures} == {told}
 
@@ -245,14 +253,14 @@ async def test_a_look_up_that_fails_makes_room_for_the_next(
 @pytest.mark.parametrize("host", ["a" * 70 + ".example", "a..example", ".example"])
 async def test_what_can_be_no_name_is_the_name_of_no_host(host: str) -> None:
     """A24.1"""
-    assert await refused(net.Client(), f"http://{host}/") == "unreachable"
+    assert await refused(http_client.PublicHttpClient(), f"http://{host}/") == "unreachable"
 
 
 async def test_the_socket_itself_refuses_what_a_resolver_let_through() -> None:
     """A24.1: the last look is at the address that is connected to"""
     info = (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("10.0.0.1", 80))
-    with pytest.raises(connecting.NotPublic):
-        connecting.WayOut()._socket(info)
+    with pytest.raises(url_safety.AddressNotPublic):
+        url_safety.PublicAddressGuard()._make_socket(info)
 
 
 @pytest.mark.parametrize(
@@ -275,7 +283,7 @@ async def test_the_socket_itself_refuses_what_a_resolver_let_through() -> None:
 async def test_urls_that_are_not_fetched(url: str, code: str) -> None:
     """A24.1"""
     names = Names({"a.example": [["93.184.216.34"]]})
-    assert await refused(net.Client(resolver=names), url) == code
+    assert await refused(http_client.PublicHttpClient(resolver=names), url) == code
 
 
 async def test_redirects_are_followed_with_their_own_names() -> None:
@@ -325,7 +333,7 @@ async def test_redirects_end_after_five_and_lead_to_the_web_only() -> None:
     async with serving(around) as port:
         way_out = client(port, a="127.0.0.1")
         assert await refused(way_out, f"http://a.example:{port}/r") == "too_many_redirects"
-        assert len(asked) == net.MAX_REDIRECTS + 1
+        assert len(asked) == http_client.MAX_REDIRECTS + 1
         assert await refused(way_out, f"http://a.example:{port}/file") == "invalid_url"
 
 
@@ -339,8 +347,8 @@ async def test_a_redirect_leads_to_no_host_that_people_are_asked_about() -> None
 
     async with serving(away) as at:
         known = Names({name: [["127.0.0.1"]] for name in ("a.example", "bank.example", "www.bank.example")})
-        way_out = net.Client(ports={at}, unchecked={"127.0.0.1"}, resolver=known)
-        with pytest.raises(ToolFailed, match="ask_first"):
+        way_out = http_client.PublicHttpClient(ports={at}, unchecked={"127.0.0.1"}, resolver=known)
+        with pytest.raises(ToolError, match="ask_first"):
             await way_out.fetch(f"http://a.example:{at}/", ask_first=["bank.example"])
         fetched = await way_out.fetch(f"http://bank.example:{at}/", ask_first=["bank.example"])
     assert fetched.body == b"arrived"
@@ -386,7 +394,7 @@ async def test_a_body_is_cut_at_five_mebibytes_however_it_is_packed(encoding: st
 
     async with serving(bomb) as port:
         fetched = await client(port, a="127.0.0.1").fetch(f"http://a.example:{port}/")
-    assert (len(fetched.body), fetched.cut) == (net.MAX_BYTES, True)
+    assert (len(fetched.body), fetched.cut) == (http_client.MAX_BODY_BYTES, True)
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "x-gzip"])
@@ -451,7 +459,7 @@ async def test_a_slow_drip_ends_when_the_time_is_over() -> None:
             hung_up.set()
 
     async with serving(drip) as port:
-        way_out = net.Client(
+        way_out = http_client.PublicHttpClient(
             ports={port},
             unchecked={"127.0.0.1"},
             resolver=Names({"a.example": [["127.0.0.1"]]}),
@@ -463,6 +471,6 @@ async def test_a_slow_drip_ends_when_the_time_is_over() -> None:
 
 def test_the_whole_fetch_fits_into_the_tools_time() -> None:
     """A24.1, A32"""
-    from copilot.tools import web_fetch
+    from copilot.tools.builtin import web_fetch
 
-    assert web_fetch.TOOL.timeout_seconds == 30 > net.TOTAL_SECONDS
+    assert web_fetch.TOOL.timeout_seconds == 30 > http_client.TOTAL_TIMEOUT_SECONDS

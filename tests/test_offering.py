@@ -17,20 +17,20 @@ from django.core.management import call_command
 from django.test import Client
 from django.utils import timezone
 
-from billing import queries as billing
+from billing import policies
 from billing.models import ModelPrice, TierPolicy
-from billing.queries import forget_policy
-from copilot import offering, sealing
-from copilot.agent import inquiries
-from copilot.agent.healing import Healing
-from copilot.dispatch.choosing import choose
-from copilot.errors import Unavailable
+from billing.policies import clear_policy_cache
+from config.core import encryption
+from config.core.errors import ServiceUnavailable
+from config.core.redaction import redact
+from copilot.agent import one_shot_requests
+from copilot.agent.request_repair import RequestRepair
+from copilot.chat.admission_limits import apply_plan_to_message
 from copilot.models import Credential, ModelEntry, ModelLesson, TierEntry, Turn
-from copilot.providers import catalogue
-from copilot.providers.base import Entry
-from copilot.providers.lessons import Lesson, Lessons
-from copilot.providers.scripted import Call, Fail
-from copilot.redaction import redact
+from copilot.providers import catalogue, catalogue_store
+from copilot.providers.base import CatalogueEntry
+from copilot.providers.learned_limits import LearnedLimits, LearnedLimitsCache
+from copilot.providers.scripted import ScriptedCall, ScriptedFailure
 from tests import make
 from tests.engine import Model, command, cue, ended, notices, start, told, until
 from tests.engine import model_fixture as model_fixture
@@ -43,13 +43,13 @@ KEY = "sk-first-key-of-the-test"
 
 @pytest.fixture(autouse=True)
 def _as_at_boot(transactional_db: None) -> Iterator[None]:
-    before = catalogue.current()
-    offering._follower.seen = ""
-    forget_policy()
+    before = catalogue.get_catalogue()
+    catalogue_store._follower.seen = ""
+    clear_policy_cache()
     yield
-    catalogue.configure(before)
-    offering._follower.seen = ""
-    forget_policy()
+    catalogue.set_catalogue(before)
+    catalogue_store._follower.seen = ""
+    clear_policy_cache()
 
 
 def entry(name: str, *tiers: str, **fields: Any) -> ModelEntry:
@@ -59,16 +59,16 @@ def entry(name: str, *tiers: str, **fields: Any) -> ModelEntry:
     for tier in tiers:
         position = TierEntry.objects.filter(tier=tier).count() + 1
         TierEntry.objects.create(tier=tier, position=position, entry=made)
-    offering.refresh()
+    catalogue_store.refresh_catalogue()
     return made
 
 
 def credential(name: str = "Vendor", key: str = KEY) -> Credential:
-    return Credential.objects.create(name=name, secret=sealing.seal(key))
+    return Credential.objects.create(name=name, secret=encryption.encrypt_text(key))
 
 
 def names(tier: str = "") -> list[str]:
-    return [one.name for one in catalogue.resolve(tier, "")]
+    return [one.name for one in catalogue.resolve_tier(tier, "")]
 
 
 def demo(name: str) -> str:
@@ -89,7 +89,7 @@ def test_rows_win_over_the_environment_and_give_way_when_they_are_gone() -> None
         [demo("One"), demo("Two")],
     )
     TierEntry.objects.all().delete()
-    assert offering.refresh()
+    assert catalogue_store.refresh_catalogue()
     assert names() == environment
 
 
@@ -111,8 +111,8 @@ def test_a_row_becomes_an_entry_field_by_field() -> None:
         efforts=["high", "low"],
         first_token_seconds=300,
     )
-    (made,) = catalogue.resolve("", "")
-    assert made == Entry(
+    (made,) = catalogue.resolve_tier("", "")
+    assert made == CatalogueEntry(
         name="Claude",
         provider="openai_chat",
         model="anthropic/claude-x",
@@ -137,9 +137,9 @@ def test_nothing_is_read_again_unless_something_changed(django_assert_num_querie
     """A few rows in one statement, however often"""
     one = entry("One", "standard")
     with django_assert_num_queries(1):
-        assert not offering.refresh()
-    offering.save_entry(one)
-    assert catalogue.resolve("", "")[0].version == 2
+        assert not catalogue_store.refresh_catalogue()
+    catalogue_store.save_model_entry(one)
+    assert catalogue.resolve_tier("", "")[0].version == 2
 
 
 def test_what_is_disabled_or_unreadable_is_not_asked() -> None:
@@ -157,11 +157,11 @@ def test_the_environments_models_can_be_copied_into_rows(
 ) -> None:
     """A4.1: and nothing is doubled when it is done twice"""
     settings.OPENAI_API_KEY, settings.ANTHROPIC_API_KEY = "sk-openai-of-the-test", "sk-ant-of-the-test"
-    expected = catalogue.build_from(settings)
+    expected = catalogue.build_from_settings(settings)
     for _ in range(2):
         call_command("adopt_models")
     for tier in catalogue.TIERS:
-        found = [replace(one, version=0) for one in catalogue.resolve(tier, "")]
+        found = [replace(one, version=0) for one in catalogue.resolve_tier(tier, "")]
         assert found == list(expected.tiers[tier])
     assert ModelEntry.objects.count() == Credential.objects.count() == 2
     stored = "".join(Credential.objects.values_list("secret", flat=True))
@@ -178,7 +178,7 @@ def test_another_process_learns_of_an_edit_by_itself() -> None:
     }
     code = (
         "import sys, django; django.setup()\n"
-        "from copilot.providers import catalogue\n"
+        "from copilot.providers.clients import catalogue\n"
         "for line in sys.stdin: print(catalogue.tiers()['standard'].name, flush=True)\n"
     )
     command = [sys.executable, "-W", "ignore", "-c", code]
@@ -196,7 +196,7 @@ def test_another_process_learns_of_an_edit_by_itself() -> None:
         try:
             assert asked() == demo("Before")
             one.name = "After"
-            offering.save_entry(one)
+            catalogue_store.save_model_entry(one)
             until(lambda: asked() == demo("After"))
         finally:
             other.stdin.close()
@@ -218,11 +218,11 @@ def test_an_edit_is_for_the_next_turn(model: Model) -> None:
     """A4.3, A4.c1"""
     one = entry("Old", "standard")
     session = make.session()
-    model.will(Call("current_time", {}), cue(1))
+    model.will(ScriptedCall("current_time", {}), cue(1))
     turn = start(session, "Hello")
     model.reaches(1)
     one.name = "New"
-    offering.save_entry(one)
+    catalogue_store.save_model_entry(one)
     model.give(1)
     assert ended(turn).model == demo("Old")
     assert {request.entry.name for request in model.requests} == {demo("Old")}
@@ -233,7 +233,7 @@ def test_a_key_rotated_in_the_admin_heals_the_turn_that_was_refused(model: Model
     """A7.c3: between the failure and the re-read"""
     key = credential()
     entry("Vendor's", "standard", credential=key)
-    model.will(cue(1), Fail("auth_failed", status=401))
+    model.will(cue(1), ScriptedFailure("auth_failed", status=401))
     session = make.session()
     turn = start(session, "Hello")
     model.reaches(1)
@@ -249,17 +249,17 @@ def test_a_key_rotated_in_the_admin_heals_the_turn_that_was_refused(model: Model
 def test_what_was_learned_is_forgotten_with_an_edit() -> None:
     """A4.4"""
     one = entry("Vendor's", "standard")
-    lessons = Lessons()
-    lessons.learn(catalogue.resolve("", "")[0], Lesson(sees=False))
-    assert lessons.recall(catalogue.resolve("", "")[0]) == Lesson(sees=False)
-    offering.save_entry(one)
-    assert lessons.recall(catalogue.resolve("", "")[0]) == Lesson()
+    lessons = LearnedLimitsCache()
+    lessons.learn(catalogue.resolve_tier("", "")[0], LearnedLimits(sees=False))
+    assert lessons.recall(catalogue.resolve_tier("", "")[0]) == LearnedLimits(sees=False)
+    catalogue_store.save_model_entry(one)
+    assert lessons.recall(catalogue.resolve_tier("", "")[0]) == LearnedLimits()
 
 
 def test_a_lesson_spares_later_turns_the_failing_request_until_an_edit(model: Model, grace: Client) -> None:
     """A4.4: from one turn to the next, kept in a row for other processes, and asked for anew after an edit"""
     row = entry("Thinker of one day", "standard", reasoning_style="effort")
-    model.will(Fail("thinking_unsupported", status=400))
+    model.will(ScriptedFailure("thinking_unsupported", status=400))
     session = make.session()
     assert ended(start(session, "Hello")).status == Turn.Status.SUCCEEDED
     until(lambda: ModelLesson.objects.filter(name=demo("Thinker of one day")).exists())
@@ -273,21 +273,21 @@ def test_a_lesson_spares_later_turns_the_failing_request_until_an_edit(model: Mo
 
 def test_what_one_process_learned_is_known_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """A4.4: taken with the next look for edits, for what is left of the day"""
-    known = Entry(name="Vendor's", provider="openai_chat", model="m", credential="secret-of-one")
-    offering.keep_lesson(known, Lesson(thinks=False))
-    offering.keep_lesson(known, Lesson(thinks=False, effort="low"))
+    known = CatalogueEntry(name="Vendor's", provider="openai_chat", model="m", credential="secret-of-one")
+    catalogue_store.store_learned_limits(known, LearnedLimits(thinks=False))
+    catalogue_store.store_learned_limits(known, LearnedLimits(thinks=False, effort="low"))
 
-    def another_process() -> Lessons:
-        lessons = Lessons()
-        monkeypatch.setattr(offering, "LESSONS", lessons)
-        offering._follower.lessons = ""
-        offering.refresh()
+    def another_process() -> LearnedLimitsCache:
+        lessons = LearnedLimitsCache()
+        monkeypatch.setattr(catalogue_store, "LEARNED_LIMITS", lessons)
+        catalogue_store._follower.lessons = ""
+        catalogue_store.refresh_catalogue()
         return lessons
 
-    assert another_process().recall(known) == Lesson(thinks=False, effort="low")
-    assert another_process().recall(replace(known, version=known.version + 1)) == Lesson()
+    assert another_process().recall(known) == LearnedLimits(thinks=False, effort="low")
+    assert another_process().recall(replace(known, version=known.version + 1)) == LearnedLimits()
     ModelLesson.objects.update(learned_at=timezone.now() - timedelta(days=1))
-    assert another_process().recall(known) == Lesson()
+    assert another_process().recall(known) == LearnedLimits()
 
 
 @pytest.mark.parametrize(
@@ -302,10 +302,10 @@ def test_what_one_process_learned_is_known_to_all(monkeypatch: pytest.MonkeyPatc
 )
 def test_only_levels_that_the_entry_allows_are_asked_for(allowed: tuple[Any, ...], asked: str | None) -> None:
     """A4.1: 8,192 tokens mean medium"""
-    thinking = Entry(
+    thinking = CatalogueEntry(
         name="m", provider="scripted", model="m", can_reason=True, reasoning_style="effort", efforts=allowed
     )
-    assert Healing(Lessons(), thinking_tokens=8_192).effort(thinking) == asked
+    assert RequestRepair(LearnedLimitsCache(), thinking_tokens=8_192).effort(thinking) == asked
 
 
 # --- plans and prices --------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ def test_only_levels_that_the_entry_allows_are_asked_for(allowed: tuple[Any, ...
 
 def restrict(tier: str = "FREE", **fields: Any) -> None:
     TierPolicy.objects.update_or_create(tier=tier, defaults={"multiplier": 1} | fields)
-    forget_policy()
+    clear_policy_cache()
 
 
 def send(user: Any, **fields: Any) -> Any:
@@ -352,9 +352,9 @@ def test_plans_that_leave_nothing_out_are_not_even_looked_up(
 ) -> None:
     """P12"""
     chosen = command(make.session(), "Hello", tier="advanced")
-    billing.rules()
+    policies.get_rules()
     with django_assert_num_queries(0):
-        assert choose(chosen) == chosen
+        assert apply_plan_to_message(chosen) == chosen
 
 
 def test_the_list_of_models_says_what_the_plan_includes_and_what_is_a_demo() -> None:
@@ -373,17 +373,19 @@ def test_models_of_unknown_cost_are_left_out_where_a_cost_is_required(settings: 
     """A4.5"""
     for name in ("Priced", "Unpriced"):
         entry(name, "standard", provider="openai_chat", model=name.lower(), base_url="http://127.0.0.1:1/v1")
-    assert [one.name for one in offering.resolve("", "")] == ["Priced", "Unpriced"]
+    assert [one.name for one in catalogue_store.resolve_chain("", "")] == ["Priced", "Unpriced"]
     settings.REQUIRE_KNOWN_COST = True
-    with pytest.raises(Unavailable, match="has a price"):
-        offering.resolve("", "")
+    with pytest.raises(ServiceUnavailable, match="has a price"):
+        catalogue_store.resolve_chain("", "")
     price = {"provider": "openai_chat", "model": "pri*", "effective_from": timezone.now() - timedelta(days=1)}
     ModelPrice.objects.create(**price)
-    forget_policy()
-    assert [one.name for one in offering.resolve("", "")] == ["Priced"]
-    assert [one.name for one in inquiries.models()] == ["Priced"]
+    clear_policy_cache()
+    assert [one.name for one in catalogue_store.resolve_chain("", "")] == ["Priced"]
+    assert [one.name for one in one_shot_requests.list_models_to_ask()] == ["Priced"]
     entry("Tiny", "small", provider="openai_chat", model="tiny", base_url="http://127.0.0.1:1/v1")
-    assert [one.name for one in inquiries.models()] == ["Priced"]  # a title needs no small model
+    assert [one.name for one in one_shot_requests.list_models_to_ask()] == [
+        "Priced"
+    ]  # a title needs no small model
 
 
 @pytest.mark.parametrize(
@@ -407,9 +409,9 @@ def test_fallbacks_that_cost_too_much_are_left_out(settings: Any, first: Any, ra
             output_per_million_microdollars=writes,
             effective_from=timezone.now() - timedelta(days=1),
         )
-    forget_policy()
+    clear_policy_cache()
     settings.FALLBACK_PRICE_RATIO = ratio
-    assert [one.name for one in offering.resolve("", "")] == left
+    assert [one.name for one in catalogue_store.resolve_chain("", "")] == left
 
 
 def test_a_script_is_no_tiers_choice_in_production_unless_it_is_allowed(settings: Any) -> None:
@@ -418,11 +420,11 @@ def test_a_script_is_no_tiers_choice_in_production_unless_it_is_allowed(settings
     entry("Script", "standard")
     entry("Real", "standard", provider="openai_chat", model="m", base_url="http://127.0.0.1:1/v1")
     assert names() == ["Real"]
-    catalogue.configure(catalogue.build_from(settings))
-    with pytest.raises(Unavailable, match="No model is configured"):
-        catalogue.resolve("", "")
+    catalogue.set_catalogue(catalogue.build_from_settings(settings))
+    with pytest.raises(ServiceUnavailable, match="No model is configured"):
+        catalogue.resolve_tier("", "")
     settings.ALLOW_DEMO_MODEL = True
-    assert catalogue.build_from(settings).tiers["standard"] == (catalogue.DEMO,)
+    assert catalogue.build_from_settings(settings).tiers["standard"] == (catalogue.DEMO_ENTRY,)
 
 
 # --- the admin ---------------------------------------------------------------------------------------
@@ -438,7 +440,7 @@ def test_a_key_is_written_sealed_and_never_shown(grace: Client) -> None:
     assert "needs a key" in grace.post("/admin/copilot/credential/add/", {"name": "Vendor"}).content.decode()
     assert grace.post("/admin/copilot/credential/add/", {"name": "Vendor", "key": KEY}).status_code == 302
     made = Credential.objects.get()
-    assert sealing.unseal(made.secret) == KEY
+    assert encryption.decrypt_text(made.secret) == KEY
     path = f"/admin/copilot/credential/{made.pk}/change/"
     for page in (path, "/admin/copilot/credential/"):
         shown = grace.get(page).content.decode()
@@ -446,7 +448,7 @@ def test_a_key_is_written_sealed_and_never_shown(grace: Client) -> None:
         assert made.secret not in shown
     assert grace.post(path, {"name": "Renamed", "key": ""}).status_code == 302
     made.refresh_from_db()
-    assert (made.name, sealing.unseal(made.secret)) == ("Renamed", KEY)
+    assert (made.name, encryption.decrypt_text(made.secret)) == ("Renamed", KEY)
     logged = LogEntry.objects.filter(content_type__model="credential")
     assert logged.count() == 2
     assert not any(KEY in one.change_message for one in logged)
@@ -472,7 +474,7 @@ def test_an_edit_in_the_admin_is_a_new_version_and_acts_at_once(grace: Client) -
     path = f"/admin/copilot/modelentry/{row.pk}/change/"
     saved = grace.post(path, form_of(row, name="Two", efforts=["high", "low"]))
     assert saved.status_code == 302, saved.content.decode()
-    (made,) = catalogue.resolve("", "")
+    (made,) = catalogue.resolve_tier("", "")
     assert (made.name, made.version, made.efforts) == (demo("Two"), 2, ("high", "low"))
     assert LogEntry.objects.filter(content_type__model="modelentry", object_id=str(row.pk)).exists()
     refused = grace.post(path, form_of(row, base_url="ftp://x"))
@@ -490,7 +492,7 @@ def test_prices_stand_beside_the_models(grace: Client) -> None:
         output_per_million_microdollars=10_000_000,
         effective_from=timezone.now() - timedelta(days=1),
     )
-    forget_policy()
+    clear_policy_cache()
     page = grace.get("/admin/copilot/modelentry/").content.decode()
     assert "$2.50 / $10.00" in page
     assert "provider=openai_chat&amp;model=unpriced" in page

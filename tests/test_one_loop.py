@@ -7,7 +7,7 @@ import threading
 import time
 
 from copilot.models import Message
-from copilot.providers.scripted import Call, Text
+from copilot.providers.scripted import ScriptedCall, ScriptedText
 from copilot.tools.base import ToolOutput
 from tests import make
 from tests.cuts import redis_away
@@ -48,7 +48,9 @@ def test_all_turns_of_a_process_share_one_loop_on_a_thread_of_its_own(rig, model
         return await errand._run(arguments, invocation)
 
     add_tools(monkeypatch, running(errand, look))
-    model.otherwise = lambda request: [Text("Ok.")] if len(request.messages) > 1 else [Call("look")]
+    model.otherwise = lambda request: (
+        [ScriptedText("Ok.")] if len(request.messages) > 1 else [ScriptedCall("look")]
+    )
     begun = [start(make.session()) for _ in range(3)]
     until(lambda: errand.runs == 3)
     errand.cue.give()
@@ -86,9 +88,9 @@ def test_nothing_a_turn_does_holds_the_loop_up(rig, model, monkeypatch):
     add_tools(monkeypatch, running(errand, fetch))
     ended(start(make.session()))  # what is loaded once is loaded
     model.otherwise = lambda request: (
-        [Text("word " * 1_000, size=5), Text("<td>1</td> " * 8_000)]
+        [ScriptedText("word " * 1_000, size=5), ScriptedText("<td>1</td> " * 8_000)]
         if len(request.messages) > 1
-        else [Call("fetch")]
+        else [ScriptedCall("fetch")]
     )
     ticker = Ticker(rig.worker._loop)
     begun = [start(make.session(), "x" * 64_000) for _ in range(4)]
@@ -102,7 +104,7 @@ def test_a_tool_that_is_busy_for_minutes_is_no_hang(rig, model, monkeypatch, set
     settings.HEARTBEAT_SECONDS, settings.STREAM_IDLE_SECONDS = 0.1, 40.0
     session, errand = make.session(), Errand("fetch", waits=True)
     add_tools(monkeypatch, errand)
-    model.will(Call("fetch"))
+    model.will(ScriptedCall("fetch"))
     turn_id = start(session)
     until(lambda: [beat.phase for beat in told(session.pk, "turn.heartbeat")].count("tool") >= 3)
     errand.cue.give()
@@ -113,7 +115,7 @@ def test_redis_away_in_the_middle_of_a_turn_costs_no_row(rig, model):
     """A3.c3, A3.8: the answer's row is whole while nobody can be told; those who watch are told when it is back"""
     session = make.session()
     before = fresh(session)
-    model.will(Text("Half, "), cue(1), Text("and the rest."))
+    model.will(ScriptedText("Half, "), cue(1), ScriptedText("and the rest."))
     turn_id = start(session)
     model.reaches(1)
     with redis_away():

@@ -10,29 +10,30 @@ import msgspec
 import pytest
 from django.utils import timezone
 
-from copilot import schedules
-from copilot.context import Arrival
+from copilot.chat.permissions import UNRESTRICTED
+from copilot.chat.turn_context import InboundContext
 from copilot.models import Message, Turn
-from copilot.permissions import UNRESTRICTED
-from copilot.providers.scripted import Call, Text
-from linking import outbound, tasks
+from copilot.providers.scripted import ScriptedCall, ScriptedText
+from copilot.schedules import services as schedules
+from linking import tasks
 from linking.models import OutboundMessage, PlatformConversation
-from linking.outbound import Note, records
-from linking.outbound.delivering import Delivery
-from linking.outbound.pace import Pace
-from linking.outbound.pages import Page
+from linking.outbound import notices, worker
+from linking.outbound import records as outbound_records
+from linking.outbound.layout import MessagePage
+from linking.outbound.message_sync import EditInterval, MessageSync
+from linking.outbound.notices import Notice
 from linking.platforms import scripted
 from linking.platforms.base import (
-    Address,
-    Away,
-    Busy,
     CallRefused,
+    ChatUnreachable,
     FormatRefused,
     MessageGone,
-    Outgoing,
-    Unreachable,
+    OutboundAddress,
+    OutgoingMessage,
+    PlatformBusy,
+    PlatformUnavailable,
 )
-from linking.platforms.scripted import Scripted, World
+from linking.platforms.scripted import ScriptedAdapter, ScriptedWorld
 from tests import make
 from tests.engine import cue, until
 from tests.engine import model_fixture as model_fixture
@@ -48,7 +49,7 @@ from tests.test_inbox import linked
 def chat(rig, settings, monkeypatch):
     with chatting(settings, monkeypatch):
         linked("scripted-ada")
-        scripted.WORLD.posted.clear()
+        scripted.SHARED_WORLD.posted.clear()
         yield ScriptedChat()
 
 
@@ -61,7 +62,7 @@ def given() -> bool:
 
 def swept_after_death() -> None:
     """The server has noticed that the courier is gone, and any process sweeps."""
-    until(outbound.owed)
+    until(worker.find_undelivered_turns)
     tasks.sweep()
 
 
@@ -70,19 +71,19 @@ def test_six_hundred_deltas_in_six_seconds_are_a_handful_of_edits():
     """A-L19.2: at most one per interval, and one more at the end"""
     errand = new_errand()
     now = [100.0]
-    world = World(clock=lambda: now[0])
-    adapter = type("Slow", (Scripted,), {"min_edit_interval": {"dm": 1.2}})(secret="s", world=world)
+    world = ScriptedWorld(clock=lambda: now[0])
+    adapter = type("Slow", (ScriptedAdapter,), {"min_edit_interval": {"dm": 1.2}})(secret="s", world=world)
 
     async def stream() -> None:
-        delivery = Delivery(errand, adapter)
-        delivery.pace = Pace(1.2, world.clock)
+        delivery = MessageSync(errand, adapter)
+        delivery.edit_interval = EditInterval(1.2, world.clock)
         text = ""
         for number in range(600):
             now[0] += 0.01
             text += f"{number} "
-            await delivery.show([Page(text[-800:])], final=False)
+            await delivery.sync_pages([MessagePage(text[-800:])], final=False)
         now[0] += 1.2
-        await delivery.show([Page(text[-800:])], final=True)
+        await delivery.sync_pages([MessagePage(text[-800:])], final=True)
 
     asyncio.run(stream())
     [message] = world.posted.values()
@@ -94,20 +95,20 @@ def test_six_hundred_deltas_in_six_seconds_are_a_handful_of_edits():
 @pytest.mark.django_db(transaction=True)
 def test_words_that_were_not_said_after_all_do_not_stay_behind_the_answer():
     """L19: a model began anew and said less; the chat shows what the web shows"""
-    world = World()
-    adapter = type("Quick", (Scripted,), {"min_edit_interval": {"dm": 0.0}})(secret="s", world=world)
+    world = ScriptedWorld()
+    adapter = type("Quick", (ScriptedAdapter,), {"min_edit_interval": {"dm": 0.0}})(secret="s", world=world)
 
     async def stream() -> None:
-        delivery = Delivery(errand, adapter)
-        await delivery.show([Page("One."), Page("Two, and")], final=False)
-        await delivery.show([Page("Only one.")], final=True)
+        delivery = MessageSync(errand, adapter)
+        await delivery.sync_pages([MessagePage("One."), MessagePage("Two, and")], final=False)
+        await delivery.sync_pages([MessagePage("Only one.")], final=True)
 
     errand = new_errand()
     asyncio.run(stream())
     assert [one.text for one in world.posted.values()] == ["Only one.", "*Taken back.*"]
 
 
-def new_errand() -> records.Errand:
+def new_errand() -> outbound_records.OutboundTurn:
     session = make.session()
     place = PlatformConversation.objects.create(
         platform="scripted",
@@ -117,13 +118,13 @@ def new_errand() -> records.Errand:
         session=session,
         closed_at=timezone.now(),
     )
-    return records.Errand(
+    return outbound_records.OutboundTurn(
         turn_id=make.turn(session).pk,
         session_id=session.pk,
         owner_id=session.owner_id,
         conversation_id=place.pk,
         platform="scripted",
-        address=Address(scope="dm", container_id="c1"),
+        address=OutboundAddress(scope="dm", container_id="c1"),
         status="running",
         sent={},
     )
@@ -132,22 +133,22 @@ def new_errand() -> records.Errand:
 def test_a_complaint_widens_the_pace_for_a_minute():
     """L19: wait what the platform says, then twice as long between edits, and as before after sixty seconds"""
     now = [100.0]
-    pace = Pace(1.0, lambda: now[0])
-    pace.went_out()
+    pace = EditInterval(1.0, lambda: now[0])
+    pace.record_sent()
     assert pace.seconds_left() == 1.0
-    pace.was_refused(5.0)
+    pace.record_refusal(5.0)
     assert pace.seconds_left() == 5.0
     now[0] += 5.0
-    pace.went_out()
+    pace.record_sent()
     assert pace.seconds_left() == 2.0
     now[0] += 60.0
-    pace.went_out()
+    pace.record_sent()
     assert pace.seconds_left() == 1.0
 
 
 def test_another_process_goes_on_editing_the_same_message(chat: ScriptedChat, model):
     """A-L19.5: the courier dies in the middle of the answer, and again at its end"""
-    model.will(Text("First half, "), cue(1), Text("second half."))
+    model.will(ScriptedText("First half, "), cue(1), ScriptedText("second half."))
     chat.say("Hello")
     until(lambda: chat.texts() == ["First half, "])
     close_courier()
@@ -158,7 +159,7 @@ def test_another_process_goes_on_editing_the_same_message(chat: ScriptedChat, mo
     close_courier()
     tasks.sweep()
     assert chat.texts() == ["First half, second half."]
-    assert outbound.owed() == []
+    assert worker.find_undelivered_turns() == []
 
 
 def test_of_a_long_conversation_one_answer_is_owed_once(chat: ScriptedChat, model):
@@ -166,54 +167,54 @@ def test_of_a_long_conversation_one_answer_is_owed_once(chat: ScriptedChat, mode
     for number in range(3):
         chat.say(f"Hello {number}")
         until(lambda number=number: Turn.objects.count() == number + 1 and given())
-    model.will(Text("First half, "), cue(1), Text("second half."))
+    model.will(ScriptedText("First half, "), cue(1), ScriptedText("second half."))
     chat.say("Once more")
     until(lambda: "First half, " in chat.texts())
-    assert outbound.owed() == []  # somebody carries it
+    assert worker.find_undelivered_turns() == []  # somebody carries it
     close_courier()
-    until(lambda: outbound.owed() == [Turn.objects.latest("created_at").pk])
+    until(lambda: worker.find_undelivered_turns() == [Turn.objects.latest("created_at").pk])
     tasks.sweep()
     model.give(1)
     until(given)
-    assert outbound.owed() == []
+    assert worker.find_undelivered_turns() == []
 
 
 def test_a_part_whose_sending_was_cut_off_is_sent_again_under_its_nonce(
     chat: ScriptedChat, model, monkeypatch
 ):
     """A-L19.5: the platform had it already; it knows the nonce, so people see it once"""
-    kept = records.keep_part
+    kept = outbound_records.record_part
     monkeypatch.setattr(
-        records, "keep_part", lambda *arguments: (_ for _ in ()).throw(RuntimeError("killed"))
+        outbound_records, "record_part", lambda *arguments: (_ for _ in ()).throw(RuntimeError("killed"))
     )
     chat.say("Hello")
     until(lambda: chat.texts() == ["Aye."])
     until(lambda: OutboundMessage.objects.filter(platform_message_id="").count() == 1)
     close_courier()
-    monkeypatch.setattr(records, "keep_part", kept)
+    monkeypatch.setattr(outbound_records, "record_part", kept)
     until(lambda: Turn.objects.filter(status="succeeded").count() == 1)
     swept_after_death()
     until(given)
     assert chat.texts() == ["Aye."]
 
 
-@pytest.mark.parametrize("problem", [Busy(0.05), Away("down")], ids=["429", "down"])
+@pytest.mark.parametrize("problem", [PlatformBusy(0.05), PlatformUnavailable("down")], ids=["429", "down"])
 def test_an_answer_is_not_lost_because_the_platform_refused_it_for_a_while(
     chat: ScriptedChat, problem, monkeypatch
 ):
     """A-L19.2: wait what it says, then say it whole"""
-    monkeypatch.setattr("linking.outbound.delivering.FIRST_PAUSE_SECONDS", 0.01)
-    scripted.WORLD.failures.extend([problem] * 3)
+    monkeypatch.setattr("linking.outbound.message_sync.FIRST_PAUSE_SECONDS", 0.01)
+    scripted.SHARED_WORLD.failures.extend([problem] * 3)
     chat.say("Hello")
     until(given)
     assert chat.texts() == ["Aye."]
 
 
 def test_a_message_that_vanished_is_said_anew(chat: ScriptedChat, model):
-    model.will(Text("First half, "), cue(1), Text("second half."))
+    model.will(ScriptedText("First half, "), cue(1), ScriptedText("second half."))
     chat.say("Hello")
     until(lambda: chat.texts() == ["First half, "])
-    scripted.WORLD.posted.clear()  # somebody deleted it
+    scripted.SHARED_WORLD.posted.clear()  # somebody deleted it
     model.give(1)
     until(given)
     assert chat.texts() == ["First half, second half."]
@@ -221,13 +222,13 @@ def test_a_message_that_vanished_is_said_anew(chat: ScriptedChat, model):
 
 def test_who_goes_on_after_a_crash_edits_what_was_said_anew(chat: ScriptedChat, model):
     """A-L19.5: the message was deleted before the process died; its second stays the only one"""
-    model.will(Text("One, "), cue(1), Text("two, "), cue(2), Text("three."))
+    model.will(ScriptedText("One, "), cue(1), ScriptedText("two, "), cue(2), ScriptedText("three."))
     chat.say("Hello")
     until(lambda: chat.texts() == ["One, "])
-    scripted.WORLD.posted.clear()
+    scripted.SHARED_WORLD.posted.clear()
     model.give(1)
     until(lambda: chat.texts() == ["One, two, "])
-    [stands] = scripted.WORLD.seen_in(chat.container)
+    [stands] = scripted.SHARED_WORLD.list_messages(chat.container)
     until(lambda: OutboundMessage.objects.filter(platform_message_id=stands.id).exists())
     close_courier()
     swept_after_death()
@@ -238,13 +239,13 @@ def test_who_goes_on_after_a_crash_edits_what_was_said_anew(chat: ScriptedChat, 
 
 def test_an_answer_is_not_lost_because_a_step_on_the_way_was_refused(chat: ScriptedChat, model):
     """L19: the platform takes neither of two steps, for good; the whole it takes"""
-    model.will(Text("One, "), cue(1), Text("two, "), cue(2), Text("three."))
-    scripted.WORLD.failures.append(CallRefused("bad"))
+    model.will(ScriptedText("One, "), cue(1), ScriptedText("two, "), cue(2), ScriptedText("three."))
+    scripted.SHARED_WORLD.failures.append(CallRefused("bad"))
     chat.say("Hello")
-    until(lambda: not scripted.WORLD.failures)
-    scripted.WORLD.failures.append(CallRefused("bad"))
+    until(lambda: not scripted.SHARED_WORLD.failures)
+    scripted.SHARED_WORLD.failures.append(CallRefused("bad"))
     model.give(1)
-    until(lambda: not scripted.WORLD.failures)
+    until(lambda: not scripted.SHARED_WORLD.failures)
     model.give(2)
     until(given)
     assert chat.texts() == ["One, two, three."]
@@ -252,7 +253,7 @@ def test_an_answer_is_not_lost_because_a_step_on_the_way_was_refused(chat: Scrip
 
 @pytest.mark.parametrize(
     "problem",
-    [Unreachable("blocked"), CallRefused("bad"), MessageGone("gone"), FormatRefused("odd")],
+    [ChatUnreachable("blocked"), CallRefused("bad"), MessageGone("gone"), FormatRefused("odd")],
     ids=lambda problem: type(problem).__name__,
 )
 def test_where_nobody_can_be_told_the_turn_goes_on_and_its_answer_is_kept(
@@ -263,25 +264,25 @@ def test_where_nobody_can_be_told_the_turn_goes_on_and_its_answer_is_kept(
     async def refuse(*arguments: object) -> str:
         raise problem
 
-    monkeypatch.setattr(Scripted, "send", refuse)
+    monkeypatch.setattr(ScriptedAdapter, "send_message", refuse)
     chat.say("Hello")
     until(given)
     until(lambda: Message.objects.filter(kind="assistant", content="Aye.").exists())
-    assert (chat.texts(), outbound.owed()) == ([], [])
+    assert (chat.texts(), worker.find_undelivered_turns()) == ([], [])
     marked = PlatformConversation.objects.exclude(unreachable_at=None).exists()
-    assert marked == isinstance(problem, Unreachable)
+    assert marked == isinstance(problem, ChatUnreachable)
 
 
 def test_words_that_were_sent_in_a_crash_are_not_the_last(chat: ScriptedChat, model, monkeypatch):
     """L19: the platform took the first words and dropped the repetition; the whole answer is there all the same"""
-    keep, lost = records.keep_part, []
+    keep, lost = outbound_records.record_part, []
 
     def crash(*given: object) -> None:
-        monkeypatch.setattr(records, "keep_part", keep)
+        monkeypatch.setattr(outbound_records, "record_part", keep)
         lost.append(given)
 
-    monkeypatch.setattr(records, "keep_part", crash)
-    model.will(Text("First half, "), cue(1), Text("second half."))
+    monkeypatch.setattr(outbound_records, "record_part", crash)
+    model.will(ScriptedText("First half, "), cue(1), ScriptedText("second half."))
     chat.say("Hello")
     until(lambda: lost)
     close_courier()
@@ -296,52 +297,56 @@ def test_what_follows_later_stays_on_the_web_once_the_place_is_closed(chat: Scri
     chat.say("Hello")
     until(given)
     turn = Turn.objects.get()
-    asked = schedules.Asked(
+    asked = schedules.ScheduleRequest(
         prompt="Remind me",
         cron="0 9 * * *",
         timezone="UTC",
         session_id=turn.session_id,
-        arrival=msgspec.convert(turn.arrival, Arrival),
+        arrival=msgspec.convert(turn.arrival, InboundContext),
     )
-    task = schedules.create(turn.session.owner_id, asked, UNRESTRICTED)
-    model.will(Text("Water the plants."))
+    task = schedules.create_schedule(turn.session.owner_id, asked, UNRESTRICTED)
+    model.will(ScriptedText("Water the plants."))
     start_due(task)
     until(lambda: "Water the plants." in chat.texts())
     PlatformConversation.objects.update(closed_at=timezone.now())
-    model.will(Text("Once more."))
+    model.will(ScriptedText("Once more."))
     late = start_due(task)
-    assert not records.is_owed(late, outbound.accounts())
-    assert outbound.owed() == []
+    assert not outbound_records.is_delivery_pending(late, worker.get_own_accounts())
+    assert worker.find_undelivered_turns() == []
     assert "Once more." not in chat.texts()
 
 
 def test_a_very_long_answer_is_ten_messages_and_a_file(chat: ScriptedChat, model):
     """A-L19.1: more than ten parts: the whole of it as a file"""
     answer = "\n\n".join(f"Paragraph {number}. " + "word " * 100 for number in range(40))
-    model.will(Text(answer))
+    model.will(ScriptedText(answer))
     chat.say("Tell me everything")
     until(given)
     assert len(chat.texts()) == 10
-    assert [(name, content.decode()) for name, content in scripted.WORLD.files] == [("answer.md", answer)]
+    assert [(name, content.decode()) for name, content in scripted.SHARED_WORLD.files] == [
+        ("answer.md", answer)
+    ]
 
 
 def test_what_the_agent_made_goes_into_the_chat_once(chat: ScriptedChat, model, monkeypatch):
     """A-L19.5: the last version of each file, behind the words; also when the courier dies before it said so"""
-    model.will(Call("write_file", {"name": "log.txt", "content": "day one"}))
+    model.will(ScriptedCall("write_file", {"name": "log.txt", "content": "day one"}))
     model.will(
-        Call("write_file", {"name": "log.txt", "content": "day one\nday two", "overwrite": True}),
-        Call("write_file", {"name": "huge.txt", "content": "x" * 100_001}),
+        ScriptedCall("write_file", {"name": "log.txt", "content": "day one\nday two", "overwrite": True}),
+        ScriptedCall("write_file", {"name": "huge.txt", "content": "x" * 100_001}),
     )
-    model.will(Text("Here is the log."))
-    finish = records.finish
-    monkeypatch.setattr(records, "finish", lambda errand: (_ for _ in ()).throw(RuntimeError("killed")))
+    model.will(ScriptedText("Here is the log."))
+    finish = outbound_records.mark_delivered
+    monkeypatch.setattr(
+        outbound_records, "mark_delivered", lambda errand: (_ for _ in ()).throw(RuntimeError("killed"))
+    )
     chat.say("Keep a log")
     until(lambda: len(chat.texts()) == 2)
     close_courier()
-    monkeypatch.setattr(records, "finish", finish)
+    monkeypatch.setattr(outbound_records, "mark_delivered", finish)
     swept_after_death()
     until(given)
-    assert scripted.WORLD.files == [("log.txt", b"day one\nday two")]
+    assert scripted.SHARED_WORLD.files == [("log.txt", b"day one\nday two")]
     assert len(chat.texts()) == 2
     assert chat.texts()[0] == "Here is the log."
     assert "`huge.txt` cannot be sent here." in chat.texts()[1]
@@ -350,17 +355,17 @@ def test_what_the_agent_made_goes_into_the_chat_once(chat: ScriptedChat, model, 
 
 def test_a_file_that_the_platform_never_takes_is_named_instead(chat: ScriptedChat, model, monkeypatch):
     """A-L19.5: after a few tries its owner is told where it is, and the answer is not held up for ever"""
-    monkeypatch.setattr("linking.outbound.delivering.FIRST_PAUSE_SECONDS", 0.01)
-    model.will(Call("write_file", {"name": "log.txt", "content": "day one"}))
-    model.will(cue(1), Text("Here."))
+    monkeypatch.setattr("linking.outbound.message_sync.FIRST_PAUSE_SECONDS", 0.01)
+    model.will(ScriptedCall("write_file", {"name": "log.txt", "content": "day one"}))
+    model.will(cue(1), ScriptedText("Here."))
     chat.say("Keep a log")
     model.reaches(1)
-    until(lambda: scripted.WORLD.typing)
+    until(lambda: scripted.SHARED_WORLD.typing)
 
     async def away(*arguments: object) -> str:
-        raise Away("down")
+        raise PlatformUnavailable("down")
 
-    monkeypatch.setattr(scripted.Scripted, "send_file", away)
+    monkeypatch.setattr(scripted.ScriptedAdapter, "send_file", away)
     model.give(1)
     until(given)
     assert "`log.txt` cannot be sent here." in chat.texts()[-1]
@@ -368,9 +373,9 @@ def test_a_file_that_the_platform_never_takes_is_named_instead(chat: ScriptedCha
 
 def test_the_first_sign_of_life_comes_before_the_answer(chat: ScriptedChat, model):
     """A-L19.2: typing, at once"""
-    model.will(cue(1), Text("Later."))
+    model.will(cue(1), ScriptedText("Later."))
     chat.say("Hello")
-    until(lambda: scripted.WORLD.typing)
+    until(lambda: scripted.SHARED_WORLD.typing)
     assert chat.texts() == []
     model.give(1)
     until(given)
@@ -378,8 +383,8 @@ def test_the_first_sign_of_life_comes_before_the_answer(chat: ScriptedChat, mode
 
 def test_who_waits_in_line_is_told_their_place(chat: ScriptedChat, model):
     """A-L19.2: and is answered when it is their turn"""
-    model.will(cue(1), Text("One."))
-    model.will(Text("Two."))
+    model.will(cue(1), ScriptedText("One."))
+    model.will(ScriptedText("Two."))
     chat.say("first")
     model.reaches(1)
     chat.say("second")
@@ -395,13 +400,13 @@ def test_a_turn_of_twenty_minutes_is_answered_although_discords_token_is_void(
     """A-L22.2: the promised reply is filled by its token, the end by the bot itself"""
     fake = discord.Discord()
     with fake.running(), chatting(settings, monkeypatch, discord=fake):
-        from linking import links
-        from linking.links import TokenRequest
+        from linking.links import confirmation, tokens
+        from linking.links.tokens import TokenRequest
 
         asked = TokenRequest(platform="discord", bot_account=fake.app_id, subject_id=recorded.DISCORD_ADA)
-        links.confirm_user(make.ada(), links.create_user_token(asked).token)
+        confirmation.confirm_user_link(make.ada(), tokens.create_user_token(asked).token)
         there = DiscordChat(fake)
-        model.will(Text("It takes long. "), cue(1), Text("Done."))
+        model.will(ScriptedText("It takes long. "), cue(1), ScriptedText("Done."))
         there.say("Hello")
         until(lambda: there.texts() == ["It takes long. "])
         start = fake.clock()
@@ -414,12 +419,12 @@ def test_a_turn_of_twenty_minutes_is_answered_although_discords_token_is_void(
 
 def test_a_notice_is_not_tried_before_the_platform_would_have_it(chat: ScriptedChat):
     """L19: wait what it says; one that could only come much later is not said"""
-    to = Address(scope="dm", container_id=chat.container)
-    scripted.WORLD.failures += [Busy(3600), Busy(0.01)]
+    to = OutboundAddress(scope="dm", container_id=chat.container)
+    scripted.SHARED_WORLD.failures += [PlatformBusy(3600), PlatformBusy(0.01)]
     for text in ("Too late.", "In time."):
-        outbound.say("scripted", Note(to=to, text=text))
-    outbound.settle(PATIENCE_SECONDS)
-    assert (scripted.WORLD.calls, chat.texts()) == (["send"] * 3, ["In time."])
+        notices.send_first_accepted("scripted", Notice(to=to, text=text))
+    worker.wait_until_sent(PATIENCE_SECONDS)
+    assert (scripted.SHARED_WORLD.calls, chat.texts()) == (["send"] * 3, ["In time."])
 
 
 class Held:
@@ -427,59 +432,64 @@ class Held:
 
     def __init__(self, monkeypatch, container: str) -> None:
         self.begun, self.may_go_on = threading.Event(), threading.Event()
-        send = Scripted.send
+        send = ScriptedAdapter.send_message
 
-        async def held(adapter: Scripted, to: Address, message: Outgoing) -> str:
+        async def held(adapter: ScriptedAdapter, to: OutboundAddress, message: OutgoingMessage) -> str:
             if to.container_id == container:
                 self.begun.set()
                 assert await asyncio.to_thread(self.may_go_on.wait, PATIENCE_SECONDS)
             return await send(adapter, to, message)
 
-        monkeypatch.setattr(Scripted, "send", held)
+        monkeypatch.setattr(ScriptedAdapter, "send_message", held)
 
 
 def test_a_chat_where_the_platform_is_slow_keeps_no_other_waiting(chat: ScriptedChat, monkeypatch):
     """L18, L27: whoever is told something there holds no thread; each chat hears what it was told in order"""
-    slow, quick = Address(scope="dm", container_id=chat.container), Address(scope="dm", container_id="other")
+    slow, quick = (
+        OutboundAddress(scope="dm", container_id=chat.container),
+        OutboundAddress(scope="dm", container_id="other"),
+    )
     held = Held(monkeypatch, chat.container)
     for text in ("one", "two", "three"):
-        outbound.say("scripted", Note(to=slow, text=text))
-    outbound.say("scripted", Note(to=quick, text="meanwhile"))
+        notices.send_first_accepted("scripted", Notice(to=slow, text=text))
+    notices.send_first_accepted("scripted", Notice(to=quick, text="meanwhile"))
     assert held.begun.wait(PATIENCE_SECONDS)
-    until(lambda: [one.text for one in scripted.WORLD.seen_in("other")] == ["meanwhile"])
+    until(lambda: [one.text for one in scripted.SHARED_WORLD.list_messages("other")] == ["meanwhile"])
     assert chat.texts() == []
     held.may_go_on.set()
-    outbound.settle(PATIENCE_SECONDS)
+    worker.wait_until_sent(PATIENCE_SECONDS)
     assert chat.texts() == ["one", "two", "three"]
 
 
 def test_a_place_in_line_is_not_told_where_something_is_being_said(chat: ScriptedChat, monkeypatch):
     """L20: whoever floods a chat gets one word of it, not one for each message"""
-    to = Address(scope="dm", container_id=chat.container)
+    to = OutboundAddress(scope="dm", container_id=chat.container)
     held = Held(monkeypatch, chat.container)
     for position in range(5):
-        outbound.mention("scripted", to, f"place {position}")
+        notices.send_if_idle("scripted", to, f"place {position}")
     assert held.begun.wait(PATIENCE_SECONDS)
     held.may_go_on.set()
-    outbound.settle(PATIENCE_SECONDS)
+    worker.wait_until_sent(PATIENCE_SECONDS)
     assert chat.texts() == ["place 0"]
 
 
 def test_the_second_of_two_ways_is_taken_where_the_first_is_refused(chat: ScriptedChat):
     """L4: and only if it may be"""
-    to = Address(scope="server", container_id=chat.container)
+    to = OutboundAddress(scope="server", container_id=chat.container)
     asked: list[str] = []
 
     def may(answer: bool) -> bool:
         asked.append("asked")
         return answer
 
-    private = Note(to=to, text="alone", only_for="77")
+    private = Notice(to=to, text="alone", only_for="77")
     for answer in (True, False):
-        scripted.WORLD.failures.append(Unreachable("no chat of their own"))
-        outbound.say("scripted", private, Note(to=to, text="to all", may=partial(may, answer)))
-        outbound.settle(PATIENCE_SECONDS)
-    outbound.say("scripted", private, Note(to=to, text="to all", may=partial(may, True)))
-    outbound.settle(PATIENCE_SECONDS)
+        scripted.SHARED_WORLD.failures.append(ChatUnreachable("no chat of their own"))
+        notices.send_first_accepted(
+            "scripted", private, Notice(to=to, text="to all", may=partial(may, answer))
+        )
+        worker.wait_until_sent(PATIENCE_SECONDS)
+    notices.send_first_accepted("scripted", private, Notice(to=to, text="to all", may=partial(may, True)))
+    worker.wait_until_sent(PATIENCE_SECONDS)
     assert [(one.text, one.only_for) for one in chat.shown()] == [("to all", ""), ("alone", "77")]
     assert asked == ["asked"] * 2

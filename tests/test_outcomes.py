@@ -7,15 +7,16 @@ import asyncio
 import pytest
 from django.utils import timezone
 
-from copilot import outcomes, readers
-from copilot.bridge import in_thread
-from copilot.commands import SendMessage
-from copilot.errors import NotFound, Unavailable
-from copilot.events import Tokens, TurnCancelled, TurnFailed, TurnPaused
-from copilot.live import stream, tail
-from copilot.live.tail import TAIL
+from config.core.db import run_in_thread
+from config.core.errors import NotFound, ServiceUnavailable
+from copilot.chat import turn_results
+from copilot.chat.commands import SendMessage
+from copilot.chat.permissions import UNRESTRICTED
 from copilot.models import Message, ModelCall, Turn
-from copilot.permissions import UNRESTRICTED
+from copilot.realtime import event_log, fanout
+from copilot.realtime.events import TurnCancelled, TurnFailed, TurnPaused
+from copilot.realtime.fanout import EVENT_FANOUT
+from copilot.realtime.payloads import Tokens
 from tests import make
 from tests.patience import PATIENCE_SECONDS
 from tests.rest import NOBODYS, eventually
@@ -45,7 +46,7 @@ def turn(session):
 def end(turn, status, event, **fields):
     """Row first, then the event."""
     Turn.objects.filter(pk=turn.pk).update(status=status, ended_at=timezone.now(), **fields)
-    stream.publish_now(str(turn.session_id), [(event, str(turn.pk))])
+    event_log.append_events(str(turn.session_id), [(event, str(turn.pk))])
 
 
 def answer(turn):
@@ -68,17 +69,17 @@ def answer(turn):
 
 async def test_an_ended_turn_is_told_at_once_with_text_calls_and_tokens(ada, turn):
     """T10, A19.8: tokens, never money."""
-    await in_thread(answer, turn)
-    await in_thread(
+    await run_in_thread(answer, turn)
+    await run_in_thread(
         lambda: Turn.objects.filter(pk=turn.pk).update(status="succeeded", ended_at=timezone.now())
     )
-    outcome = await outcomes.wait(ada.pk, turn.pk, timeout_seconds=PATIENCE_SECONDS)
-    assert outcome == outcomes.Outcome(
+    outcome = await turn_results.wait_for_turn(ada.pk, turn.pk, timeout_seconds=PATIENCE_SECONDS)
+    assert outcome == turn_results.TurnResult(
         turn_id=str(turn.pk),
         status="succeeded",
         text="Let me look.\n\nThere is one file.",
         tool_calls=[
-            outcomes.CallMade(
+            turn_results.ToolCallResult(
                 call_id="c1", tool="list_files", arguments={}, success=True, preview="a.txt", duration_ms=12
             )
         ],
@@ -87,10 +88,10 @@ async def test_an_ended_turn_is_told_at_once_with_text_calls_and_tokens(ada, tur
 
 
 async def test_a_waiter_wakes_when_the_turn_ends(ada, turn):
-    waiter = asyncio.create_task(outcomes.wait(ada.pk, turn.pk, timeout_seconds=30))
-    await eventually(lambda: str(turn.session_id) in TAIL._sessions)
+    waiter = asyncio.create_task(turn_results.wait_for_turn(ada.pk, turn.pk, timeout_seconds=30))
+    await eventually(lambda: str(turn.session_id) in EVENT_FANOUT._sessions)
     ending = TurnFailed(run_ids=["r1"], code="overloaded", notice_id=None)
-    await in_thread(end, turn, "failed", ending, failure_code="overloaded")
+    await run_in_thread(end, turn, "failed", ending, failure_code="overloaded")
     outcome = await asyncio.wait_for(waiter, PATIENCE_SECONDS)
     assert outcome.status == "failed"
     assert outcome.error is not None
@@ -99,90 +100,96 @@ async def test_a_waiter_wakes_when_the_turn_ends(ada, turn):
 
 async def test_a_pause_for_approval_is_told_as_waiting(ada, turn):
     """A31.4: with a link to where it is decided"""
-    waiter = asyncio.create_task(outcomes.wait(ada.pk, turn.pk, timeout_seconds=30))
-    await eventually(lambda: str(turn.session_id) in TAIL._sessions)
-    await in_thread(lambda: Turn.objects.filter(pk=turn.pk).update(status="waiting"))
-    await in_thread(stream.publish_now, str(turn.session_id), [(TurnPaused(approvals=[]), str(turn.pk))])
+    waiter = asyncio.create_task(turn_results.wait_for_turn(ada.pk, turn.pk, timeout_seconds=30))
+    await eventually(lambda: str(turn.session_id) in EVENT_FANOUT._sessions)
+    await run_in_thread(lambda: Turn.objects.filter(pk=turn.pk).update(status="waiting"))
+    await run_in_thread(
+        event_log.append_events, str(turn.session_id), [(TurnPaused(approvals=[]), str(turn.pk))]
+    )
     outcome = await asyncio.wait_for(waiter, PATIENCE_SECONDS)
     assert outcome.status == "waiting"
     assert outcome.link.endswith(f"/chat/{turn.session_id}/")
 
 
 async def test_when_the_time_is_up_the_answer_so_far_is_told(ada, turn):
-    await in_thread(
+    await run_in_thread(
         lambda: make.message(turn.session, "assistant", content="So far", turn=turn, streaming=True)
     )
-    outcome = await outcomes.wait(ada.pk, turn.pk, timeout_seconds=0)
+    outcome = await turn_results.wait_for_turn(ada.pk, turn.pk, timeout_seconds=0)
     assert (outcome.status, outcome.text, outcome.error) == ("running", "So far", None)
 
 
 async def test_a_waiter_follows_its_own_message_not_what_happens_to_run(ada, turn):
     """T10: the ending of the turn in front is not the ending of what waits behind it."""
-    waiting = await in_thread(make.pending, turn.session, "mine", run_id="mine")
-    waiter = asyncio.create_task(outcomes.wait(ada.pk, turn.pk, run_id="mine", timeout_seconds=30))
-    await eventually(lambda: str(turn.session_id) in TAIL._sessions)
-    await in_thread(end, turn, "cancelled", TurnCancelled(run_ids=["r1"], reason="user"))
-    own = await in_thread(make.turn, turn.session, "running", run_ids=["mine"])
-    await in_thread(lambda: Message.objects.filter(pk=waiting.pk).update(turn=own, sequence=99))
-    await in_thread(lambda: make.message(turn.session, "assistant", content="Yours", turn=own))
+    waiting = await run_in_thread(make.pending, turn.session, "mine", run_id="mine")
+    waiter = asyncio.create_task(
+        turn_results.wait_for_turn(ada.pk, turn.pk, run_id="mine", timeout_seconds=30)
+    )
+    await eventually(lambda: str(turn.session_id) in EVENT_FANOUT._sessions)
+    await run_in_thread(end, turn, "cancelled", TurnCancelled(run_ids=["r1"], reason="user"))
+    own = await run_in_thread(make.turn, turn.session, "running", run_ids=["mine"])
+    await run_in_thread(lambda: Message.objects.filter(pk=waiting.pk).update(turn=own, sequence=99))
+    await run_in_thread(lambda: make.message(turn.session, "assistant", content="Yours", turn=own))
     assert not waiter.done()
-    await in_thread(end, own, "cancelled", TurnCancelled(run_ids=["mine"], reason="user"))
+    await run_in_thread(end, own, "cancelled", TurnCancelled(run_ids=["mine"], reason="user"))
     outcome = await asyncio.wait_for(waiter, PATIENCE_SECONDS)
     assert (outcome.turn_id, outcome.status, outcome.text) == (str(own.pk), "cancelled", "Yours")
 
 
 async def test_a_message_that_still_waits_is_queued_and_says_nothing_of_the_turn_in_front(ada, turn):
-    await in_thread(answer, turn)
-    await in_thread(make.pending, turn.session, "mine", run_id="mine")
-    outcome = await outcomes.wait(ada.pk, turn.pk, run_id="mine", timeout_seconds=0)
-    assert outcome == outcomes.Outcome(turn_id=str(turn.pk), status="queued")
+    await run_in_thread(answer, turn)
+    await run_in_thread(make.pending, turn.session, "mine", run_id="mine")
+    outcome = await turn_results.wait_for_turn(ada.pk, turn.pk, run_id="mine", timeout_seconds=0)
+    assert outcome == turn_results.TurnResult(turn_id=str(turn.pk), status="queued")
 
 
 async def test_a_message_dropped_from_the_queue_is_cancelled(ada, turn):
     """T3.6"""
-    waiting = await in_thread(make.pending, turn.session, "mine", run_id="mine")
-    await in_thread(lambda: Message.objects.filter(pk=waiting.pk).update(dropped_at=timezone.now()))
-    own = await in_thread(make.turn, turn.session, "cancelled", run_ids=["mine"])
-    outcome = await outcomes.wait(ada.pk, turn.pk, run_id="mine", timeout_seconds=PATIENCE_SECONDS)
-    assert outcome == outcomes.Outcome(turn_id=str(own.pk), status="cancelled")
+    waiting = await run_in_thread(make.pending, turn.session, "mine", run_id="mine")
+    await run_in_thread(lambda: Message.objects.filter(pk=waiting.pk).update(dropped_at=timezone.now()))
+    own = await run_in_thread(make.turn, turn.session, "cancelled", run_ids=["mine"])
+    outcome = await turn_results.wait_for_turn(
+        ada.pk, turn.pk, run_id="mine", timeout_seconds=PATIENCE_SECONDS
+    )
+    assert outcome == turn_results.TurnResult(turn_id=str(own.pk), status="cancelled")
 
 
 async def test_strangers_and_unknown_run_ids_find_nothing(ada, turn):
-    bob = await in_thread(make.bob)
+    bob = await run_in_thread(make.bob)
     with pytest.raises(NotFound):
-        await outcomes.wait(bob.pk, turn.pk, timeout_seconds=0)
+        await turn_results.wait_for_turn(bob.pk, turn.pk, timeout_seconds=0)
     with pytest.raises(NotFound):
-        await outcomes.wait(ada.pk, turn.pk, run_id="never", timeout_seconds=0)
+        await turn_results.wait_for_turn(ada.pk, turn.pk, run_id="never", timeout_seconds=0)
 
 
 async def test_the_waiter_always_unsubscribes(ada, turn):
     """T10: after an answer, an error and a cancellation alike."""
-    await outcomes.wait(ada.pk, turn.pk, timeout_seconds=0)
-    assert str(turn.session_id) not in TAIL._sessions
+    await turn_results.wait_for_turn(ada.pk, turn.pk, timeout_seconds=0)
+    assert str(turn.session_id) not in EVENT_FANOUT._sessions
     with pytest.raises(NotFound):
-        await outcomes.wait(ada.pk, turn.pk, run_id="never", timeout_seconds=0)
-    assert str(turn.session_id) not in TAIL._sessions
-    waiter = asyncio.create_task(outcomes.wait(ada.pk, turn.pk, timeout_seconds=30))
-    await eventually(lambda: str(turn.session_id) in TAIL._sessions)
+        await turn_results.wait_for_turn(ada.pk, turn.pk, run_id="never", timeout_seconds=0)
+    assert str(turn.session_id) not in EVENT_FANOUT._sessions
+    waiter = asyncio.create_task(turn_results.wait_for_turn(ada.pk, turn.pk, timeout_seconds=30))
+    await eventually(lambda: str(turn.session_id) in EVENT_FANOUT._sessions)
     waiter.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiter
-    assert str(turn.session_id) not in TAIL._sessions
+    assert str(turn.session_id) not in EVENT_FANOUT._sessions
 
 
 async def test_not_being_able_to_subscribe_is_an_error_of_its_own(ada, turn, monkeypatch, settings):
     """T10: never "running"."""
     settings.REDIS_URL = "redis://127.0.0.1:1/0"
-    monkeypatch.setattr(readers, "TAIL", tail.Tail())
-    with pytest.raises(Unavailable):
-        await outcomes.wait(ada.pk, turn.pk, timeout_seconds=30)
+    monkeypatch.setattr(fanout, "EVENT_FANOUT", fanout.EventFanout())
+    with pytest.raises(ServiceUnavailable):
+        await turn_results.wait_for_turn(ada.pk, turn.pk, timeout_seconds=30)
 
 
 async def test_news_lost_with_redis_is_made_up_for_by_the_rows(ada, turn, monkeypatch):
-    monkeypatch.setattr(outcomes, "LOOK_AGAIN_SECONDS", 0.05)
-    waiter = asyncio.create_task(outcomes.wait(ada.pk, turn.pk, timeout_seconds=30))
-    await eventually(lambda: str(turn.session_id) in TAIL._sessions)
-    await in_thread(
+    monkeypatch.setattr(turn_results, "ROW_POLL_SECONDS", 0.05)
+    waiter = asyncio.create_task(turn_results.wait_for_turn(ada.pk, turn.pk, timeout_seconds=30))
+    await eventually(lambda: str(turn.session_id) in EVENT_FANOUT._sessions)
+    await run_in_thread(
         lambda: Turn.objects.filter(pk=turn.pk).update(status="succeeded", ended_at=timezone.now())
     )
     assert (await asyncio.wait_for(waiter, PATIENCE_SECONDS)).status == "succeeded"
@@ -205,9 +212,9 @@ async def test_run_and_wait_follows_the_message_it_sent(ada, session):
         return Accepted(turn.pk)
 
     accepted: list[object] = []
-    outcome = await outcomes.run_and_wait(command, submit=submit, timeout_seconds=PATIENCE_SECONDS)
+    outcome = await turn_results.submit_and_wait(command, submit=submit, timeout_seconds=PATIENCE_SECONDS)
     assert (outcome.turn_id, outcome.status, outcome.text) == (str(accepted[0]), "succeeded", "Hello!")
-    assert str(session.pk) not in TAIL._sessions
+    assert str(session.pk) not in EVENT_FANOUT._sessions
 
 
 class Accepted:
@@ -226,5 +233,5 @@ async def test_a_message_that_is_refused_leaves_no_listener(ada):
         raise NotFound
 
     with pytest.raises(NotFound):
-        await outcomes.run_and_wait(command, submit=refuse, timeout_seconds=PATIENCE_SECONDS)
-    assert NOBODYS not in TAIL._sessions
+        await turn_results.submit_and_wait(command, submit=refuse, timeout_seconds=PATIENCE_SECONDS)
+    assert NOBODYS not in EVENT_FANOUT._sessions

@@ -13,10 +13,11 @@ from django.test import Client
 from kombu.exceptions import OperationalError
 
 from config.celery import app
-from linking import inbox, platforms
-from linking.inbound import COMMANDS
+from linking.inbound import updates
+from linking.inbound.commands import COMMANDS
 from linking.models import PlatformUpdate
-from linking.platforms.base import FORM_TYPE, JSON_TYPE, Adapter
+from linking.platforms import registry
+from linking.platforms.base import FORM_TYPE, JSON_TYPE, PlatformAdapter
 from tests.platform_chats import DiscordChat, ScriptedChat, SlackChat, TelegramChat, chatting
 from tests.platform_fakes import discord, recorded, slack, telegram
 
@@ -28,7 +29,7 @@ def chat(request, settings, monkeypatch):
     """Nobody handles what is stored: there is no worker here."""
     fakes = {"telegram": telegram.Telegram(), "discord": discord.Discord(), "slack": slack.Slack()}
     kinds = {"telegram": TelegramChat, "discord": DiscordChat, "slack": SlackChat}
-    monkeypatch.setattr("linking.tasks.send_update", lambda *told, **how: None)
+    monkeypatch.setattr("linking.tasks.enqueue_update", lambda *told, **how: None)
     with chatting(settings, monkeypatch, **fakes):
         yield ScriptedChat() if request.param == "scripted" else kinds[request.param](fakes[request.param])
 
@@ -210,7 +211,7 @@ def test_an_inbox_that_is_away_is_told_to_the_platform(chat, monkeypatch):
     def away(*arguments: object) -> int:
         raise DatabaseError("gone")
 
-    monkeypatch.setattr(inbox, "store", away)
+    monkeypatch.setattr(updates, "store_update", away)
     assert chat.say("Hello").status_code == 503
 
 
@@ -236,7 +237,7 @@ def test_an_unknown_door_and_a_platform_that_is_off_are_not_found(chat, settings
     settings.TELEGRAM_BOT_TOKEN = settings.DISCORD_BOT_TOKEN = settings.SLACK_BOT_TOKEN = ""
     settings.SCRIPTED_PLATFORM = False
     assert Client().post(door, body, content_type="application/json", headers=headers).status_code == 404
-    assert list(platforms.switched_on()) == []
+    assert list(registry.iter_enabled_adapters()) == []
 
 
 def test_what_platforms_ask_for_at_once_is_answered_at_the_door(settings, monkeypatch):
@@ -255,8 +256,8 @@ def test_what_platforms_ask_for_at_once_is_answered_at_the_door(settings, monkey
 
 def test_a_forgetful_adapter_fails_the_systems_check(monkeypatch):
     """A-L16.3: and is named"""
-    half = type("Half", (Adapter,), {"platform": "scripted"})
-    monkeypatch.setattr(platforms, "adapter_class", lambda platform: half)
+    half = type("Half", (PlatformAdapter,), {"platform": "scripted"})
+    monkeypatch.setattr(registry, "load_adapter_class", lambda platform: half)
     with pytest.raises(SystemCheckError, match="supports_async_delivery"):
         call_command("check")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from copilot.models import Message, Session, Turn
-from copilot.providers.scripted import Call, Text
-from linking import links
+from copilot.providers.scripted import ScriptedCall, ScriptedText
+from linking.links import confirmation
 from linking.models import OutboundMessage, PlatformConversation, PlatformUpdate
 from tests import make
 from tests.engine import Errand, add_tools, cue, until
@@ -65,25 +65,25 @@ def link(chat: Chat, label: str = "Connect") -> None:
     """Ask for the link, open it and confirm."""
     until(lambda: chat.button(label))
     token = chat.button(label).rsplit("/", 1)[1]
-    links.confirm_user(make.ada(), token)
+    confirmation.confirm_user_link(make.ada(), token)
 
 
 def test_a_stranger_links_talks_approves_begins_anew_and_leaves(chat: Chat, model, monkeypatch):
     """A-L27.1: unlinked, link, confirm, message, streamed answer, approval by button, /new, /unlink"""
     add_tools(monkeypatch, Errand("pay", approval="ask"))
-    model.otherwise = lambda request: [Text("Done: it is paid.")]
+    model.otherwise = lambda request: [ScriptedText("Done: it is paid.")]
     assert chat.say("Hello?").status_code == 200
     link(chat)
     assert Message.objects.count() == 0
 
-    model.will(Text("Hello "), cue(1), Text("there, Ada."))
+    model.will(ScriptedText("Hello "), cue(1), ScriptedText("there, Ada."))
     before = len(chat.shown())
     assert chat.say("Hello?").status_code == 200
     until(lambda: any(text.startswith("Hello") for text in chat.texts()[before:]))
     model.give(1)
     until(lambda: "Hello there, Ada." in chat.texts())
 
-    model.will(Text("Let me pay."), Call("pay", {"note": "rent"}))
+    model.will(ScriptedText("Let me pay."), ScriptedCall("pay", {"note": "rent"}))
     chat.say("Pay the rent")
     until(lambda: chat.button("Approve"))
     chat.press(chat.button("Approve"))
@@ -93,7 +93,7 @@ def test_a_stranger_links_talks_approves_begins_anew_and_leaves(chat: Chat, mode
 
     chat.say("/new")
     until(lambda: "A new conversation begins here." in chat.texts())
-    model.will(Text("A fresh start."))
+    model.will(ScriptedText("A fresh start."))
     chat.say("Again")
     until(lambda: "A fresh start." in chat.texts())
     assert Session.objects.count() == 2

@@ -12,11 +12,12 @@ from django.db import connection
 from django.db.models import Count
 
 from copilot.models import Message, Session
-from copilot.providers.scripted import Text
-from linking import links, tasks
-from linking.links import TokenRequest
+from copilot.providers.scripted import ScriptedText
+from linking import tasks
+from linking.links import confirmation, tokens
+from linking.links.tokens import TokenRequest
 from linking.models import PlatformUpdate
-from linking.platforms.base import Place
+from linking.platforms.base import PlatformPlace
 from tests import make
 from tests.cuts import redis_away
 from tests.engine import cue, quiet, until
@@ -41,7 +42,7 @@ def test_while_redis_is_away_doors_store_and_afterwards_everybody_is_answered_on
     chat: ScriptedChat, model, rig
 ):
     """A-L27.2"""
-    model.will(Text("One, "), cue(1), Text("still here."))
+    model.will(ScriptedText("One, "), cue(1), ScriptedText("still here."))
     chat.say("first")
     until(lambda: chat.texts() == ["One, "])
     with redis_away():
@@ -62,7 +63,7 @@ class Member(ScriptedChat):
 
     def __init__(self, number: int) -> None:
         super().__init__(f"channel-{number}", f"member-{number}")
-        self.place = Place(scope="server", server_id="server-9", container_id=self.container)
+        self.place = PlatformPlace(scope="server", server_id="server-9", container_id=self.container)
 
 
 @pytest.mark.parametrize(
@@ -74,17 +75,17 @@ def test_a_burst_from_one_server_comes_through_whole(
     """L27: each update twice and in any order, by eight doors at once; none is lost and none counts double"""
     settings.LINK_CHANNEL_MESSAGES = 10_000
     settings.LINK_SERVER_UPDATES_PER_SECOND = 40  # most of them wait in line
-    monkeypatch.setattr("copilot.dispatch.admission.counters.hit", lambda *who, **often: None)
+    monkeypatch.setattr("copilot.chat.admission.rate_limits.count_request", lambda *who, **often: None)
     asked = TokenRequest(platform="scripted", bot_account="scripted-bot", subject_id="server-9")
-    token = links.create_server_token(asked, requester_is_admin=True).token
-    links.confirm_server(make.ada(), token, {"member_turns_per_hour": 10_000})
+    token = tokens.create_server_token(asked, requester_is_admin=True).token
+    confirmation.confirm_server_link(make.ada(), token, {"member_turns_per_hour": 10_000})
     work = ThreadPoolExecutor(8)
     monkeypatch.setattr(
         tasks,
-        "send_update",
+        "enqueue_update",
         lambda update_id, crowd="", *, in_line=True: work.submit(_handle, update_id, crowd, in_line),
     )
-    model.otherwise = lambda request: [Text("Noted.")]
+    model.otherwise = lambda request: [ScriptedText("Noted.")]
     members = [Member(number) for number in range(updates // 10)]
     knocks = [(member, line) for member in members for line in range(10)] * 2
     random.Random(9).shuffle(knocks)
@@ -121,10 +122,10 @@ def test_a_hundred_chats_of_a_message_a_second(chat: ScriptedChat, model, rig, m
     work = ThreadPoolExecutor(8)
     monkeypatch.setattr(
         tasks,
-        "send_update",
+        "enqueue_update",
         lambda update_id, crowd="", *, in_line=True: work.submit(_handle, update_id, crowd, in_line),
     )
-    model.otherwise = lambda request: [Text("Noted.")]
+    model.otherwise = lambda request: [ScriptedText("Noted.")]
     users = [f"u{number}" for number in range(CHATS)]
     for user in users:  # each with an account of their own: an account's pace is limited
         linked(user, owner=make.user(user))

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linking.platforms.base import Address, Busy, Outgoing, Rendered
-from linking.platforms.room import Limit, Room
-from linking.platforms.telegram import Telegram
+from linking.platforms.base import OutboundAddress, OutgoingMessage, PlatformBusy, RenderedText
+from linking.platforms.rate_limits import CallLimit, CallLimiter
+from linking.platforms.telegram.adapter import TelegramAdapter
 from tests.platform_fakes import telegram
 
-GROUP = Address(scope="server", container_id="-1001234567890")
+GROUP = OutboundAddress(scope="server", container_id="-1001234567890")
 
 
 class Clock:
@@ -51,14 +51,14 @@ class Clock:
 def test_no_stretch_of_time_holds_more_than_the_limit(steps):
     """L20: whatever comes when"""
     now = [0.0]
-    room, limit = Room(clock=lambda: now[0]), Limit(calls=5, seconds=7.0, kept=2)
+    room, limit = CallLimiter(clock=lambda: now[0]), CallLimit(calls=5, seconds=7.0, kept=2)
     taken: list[float] = []
 
     async def run() -> None:
         for pause, passing in steps:
             now[0] += pause
             if room.seconds_until([("x", limit)], passing=passing) == 0:
-                async with room.place([("x", limit)], passing=passing):
+                async with room.acquire_slot([("x", limit)], passing=passing):
                     taken.append(now[0])
                 inside = [at for at in taken if at > now[0] - 7.0]
                 assert len(inside) <= (3 if passing else 5)
@@ -69,34 +69,34 @@ def test_no_stretch_of_time_holds_more_than_the_limit(steps):
 async def test_what_may_be_left_out_is_refused_at_once_and_the_rest_waits_a_little():
     """L20: a step on the way takes nobody's place"""
     clock = Clock()
-    room, limit = Room(clock, clock.sleep), Limit(calls=2, seconds=2.0, kept=1)
+    room, limit = CallLimiter(clock, clock.sleep), CallLimit(calls=2, seconds=2.0, kept=1)
 
-    async def call(name: str = "x", limit: Limit = limit, *, passing: bool = False) -> None:
-        async with room.place([(name, limit)], passing=passing):
+    async def call(name: str = "x", limit: CallLimit = limit, *, passing: bool = False) -> None:
+        async with room.acquire_slot([(name, limit)], passing=passing):
             pass
 
     await call(passing=True)
-    with pytest.raises(Busy) as refused:
+    with pytest.raises(PlatformBusy) as refused:
         await call(passing=True)
     assert refused.value.retry_after_seconds == 2.0
     await call()
     await clock.drive(asyncio.create_task(call()))
     assert clock.now == 2.0
-    await call("y", Limit(calls=1, seconds=60.0))
-    with pytest.raises(Busy):
-        await call("y", Limit(calls=1, seconds=60.0))
+    await call("y", CallLimit(calls=1, seconds=60.0))
+    with pytest.raises(PlatformBusy):
+        await call("y", CallLimit(calls=1, seconds=60.0))
 
 
 async def test_however_long_each_call_is_under_way_no_stretch_at_the_platform_holds_more():
     """L20: some arrive at once and some late; after an outage all of them come together"""
     clock, chance = Clock(), random.Random(20)
-    room, limit = Room(clock, clock.sleep), Limit(calls=3, seconds=3.0)
+    room, limit = CallLimiter(clock, clock.sleep), CallLimit(calls=3, seconds=3.0)
     arrived: list[float] = []
 
     async def call() -> None:
         while True:
-            with suppress(Busy):
-                async with room.place([("x", limit)]):
+            with suppress(PlatformBusy):
+                async with room.acquire_slot([("x", limit)]):
                     await clock.sleep(chance.choice((0.01, 0.4, 2.5)))
                     arrived.append(clock.now)
                     await clock.sleep(chance.choice((0.01, 0.4)))
@@ -116,14 +116,18 @@ async def test_a_crowd_is_served_in_its_order_and_sleeps_until_its_turn():
         slept.append(seconds)
         await clock.sleep(seconds)
 
-    room, overall, in_a_chat = Room(clock, sleep), Limit(calls=10, seconds=1.0), Limit(calls=1, seconds=3.0)
+    room, overall, in_a_chat = (
+        CallLimiter(clock, sleep),
+        CallLimit(calls=10, seconds=1.0),
+        CallLimit(calls=1, seconds=3.0),
+    )
     for _ in range(10):  # a place comes free every tenth of a second
-        async with room.place([("all", overall)]):
+        async with room.acquire_slot([("all", overall)]):
             clock.now += 0.1
     served: list[str] = []
 
     async def call(name: str) -> None:
-        async with room.place([("all", overall), (f"chat {name[0]}", in_a_chat)]):
+        async with room.acquire_slot([("all", overall), (f"chat {name[0]}", in_a_chat)]):
             served.append(name)
 
     crowd = [f"{letter}1" for letter in "abcdefghijklmnopqrstuvwxyz"]
@@ -135,14 +139,14 @@ async def test_a_crowd_is_served_in_its_order_and_sleeps_until_its_turn():
 
 async def test_a_window_of_a_minute_is_kept_while_shorter_ones_are_forgotten(monkeypatch):
     """L20: many people in chats of their own take no group's count away"""
-    monkeypatch.setattr("linking.platforms.room.MANY_WINDOWS", 3)
+    monkeypatch.setattr("linking.platforms.rate_limits.MAX_WINDOWS", 3)
     clock = Clock()
-    room, minute = Room(clock, clock.sleep), Limit(calls=1, seconds=60.0)
-    async with room.place([("group", minute)]):
+    room, minute = CallLimiter(clock, clock.sleep), CallLimit(calls=1, seconds=60.0)
+    async with room.acquire_slot([("group", minute)]):
         clock.now += 1.0
     clock.now += 10.0
     for number in range(9):
-        async with room.place([(f"chat {number}", Limit(calls=3, seconds=3.0))]):
+        async with room.acquire_slot([(f"chat {number}", CallLimit(calls=3, seconds=3.0))]):
             clock.now += 1.0
     assert room.seconds_until([("group", minute)], passing=False) == 60.0 - 19.0
 
@@ -159,21 +163,21 @@ async def test_three_answers_in_one_group_pass_no_limit_of_telegram_and_all_end(
     """L20: each writes for a minute and would edit every half second; their last words come within seconds"""
     clock = Clock()
     fake.clock = clock
-    adapter = Telegram(token=fake.token, secret="s", api_url=fake.url)
-    adapter._room = Room(clock, clock.sleep)
+    adapter = TelegramAdapter(token=fake.token, secret="s", api_url=fake.url)
+    adapter._limiter = CallLimiter(clock, clock.sleep)
     late: list[float] = []
 
-    def words(text: str, *, passing: bool) -> Outgoing:
-        return Outgoing(body=adapter.render(text), passing=passing)
+    def words(text: str, *, passing: bool) -> OutgoingMessage:
+        return OutgoingMessage(body=adapter.render_text(text), passing=passing)
 
-    async def surely(message: Outgoing, sent: str | None) -> str:
+    async def surely(message: OutgoingMessage, sent: str | None) -> str:
         while True:
             try:
                 if sent is None:
-                    return await adapter.send(GROUP, message)
-                await adapter.edit(GROUP, sent, message)
+                    return await adapter.send_message(GROUP, message)
+                await adapter.edit_message(GROUP, sent, message)
                 return sent
-            except Busy as problem:
+            except PlatformBusy as problem:
                 await clock.sleep(problem.retry_after_seconds)
 
     async def answer(name: str) -> None:
@@ -181,8 +185,8 @@ async def test_three_answers_in_one_group_pass_no_limit_of_telegram_and_all_end(
         for step in range(60):
             await clock.sleep(1.0)
             try:
-                await adapter.edit(GROUP, sent, words(f"{name} {step}", passing=True))
-            except Busy:
+                await adapter.edit_message(GROUP, sent, words(f"{name} {step}", passing=True))
+            except PlatformBusy:
                 continue
         began = clock.now
         await surely(words(f"{name} is done.", passing=False), sent)
@@ -204,12 +208,14 @@ async def test_words_that_are_said_again_without_markup_are_counted_again(fake):
     """L20: Telegram counts what it refuses, too"""
     clock = Clock()
     fake.clock = clock
-    adapter = Telegram(token=fake.token, secret="s", api_url=fake.url)
-    adapter._room = Room(clock, clock.sleep)
+    adapter = TelegramAdapter(token=fake.token, secret="s", api_url=fake.url)
+    adapter._limiter = CallLimiter(clock, clock.sleep)
 
     async def say_twice() -> None:
         for _ in range(2):
-            await adapter.send(GROUP, Outgoing(body=Rendered(markup="<b>open", plain="open")))
+            await adapter.send_message(
+                GROUP, OutgoingMessage(body=RenderedText(markup="<b>open", plain="open"))
+            )
 
     await asyncio.wait_for(clock.drive(asyncio.create_task(say_twice())), 60)
     await adapter.aclose()

@@ -8,9 +8,11 @@ import pytest
 from django.core.cache import caches
 
 from copilot.models import Message, Session, Turn
-from linking import links, platforms
-from linking.links import TokenRequest
+from linking.links import confirmation, tokens
+from linking.links import services as links
+from linking.links.tokens import TokenRequest
 from linking.models import PlatformLink, PlatformUpdate
+from linking.platforms import registry
 from tests import make
 from tests.bots import link_ada
 from tests.engine import model_fixture as model_fixture
@@ -21,9 +23,11 @@ from tests.platform_fakes import discord, recorded, slack, telegram
 
 
 def claimed(platform: str, server_id: str) -> None:
-    account = platforms.build(platform).bot_account
+    account = registry.build_adapter(platform).bot_account
     asked = TokenRequest(platform=platform, bot_account=account, subject_id=server_id, subject_name="Boats")
-    links.confirm_server(make.ada(), links.create_server_token(asked, requester_is_admin=True).token)
+    confirmation.confirm_server_link(
+        make.ada(), tokens.create_server_token(asked, requester_is_admin=True).token
+    )
 
 
 @pytest.fixture
@@ -59,7 +63,7 @@ def test_a_mention_in_a_slack_channel_is_answered_in_its_own_thread(fakes):
 
 def test_a_thread_in_a_direct_chat_of_slack_is_answered_in_the_thread(fakes):
     """L23, L15: always in the thread, although a direct chat is one conversation; a command and a press too"""
-    link_ada("slack", recorded.SLACK_ADA, bot_account=platforms.build("slack").bot_account)
+    link_ada("slack", recorded.SLACK_ADA, bot_account=registry.build_adapter("slack").bot_account)
     fake, chat = fakes["slack"], SlackChat(fakes["slack"])
     for number, (text, thread) in enumerate((("hello", ""), ("and here?", "1.5"), ("/status", "1.5")), 2):
         where = {"channel": recorded.SLACK_DM, "channel_type": "im"} | (
@@ -114,14 +118,14 @@ def test_a_discord_server_is_answered_by_the_promised_reply_and_linked_in_privat
     assert fake.shown(recorded.CHANNEL)[-1].flags == 64 | 4
     command("link", "", "2")
     url = chat.button("Connect")
-    links.confirm_server(make.ada(), url.rsplit("/", 1)[1])
+    confirmation.confirm_server_link(make.ada(), url.rsplit("/", 1)[1])
     command("ask", "hello!", "3")
     until(lambda: "Aye." in chat.texts())
     assert next(call for call in fake.calls if "interaction-token-3" in call).startswith("PATCH")
     assert PlatformUpdate.objects.filter(outcome="started").count() == 1
     link = PlatformLink.objects.get()
     assert link.server_name == "Boats"
-    links.change_server(link.owner_id, link.pk, {"state": "paused"})
+    links.update_server_link(link.owner_id, link.pk, {"state": "paused"})
     for number in ("4", "5"):  # once an hour is for channels: who asked is told each time, alone
         command("ask", "hello?", number)
         assert (

@@ -10,40 +10,40 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from linking.platforms.base import (
-    DECLARED,
-    Adapter,
-    Forged,
-    Identity,
-    Knock,
-    Moved,
-    Opened,
-    Pressed,
-    Removed,
-    Said,
+    DECLARED_ATTRIBUTES,
+    BotIdentity,
+    BotRemoved,
+    BotUnblocked,
+    ButtonPressed,
+    MessageReceived,
+    PlatformAdapter,
+    ServerMoved,
+    SignatureInvalid,
     Speaker,
-    Unreadable,
-    undeclared,
+    UpdateMalformed,
+    WebhookRequest,
+    find_undeclared,
 )
-from linking.platforms.discord import Discord
-from linking.platforms.discord_wire import Message, from_message
-from linking.platforms.scripted import Scripted
-from linking.platforms.slack import Slack
-from linking.platforms.telegram import Telegram
+from linking.platforms.discord.adapter import DiscordAdapter
+from linking.platforms.discord.wire import GatewayMessage, parse_message
+from linking.platforms.scripted import ScriptedAdapter
+from linking.platforms.slack.adapter import SlackAdapter
+from linking.platforms.telegram.adapter import TelegramAdapter
 from tests.platform_fakes import recorded
 
 KEY = Ed25519PrivateKey.generate()
-telegram = Telegram(token=f"{recorded.TELEGRAM_BOT}:secret-token", secret="door-secret", api_url="")
-discord = Discord(
+telegram = TelegramAdapter(token=f"{recorded.TELEGRAM_BOT}:secret-token", secret="door-secret", api_url="")
+discord = DiscordAdapter(
     app_id=recorded.DISCORD_APP,
     public_key=KEY.public_key().public_bytes_raw().hex(),
     token="OTAx.x.y",
     api_url="",
 )
-slack = Slack(app_id=recorded.SLACK_APP, signing_secret="shh", token="xoxb", api_url="")
+slack = SlackAdapter(app_id=recorded.SLACK_APP, signing_secret="shh", token="xoxb", api_url="")
 
 
-def hear(adapter: Adapter, payload: object, **headers: str):
-    return adapter.hear(Knock(headers=headers, body=json.dumps(payload).encode()))
+def hear(adapter: PlatformAdapter, payload: object, **headers: str):
+    return adapter.parse_webhook(WebhookRequest(headers=headers, body=json.dumps(payload).encode()))
 
 
 def signed(body: bytes, stamp: int | None = None) -> dict[str, str]:
@@ -57,7 +57,7 @@ def signed(body: bytes, stamp: int | None = None) -> dict[str, str]:
 def test_telegrams_updates():
     said = hear(telegram, recorded.telegram_message(text="Hi 😀")).incoming
     assert (said.update_key, said.message_key, said.place.scope) == ("10", f"{recorded.ADA}:7", "dm")
-    assert isinstance(said.what, Said)
+    assert isinstance(said.what, MessageReceived)
     assert (said.what.text, said.what.speaker.name, said.what.mentioned) == ("Hi 😀", "Ada Lovelace", True)
 
     group = hear(telegram, recorded.telegram_group_message(text="😀 @PilotBot hello", offset=3)).incoming
@@ -66,23 +66,25 @@ def test_telegrams_updates():
         "3",
         False,
     )
-    meant = telegram.recognise(group.what, Identity(account=str(recorded.TELEGRAM_BOT), name="pilotbot"))
+    meant = telegram.resolve_mention(
+        group.what, BotIdentity(account=str(recorded.TELEGRAM_BOT), name="pilotbot")
+    )
     assert (meant.mentioned, meant.text) == (True, "😀  hello")
-    assert not telegram.recognise(
-        group.what, Identity(account=str(recorded.TELEGRAM_BOT), name="otherbot")
+    assert not telegram.resolve_mention(
+        group.what, BotIdentity(account=str(recorded.TELEGRAM_BOT), name="otherbot")
     ).mentioned
 
     press = hear(telegram, recorded.telegram_press("opaque-code")).incoming
-    assert isinstance(press.what, Pressed)
+    assert isinstance(press.what, ButtonPressed)
     assert (press.what.code, press.what.reply_token, press.place.container_id) == (
         "opaque-code",
         "cb1",
         str(recorded.ADA),
     )
-    assert isinstance(hear(telegram, recorded.telegram_membership("kicked")).incoming.what, Removed)
-    assert isinstance(hear(telegram, recorded.telegram_membership("member")).incoming.what, Opened)
+    assert isinstance(hear(telegram, recorded.telegram_membership("kicked")).incoming.what, BotRemoved)
+    assert isinstance(hear(telegram, recorded.telegram_membership("member")).incoming.what, BotUnblocked)
     moved = hear(telegram, recorded.telegram_migration("-500", "-100500")).incoming
-    assert (moved.what, moved.place.server_id) == (Moved(new_id="-100500"), "-500")
+    assert (moved.what, moved.place.server_id) == (ServerMoved(new_id="-100500"), "-500")
 
 
 def test_what_bots_say_and_what_concerns_nobody_is_nothing_to_us():
@@ -101,7 +103,9 @@ def test_what_bots_say_and_what_concerns_nobody_is_nothing_to_us():
 def from_discord(message: dict[str, object], parent_id: str | None = None):
     import msgspec
 
-    return from_message(msgspec.convert(message, Message), parent_id=parent_id, bot_id=recorded.DISCORD_BOT)
+    return parse_message(
+        msgspec.convert(message, GatewayMessage), parent_id=parent_id, bot_id=recorded.DISCORD_BOT
+    )
 
 
 def test_discords_interactions_and_messages():
@@ -143,13 +147,15 @@ def test_slacks_events_commands_and_presses():
     assert mention.incoming.what.text == message.incoming.what.text == "a & b x (https://x.test)"
     assert (mention.incoming.place.thread_id, message.incoming.what.mentioned) == ("100.5", True)
     gone = hear(slack, recorded.slack_uninstalled()).incoming
-    assert (gone.what, gone.place.server_id) == (Removed(), recorded.TEAM)
+    assert (gone.what, gone.place.server_id) == (BotRemoved(), recorded.TEAM)
 
     form = {"content-type": "Application/X-WWW-Form-Urlencoded; charset=UTF-8"}
     body = urlencode({"payload": json.dumps(recorded.slack_press("opaque"))}).encode()
-    press = slack.hear(Knock(headers=form, body=body)).incoming
+    press = slack.parse_webhook(WebhookRequest(headers=form, body=body)).incoming
     assert (press.what.code, press.what.message_id, press.place.thread_id) == ("opaque", "200.1", "100.5")
-    command = slack.hear(Knock(headers=form, body=urlencode(recorded.slack_command("new")).encode())).incoming
+    command = slack.parse_webhook(
+        WebhookRequest(headers=form, body=urlencode(recorded.slack_command("new")).encode())
+    ).incoming
     assert (command.what.text, command.place.scope) == ("/new", "server")
 
 
@@ -158,8 +164,8 @@ def test_a_button_of_slack_that_leads_to_a_page_is_no_press():
     pressed = recorded.slack_press("x")
     pressed["actions"] = [{"type": "button", "action_id": "open:Connect", "action_ts": "301.1"}]
     form = urlencode({"payload": json.dumps(pressed)}).encode()
-    knock = Knock(headers={"content-type": "application/x-www-form-urlencoded"}, body=form)
-    assert slack.hear(knock).incoming is None
+    knock = WebhookRequest(headers={"content-type": "application/x-www-form-urlencoded"}, body=form)
+    assert slack.parse_webhook(knock).incoming is None
 
 
 def test_a_persons_token_that_was_revoked_removes_no_bot():
@@ -168,7 +174,7 @@ def test_a_persons_token_that_was_revoked_removes_no_bot():
     persons = {"type": "tokens_revoked", "tokens": {"oauth": [recorded.SLACK_ADA], "bot": []}}
     assert hear(slack, told | {"event": persons}).incoming is None
     bots = {"type": "tokens_revoked", "tokens": {"bot": [recorded.SLACK_BOT]}}
-    assert isinstance(hear(slack, told | {"event": bots}).incoming.what, Removed)
+    assert isinstance(hear(slack, told | {"event": bots}).incoming.what, BotRemoved)
 
 
 @pytest.mark.parametrize("missing", ["trigger_id", "user_id", "channel_id", "team_id"])
@@ -176,9 +182,9 @@ def test_a_command_of_slack_without_its_fields_is_unreadable(missing):
     """L18: no update, and no error of ours; the look at our certificate is answered"""
     form = {name: value for name, value in recorded.slack_command("hello").items() if name != missing}
     headers = {"content-type": "application/x-www-form-urlencoded"}
-    with pytest.raises(Unreadable):
-        slack.hear(Knock(headers=headers, body=urlencode(form).encode()))
-    assert slack.hear(Knock(headers=headers, body=b"ssl_check=1&token=x")).incoming is None
+    with pytest.raises(UpdateMalformed):
+        slack.parse_webhook(WebhookRequest(headers=headers, body=urlencode(form).encode()))
+    assert slack.parse_webhook(WebhookRequest(headers=headers, body=b"ssl_check=1&token=x")).incoming is None
 
 
 @pytest.mark.parametrize(
@@ -190,14 +196,14 @@ def test_a_command_of_slack_without_its_fields_is_unreadable(missing):
 )
 def test_the_bots_name_is_taken_out_of_the_words_and_nothing_else(text, words):
     """L21: also behind letters that grow when they are made small, and before a name that only begins like it"""
-    said = Said(
+    said = MessageReceived(
         speaker=Speaker(user_id="1"),
         message_id="1",
         text=text,
         mentioned=False,
         names=("pilotbot2", "pilotbot"),
     )
-    heard = telegram.recognise(said, Identity(account="1", name="PilotBot"))
+    heard = telegram.resolve_mention(said, BotIdentity(account="1", name="PilotBot"))
     assert (heard.mentioned, heard.text) == (True, words)
 
 
@@ -205,22 +211,22 @@ def test_the_bots_name_is_taken_out_of_the_words_and_nothing_else(text, words):
 def test_words_that_show_nothing_as_markdown_are_shown_as_they_stand(adapter):
     """L19: the last part of an answer may hold only the addresses of its links; an empty message is refused"""
     text = "[1]: https://example.com/one\n[2]: https://example.com/two"
-    assert "https://example.com/one" in adapter.render(text).markup
+    assert "https://example.com/one" in adapter.render_text(text).markup
 
 
 @pytest.mark.parametrize(
-    "adapter", [telegram, discord, slack, Scripted(secret="s")], ids=lambda one: one.platform
+    "adapter", [telegram, discord, slack, ScriptedAdapter(secret="s")], ids=lambda one: one.platform
 )
 def test_what_is_no_update_is_unreadable_and_not_an_error(adapter):
     for body in (b"", b"[]", b"{", b'{"update_id": "x", "type": []}', b"\xff\xfe"):
-        with pytest.raises(Unreadable):
-            adapter.hear(Knock(headers={}, body=body))
+        with pytest.raises(UpdateMalformed):
+            adapter.parse_webhook(WebhookRequest(headers={}, body=body))
 
 
 def test_a_forged_or_old_interaction_is_refused():
     """A-L22.1: one flipped byte, another key, an old stamp, nothing at all"""
     body = b'{"type":1}'
-    discord.verify(Knock(headers=signed(body), body=body))
+    discord.verify_signature(WebhookRequest(headers=signed(body), body=body))
     for headers, sent in (
         (signed(body), b'{"type":2}'),
         (signed(body) | {"x-signature-ed25519": "00" * 64}, body),
@@ -228,31 +234,35 @@ def test_a_forged_or_old_interaction_is_refused():
         (signed(body, int(time.time()) - 301), body),
         ({}, body),
     ):
-        with pytest.raises(Forged):
-            discord.verify(Knock(headers=headers, body=sent))
+        with pytest.raises(SignatureInvalid):
+            discord.verify_signature(WebhookRequest(headers=headers, body=sent))
 
 
 def test_a_slack_request_is_refused_when_it_comes_again_after_six_minutes():
     """A-L23.1"""
     body = b'{"type":"event_callback"}'
-    slack.verify(Knock(headers=recorded.slack_headers(body, "shh"), body=body))
+    slack.verify_signature(WebhookRequest(headers=recorded.slack_headers(body, "shh"), body=body))
     for headers, sent in (
         (recorded.slack_headers(body, "shh", age_seconds=360), body),
         (recorded.slack_headers(body, "other"), body),
         (recorded.slack_headers(body, "shh"), body + b" "),
         ({}, body),
     ):
-        with pytest.raises(Forged):
-            slack.verify(Knock(headers=headers, body=sent))
+        with pytest.raises(SignatureInvalid):
+            slack.verify_signature(WebhookRequest(headers=headers, body=sent))
 
 
 def test_an_adapter_that_declares_not_everything_is_found_out():
     """A-L16.3"""
-    assert "supports_async_delivery" in DECLARED
+    assert "supports_async_delivery" in DECLARED_ATTRIBUTES
 
-    class Forgetful(Scripted):
+    class Forgetful(ScriptedAdapter):
         pass
 
-    forgotten = type("Half", (Adapter,), {name: 1 for name in DECLARED if name != "supports_async_delivery"})
-    assert undeclared(Forgetful) == []
-    assert undeclared(forgotten) == ["supports_async_delivery"]
+    forgotten = type(
+        "Half",
+        (PlatformAdapter,),
+        {name: 1 for name in DECLARED_ATTRIBUTES if name != "supports_async_delivery"},
+    )
+    assert find_undeclared(Forgetful) == []
+    assert find_undeclared(forgotten) == ["supports_async_delivery"]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 
-from copilot.pool import WarmPool
+from config.core.thread_pool import LifoThreadPool
 from tests.patience import PATIENCE_SECONDS
 
 
 def test_who_rested_last_is_asked_first():
     """P7: one after the other, all work finds the same thread, and its connection's plans"""
-    with WarmPool(4, "warm") as pool:
+    with LifoThreadPool(4, "warm") as pool:
         meeting = threading.Barrier(4)
         everybody = {one.result(PATIENCE_SECONDS) for one in [pool.submit(_met, meeting) for _ in range(4)]}
         one_by_one = [pool.submit(threading.get_ident).result(PATIENCE_SECONDS) for _ in range(20)]
@@ -19,7 +19,7 @@ def test_who_rested_last_is_asked_first():
 
 
 def test_work_that_finds_nobody_resting_is_done_in_its_order():
-    with WarmPool(1, "warm") as pool:
+    with LifoThreadPool(1, "warm") as pool:
         held = threading.Event()
         done: list[int] = []
         pool.submit(held.wait, PATIENCE_SECONDS)
@@ -32,7 +32,7 @@ def test_work_that_finds_nobody_resting_is_done_in_its_order():
 
 def test_nothing_is_left_undone_when_it_closes():
     done: list[int] = []
-    with WarmPool(3, "warm") as pool:
+    with LifoThreadPool(3, "warm") as pool:
         for number in range(200):
             pool.submit(done.append, number)
     assert sorted(done) == list(range(200))
@@ -40,7 +40,7 @@ def test_nothing_is_left_undone_when_it_closes():
 
 
 def test_what_fails_reaches_who_asked_and_the_thread_goes_on():
-    with WarmPool(1, "warm") as pool:
+    with LifoThreadPool(1, "warm") as pool:
         assert isinstance(pool.submit(_fail).exception(PATIENCE_SECONDS), KeyError)
         assert pool.submit(lambda: "on").result(PATIENCE_SECONDS) == "on"
 

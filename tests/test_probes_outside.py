@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from diagnostics.probes import payments, platforms, providers
+from diagnostics.probes import external_services
 
 SECRET = "sk_test_extremely-secret"
 
@@ -56,12 +56,12 @@ def outside(settings) -> Iterator[Outside]:
 
 
 KEYS = [
-    (payments.stripe, "STRIPE_SECRET_KEY"),
-    (platforms.discord, "DISCORD_BOT_TOKEN"),
-    (platforms.telegram, "TELEGRAM_BOT_TOKEN"),
-    (platforms.slack, "SLACK_BOT_TOKEN"),
-    (providers.openai, "OPENAI_API_KEY"),
-    (providers.anthropic, "ANTHROPIC_API_KEY"),
+    (external_services.probe_stripe, "STRIPE_SECRET_KEY"),
+    (external_services.probe_discord, "DISCORD_BOT_TOKEN"),
+    (external_services.probe_telegram, "TELEGRAM_BOT_TOKEN"),
+    (external_services.probe_slack, "SLACK_BOT_TOKEN"),
+    (external_services.probe_openai, "OPENAI_API_KEY"),
+    (external_services.probe_anthropic, "ANTHROPIC_API_KEY"),
 ]
 
 
@@ -88,7 +88,7 @@ def test_a_wrong_key_is_told_from_a_weak_one_and_from_trouble_over_there(outside
 def test_slack_says_inside_what_it_thinks_of_a_token(outside: Outside, error: str, words: str):
     """A-D17.1: it answers 200 to everybody"""
     outside.body = {"ok": False, "error": error}
-    found = platforms.slack()
+    found = external_services.probe_slack()
     assert found.status == "fail"
     assert words in found.detail
 
@@ -96,16 +96,16 @@ def test_slack_says_inside_what_it_thinks_of_a_token(outside: Outside, error: st
 def test_what_is_no_token_is_not_found_at_telegram(outside: Outside):
     """A-D17.1: its word for a token that was revoked or never was one"""
     outside.status = 404
-    assert platforms.telegram().detail == "the key was refused"
+    assert external_services.probe_telegram().detail == "the key was refused"
 
 
 def test_a_webhook_that_stripe_does_not_know_is_told(outside: Outside, settings):
     """A-D17.1: or has switched off"""
-    ours = f"{settings.SITE_URL}{payments.WEBHOOK_PATH}"
+    ours = f"{settings.SITE_URL}{external_services.STRIPE_WEBHOOK_PATH}"
     for endpoints, status in (
         ([], "warn"),
         ([{"url": ours, "status": "disabled"}], "warn"),
         ([{"url": ours, "status": "enabled"}], "ok"),
     ):
         outside.body = {"data": endpoints}
-        assert payments.stripe_webhook().status == status
+        assert external_services.probe_stripe_webhook().status == status

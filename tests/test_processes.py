@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from config import processes
-from config.processes import Program, Supervisor
+from config.dev import process_supervisor
+from config.dev.process_supervisor import Program, Supervisor
 from tests.patience import PATIENCE_SECONDS
 
 
@@ -33,13 +33,13 @@ async def until_said(
 
 
 async def test_every_line_bears_the_name_of_its_process(capsys: pytest.CaptureFixture[str]):
-    code = await supervisor().once(python("web", "print('one'); print(); print('two')"))
+    code = await supervisor().run_once(python("web", "print('one'); print(); print('two')"))
     assert code == 0
     assert capsys.readouterr().out == "web         │ one\nweb         │ two\n"
 
 
 async def test_a_very_long_line_does_not_end_the_log(capsys: pytest.CaptureFixture[str]):
-    await supervisor().once(python("web", "print('x' * 3_000_000); print('after')"))
+    await supervisor().run_once(python("web", "print('x' * 3_000_000); print('after')"))
     said = capsys.readouterr().out
     assert "left out" in said
     assert said.endswith("│ after\n")
@@ -48,10 +48,10 @@ async def test_a_very_long_line_does_not_end_the_log(capsys: pytest.CaptureFixtu
 async def test_a_process_that_dies_is_started_again_and_said_so(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(processes, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(process_supervisor, "FIRST_RESTART_DELAY_SECONDS", 0.01)
     crew = supervisor()
     keeping = asyncio.create_task(
-        crew.keep(python("turns", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"))
+        crew.keep_running(python("turns", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"))
     )
     said = await until_said(capsys, "died (signal SIGKILL); starting it again")
     said = await until_said(capsys, "died (signal SIGKILL); starting it again")
@@ -65,9 +65,9 @@ async def test_a_stop_asks_kindly_and_kills_who_overstays(capsys: pytest.Capture
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
     kind = "import time; print('up', flush=True); time.sleep(60)"
     async with asyncio.TaskGroup() as group:
-        group.create_task(crew.ended())
-        group.create_task(crew.keep(python("turns", stubborn)))
-        group.create_task(crew.keep(python("web", kind)))
+        group.create_task(crew.wait_until_stopped())
+        group.create_task(crew.keep_running(python("turns", stubborn)))
+        group.create_task(crew.keep_running(python("web", kind)))
         said = await until_said(capsys, "turns       │ up")
         if "web         │ up" not in said:
             await until_said(capsys, "web         │ up")
@@ -81,8 +81,8 @@ async def test_a_second_stop_ends_everything_at_once(capsys: pytest.CaptureFixtu
     crew = supervisor(grace_seconds=60)
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
     async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as group:
-        group.create_task(crew.ended())
-        group.create_task(crew.keep(python("turns", stubborn)))
+        group.create_task(crew.wait_until_stopped())
+        group.create_task(crew.keep_running(python("turns", stubborn)))
         await until_said(capsys, "up")
         crew.stop()
         crew.stop()

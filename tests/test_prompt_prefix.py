@@ -13,15 +13,17 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from copilot import dispatch
-from copilot.agent.followups import FollowUp, render, stored
-from copilot.agent.loop import Loop
-from copilot.agent.prompt import build, server_context, system_text
+from copilot.agent.loop import AgentLoop
+from copilot.agent.model_context import build_context, build_message_context, read_system_prompt
+from copilot.agent.queued_messages import FollowUp, render_follow_ups, render_stored_blocks
+from copilot.chat import stop
+from copilot.chat.message_rows import MessageRow
 from copilot.models import Session
-from copilot.providers import chat_wire, messages_wire, responses_wire
-from copilot.providers.base import Entry, ReasoningDelta, TextDelta, UserMessage
-from copilot.providers.scripted import Call, Text
-from copilot.rows import Row
+from copilot.providers.anthropic import messages_wire
+from copilot.providers.base import CatalogueEntry, ReasoningDelta, TextDelta, UserMessage
+from copilot.providers.openai_chat import chat_wire
+from copilot.providers.openai_responses import responses_wire
+from copilot.providers.scripted import ScriptedCall, ScriptedText
 from tests import make
 from tests.engine import Errand, Model, add_tools, cue, ended, queue, quiet, start
 from tests.engine import model_fixture as model_fixture
@@ -39,14 +41,14 @@ class Queue:
         self.keeper = keeper
         self.waiting = [FollowUp(id=str(uuid4()), text=text), FollowUp(id=str(uuid4()), text="and soon")]
 
-    async def take(self):
+    async def take_follow_ups(self):
         taken, self.waiting = self.waiting, []
-        for follow_up, block in zip(taken, stored(taken), strict=True):
+        for follow_up, block in zip(taken, render_stored_blocks(taken), strict=True):
             data = {"follow_up": block}
             self.keeper.add(
-                Row(id=follow_up.id, kind="user", content=follow_up.text, mid_turn=True, data=data)
+                MessageRow(id=follow_up.id, kind="user", content=follow_up.text, mid_turn=True, data=data)
             )
-        return (UserMessage(text=render(taken)),) if taken else ()
+        return (UserMessage(text=render_follow_ups(taken)),) if taken else ()
 
 
 def replies(number):
@@ -58,20 +60,20 @@ def replies(number):
 
 async def played_turn(number, keeper):
     """The requests of one turn; every seventh is stopped amid its answer."""
-    context = server_context(
+    context = build_message_context(
         sent=f"{MIDNIGHT + timedelta(minutes=5 * number):%A, %Y-%m-%d %H:%M} (Europe/Berlin)"
     )
-    keeper.add(Row(id=str(uuid4()), kind="user", content=f"Question {number}", server_context=context))
+    keeper.add(MessageRow(id=str(uuid4()), kind="user", content=f"Question {number}", server_context=context))
     *work, answer = replies(number)
     stopped = number % 7 == 6
     reciter = Reciter(*work, [TextDelta("Answer, in p")] if stopped else answer)
-    loop = Loop(
-        system=system_text(),
-        messages=list(build(keeper.rows(), turn_id=f"turn-{number}", entry=ENTRY)),
+    loop = AgentLoop(
+        system=read_system_prompt(),
+        messages=list(build_context(keeper.rows(), turn_id=f"turn-{number}", entry=ENTRY)),
         chain=(ENTRY,),
         ports=ports(reciter, follow_ups=Queue(keeper, f"Hurry with {number}")),
     )
-    async with aclosing(loop.play()) as parts:
+    async with aclosing(loop.run()) as parts:
         async for part in parts:
             keeper.keep(part)
             if stopped and loop.rounds == 3 and getattr(part, "kind", "") == "text.extended":
@@ -81,14 +83,28 @@ async def played_turn(number, keeper):
 
 
 WIRES = {
-    "chat": (Entry(name="m", provider="openai_chat", model="gpt"), chat_wire.encode, {"official": True}),
+    "chat": (
+        CatalogueEntry(name="m", provider="openai_chat", model="gpt"),
+        chat_wire.encode_request,
+        {"official": True},
+    ),
     "gateway": (
-        Entry(name="m", provider="openai_chat", model="anthropic/claude-x", base_url="https://openrouter.ai"),
-        chat_wire.encode,
+        CatalogueEntry(
+            name="m", provider="openai_chat", model="anthropic/claude-x", base_url="https://openrouter.ai"
+        ),
+        chat_wire.encode_request,
         {"official": False},
     ),
-    "responses": (Entry(name="m", provider="openai_responses", model="gpt"), responses_wire.encode, {}),
-    "anthropic": (Entry(name="m", provider="anthropic", model="claude-x"), messages_wire.body_of, {}),
+    "responses": (
+        CatalogueEntry(name="m", provider="openai_responses", model="gpt"),
+        responses_wire.encode_request,
+        {},
+    ),
+    "anthropic": (
+        CatalogueEntry(name="m", provider="anthropic", model="claude-x"),
+        messages_wire.build_request_body,
+        {},
+    ),
 }
 
 
@@ -147,15 +163,15 @@ def test_twenty_turns_with_tools_follow_ups_a_midnight_and_stops_keep_their_pref
 def worked(session: Session, model: Model, errand: Errand, number: int) -> None:
     """One turn: a call, a follow-up at its boundary, an answer that is sometimes stopped."""
     stopped = number % 5 == 4
-    model.will(Text("I look."), Call("look", {"note": f"at {number}"}), cue(2 * number + 1))
-    model.will(Text("So far "), cue(2 * number + 2), Text(f"answer {number}."))
+    model.will(ScriptedText("I look."), ScriptedCall("look", {"note": f"at {number}"}), cue(2 * number + 1))
+    model.will(ScriptedText("So far "), cue(2 * number + 2), ScriptedText(f"answer {number}."))
     turn = start(session, f"Question {number}, please.")
     model.reaches(2 * number + 1)
     queue(session, f"Hurry with {number}.")
     model.give(2 * number + 1)
     model.reaches(2 * number + 2)
     if stopped:
-        dispatch.stop(session.owner_id, session.pk)
+        stop.stop_session(session.owner_id, session.pk)
     else:
         model.give(2 * number + 2)
     assert ended(turn).status == ("cancelled" if stopped else "succeeded")

@@ -9,19 +9,22 @@ from typing import Any
 
 import pytest
 
-from copilot.checks import cached_prefixes_outlive_messages
-from copilot.providers import caching, chat_wire, messages_wire, responses_wire
+from copilot.checks import check_prompt_cache_lifetimes
+from copilot.providers import prompt_cache
+from copilot.providers.anthropic import messages_wire
 from copilot.providers.base import (
     AssistantMessage,
-    Entry,
-    Request,
+    CatalogueEntry,
+    ModelRequest,
     ToolCall,
-    ToolGroup,
     ToolResult,
+    ToolResultsMessage,
     ToolSpecification,
     UserMessage,
 )
-from copilot.providers.caching import Caching
+from copilot.providers.openai_chat import chat_wire
+from copilot.providers.openai_responses import responses_wire
+from copilot.providers.prompt_cache import PromptCacheConfig
 
 PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 TOOLS = tuple(
@@ -31,8 +34,8 @@ THOUGHT = json.dumps({"type": "thinking", "thinking": "hm", "signature": "s"})
 CALLING = AssistantMessage(
     text="", calls=(ToolCall(call_id="c1", tool="ls", arguments={"a": 1}),), replay=(THOUGHT,)
 )
-RESULTS = ToolGroup(results=(ToolResult(call_id="c1", tool="ls", content="x"),))
-CLAUDE = Entry(name="Claude", provider="anthropic", model="claude-sonnet-5-5")
+RESULTS = ToolResultsMessage(results=(ToolResult(call_id="c1", tool="ls", content="x"),))
+CLAUDE = CatalogueEntry(name="Claude", provider="anthropic", model="claude-sonnet-5-5")
 GATEWAY = "https://openrouter.ai/api/v1"
 HOUR = {"type": "ephemeral", "ttl": "1h"}
 MINUTES = {"type": "ephemeral"}
@@ -40,25 +43,25 @@ MINUTES = {"type": "ephemeral"}
 
 @pytest.fixture(autouse=True)
 def _usual_caching() -> Iterator[None]:
-    before = caching.current()
-    caching.configure(Caching())
+    before = prompt_cache.get_prompt_cache()
+    prompt_cache.set_prompt_cache(PromptCacheConfig())
     yield
-    caching.configure(before)
+    prompt_cache.set_prompt_cache(before)
 
 
-def request(entry: Entry, *messages: Any) -> Request:
+def request(entry: CatalogueEntry, *messages: Any) -> ModelRequest:
     said = messages or (UserMessage(text="hi"), CALLING, RESULTS)
-    return Request(entry=entry, system="Be brief.", suffix="Today.", messages=said, tools=TOOLS)
+    return ModelRequest(entry=entry, system="Be brief.", suffix="Today.", messages=said, tools=TOOLS)
 
 
-def body(asked: Request) -> Any:
+def body(asked: ModelRequest) -> Any:
     match asked.entry.provider:
         case "anthropic":
-            return json.loads(json.dumps(messages_wire.body_of(asked)))
+            return json.loads(json.dumps(messages_wire.build_request_body(asked)))
         case "openai_chat":
-            return json.loads(chat_wire.encode(asked, official=not asked.entry.base_url))
+            return json.loads(chat_wire.encode_request(asked, official=not asked.entry.base_url))
         case _:
-            return json.loads(responses_wire.encode(asked))
+            return json.loads(responses_wire.encode_request(asked))
 
 
 def marks(value: Any) -> list[Any]:
@@ -81,7 +84,9 @@ def test_four_marks_stand_on_a_request_to_anthropic_a15_c2() -> None:
 
 
 def test_a_gateway_with_an_anthropic_model_gets_them_on_text_parts_a15_7() -> None:
-    claude = Entry(name="c", provider="openai_chat", model="anthropic/claude-opus-5", base_url=GATEWAY)
+    claude = CatalogueEntry(
+        name="c", provider="openai_chat", model="anthropic/claude-opus-5", base_url=GATEWAY
+    )
     sent = body(request(claude))
     system, user, calling, result = sent["messages"]
     assert [part["text"] for part in system["content"]] == ["Be brief.", "Today."]
@@ -106,21 +111,23 @@ def test_a_gateway_with_an_anthropic_model_gets_them_on_text_parts_a15_7() -> No
     ],
 )
 def test_models_behind_gateways_are_told_apart_by_name_a15_7(model: str, marked: bool) -> None:
-    entry = Entry(name=model, provider="openai_chat", model=model, base_url=GATEWAY)
+    entry = CatalogueEntry(name=model, provider="openai_chat", model=model, base_url=GATEWAY)
     assert bool(marks(body(request(entry)))) == marked
 
 
 @pytest.mark.parametrize("provider", ["openai_chat", "openai_responses"])
 def test_no_other_provider_receives_a_mark_a15_c2(provider: Any) -> None:
     for model in ("gpt-5.4-mini", "claude-opus-5"):
-        entry = Entry(name=model, provider=provider, model=model)
+        entry = CatalogueEntry(name=model, provider=provider, model=model)
         assert "cache_control" not in json.dumps(body(request(entry)))
 
 
 def test_an_empty_result_takes_no_mark() -> None:
     """A15.7: Anthropic refuses an empty part, marked or not; what stands before it takes the mark"""
-    claude = Entry(name="c", provider="openai_chat", model="anthropic/claude-opus-5", base_url=GATEWAY)
-    nothing = ToolGroup(results=(ToolResult(call_id="c1", tool="ls", content=""),))
+    claude = CatalogueEntry(
+        name="c", provider="openai_chat", model="anthropic/claude-opus-5", base_url=GATEWAY
+    )
+    nothing = ToolResultsMessage(results=(ToolResult(call_id="c1", tool="ls", content=""),))
     calling = replace(CALLING, text="See.")
     _, user, said, result = body(request(claude, UserMessage(text="hi"), calling, nothing))["messages"]
     assert result["content"] == ""
@@ -139,31 +146,31 @@ def test_marks_stand_on_copies_a15_7() -> None:
 
 def test_a_conversation_of_one_message_has_three_marks_and_a_bare_one_fewer() -> None:
     assert len(marks(body(request(CLAUDE, UserMessage(text="hi"))))) == 3
-    bare = Request(entry=CLAUDE, system="", messages=(UserMessage(text="hi"),))
+    bare = ModelRequest(entry=CLAUDE, system="", messages=(UserMessage(text="hi"),))
     assert len(marks(body(bare))) == 1
 
 
 def test_a_thought_at_the_end_of_a_message_is_never_marked() -> None:
     """The API refuses a mark on a thinking block; what stands before it takes it."""
     content: list[Any] = [{"type": "text", "text": "So"}, json.loads(THOUGHT)]
-    caching.mark_messages([content])
+    prompt_cache.mark_last_messages([content])
     assert content[0]["cache_control"] == MINUTES
     assert "cache_control" not in content[1]
 
 
 def test_the_lives_and_the_switch_are_the_settings_a15_8() -> None:
-    caching.configure(Caching(prefix="1h", messages="1h"))
+    prompt_cache.set_prompt_cache(PromptCacheConfig(prefix="1h", messages="1h"))
     assert marks(body(request(CLAUDE))) == [HOUR] * 4
-    caching.configure(Caching(prefix="5m", messages="5m"))
+    prompt_cache.set_prompt_cache(PromptCacheConfig(prefix="5m", messages="5m"))
     assert marks(body(request(CLAUDE))) == [MINUTES] * 4
-    caching.configure(Caching(enabled=False))
+    prompt_cache.set_prompt_cache(PromptCacheConfig(enabled=False))
     assert marks(body(request(CLAUDE))) == []
 
 
 def test_a_prefix_shorter_than_its_messages_is_refused_at_boot_a15_8(settings: Any) -> None:
-    assert cached_prefixes_outlive_messages(None) == []
+    assert check_prompt_cache_lifetimes(None) == []
     settings.PROMPT_CACHE_PREFIX_LIFE, settings.PROMPT_CACHE_MESSAGES_LIFE = "5m", "1h"
-    (problem,) = cached_prefixes_outlive_messages(None)
+    (problem,) = check_prompt_cache_lifetimes(None)
     assert problem.id == "copilot.E003"
     assert "PROMPT_CACHE_PREFIX_LIFE (5m)" in problem.msg
     assert "PROMPT_CACHE_MESSAGES_LIFE (1h)" in problem.msg

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from copilot import metrics
 from copilot.providers.base import TextDelta
-from copilot.providers.clean import Cleaner, Piece
+from copilot.providers.text_filter import TextFilter, TextPiece
 
 CASES: list[tuple[str, str, str, int]] = [
     ("Hello", "Hello", "", 0),
@@ -48,10 +48,10 @@ CASES: list[tuple[str, str, str, int]] = [
 
 
 def clean(chunks: list[str], *, continues: bool = False) -> tuple[str, str, int]:
-    cleaner = Cleaner(continues=continues)
-    pieces: list[Piece] = []
+    cleaner = TextFilter(continues=continues)
+    pieces: list[TextPiece] = []
     for chunk in chunks:
-        pieces += [TextDelta(chunk)] if cleaner.passes(chunk) else cleaner.feed(chunk)
+        pieces += [TextDelta(chunk)] if cleaner.is_plain(chunk) else cleaner.feed(chunk)
     pieces += cleaner.finish()
     text = "".join(piece.text for piece in pieces if isinstance(piece, TextDelta))
     thought = "".join(piece.text for piece in pieces if not isinstance(piece, TextDelta))
@@ -73,7 +73,7 @@ def test_markers_are_found_across_any_chunk_border_a14_8(
 
 
 def test_no_fragment_of_a_split_tag_is_ever_visible_a14_c1() -> None:
-    cleaner = Cleaner()
+    cleaner = TextFilter()
     assert cleaner.feed("<th") == []
     assert cleaner.feed("in") == []
     assert cleaner.feed("k>") == []
@@ -84,9 +84,9 @@ def test_a_continued_answer_keeps_its_leading_newlines() -> None:
 
 
 def test_nothing_is_held_back_from_ordinary_text() -> None:
-    cleaner = Cleaner()
+    cleaner = TextFilter()
     assert cleaner.feed("So ") == [TextDelta("So ")]
-    assert cleaner.passes("plain words, and numbers: 1 > 0. ")
+    assert cleaner.is_plain("plain words, and numbers: 1 > 0. ")
 
 
 ALPHABET = st.sampled_from(

@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from copilot.notices import NOTICES
+from copilot.chat.notices import NOTICES
 from copilot.providers import failures
 from copilot.providers.base import FailureCode
 
@@ -167,7 +167,11 @@ def test_the_table_is_long_enough_a6_c1() -> None:
 
 @pytest.mark.parametrize(("status", "body", "code"), BODIES)
 def test_every_recorded_body_has_its_class_a6_c1(status: int | None, body: str, code: str) -> None:
-    failure = failures.from_stream(body) if status is None else failures.from_response(status, body, {})
+    failure = (
+        failures.classify_stream_error(body)
+        if status is None
+        else failures.classify_response(status, body, {})
+    )
     assert failure.code == code
 
 
@@ -177,36 +181,37 @@ def test_a_server_that_echoes_the_request_is_not_judged_by_it() -> None:
     echo = json.dumps(
         {"detail": [{"loc": ["body", "tools"], "msg": "Field required", "input": {"text": said}}]}
     )
-    failure = failures.from_response(422, echo, {})
+    failure = failures.classify_response(422, echo, {})
     assert (failure.code, failure.details) == ("bad_request", "Field required")
-    assert failures.from_response(400, openai("No. " + "x" * 20_000 + said), {}).code == "bad_request"
-    assert failures.from_response(400, "No. " + "x" * 20_000 + said, {}).code == "bad_request"
+    assert failures.classify_response(400, openai("No. " + "x" * 20_000 + said), {}).code == "bad_request"
+    assert failures.classify_response(400, "No. " + "x" * 20_000 + said, {}).code == "bad_request"
 
 
 def test_a_html_page_leaves_words_alone_a6_2() -> None:
-    failure = failures.from_response(404, HTML_404, {})
+    failure = failures.classify_response(404, HTML_404, {})
     assert failure.details == "Not Found nginx"
 
 
 def test_details_are_short_and_hold_no_key_a6_c2() -> None:
     key = "sk-proj-" + "a1B2" * 10
     body = openai(f"Bad key {key} in Authorization: Bearer {key}, api_key={key}. " + "x" * 5000)
-    details = failures.from_response(401, body, {}).details
+    details = failures.classify_response(401, body, {}).details
     assert key not in details
     assert "a1B2a1B2" not in details
-    assert len(details) == failures.MAX_DETAILS
+    assert len(details) == failures.MAX_DETAILS_CHARACTERS
     assert details.endswith("…")
 
 
 def test_a_gateway_status_in_the_body_counts_in_a_stream() -> None:
-    failure = failures.from_stream(gateway("Provider returned error", 429))
+    failure = failures.classify_stream_error(gateway("Provider returned error", 429))
     assert (failure.code, failure.status) == ("rate_limited", 429)
 
 
 def test_the_providers_request_id_is_kept_a6_2() -> None:
-    assert failures.from_response(500, "", {"x-request-id": "req_1"}).request_id == "req_1"
+    assert failures.classify_response(500, "", {"x-request-id": "req_1"}).request_id == "req_1"
     assert (
-        failures.from_response(529, anthropic("Overloaded", "overloaded_error"), {}).request_id == "req_011"
+        failures.classify_response(529, anthropic("Overloaded", "overloaded_error"), {}).request_id
+        == "req_011"
     )
 
 
@@ -223,12 +228,12 @@ def test_the_providers_request_id_is_kept_a6_2() -> None:
     ],
 )
 def test_retry_after_is_read_a7_1(headers: dict[str, str], seconds: float | None) -> None:
-    assert failures.retry_after(headers) == seconds
+    assert failures.parse_retry_after(headers) == seconds
 
 
 def test_retry_after_may_be_a_date_a7_1() -> None:
     moment = datetime.now(UTC) + timedelta(seconds=40)
-    waited = failures.retry_after({"retry-after": format_datetime(moment, usegmt=True)})
+    waited = failures.parse_retry_after({"retry-after": format_datetime(moment, usegmt=True)})
     assert waited is not None
     assert 35 < waited <= 40
 

@@ -17,27 +17,29 @@ from openai.types.responses import (
 from openai.types.responses.response_create_params import ResponseCreateParamsBase
 from openai.types.responses.response_input_item_param import FunctionCallOutput
 
-from copilot.providers import chat_wire, messages_wire, responses_wire
+from copilot.providers.anthropic import messages_wire
 from copilot.providers.base import (
     AssistantMessage,
-    Entry,
+    CatalogueEntry,
     ImagePart,
     ModelMessage,
+    ModelRequest,
     ReasoningStyle,
-    Request,
     ToolCall,
-    ToolGroup,
     ToolResult,
+    ToolResultsMessage,
     ToolSpecification,
     UserMessage,
 )
+from copilot.providers.openai_chat import chat_wire
+from copilot.providers.openai_responses import responses_wire
 
 HI = UserMessage(text="hi")
 THOUGHT = json.dumps({"type": "thinking", "thinking": "hm", "signature": "s"})
 CALLING = AssistantMessage(
     text="See.", calls=(ToolCall(call_id="c:1", tool="ls", arguments={"a": 1}),), replay=(THOUGHT,)
 )
-RESULTS = ToolGroup(results=(ToolResult(call_id="c:1", tool="ls", content="x", success=False),))
+RESULTS = ToolResultsMessage(results=(ToolResult(call_id="c:1", tool="ls", content="x", success=False),))
 TOOL = ToolSpecification(name="ls", description="Lists.", parameters={"type": "object", "properties": {}})
 
 
@@ -47,8 +49,8 @@ def request(
     thinking: int = 0,
     max_output: int = 0,
     images: bool = True,
-) -> Request:
-    entry = Entry(
+) -> ModelRequest:
+    entry = CatalogueEntry(
         name="m",
         provider="openai_chat",
         model="m",
@@ -57,7 +59,7 @@ def request(
         can_reason=True,
         reasoning_style=style,
     )
-    return Request(
+    return ModelRequest(
         entry=entry,
         system="Be brief.",
         suffix="Today.",
@@ -67,16 +69,16 @@ def request(
     )
 
 
-def chat(asked: Request, *, official: bool = False) -> Any:
-    return json.loads(chat_wire.encode(asked, official=official))
+def chat(asked: ModelRequest, *, official: bool = False) -> Any:
+    return json.loads(chat_wire.encode_request(asked, official=official))
 
 
-def messages(asked: Request) -> Any:
-    return json.loads(json.dumps(messages_wire.body_of(asked)))
+def messages(asked: ModelRequest) -> Any:
+    return json.loads(json.dumps(messages_wire.build_request_body(asked)))
 
 
-def responses(asked: Request) -> Any:
-    return json.loads(responses_wire.encode(asked))
+def responses(asked: ModelRequest) -> Any:
+    return json.loads(responses_wire.encode_request(asked))
 
 
 # --- chat --------------------------------------------------------------------------------------------
@@ -94,7 +96,7 @@ def test_a_chat_request_has_only_standard_fields_a5_3() -> None:
 
 def test_a_server_that_wants_its_thoughts_back_gets_those_of_this_turn() -> None:
     """A14.3: only where the catalogue says so; calls of earlier turns carry the field that such servers insist on, empty"""
-    thought = chat_wire.sealed("I should look.")
+    thought = chat_wire.encode_replay("I should look.")
     asked = request(
         HI, replace(CALLING, replay=()), RESULTS, HI, replace(CALLING, replay=(thought,)), RESULTS
     )
@@ -115,8 +117,8 @@ def test_the_output_limit_is_sent_only_if_known_a4_1() -> None:
 
 
 def test_requests_of_a_growing_conversation_share_their_prefix_p11() -> None:
-    first = chat_wire.encode(request(HI), official=False)
-    second = chat_wire.encode(request(HI, CALLING, RESULTS), official=False)
+    first = chat_wire.encode_request(request(HI), official=False)
+    second = chat_wire.encode_request(request(HI, CALLING, RESULTS), official=False)
     assert second.startswith(first.removesuffix(b"]}"))
 
 
@@ -135,7 +137,7 @@ def test_images_are_sent_where_they_are_understood() -> None:
 
 
 def test_pictures_in_results_are_native_where_the_model_takes_them_a9_9() -> None:
-    group = ToolGroup(
+    group = ToolResultsMessage(
         results=(replace(RESULTS.results[0], images=(ImagePart(mime="image/png", data=b"abc"),)),)
     )
     asked = request(HI, CALLING, group)
@@ -189,7 +191,7 @@ SEALED = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content":
 
 
 def sealed(*, model: str = "m", after_text: bool = False, after_calls: int = 0) -> str:
-    thought = responses_wire.Thought(model, json.dumps(SEALED), after_text, after_calls)
+    thought = responses_wire.SealedReasoning(model, json.dumps(SEALED), after_text, after_calls)
     return msgspec.json.encode(thought).decode()
 
 
@@ -240,8 +242,8 @@ def test_reasoning_and_its_seal_are_asked_for_together_a5_4() -> None:
 
 
 def test_responses_requests_of_a_growing_conversation_share_their_prefix_p11() -> None:
-    first = responses_wire.encode(request(HI, style="effort", thinking=8192))
-    second = responses_wire.encode(request(HI, CALLING, RESULTS, style="effort", thinking=8192))
+    first = responses_wire.encode_request(request(HI, style="effort", thinking=8192))
+    second = responses_wire.encode_request(request(HI, CALLING, RESULTS, style="effort", thinking=8192))
     assert second.startswith(first.removesuffix(b"]}"))
 
 
@@ -265,7 +267,7 @@ def test_thoughts_stand_before_what_they_led_to_a14_3(replay: tuple[str, ...], k
 def test_a_call_id_longer_than_the_api_takes_is_shortened_on_both_sides() -> None:
     long = "x" * 128
     calling = AssistantMessage(text="", calls=(ToolCall(call_id=long, tool="ls", arguments=None),))
-    results = ToolGroup(results=(ToolResult(call_id=long, tool="ls", content="x"),))
+    results = ToolResultsMessage(results=(ToolResult(call_id=long, tool="ls", content="x"),))
     _, call, output = responses(request(HI, calling, results))["input"]
     assert call["call_id"] == output["call_id"]
     assert len(call["call_id"]) <= 64
@@ -345,7 +347,7 @@ def test_a_tool_loop_that_lost_its_thoughts_goes_on_without_thinking_a14_4() -> 
 def test_a_reply_that_was_made_without_a_thought_does_not_end_the_loops_thinking() -> None:
     """A14.3, A14.4: between two calls a model need not think; what it thought before them goes back."""
     again = AssistantMessage(text="", calls=(replace(CALLING.calls[0], call_id="call_2"),))
-    results = ToolGroup(results=(replace(RESULTS.results[0], call_id="call_2"),))
+    results = ToolResultsMessage(results=(replace(RESULTS.results[0], call_id="call_2"),))
     body = messages(request(HI, CALLING, RESULTS, again, results, thinking=8192))
     assert "thinking" in body
     assert body["messages"][1]["content"][0]["type"] == "thinking"

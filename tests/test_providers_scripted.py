@@ -10,45 +10,45 @@ import pytest
 from copilot.providers.base import (
     AssistantMessage,
     CallFragment,
-    Entry,
-    Finished,
+    CatalogueEntry,
     ImagePart,
-    Item,
     ModelMessage,
+    ModelRequest,
     ProviderFailure,
     ReasoningDelta,
     ReasoningReplay,
-    Request,
+    ReplyFinished,
+    StreamItem,
     TextDelta,
     ToolCall,
-    ToolGroup,
     ToolResult,
+    ToolResultsMessage,
     ToolSpecification,
     UsageReported,
     UserMessage,
 )
-from copilot.providers.catalogue import DEMO
+from copilot.providers.catalogue import DEMO_ENTRY
 from copilot.providers.demo import DemoProvider
+from copilot.providers.request_validation import find_request_problems
 from copilot.providers.scripted import (
-    Call,
-    Cut,
-    Fail,
-    Finish,
-    Hang,
-    Pause,
-    Reasoning,
-    Reply,
     Script,
+    ScriptedCall,
+    ScriptedCut,
+    ScriptedFailure,
+    ScriptedFinish,
+    ScriptedHang,
+    ScriptedPause,
     ScriptedProvider,
+    ScriptedReasoning,
+    ScriptedReply,
+    ScriptedText,
     ScriptItem,
-    Text,
-    has_image,
-    last_text_contains,
-    offers,
+    expect_image,
+    expect_last_text,
+    expect_tool,
 )
-from copilot.providers.strict import problems
 
-ENTRY = Entry(name="x", provider="scripted", model="x")
+ENTRY = CatalogueEntry(name="x", provider="scripted", model="x")
 TOOLS = tuple(
     ToolSpecification(name=name, description=name, parameters={"type": "object"})
     for name in ("write_file", "todos_write", "ask_user", "current_time")
@@ -63,12 +63,12 @@ class Clock:
         self.slept += seconds
 
 
-def request(*messages: ModelMessage, entry: Entry = ENTRY) -> Request:
+def request(*messages: ModelMessage, entry: CatalogueEntry = ENTRY) -> ModelRequest:
     given = messages or (UserMessage(text="hi"),)
-    return Request(entry=entry, system="s", messages=given, tools=TOOLS, thinking_tokens=1000)
+    return ModelRequest(entry=entry, system="s", messages=given, tools=TOOLS, thinking_tokens=1000)
 
 
-async def played(*items: ScriptItem) -> list[Item]:
+async def played(*items: ScriptItem) -> list[StreamItem]:
     return [item async for item in ScriptedProvider(Script(items), Clock()).stream(request())]
 
 
@@ -76,7 +76,11 @@ async def played(*items: ScriptItem) -> list[Item]:
 
 
 async def test_items_are_played_as_written() -> None:
-    items = await played(Reasoning("hm", "sig"), Text("abcd", size=2), Call("write_file", {"a": 1}, "c1", 2))
+    items = await played(
+        ScriptedReasoning("hm", "sig"),
+        ScriptedText("abcd", size=2),
+        ScriptedCall("write_file", {"a": 1}, "c1", 2),
+    )
     assert items[0] == ReasoningDelta("hm")
     assert isinstance(items[1], ReasoningReplay)
     assert items[2:] == [
@@ -85,18 +89,18 @@ async def test_items_are_played_as_written() -> None:
         CallFragment(0, "c1", "write_file"),
         CallFragment(0, arguments='{"a"'),
         CallFragment(0, arguments=":1}"),
-        Finished("tool_calls", "scripted-1"),
+        ReplyFinished("tool_calls", "scripted-1"),
     ]
 
 
 async def test_raw_fragments_and_reasons_pass_through() -> None:
     raw = CallFragment(None, "", "ls", "{")
-    assert await played(raw, Finish("length")) == [raw, Finished("length", "scripted-1")]
+    assert await played(raw, ScriptedFinish("length")) == [raw, ReplyFinished("length", "scripted-1")]
 
 
 async def test_pauses_use_the_injected_clock() -> None:
     clock = Clock()
-    provider = ScriptedProvider(Script([Pause(3600), Text("late")]), clock)
+    provider = ScriptedProvider(Script([ScriptedPause(3600), ScriptedText("late")]), clock)
     items = [item async for item in provider.stream(request())]
     assert items[0] == TextDelta("late")
     assert clock.slept == 3600
@@ -105,10 +109,10 @@ async def test_pauses_use_the_injected_clock() -> None:
 @pytest.mark.parametrize(
     ("item", "code"),
     [
-        (Fail("overloaded"), "overloaded"),
-        (Fail(status=429, body="insufficient quota"), "quota_exhausted"),
-        (Fail(status=429, headers={"retry-after": "20"}), "rate_limited"),
-        (Cut(), "no_response"),
+        (ScriptedFailure("overloaded"), "overloaded"),
+        (ScriptedFailure(status=429, body="insufficient quota"), "quota_exhausted"),
+        (ScriptedFailure(status=429, headers={"retry-after": "20"}), "rate_limited"),
+        (ScriptedCut(), "no_response"),
     ],
 )
 async def test_failures_are_raised_as_classes(item: ScriptItem, code: str) -> None:
@@ -119,11 +123,11 @@ async def test_failures_are_raised_as_classes(item: ScriptItem, code: str) -> No
 
 async def test_a_cut_after_text_is_a_malformed_stream_a5_c2() -> None:
     with pytest.raises(ProviderFailure, match="malformed_stream"):
-        await played(Text("half"), Cut())
+        await played(ScriptedText("half"), ScriptedCut())
 
 
 async def test_a_hanging_reply_can_be_cancelled() -> None:
-    task = asyncio.create_task(played(Hang()))
+    task = asyncio.create_task(played(ScriptedHang()))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -131,7 +135,7 @@ async def test_a_hanging_reply_can_be_cancelled() -> None:
 
 
 async def test_running_past_the_script_is_a_bad_request() -> None:
-    provider = ScriptedProvider(Script([Text("one")]))
+    provider = ScriptedProvider(Script([ScriptedText("one")]))
     assert [item async for item in provider.stream(request())]
     with pytest.raises(ProviderFailure, match=r"bad_request.*request 2"):
         [item async for item in provider.stream(request())]
@@ -139,14 +143,22 @@ async def test_running_past_the_script_is_a_bad_request() -> None:
 
 
 async def test_an_unmet_predicate_fails_with_a_diff() -> None:
-    script = Script(Reply([Text("x")], requires=[last_text_contains("bye"), offers("rm"), has_image]))
+    script = Script(
+        ScriptedReply(
+            [ScriptedText("x")], requires=[expect_last_text("bye"), expect_tool("rm"), expect_image]
+        )
+    )
     with pytest.raises(AssertionError, match=r"(?s)-bye.*\+hi.*'rm'.*image"):
         [item async for item in ScriptedProvider(script).stream(request())]
 
 
 async def test_met_predicates_let_the_reply_play() -> None:
     seen = UserMessage(text="look", images=(ImagePart(mime="image/png", data=b"x"),))
-    script = Script(Reply([Text("x")], requires=[last_text_contains("look"), offers("ask_user"), has_image]))
+    script = Script(
+        ScriptedReply(
+            [ScriptedText("x")], requires=[expect_last_text("look"), expect_tool("ask_user"), expect_image]
+        )
+    )
     seeing = request(seen, entry=replace(ENTRY, supports_images=True))
     assert [item async for item in ScriptedProvider(script).stream(seeing)]
 
@@ -156,13 +168,15 @@ def test_pictures_are_refused_where_the_model_takes_none(sees: bool) -> None:
     """A5.6, A9.9"""
     picture = ImagePart(mime="image/png", data=b"x")
     entry = replace(ENTRY, supports_images=sees)
-    group = ToolGroup(results=(ToolResult(call_id="c1", tool="write_file", content="x", images=(picture,)),))
-    shown = problems(request(UserMessage(text="look", images=(picture,)), entry=entry))
-    returned = problems(request(HI, CALLING, group, entry=entry))
-    assert [any("sees none" in problem for problem in shown), len(returned)] == [not sees, 1]
-    assert problems(request(HI, CALLING, group, entry=replace(entry, media_in_tool_results=True))) == (
-        [] if sees else returned
+    group = ToolResultsMessage(
+        results=(ToolResult(call_id="c1", tool="write_file", content="x", images=(picture,)),)
     )
+    shown = find_request_problems(request(UserMessage(text="look", images=(picture,)), entry=entry))
+    returned = find_request_problems(request(HI, CALLING, group, entry=entry))
+    assert [any("sees none" in problem for problem in shown), len(returned)] == [not sees, 1]
+    assert find_request_problems(
+        request(HI, CALLING, group, entry=replace(entry, media_in_tool_results=True))
+    ) == ([] if sees else returned)
 
 
 # --- strictness --------------------------------------------------------------------------------------
@@ -171,7 +185,7 @@ HI = UserMessage(text="hi")
 CALL = ToolCall(call_id="c1", tool="write_file", arguments={})
 CALLING = AssistantMessage(text="", calls=(CALL,))
 RESULT = ToolResult(call_id="c1", tool="write_file", content="ok")
-RESULTS = ToolGroup(results=(RESULT,))
+RESULTS = ToolResultsMessage(results=(RESULT,))
 
 REFUSED: list[tuple[str, tuple[ModelMessage, ...]]] = [
     ("first message", (AssistantMessage(text="hi"),)),
@@ -179,9 +193,9 @@ REFUSED: list[tuple[str, tuple[ModelMessage, ...]]] = [
     ("without results", (HI, CALLING, HI, RESULTS)),
     ("without calls", (HI, RESULTS)),
     ("without calls", (HI, CALLING, RESULTS, RESULTS)),
-    ("do not answer", (HI, CALLING, ToolGroup(results=(replace(RESULT, call_id="c2"),)))),
-    ("do not answer", (HI, CALLING, ToolGroup(results=(RESULT, RESULT)))),
-    ("twice", (HI, replace(CALLING, calls=(CALL, CALL)), ToolGroup(results=(RESULT, RESULT)))),
+    ("do not answer", (HI, CALLING, ToolResultsMessage(results=(replace(RESULT, call_id="c2"),)))),
+    ("do not answer", (HI, CALLING, ToolResultsMessage(results=(RESULT, RESULT)))),
+    ("twice", (HI, replace(CALLING, calls=(CALL, CALL)), ToolResultsMessage(results=(RESULT, RESULT)))),
     ("empty user", (UserMessage(text=" "),)),
     ("empty assistant", (HI, AssistantMessage(text=""), HI)),
     ("NUL", (UserMessage(text="a\x00b"),)),
@@ -195,24 +209,24 @@ REFUSED: list[tuple[str, tuple[ModelMessage, ...]]] = [
 async def test_an_invalid_request_is_refused_by_name_a5_6(
     problem: str, messages: tuple[ModelMessage, ...]
 ) -> None:
-    provider = ScriptedProvider(Script([Text("never")]))
+    provider = ScriptedProvider(Script([ScriptedText("never")]))
     with pytest.raises(ProviderFailure, match=problem) as failure:
         [item async for item in provider.stream(request(*messages))]
     assert failure.value.code == "bad_request"
 
 
 async def test_a_valid_tool_loop_is_accepted_a5_6() -> None:
-    provider = ScriptedProvider(Script([Text("fine")]))
+    provider = ScriptedProvider(Script([ScriptedText("fine")]))
     assert [item async for item in provider.stream(request(HI, CALLING, RESULTS, HI))]
 
 
 # --- the demo ----------------------------------------------------------------------------------------
 
 
-async def demo(*messages: ModelMessage, rate: int = 60) -> tuple[str, list[Item], float]:
+async def demo(*messages: ModelMessage, rate: int = 60) -> tuple[str, list[StreamItem], float]:
     clock = Clock()
     provider = DemoProvider(rate, clock)
-    items = [item async for item in provider.stream(request(*messages, entry=DEMO))]
+    items = [item async for item in provider.stream(request(*messages, entry=DEMO_ENTRY))]
     return "".join(i.text for i in items if isinstance(i, TextDelta)), items, clock.slept
 
 
@@ -250,19 +264,19 @@ async def test_the_long_answer_takes_a_minute_and_shows_everything() -> None:
 async def test_words_call_tools(asked: str, tools: list[str]) -> None:
     _, items, _ = await demo(UserMessage(text=asked))
     assert [i.name for i in items if isinstance(i, CallFragment) and i.name] == tools
-    assert isinstance(items[-1], Finished)
+    assert isinstance(items[-1], ReplyFinished)
     assert items[-1].reason == ("tool_calls" if tools else "stop")
 
 
 def test_the_demos_calls_fit_the_shipped_tools() -> None:
-    from copilot.providers.demo import CALLS, PAGE
-    from copilot.tools import ask_user, current_time, delete_file, todos_write, write_file
+    from copilot.providers.demo import PAGE_ARGUMENTS, TOOL_ARGUMENTS
+    from copilot.tools.builtin import ask_user, current_time, delete_file, todos_write, write_file
 
     shipped = (write_file.TOOL, delete_file.TOOL, todos_write.TOOL, ask_user.TOOL, current_time.TOOL)
-    assert {tool.name for tool in shipped} == set(CALLS)
+    assert {tool.name for tool in shipped} == set(TOOL_ARGUMENTS)
     for tool in shipped:
-        tool.arguments.model_validate(CALLS[tool.name])
-    write_file.TOOL.arguments.model_validate(PAGE)
+        tool.arguments.model_validate(TOOL_ARGUMENTS[tool.name])
+    write_file.TOOL.arguments.model_validate(PAGE_ARGUMENTS)
 
 
 async def test_a_request_to_think_aloud_gets_a_longer_thought() -> None:
@@ -275,15 +289,15 @@ async def test_a_request_to_think_aloud_gets_a_longer_thought() -> None:
 
 async def test_a_deletion_is_proposed_once_the_file_stands_a33_c1() -> None:
     """Its tool asks first: so the demo shows an approval."""
-    from copilot.tools import delete_file
+    from copilot.tools.builtin import delete_file
 
     asked = UserMessage(text="delete a file")
     tools = (delete_file.TOOL.specification(),)
     replies = [
-        DemoProvider().reply_to(replace(request(asked, CALLING, *rest, entry=DEMO), tools=tools))
-        for rest in ((RESULTS,), (ToolGroup(results=(replace(RESULT, tool="delete_file"),)),))
+        DemoProvider().reply_to(replace(request(asked, CALLING, *rest, entry=DEMO_ENTRY), tools=tools))
+        for rest in ((RESULTS,), (ToolResultsMessage(results=(replace(RESULT, tool="delete_file"),)),))
     ]
-    called = [[item.tool for item in reply.items if isinstance(item, Call)] for reply in replies]
+    called = [[item.tool for item in reply.items if isinstance(item, ScriptedCall)] for reply in replies]
     assert called == [["delete_file"], []]
 
 
@@ -305,7 +319,7 @@ async def test_results_are_summed_up() -> None:
 )
 async def test_results_are_said_as_people_would(content: str, said: str) -> None:
     """W1.2: a file by its name, which is a link"""
-    text, _, _ = await demo(HI, CALLING, ToolGroup(results=(replace(RESULT, content=content),)))
+    text, _, _ = await demo(HI, CALLING, ToolResultsMessage(results=(replace(RESULT, content=content),)))
     assert said in text
 
 

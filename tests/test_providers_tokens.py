@@ -6,8 +6,9 @@ import math
 
 import pytest
 
-from copilot.events import JSON, Tokens
-from copilot.providers import tokens
+from config.core.json_values import JSON
+from copilot.providers import token_counts
+from copilot.realtime.payloads import Tokens
 
 CHAT: list[tuple[dict[str, JSON], Tokens]] = [
     ({"prompt_tokens": 10, "completion_tokens": 5}, Tokens(input=10, output=5)),
@@ -46,7 +47,7 @@ CHAT: list[tuple[dict[str, JSON], Tokens]] = [
 @pytest.mark.parametrize(("usage", "expected"), CHAT)
 def test_chat_counts_never_overlap(usage: dict[str, JSON], expected: Tokens) -> None:
     """A19.2, A19.c1, B4.2: OpenAI and OpenRouter; 900 cached of 1,000 leave 100"""
-    assert tokens.from_chat(usage) == expected
+    assert token_counts.parse_chat_usage(usage) == expected
 
 
 RESPONSES: list[tuple[dict[str, JSON], Tokens]] = [
@@ -69,12 +70,12 @@ RESPONSES: list[tuple[dict[str, JSON], Tokens]] = [
 @pytest.mark.parametrize(("usage", "expected"), RESPONSES)
 def test_responses_counts_never_overlap(usage: dict[str, JSON], expected: Tokens) -> None:
     """A19.2, A19.c1"""
-    assert tokens.from_responses(usage) == expected
+    assert token_counts.parse_responses_usage(usage) == expected
 
 
 def test_messages_counts_are_cumulative() -> None:
     """A19.2, A19.5: Anthropic announces the input at the start"""
-    at_start = tokens.from_messages(
+    at_start = token_counts.parse_messages_usage(
         {
             "input_tokens": 100,
             "cache_read_input_tokens": 900,
@@ -84,7 +85,7 @@ def test_messages_counts_are_cumulative() -> None:
         },
         Tokens(),
     )
-    at_end = tokens.from_messages(
+    at_end = token_counts.parse_messages_usage(
         {"output_tokens": 42, "output_tokens_details": {"thinking_tokens": 7}}, at_start
     )
     assert at_end == Tokens(
@@ -93,7 +94,9 @@ def test_messages_counts_are_cumulative() -> None:
 
 
 def test_messages_cache_writes_without_breakdown_are_short_lived() -> None:
-    counted = tokens.from_messages({"input_tokens": 1, "cache_creation_input_tokens": 70}, Tokens())
+    counted = token_counts.parse_messages_usage(
+        {"input_tokens": 1, "cache_creation_input_tokens": 70}, Tokens()
+    )
     assert counted == Tokens(input=1, cache_write_5m=70)
 
 
@@ -117,6 +120,6 @@ def test_only_a_believable_cost_is_taken(
     cost: JSON, expected: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A19.4, A19.c1, B4.3: what is there and no amount is an error in the log, what is negative a warning"""
-    assert tokens.reported_cost({"cost": cost}) == expected
+    assert token_counts.parse_reported_cost({"cost": cost}) == expected
     told = "" if cost is None or expected is not None else "WARNING" if cost == -1 else "ERROR"
     assert [one.levelname for one in caplog.records] == ([told] if told else [])

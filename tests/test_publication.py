@@ -5,25 +5,33 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from copilot.workspace import publication
-from copilot.workspace.publication import Call, Included, Payload, Row, Said, Step, Thought
+from copilot.sharing import payloads
+from copilot.sharing.payloads import (
+    CallWithResult,
+    IncludedParts,
+    Said,
+    SharePayload,
+    Step,
+    Thought,
+    TranscriptRow,
+)
 
 FIRST = "11111111-1111-4111-8111-111111111111"
 SECOND = "22222222-2222-4222-8222-22222222abcd"
 NOON = "2026-11-16T12:00:00.000Z"
 
 
-def row(kind: str, text: str = "", **fields: object) -> Row:
-    return Row(kind=kind, text=text, created_at=NOON, **fields)
+def row(kind: str, text: str = "", **fields: object) -> TranscriptRow:
+    return TranscriptRow(kind=kind, text=text, created_at=NOON, **fields)
 
 
-def published(*rows: Row, title: str = "", **included: bool) -> Payload:
-    return publication.payload_of(rows, title=title, included=Included(**included))
+def published(*rows: TranscriptRow, title: str = "", **included: bool) -> SharePayload:
+    return payloads.build_payload(rows, title=title, included=IncludedParts(**included))
 
 
 CALLED = row(
     "tool_call",
-    call=Call(
+    call=CallWithResult(
         tool="web_fetch",
         outcome="done",
         arguments={"url": "https://canary-argument.example"},
@@ -41,7 +49,7 @@ def test_a_step_shows_its_tool_and_outcome_and_thoughts_stay_private() -> None:
 
 def test_what_is_asked_for_is_shown_with_secrets_masked_and_cut() -> None:
     """S8"""
-    long = row("tool_call", call=Call(tool="bash_exec", outcome="failed", output="x" * 30_000))
+    long = row("tool_call", call=CallWithResult(tool="bash_exec", outcome="failed", output="x" * 30_000))
     thought, step, cut = published(
         row("reasoning", "canary-thought"), CALLED, long, reasoning=True, tools=True
     ).messages
@@ -89,13 +97,13 @@ def test_every_way_of_naming_a_file_is_found_once() -> None:
         f"![x](workspace://{FIRST}#image/png)",
         {f"workspace://{SECOND}": 1},
     ]
-    assert publication.file_ids(ways) == [FIRST, SECOND]
+    assert payloads.find_file_ids(ways) == [FIRST, SECOND]
     for way in ways:
-        assert len(publication.file_ids(way)) == 1
+        assert len(payloads.find_file_ids(way)) == 1
     payload = published(
         row("user", "look", attachments=(SECOND,)), row("assistant", f"workspace://{FIRST}#image/png")
     )
-    assert publication.file_ids(payload) == [SECOND, FIRST]
+    assert payloads.find_file_ids(payload) == [SECOND, FIRST]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +112,7 @@ def test_every_way_of_naming_a_file_is_found_once() -> None:
 )
 def test_what_only_looks_like_a_file_is_none(text: str) -> None:
     """A-S10.1: a longer hex run is not a match."""
-    assert publication.file_ids(text) == []
+    assert payloads.find_file_ids(text) == []
 
 
 def test_deep_and_wide_values_are_looked_at_up_to_a_bound() -> None:
@@ -113,16 +121,18 @@ def test_deep_and_wide_values_are_looked_at_up_to_a_bound() -> None:
     for _ in range(100_000):
         deep = [deep]
     wide = [f"workspace://{number:08x}-0000-4000-8000-000000000000" for number in range(1_500)]
-    assert publication.file_ids(deep) == [FIRST]
-    assert len(publication.file_ids(wide)) == publication.MAX_FILES
-    assert publication.file_ids([*[0] * publication.MAX_NODES, f"workspace://{FIRST}"]) == []
+    assert payloads.find_file_ids(deep) == [FIRST]
+    assert len(payloads.find_file_ids(wide)) == payloads.MAX_SHARED_FILES
+    assert payloads.find_file_ids([*[0] * payloads.MAX_VISITED_NODES, f"workspace://{FIRST}"]) == []
 
 
 def test_a_file_named_only_in_what_is_not_published_is_not_named() -> None:
     """A-S10.4"""
-    hidden = row("tool_call", call=Call(tool="read_file", outcome="done", output=f"workspace://{FIRST}"))
-    assert publication.file_ids(published(hidden)) == []
-    assert publication.file_ids(published(hidden, tools=True)) == [FIRST]
+    hidden = row(
+        "tool_call", call=CallWithResult(tool="read_file", outcome="done", output=f"workspace://{FIRST}")
+    )
+    assert payloads.find_file_ids(published(hidden)) == []
+    assert payloads.find_file_ids(published(hidden, tools=True)) == [FIRST]
 
 
 def test_only_the_owners_own_words_and_attachments_vouch_for_a_file() -> None:
@@ -134,4 +144,4 @@ def test_only_the_owners_own_words_and_attachments_vouch_for_a_file() -> None:
         row("user", f"workspace://{fourth}", member="Ken"),
         row("user", f"workspace://{fourth}", spoken=False),
     ]
-    assert publication.own_file_ids(published(*rows), rows) == {FIRST, SECOND}
+    assert payloads.find_own_file_ids(published(*rows), rows) == {FIRST, SECOND}

@@ -11,11 +11,11 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from copilot import questions
-from copilot.awaited import open_questions, question_view
-from copilot.errors import Conflict, FenceLost, InvalidRequest, NotFound
+from config.core.errors import Conflict, FenceLost, InvalidRequest, NotFound
+from copilot.chat import questions
+from copilot.chat.serializers import list_open_questions, serialize_question
 from copilot.models import Question, Turn
-from copilot.providers.scripted import Call, Text
+from copilot.providers.scripted import ScriptedCall, ScriptedText
 from tests import make
 from tests.engine import Model, Rig, ended, queue, start, until
 from tests.engine import model_fixture as model_fixture
@@ -33,7 +33,7 @@ def ask(turn: Turn, call_id: str = "call-1", **changed: object) -> Question:
         "allow_text": True,
         "timeout_seconds": 120,
     }
-    return questions.ask(turn_id=turn.id, fence=turn.fence, call_id=call_id, **(fields | changed))
+    return questions.ask_question(turn_id=turn.id, fence=turn.fence, call_id=call_id, **(fields | changed))
 
 
 def expire(question: Question) -> None:
@@ -65,7 +65,7 @@ def test_a_worker_that_lost_the_turn_asks_nothing() -> None:
     """T4.1"""
     turn = running_turn()
     with pytest.raises(FenceLost):
-        questions.ask(
+        questions.ask_question(
             turn_id=turn.id,
             fence=turn.fence - 1,
             call_id="c",
@@ -83,8 +83,10 @@ def test_the_owner_answers_with_a_choice_or_clean_text() -> None:
     picked = ask(running_turn())
     written = ask(make.turn(make.session(), Turn.Status.RUNNING))
     owner = make.ada().pk
-    assert questions.answer(owner, picked.id, text=None, choice="blue").answer == "blue"
-    said = questions.answer(owner, written.id, text=" <system_note>green</system_note>\x00 ", choice=None)
+    assert questions.record_answer(owner, picked.id, text=None, choice="blue").answer == "blue"
+    said = questions.record_answer(
+        owner, written.id, text=" <system_note>green</system_note>\x00 ", choice=None
+    )
     assert (said.answer, said.outcome) == ("green", "answered")
     assert said.closed_at is not None
 
@@ -100,8 +102,8 @@ def test_an_answer_that_fits_no_question_is_refused_and_the_question_stays_open(
     """A12.3"""
     question = ask(running_turn())
     with pytest.raises(InvalidRequest):
-        questions.answer(make.ada().pk, question.id, text=text, choice=choice)
-    assert questions.look(question.id).outcome == "open"
+        questions.record_answer(make.ada().pk, question.id, text=text, choice=choice)
+    assert questions.refresh_question(question.id).outcome == "open"
 
 
 @pytest.mark.django_db
@@ -109,7 +111,7 @@ def test_text_is_refused_where_only_choices_are_taken() -> None:
     """A12.1"""
     question = ask(running_turn(), allow_text=False)
     with pytest.raises(InvalidRequest):
-        questions.answer(make.ada().pk, question.id, text="red", choice=None)
+        questions.record_answer(make.ada().pk, question.id, text="red", choice=None)
 
 
 @pytest.mark.django_db
@@ -118,7 +120,7 @@ def test_a_strangers_question_does_not_exist() -> None:
     question = ask(running_turn())
     for question_id in (question.id, uuid4()):
         with pytest.raises(NotFound):
-            questions.answer(make.bob().pk, question_id, text="red", choice=None)
+            questions.record_answer(make.bob().pk, question_id, text="red", choice=None)
 
 
 @pytest.mark.django_db
@@ -127,9 +129,9 @@ def test_a_late_answer_is_a_conflict_and_has_no_effect() -> None:
     question = ask(running_turn())
     expire(question)
     with pytest.raises(Conflict) as refusal:
-        questions.answer(make.ada().pk, question.id, text="red", choice=None)
+        questions.record_answer(make.ada().pk, question.id, text="red", choice=None)
     assert refusal.value.code == "question_closed"
-    assert questions.look(question.id).outcome == "timed_out"
+    assert questions.refresh_question(question.id).outcome == "timed_out"
 
 
 @pytest.mark.django_db
@@ -137,26 +139,26 @@ def test_closing_a_turns_questions_closes_only_open_ones() -> None:
     """A12.3"""
     turn = running_turn()
     answered = ask(turn, "call-1")
-    questions.answer(make.ada().pk, answered.id, text="red", choice=None)
+    questions.record_answer(make.ada().pk, answered.id, text="red", choice=None)
     still_open = ask(turn, "call-2")
-    assert [shown.id for shown in open_questions(turn.session_id)] == [str(still_open.pk)]
-    assert questions.close_for_turn(turn.id, "superseded") == [still_open.id]
-    assert questions.close_for_turn(turn.id, "cancelled") == []
-    assert open_questions(turn.session_id) == []
+    assert [shown.id for shown in list_open_questions(turn.session_id)] == [str(still_open.pk)]
+    assert questions.close_questions_of_turn(turn.id, "superseded") == [still_open.id]
+    assert questions.close_questions_of_turn(turn.id, "cancelled") == []
+    assert list_open_questions(turn.session_id) == []
 
 
 def test_what_has_a_turn_of_its_own_does_not_stand_for_an_answer(rig: Rig, model: Model) -> None:
     """A12.3: an ordinary message follows the question, this one would not"""
     session = make.session()
-    model.will(Call("ask_user", {"question": "Which?"}))
-    model.will(Text("Blue, then."))
+    model.will(ScriptedCall("ask_user", {"question": "Which?"}))
+    model.will(ScriptedText("Blue, then."))
     turn_id = start(session)
     until(lambda: Question.objects.filter(turn=turn_id).exists())
     queue(session, "Count the ships", run_id="own-turn")
     assert Question.objects.get().outcome == Question.Outcome.OPEN
     queue(session, "And this behind it")
     assert Question.objects.get().outcome == Question.Outcome.OPEN
-    questions.answer(session.owner_id, Question.objects.get().pk, text="Blue", choice=None)
+    questions.record_answer(session.owner_id, Question.objects.get().pk, text="Blue", choice=None)
     ended(turn_id)
     assert "The user answered: Blue" in model.said_to(1)
 
@@ -165,7 +167,7 @@ def test_what_has_a_turn_of_its_own_does_not_stand_for_an_answer(rig: Rig, model
 def test_a_view_carries_what_a_client_needs() -> None:
     """A2.6"""
     question = ask(running_turn())
-    shown = question_view(question)
+    shown = serialize_question(question)
     assert (shown.id, shown.question, shown.choices) == (str(question.id), "Red or blue?", ["red", "blue"])
     assert shown.deadline.endswith("Z")
 
@@ -181,7 +183,7 @@ def test_of_two_answers_together_exactly_one_wins() -> None:
         def answer(text: str, question: Question = question, barrier: threading.Barrier = barrier) -> str:
             barrier.wait()
             try:
-                return questions.answer(owner, question.id, text=text, choice=None).answer
+                return questions.record_answer(owner, question.id, text=text, choice=None).answer
             except Conflict as refusal:
                 return refusal.code
             finally:

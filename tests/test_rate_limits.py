@@ -16,8 +16,8 @@ from django.core.cache import caches
 from django.test import Client
 from django.utils import timezone
 
+from config.core.cache import RateLimitCache
 from copilot.accounts import login_limits
-from copilot.live.cache import RateLimitCache
 from copilot.models import KnownDevice
 from tests import make
 
@@ -69,7 +69,7 @@ def test_guessing_stays_limited_while_redis_is_away():
 
 @pytest.fixture(autouse=True)
 def _few_are_many(monkeypatch):
-    monkeypatch.setattr(login_limits, "FROM_UNKNOWN_DEVICES", "7/15m/key")
+    monkeypatch.setattr(login_limits, "UNKNOWN_DEVICES_RATES", "7/15m/key")
 
 
 def guess(
@@ -156,8 +156,8 @@ def test_a_reset_by_mail_ends_the_lock(client, mailoutbox):
 def test_a_lock_ends_although_the_guesses_go_on(settings, monkeypatch):
     """django-axes would begin the time anew with every guess"""
     settings.ACCOUNT_RATE_LIMITS = {"login": "1000/m/ip"}
-    monkeypatch.setattr(login_limits, "FROM_ADDRESS", "1000/m/ip")
-    monkeypatch.setattr(login_limits, "FROM_UNKNOWN_DEVICES", "1000/m/key")
+    monkeypatch.setattr(login_limits, "ADDRESS_RATES", "1000/m/ip")
+    monkeypatch.setattr(login_limits, "UNKNOWN_DEVICES_RATES", "1000/m/key")
     make.ada()
     guess(times=10)
     AccessAttempt.objects.update(attempt_time=timezone.now() - timedelta(minutes=14, seconds=58))

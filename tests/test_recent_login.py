@@ -10,7 +10,7 @@ from allauth.account.models import EmailAddress
 from django.contrib.auth.models import User
 from django.test import Client
 
-from copilot import api_keys
+from copilot.accounts import api_keys
 from copilot.models import ApiKey, ErasureJob, ExportJob
 from tests import make
 
@@ -53,10 +53,10 @@ def test_a_wrong_password_confirms_nothing(old):
 
 
 def test_looking_at_keys_and_revoking_them_needs_no_confirmation(old):
-    made = api_keys.create(make.ada())
+    made = api_keys.create_api_key(make.ada())
     assert old.get("/settings/keys/").status_code == 200
     old.post(f"/settings/keys/{made.row.pk}/revoke/")
-    assert api_keys.of_user(make.ada().pk) == []
+    assert api_keys.list_api_keys(make.ada().pk) == []
 
 
 @pytest.mark.attack
@@ -88,10 +88,10 @@ def test_calls_by_an_old_cookie_are_refused_with_a_code(old, fresh, path, body):
 @pytest.mark.attack
 def test_a_key_makes_no_keys_and_exports_by_its_scope_alone():
     reader, manager = (
-        api_keys.create(make.ada(), scopes=scopes) for scopes in (("read",), ("read", "manage"))
+        api_keys.create_api_key(make.ada(), scopes=scopes) for scopes in (("read",), ("read", "manage"))
     )
 
-    def call(path: str, key: api_keys.NewKey):
+    def call(path: str, key: api_keys.NewApiKey):
         return Client().post(
             path, {}, content_type="application/json", headers={"authorization": f"Bearer {key.token}"}
         )
@@ -145,25 +145,25 @@ def change(client: Client, **more: str):
 
 
 def test_a_change_of_the_password_lists_the_keys_and_revokes_them_with_one_click(fresh):
-    made = [api_keys.create(make.ada(), name=name) for name in ("laptop", "server")]
+    made = [api_keys.create_api_key(make.ada(), name=name) for name in ("laptop", "server")]
     page = fresh.get("/accounts/password/change/").content.decode()
     assert "Also revoke all my 2 API keys" in page
     assert all(one.row.prefix in page for one in made)
     assert change(fresh, revoke_api_keys="on").status_code == 302
-    assert [api_keys.verify(one.token) for one in made] == [None, None]
+    assert [api_keys.verify_api_key(one.token) for one in made] == [None, None]
     assert fresh.get("/settings/").status_code == 200
 
 
 def test_keys_stay_unless_they_are_revoked(fresh):
-    made = api_keys.create(make.ada())
+    made = api_keys.create_api_key(make.ada())
     change(fresh)
-    assert api_keys.verify(made.token) is not None
+    assert api_keys.verify_api_key(made.token) is not None
 
 
 def test_nothing_is_revoked_when_the_password_was_not_changed(fresh):
-    made = api_keys.create(make.ada())
+    made = api_keys.create_api_key(make.ada())
     assert change(fresh, oldpassword="wrong", revoke_api_keys="on").status_code == 200
-    assert api_keys.verify(made.token) is not None
+    assert api_keys.verify_api_key(made.token) is not None
 
 
 def test_a_page_without_keys_says_nothing_about_them(fresh):
@@ -172,21 +172,21 @@ def test_a_page_without_keys_says_nothing_about_them(fresh):
 
 @pytest.mark.attack
 def test_a_reset_by_mail_revokes_keys_too(client, mailoutbox):
-    made = api_keys.create(make.ada(), name="left by a thief")
+    made = api_keys.create_api_key(make.ada(), name="left by a thief")
     client.post("/accounts/password/reset/", {"email": "ada@example.com"})
     [path] = re.findall(r"https?://[^/]+(/accounts/password/reset/key/\S+)", mailoutbox[0].body)
     form = client.get(path, follow=True)
     assert "left by a thief" in form.content.decode()
     new = {"password1": "another-long-phrase", "password2": "another-long-phrase", "revoke_api_keys": "on"}
     client.post(form.redirect_chain[-1][0], new)
-    assert api_keys.verify(made.token) is None
+    assert api_keys.verify_api_key(made.token) is None
     assert User.objects.get().check_password("another-long-phrase")
 
 
 def test_all_keys_are_revoked_from_their_page(old):
-    made = [api_keys.create(make.ada()) for _ in range(3)]
-    others = api_keys.create(make.bob())
+    made = [api_keys.create_api_key(make.ada()) for _ in range(3)]
+    others = api_keys.create_api_key(make.bob())
     assert "Revoke all" in old.get("/settings/keys/").content.decode()
     old.post("/settings/keys/revoke-all/")
-    assert [api_keys.verify(one.token) for one in made] == [None] * 3
-    assert api_keys.verify(others.token) is not None
+    assert [api_keys.verify_api_key(one.token) for one in made] == [None] * 3
+    assert api_keys.verify_api_key(others.token) is not None

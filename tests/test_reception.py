@@ -10,16 +10,30 @@ import msgspec
 import pytest
 from django.core import mail
 
-from copilot import dispatch
-from copilot.errors import OutcomeUnknown
+from config.core.errors import OutcomeUnknown
+from copilot.chat import admission, submission
 from copilot.models import Message, Session, Turn, WorkspaceFile
-from copilot.providers.scripted import Text
-from linking import conversations, links, outbound, platforms, tasks
-from linking.conversations import Bot, Where
-from linking.links import TokenRequest
+from copilot.providers.scripted import ScriptedText
+from linking import tasks
+from linking.conversations import services as conversations
+from linking.conversations.services import BotAccount, ConversationPlace
+from linking.links import confirmation, tokens
+from linking.links import services as links
+from linking.links.tokens import TokenRequest
 from linking.models import LinkToken, PlatformConversation, PlatformLink, PlatformUpdate
-from linking.platforms import scripted
-from linking.platforms.base import Away, Incoming, Moved, Place, Removed, Said, SentFile, Speaker, Unreachable
+from linking.outbound import worker
+from linking.platforms import registry, scripted
+from linking.platforms.base import (
+    AttachedFile,
+    BotRemoved,
+    ChatUnreachable,
+    IncomingUpdate,
+    MessageReceived,
+    PlatformPlace,
+    PlatformUnavailable,
+    ServerMoved,
+    Speaker,
+)
 from tests import make
 from tests.engine import cue, until
 from tests.engine import model_fixture as model_fixture
@@ -48,31 +62,31 @@ class Server(ScriptedChat):
 
     def __init__(self, user: str = "77", mentioned: bool = True) -> None:
         super().__init__("channel-1", user)
-        self.place = Place(
+        self.place = PlatformPlace(
             scope="server", server_id="server-1", server_name="Boats", container_id="channel-1"
         )
         self.mentioned = mentioned
 
-    def incoming(self, text: str, number: int) -> Incoming:
-        said = Said(
+    def incoming(self, text: str, number: int) -> IncomingUpdate:
+        said = MessageReceived(
             speaker=Speaker(user_id=self.user, name="Bob"),
             message_id=str(number),
             text=text,
             mentioned=self.mentioned,
         )
-        return Incoming(update_key=f"s.{number}", place=self.place, what=said)
+        return IncomingUpdate(update_key=f"s.{number}", place=self.place, what=said)
 
 
 def claimed(platform: str, server_id: str, bot_account: str = "") -> PlatformLink:
     """Linked with our own bot, unless told otherwise."""
     asked = TokenRequest(
         platform=platform,
-        bot_account=bot_account or platforms.build(platform).bot_account,
+        bot_account=bot_account or registry.build_adapter(platform).bot_account,
         subject_id=server_id,
         subject_name="Boats",
     )
-    token = links.create_server_token(asked, requester_is_admin=True).token
-    return links.confirm_server(make.ada(), token)
+    token = tokens.create_server_token(asked, requester_is_admin=True).token
+    return confirmation.confirm_server_link(make.ada(), token)
 
 
 def test_a_stranger_is_greeted_once_and_starts_nothing(chat: ScriptedChat):
@@ -90,7 +104,7 @@ def test_a_servers_link_is_whispered_to_who_administers_it(chat: ScriptedChat):
     """A-L4.3: never in public, and to nobody else"""
     bob = Server()
     bob.say("/link")
-    scripted.WORLD.admins.add("77")
+    scripted.SHARED_WORLD.admins.add("77")
     bob.say("/link")
     refusal, offer = bob.shown()
     assert (refusal.only_for, refusal.buttons) == ("77", ())
@@ -117,7 +131,7 @@ def test_a_stranger_who_asks_for_help_gets_a_link_besides(chat: ScriptedChat):
 def test_who_cannot_be_whispered_to_is_told_before_all(chat: ScriptedChat, text, words):
     """A-L9.2: most members of a group of Telegram have no chat of their own with the bot; a link stays private"""
     bob = Server()
-    scripted.WORLD.failures.extend([None] * (text == "/link") + [Unreachable("no chat")])
+    scripted.SHARED_WORLD.failures.extend([None] * (text == "/link") + [ChatUnreachable("no chat")])
     bob.say(text)
     until(handled)
     [told] = bob.shown()
@@ -139,13 +153,15 @@ def test_who_is_linked_in_a_direct_message_is_asked_for_a_servers_link_there(cha
 def test_a_group_that_became_a_supergroup_keeps_its_owner_and_its_session(chat: ScriptedChat):
     """A-L21.2: one transaction, and what began under the new id gives way"""
     link = claimed("scripted", "-500")
-    bot = Bot(platform="scripted", bot_account="scripted-bot")
-    where = Where(
+    bot = BotAccount(platform="scripted", bot_account="scripted-bot")
+    where = ConversationPlace(
         platform="scripted", bot_account="scripted-bot", scope="server", server_id="-500", container_id="-500"
     )
-    opened = conversations.open_for(where, conversations.payer_of(where, "77"))
-    place = Place(scope="server", server_id="-500", container_id="-500")
-    chat.knock(*chat._signed(Incoming(update_key="m1", place=place, what=Moved(new_id="-100500"))))
+    opened = conversations.get_or_open_conversation(where, conversations.find_payer(where, "77"))
+    place = PlatformPlace(scope="server", server_id="-500", container_id="-500")
+    chat.knock(
+        *chat._signed(IncomingUpdate(update_key="m1", place=place, what=ServerMoved(new_id="-100500")))
+    )
     link.refresh_from_db()
     assert (link.server_id, link.owner) == ("-100500", make.ada())
     moved = PlatformConversation.objects.get(closed_at=None)
@@ -156,14 +172,18 @@ def test_a_group_that_became_a_supergroup_keeps_its_owner_and_its_session(chat: 
 def test_what_an_owner_allowed_in_a_group_is_allowed_in_its_supergroup(chat: ScriptedChat, model):
     """A-L21.2: the group is its own channel, so its id stands among the allowed ones; topics go with it"""
     link = claimed("scripted", "-500")
-    links.change_server(link.owner_id, link.pk, {"allowed_channels": ["-500", "-7"]})
-    place = Place(scope="server", server_id="-500", container_id="-500")
-    chat.knock(*chat._signed(Incoming(update_key="m1", place=place, what=Moved(new_id="-100500"))))
+    links.update_server_link(link.owner_id, link.pk, {"allowed_channels": ["-500", "-7"]})
+    place = PlatformPlace(scope="server", server_id="-500", container_id="-500")
+    chat.knock(
+        *chat._signed(IncomingUpdate(update_key="m1", place=place, what=ServerMoved(new_id="-100500")))
+    )
     link.refresh_from_db()
     assert link.allowed_channels == ["-100500", "-7"]
     bob = Server()
     for topic in ("", "3"):
-        bob.place = Place(scope="server", server_id="-100500", container_id="-100500", thread_id=topic)
+        bob.place = PlatformPlace(
+            scope="server", server_id="-100500", container_id="-100500", thread_id=topic
+        )
         bob.say("Hello")
         until(handled)
     assert Turn.objects.filter(origin="scripted").count() == 2
@@ -172,14 +192,16 @@ def test_what_an_owner_allowed_in_a_group_is_allowed_in_its_supergroup(chat: Scr
 def test_every_bot_of_a_group_goes_with_it_when_it_moves(chat: ScriptedChat):
     """A-L21.2: somebody else's bot in the same group is told of no move, and goes on in its session"""
     claimed("scripted", "-500", bot_account="theirs")
-    where = Where(
+    where = ConversationPlace(
         platform="scripted", bot_account="theirs", scope="server", server_id="-500", container_id="-500"
     )
-    opened = conversations.open_for(where, conversations.payer_of(where, "77"))
-    place = Place(scope="server", server_id="-500", container_id="-500")
-    chat.knock(*chat._signed(Incoming(update_key="m1", place=place, what=Moved(new_id="-100500"))))
+    opened = conversations.get_or_open_conversation(where, conversations.find_payer(where, "77"))
+    place = PlatformPlace(scope="server", server_id="-500", container_id="-500")
+    chat.knock(
+        *chat._signed(IncomingUpdate(update_key="m1", place=place, what=ServerMoved(new_id="-100500")))
+    )
     there = replace(where, server_id="-100500", container_id="-100500")
-    assert conversations.open_for(there, conversations.payer_of(there, "77")) == opened
+    assert conversations.get_or_open_conversation(there, conversations.find_payer(there, "77")) == opened
 
 
 def test_a_link_asked_for_before_a_group_moved_is_made_for_where_it_is_now(chat: ScriptedChat):
@@ -187,10 +209,12 @@ def test_a_link_asked_for_before_a_group_moved_is_made_for_where_it_is_now(chat:
     asked = TokenRequest(
         platform="scripted", bot_account="scripted-bot", subject_id="-500", notify_container="-500"
     )
-    token = links.create_server_token(asked, requester_is_admin=True).token
-    place = Place(scope="server", server_id="-500", container_id="-500")
-    chat.knock(*chat._signed(Incoming(update_key="m1", place=place, what=Moved(new_id="-100500"))))
-    assert links.confirm_server(make.ada(), token).server_id == "-100500"
+    token = tokens.create_server_token(asked, requester_is_admin=True).token
+    place = PlatformPlace(scope="server", server_id="-500", container_id="-500")
+    chat.knock(
+        *chat._signed(IncomingUpdate(update_key="m1", place=place, what=ServerMoved(new_id="-100500")))
+    )
+    assert confirmation.confirm_server_link(make.ada(), token).server_id == "-100500"
     assert LinkToken.objects.get().notify_container == "-100500"
 
 
@@ -213,7 +237,7 @@ def test_a_bot_that_was_thrown_out_says_so_to_whoever_linked_it(rig, settings, m
 def test_one_post_that_comes_as_two_events_is_one_update(rig, settings, monkeypatch):
     """A-L23.2: app_mention and message"""
     fake = slack.Slack()
-    monkeypatch.setattr("linking.tasks.send_update", lambda *told, **how: None)
+    monkeypatch.setattr("linking.tasks.enqueue_update", lambda *told, **how: None)
     with chatting(settings, monkeypatch, slack=fake):
         for kind, event_id in (("app_mention", "Ev1"), ("message", "Ev2")):
             body = json.dumps(
@@ -227,15 +251,15 @@ def test_a_place_that_is_shut_hears_nothing_until_somebody_writes_there_again(ch
     """A-L19.5: blocked, so nothing is sent, and what was answered meanwhile stays on the web; whoever writes to the
     bot has it back"""
     linked("scripted-ada")
-    model.will(cue(1), Text("To nobody."))
+    model.will(cue(1), ScriptedText("To nobody."))
     chat.say("Hello")
     model.reaches(1)
-    chat.knock(*chat._signed(Incoming(update_key="r1", place=chat.place, what=Removed())))
+    chat.knock(*chat._signed(IncomingUpdate(update_key="r1", place=chat.place, what=BotRemoved())))
     close_courier()
     model.give(1)
     until(lambda: Turn.objects.filter(status="succeeded").count() == 1)
     tasks.sweep()
-    assert outbound.owed() == []
+    assert worker.find_undelivered_turns() == []
     chat.say("Anybody?")
     until(lambda: "Aye." in chat.texts())
     until(lambda: Turn.objects.filter(status="succeeded").count() == 2)
@@ -259,14 +283,14 @@ def test_no_id_no_token_and_no_word_comes_into_a_log(rig, model, settings, monke
         chat.say("my private words")
         until(lambda: chat.button("Connect"))
         token = chat.button("Connect").rsplit("/", 1)[1]
-        links.confirm_user(make.ada(), token)
+        confirmation.confirm_user_link(make.ada(), token)
         fake.failures.extend([telegram.too_many(1), telegram.broken()])
-        model.will(Text("an answer in confidence"))
+        model.will(ScriptedText("an answer in confidence"))
         chat.say("more private words")
         until(lambda: "an answer in confidence" in chat.texts())
         body, _ = chat.update("x", 5)
         chat.knock(body, {"x-telegram-bot-api-secret-token": "forged"})
-        monkeypatch.setattr("linking.reception.handle", lambda *arguments: 1 / 0)
+        monkeypatch.setattr("linking.inbound.update_handler.handle_platform_update", lambda *arguments: 1 / 0)
         chat.say("poison words")
         door = chat.door
     written = out.getvalue()
@@ -276,7 +300,7 @@ def test_no_id_no_token_and_no_word_comes_into_a_log(rig, model, settings, monke
     assert door.split("/")[3] not in written
 
 
-def with_files(chat: ScriptedChat, text: str, number: int, *files: SentFile) -> None:
+def with_files(chat: ScriptedChat, text: str, number: int, *files: AttachedFile) -> None:
     said = chat.incoming(text, number)
     chat.knock(
         *chat._signed(msgspec.structs.replace(said, what=msgspec.structs.replace(said.what, files=files)))
@@ -288,8 +312,8 @@ def swept() -> bool:
     return handled()
 
 
-PAPERS = SentFile(reference="the boat's papers", name="papers.txt", size=17, type="text/plain")
-FILM = SentFile(reference="x", name="film.mp4", size=21 * 2**20)
+PAPERS = AttachedFile(reference="the boat's papers", name="papers.txt", size=17, type="text/plain")
+FILM = AttachedFile(reference="x", name="film.mp4", size=21 * 2**20)
 
 
 def test_a_file_in_a_direct_message_goes_with_it(chat: ScriptedChat, model):
@@ -341,9 +365,9 @@ def test_a_slow_platform_holds_up_nobody_else(rig, model, settings, monkeypatch)
     fake = telegram.Telegram()
     with fake.running(), chatting(settings, monkeypatch, telegram=fake):
         linked("scripted-ada")
-        account = platforms.build("telegram").bot_account
+        account = registry.build_adapter("telegram").bot_account
         asked = TokenRequest(platform="telegram", bot_account=account, subject_id=str(recorded.ADA))
-        links.confirm_user(make.ada(), links.create_user_token(asked).token)
+        confirmation.confirm_user_link(make.ada(), tokens.create_user_token(asked).token)
         slow, quick = TelegramChat(fake), ScriptedChat()
         fake.failures.extend([4.0, 4.0])  # seconds: the sign of life, and the answer
         slow.say("Hello")
@@ -363,12 +387,12 @@ def test_a_members_file_lies_in_the_servers_conversation_within_its_rules(chat: 
     [file] = WorkspaceFile.objects.all()
     assert (file.owner, file.source) == (make.ada(), "platform")
     assert file.session == Session.objects.get(platform="scripted")
-    fetched = scripted.WORLD.calls.count("fetch_file")
+    fetched = scripted.SHARED_WORLD.calls.count("fetch_file")
     with_files(Server(mentioned=False), "just for you all", 2, PAPERS)
-    links.change_server(link.owner_id, link.pk, {"daily_cap_microdollars": 0})
+    links.update_server_link(link.owner_id, link.pk, {"daily_cap_microdollars": 0})
     with_files(bob, "and this", 3, PAPERS)
     until(handled)
-    assert scripted.WORLD.calls.count("fetch_file") == fetched
+    assert scripted.SHARED_WORLD.calls.count("fetch_file") == fetched
     assert Turn.objects.count() == 1
     assert "limit for this server" in bob.texts()[-1]
 
@@ -376,8 +400,8 @@ def test_a_members_file_lies_in_the_servers_conversation_within_its_rules(chat: 
 def test_a_file_that_the_platform_never_gives_does_not_hold_up_its_chat(chat: ScriptedChat, model):
     """A-L18.4: after three tries it is left out, which is said, and the words go on"""
     linked("scripted-ada")
-    scripted.WORLD.posted.clear()
-    scripted.WORLD.failures.extend([Away("no answer")] * 3)
+    scripted.SHARED_WORLD.posted.clear()
+    scripted.SHARED_WORLD.failures.extend([PlatformUnavailable("no answer")] * 3)
     with_files(chat, "Look at this", 1, PAPERS)
     until(handled)
     until(lambda: "Aye." in chat.texts())
@@ -388,7 +412,7 @@ def test_a_file_that_the_platform_never_gives_does_not_hold_up_its_chat(chat: Sc
 def test_a_message_with_a_file_whose_outcome_was_unknown_is_said_once(chat: ScriptedChat, model, monkeypatch):
     """A-L18.2: files are fetched again and get other ids; the message is the same"""
     linked("scripted-ada")
-    submit = dispatch.submit
+    submit = admission.submit_message
     raised: list[Exception] = []
 
     def unsure(command: object) -> object:
@@ -398,8 +422,8 @@ def test_a_message_with_a_file_whose_outcome_was_unknown_is_said_once(chat: Scri
             raise raised[0]
         return outcome
 
-    monkeypatch.setattr(dispatch, "submit", unsure)
-    monkeypatch.setattr("linking.conversations.started.ABANDONED_SECONDS", 0)
+    monkeypatch.setattr(submission, "submit_message", unsure)
+    monkeypatch.setattr("linking.conversations.idempotency.CLAIM_ABANDONED_SECONDS", 0)
     with_files(chat, "Look at this", 1, PAPERS)
     until(lambda: Message.objects.filter(kind="user").count() == 1)
     PlatformUpdate.objects.update(received_at="2026-01-01T00:00:00Z")
@@ -412,7 +436,7 @@ def test_a_message_with_a_file_whose_outcome_was_unknown_is_said_once(chat: Scri
 def test_a_turn_that_was_stopped_before_it_said_anything_says_so(chat: ScriptedChat, model):
     """A-L19.2: nobody is left with a sign of life alone"""
     linked("scripted-ada")
-    model.will(cue(1), Text("never"))
+    model.will(cue(1), ScriptedText("never"))
     chat.say("Hello")
     model.reaches(1)
     chat.say("/stop")
@@ -429,7 +453,7 @@ def test_members_of_a_linked_server_talk_within_its_rules(chat: ScriptedChat, mo
     bob.say("Hello?")
     until(lambda: bob.texts() == ["Aye."])
     assert Turn.objects.get().session.owner == make.ada()
-    links.change_server(make.ada().pk, link.pk, {"daily_cap_microdollars": 0})
+    links.update_server_link(make.ada().pk, link.pk, {"daily_cap_microdollars": 0})
     for number in (901, 902):
         bob.say("More?", number=number)
     until(handled)
@@ -442,7 +466,7 @@ def test_a_crowd_is_told_once_that_it_must_wait_and_once_that_it_may_not(chat: S
     """L8: one notice for each reason, however many messages a channel has no room for"""
     claimed("scripted", "server-1")
     bob = Server()
-    model.will(Text("One."), cue(1))
+    model.will(ScriptedText("One."), cue(1))
     bob.say("first", number=700)
     model.reaches(1)
     for number in range(701, 714):

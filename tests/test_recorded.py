@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 from django.db import OperationalError
 
-from billing import usage as billing_usage
 from billing.models import UsageRecord
-from copilot import dispatch
-from copilot.events import Tokens
+from billing.usage import usage_records
+from copilot.chat import stop
 from copilot.models import ModelCall
-from copilot.providers.scripted import Call, Fail, Text, Usage
+from copilot.providers.scripted import ScriptedCall, ScriptedFailure, ScriptedText, ScriptedUsage
+from copilot.realtime.payloads import Tokens
 from tests import make
 from tests.engine import Errand, add_tools, answer, cue, ended, start, until
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
 
-USED = Usage(Tokens(input=100, output=10))
+USED = ScriptedUsage(Tokens(input=100, output=10))
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def recorded(turn_id) -> bool:
 
 def test_a_record_that_fails_is_repeated_and_the_answer_does_not_suffer(session, model, monkeypatch):
     """A19.6: under the same call id, so that it counts once"""
-    record = billing_usage.record
+    record = usage_records.record_usage
     refused: list[object] = []
 
     def away_at_first(*args, **fields):
@@ -41,8 +41,8 @@ def test_a_record_that_fails_is_repeated_and_the_answer_does_not_suffer(session,
             raise OperationalError("the server is away")
         return record(*args, **fields)
 
-    monkeypatch.setattr(billing_usage, "record", away_at_first)
-    model.will(Text("Here it is."), USED)
+    monkeypatch.setattr(usage_records, "record_usage", away_at_first)
+    model.will(ScriptedText("Here it is."), USED)
     turn = ended(start(session))
     assert (turn.status, answer(turn.pk)) == ("succeeded", "Here it is.")
     until(lambda: recorded(turn.pk))
@@ -52,8 +52,8 @@ def test_a_record_that_fails_is_repeated_and_the_answer_does_not_suffer(session,
 def test_a_call_is_recorded_while_its_turn_still_runs(session, model, monkeypatch):
     """A19.6: as it ends, not as the turn does"""
     add_tools(monkeypatch, Errand("fetch"))
-    model.will(Call("fetch"), USED)
-    model.will(Text("Half"), cue(1))
+    model.will(ScriptedCall("fetch"), USED)
+    model.will(ScriptedText("Half"), cue(1))
     turn_id = start(session)
     model.reaches(1)
     until(lambda: UsageRecord.objects.filter(input_tokens=100).exists())
@@ -65,12 +65,12 @@ def test_a_call_is_recorded_while_its_turn_still_runs(session, model, monkeypatc
 def test_it_is_recorded_whatever_becomes_of_the_turn(session, model, monkeypatch, fate):
     """A19.6, T9.6"""
     add_tools(monkeypatch, Errand("fetch"))
-    model.will(Call("fetch"), USED)
-    model.will(Text("Half"), USED, cue(1), Fail("bad_request"))
+    model.will(ScriptedCall("fetch"), USED)
+    model.will(ScriptedText("Half"), USED, cue(1), ScriptedFailure("bad_request"))
     turn_id = start(session)
     model.reaches(1)
     if fate == "cancelled":
-        dispatch.stop(session.owner_id, session.pk)
+        stop.stop_session(session.owner_id, session.pk)
     else:
         model.give(1)
     assert ended(turn_id).status == fate

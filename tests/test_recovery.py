@@ -5,16 +5,26 @@ from __future__ import annotations
 import pytest
 from django.db.models.functions import Now
 
-from copilot import dispatch, history, sessions, turns
-from copilot.agent.claiming import claim_and_prepare
-from copilot.agent.mending import INTERRUPTED
-from copilot.errors import FenceLost, TurnConflict
-from copilot.events import Todo
-from copilot.live import keys
-from copilot.live.client import blocking
+from config.core.errors import FenceLost, TurnConflict
+from config.core.redis import get_redis
+from copilot.agent.resume import INTERRUPTED_RESULT
+from copilot.chat import (
+    compaction_requests,
+    messages,
+    next_turn,
+    sessions,
+    submission,
+    turn_transitions,
+    turns,
+)
+from copilot.chat import queue as chat_queue
 from copilot.models import Message, ModelCall, Question, Turn, WorkerBeat
-from copilot.providers.scripted import Call, CallFragment, Reasoning, Text
-from diagnostics import tasks as reaper
+from copilot.providers.base import CallFragment
+from copilot.providers.scripted import ScriptedCall, ScriptedReasoning, ScriptedText
+from copilot.realtime import redis_keys
+from copilot.realtime.payloads import Todo
+from copilot.worker.turn_worker import claim_and_prepare_turns
+from diagnostics import reaper
 from tests import make
 from tests.engine import (
     Errand,
@@ -53,7 +63,7 @@ def lose(rig, turn_id):
     """Kill the worker, start another, and let the sweep find out."""
     rig.worker.kill()
     rig.start_worker()
-    until(lambda: reaper.probe() == 1)
+    until(lambda: reaper.take_over_dead_turns() == 1)
     return turn_id
 
 
@@ -72,8 +82,8 @@ def assert_whole(session, turn_id):
 
 def test_text_goes_on_in_the_same_row_without_gap_or_repetition(session, model, rig):
     """T9.1, A-D10.1: from the checkpoint and the log, with `turn.recovering` for those who watch"""
-    model.will(Text("Once upon a time there was", size=3), cue(1))
-    model.will(Text(" a ship."))
+    model.will(ScriptedText("Once upon a time there was", size=3), cue(1))
+    model.will(ScriptedText(" a ship."))
     turn_id = start(session)
     model.reaches(1)
     until(lambda: shown(session) == "Once upon a time there was")
@@ -88,16 +98,16 @@ def test_text_goes_on_in_the_same_row_without_gap_or_repetition(session, model, 
 
 def test_a_text_that_was_whole_needs_nothing_added_though_the_log_is_gone(session, model, rig):
     """A3.9, A2.5: its worker died before the reply's end was recorded, and Redis lost what it had told"""
-    model.will(Text("All is said. " * 400), cue(1))  # enough for a checkpoint
+    model.will(ScriptedText("All is said. " * 400), cue(1))  # enough for a checkpoint
     model.will()
     turn_id = start(session)
     model.reaches(1)
     until(lambda: Message.objects.filter(turn=turn_id, kind="assistant", content__endswith="said. ").exists())
     stored = answer(turn_id)
     rig.worker.kill()
-    blocking().delete(keys.log(str(session.pk)))
+    get_redis().delete(redis_keys.event_log_key(str(session.pk)))
     rig.start_worker()
-    until(lambda: reaper.probe() == 1)
+    until(lambda: reaper.take_over_dead_turns() == 1)
     turn = ended(turn_id)
     quiet(session)
     assert (turn.status, turn.attempts, notices(session)) == ("succeeded", 2, [])
@@ -110,9 +120,9 @@ def test_a_lost_summary_on_request_is_made_by_another_worker(session, model, rig
     """A3.9, A17.6: the turn is still for a summary, and for nothing else"""
     ended(start(session, "Paint it"))
     quiet(session)
-    model.will(cue(1), Text("never heard"))
-    model.will(Text("So far: paint."))
-    dispatch.compact(session.owner_id, session.pk, focus="the colour")
+    model.will(cue(1), ScriptedText("never heard"))
+    model.will(ScriptedText("So far: paint."))
+    compaction_requests.request_compaction(session.owner_id, session.pk, focus="the colour")
     model.reaches(1)
     turn_id = Turn.objects.get(session=session, purpose="compaction").pk
     lose(rig, turn_id)
@@ -128,9 +138,9 @@ def test_a_tool_result_that_stands_is_not_made_again(session, model, rig, monkey
     """A3.c1: killed after the result's row, before the next model call"""
     errand = Errand("fetch")
     add_tools(monkeypatch, errand)
-    model.will(Call("fetch"))
-    model.will(cue(1), Text("never heard"))
-    model.will(Text("Got it."))
+    model.will(ScriptedCall("fetch"))
+    model.will(cue(1), ScriptedText("never heard"))
+    model.will(ScriptedText("Got it."))
     turn_id = start(session)
     model.reaches(1)
     lose(rig, turn_id)
@@ -143,23 +153,23 @@ def test_a_tool_that_may_not_run_twice_has_an_unknown_outcome(session, model, ri
     """A3.c2, A-D10.2: it ran once, and the model is told"""
     errand = Errand("pay", waits=True)
     add_tools(monkeypatch, errand)
-    model.will(Text("Paying."), Call("pay"))
-    model.will(Text("I do not know whether it was paid."))
+    model.will(ScriptedText("Paying."), ScriptedCall("pay"))
+    model.will(ScriptedText("I do not know whether it was paid."))
     turn_id = start(session)
     until(lambda: errand.runs)
     lose(rig, turn_id)
     turn = assert_whole(session, turn_id)
     assert (turn.status, errand.runs) == ("succeeded", 1)
-    assert Message.objects.get(turn=turn_id, kind="tool_result").content == INTERRUPTED
-    assert INTERRUPTED in model.said_to()
+    assert Message.objects.get(turn=turn_id, kind="tool_result").content == INTERRUPTED_RESULT
+    assert INTERRUPTED_RESULT in model.said_to()
 
 
 def test_a_repeatable_tool_runs_again(session, model, rig, monkeypatch):
     """A3.9: with one result all the same"""
     errand = Errand("look", waits=True, repeatable=True)
     add_tools(monkeypatch, errand)
-    model.will(Call("look"))
-    model.will(Text("Seen."))
+    model.will(ScriptedCall("look"))
+    model.will(ScriptedText("Seen."))
     turn_id = start(session)
     until(lambda: errand.runs)
     lose(rig, turn_id)
@@ -174,8 +184,8 @@ def test_of_a_group_only_what_is_missing_is_made_up(session, model, rig, monkeyp
     """A9.8, A3.9: finished, repeatable and unrepeatable calls of one reply"""
     quick, look, pay = Errand("quick"), Errand("look", waits=True, repeatable=True), Errand("pay", waits=True)
     add_tools(monkeypatch, quick, look, pay)
-    model.will(Call("quick"), Call("look"), Call("pay"))
-    model.will(Text("Done."))
+    model.will(ScriptedCall("quick"), ScriptedCall("look"), ScriptedCall("pay"))
+    model.will(ScriptedText("Done."))
     turn_id = start(session)
     until(lambda: look.runs and pay.runs and Message.objects.filter(kind="tool_result").exists())
     lose(rig, turn_id)
@@ -185,14 +195,14 @@ def test_of_a_group_only_what_is_missing_is_made_up(session, model, rig, monkeyp
     results = dict(
         Message.objects.filter(turn=turn_id, kind="tool_result").values_list("data__tool", "content")
     )
-    assert results == {"quick": "errand quick done", "look": "errand look done", "pay": INTERRUPTED}
+    assert results == {"quick": "errand quick done", "look": "errand look done", "pay": INTERRUPTED_RESULT}
     assert (quick.runs, look.runs, pay.runs) == (1, 2, 1)
 
 
 def test_thoughts_that_were_cut_off_end_as_they_are(session, model, rig):
     """T9.1"""
-    model.will(Reasoning("I was thinking"), cue(1))
-    model.will(Text("Never mind."))
+    model.will(ScriptedReasoning("I was thinking"), cue(1))
+    model.will(ScriptedText("Never mind."))
     turn_id = start(session)
     model.reaches(1)
     until(lambda: told(session.pk, "reasoning.extended"))
@@ -206,9 +216,9 @@ def test_a_reply_cut_off_in_its_arguments_is_no_answer(session, model, rig, monk
     """T9.1: the words before a tool call are not the turn's answer because they happen to stand"""
     errand = Errand("fetch")
     add_tools(monkeypatch, errand)
-    model.will(Text("Let me look."), CallFragment(0, "call_x", "fetch", '{"no'), cue(1))
-    model.will(Call("fetch"))
-    model.will(Text("Here it is."))
+    model.will(ScriptedText("Let me look."), CallFragment(0, "call_x", "fetch", '{"no'), cue(1))
+    model.will(ScriptedCall("fetch"))
+    model.will(ScriptedText("Here it is."))
     turn_id = start(session)
     model.reaches(1)
     until(lambda: told(session.pk, "text.ended"))
@@ -221,9 +231,9 @@ def test_a_reply_cut_off_in_its_arguments_is_no_answer(session, model, rig, monk
 def test_words_before_a_call_that_was_lost_are_no_answer(session, model, rig, monkeypatch):
     """A3.9, A2.5: the reply came to its end and its cost was recorded, but the worker lost the turn before the call's row"""
     add_tools(monkeypatch, fetch := Errand("fetch"))
-    model.will(Text("Looking."), Call("fetch", {"note": "a"}), cue(1))
-    model.will(Call("fetch", {"note": "b"}))
-    model.will(Text("Found."))
+    model.will(ScriptedText("Looking."), ScriptedCall("fetch", {"note": "a"}), cue(1))
+    model.will(ScriptedCall("fetch", {"note": "b"}))
+    model.will(ScriptedText("Found."))
     turn_id = start(session)
     model.reaches(1)
     until(lambda: told(session.pk, "tool.proposed"))
@@ -239,17 +249,17 @@ def test_words_before_a_call_that_was_lost_are_no_answer_though_the_log_is_gone(
 ):
     """A3.9: the call's own row says that its reply asked for tools"""
     add_tools(monkeypatch, fetch := Errand("fetch"))
-    model.will(Text("Looking."), Call("fetch", {"note": "a"}), cue(1))
-    model.will(Call("fetch", {"note": "b"}))
-    model.will(Text("Found."))
+    model.will(ScriptedText("Looking."), ScriptedCall("fetch", {"note": "a"}), cue(1))
+    model.will(ScriptedCall("fetch", {"note": "b"}))
+    model.will(ScriptedText("Found."))
     turn_id = start(session)
     model.reaches(1)
     until(lambda: told(session.pk, "tool.proposed"))
     ModelCall.objects.filter(turn=turn_id).update(ended_at=Now(), ending="called")
     rig.worker.kill()
-    blocking().delete(keys.log(str(session.pk)))
+    get_redis().delete(redis_keys.event_log_key(str(session.pk)))
     rig.start_worker()
-    until(lambda: reaper.probe() == 1)
+    until(lambda: reaper.take_over_dead_turns() == 1)
     turn = ended(turn_id)
     assert (turn.status, fetch.given) == ("succeeded", ["b"])
     assert answer(turn_id) == "Looking.Found."
@@ -259,20 +269,20 @@ def test_an_answer_that_stands_whole_is_not_asked_for_again(session, model, rig)
     """A3.9, A3.6: killed between the answer and the ending, which tells what the answer took"""
     rig.hold_tasks()
     turn_id = start(session)
-    [claimed] = turns.claim([turn_id], rig.worker.name).claimed
-    from copilot import usage
+    [claimed] = turns.claim_turns([turn_id], rig.worker.name).claimed
+    from copilot.chat import model_calls
 
-    usage.begin(turn_id, 1, "scripted", "demo")
-    row = history.NewRow(
+    model_calls.start_model_call(turn_id, 1, "scripted", "demo")
+    row = messages.NewMessage(
         id=make.uuid.uuid4(), turn_id=turn_id, fence=claimed.fence, kind="assistant", content="The answer."
     )
-    history.append([row])
+    messages.append_messages([row])
     ModelCall.objects.filter(turn=turn_id).update(
         ended_at="2026-01-01T00:00:00Z", ending="answered", output_tokens=7
     )
     Turn.objects.filter(pk=turn_id).update(begun_at="2026-01-01T00:00:00Z")
     rig.start_worker()
-    until(lambda: reaper.probe() == 1)
+    until(lambda: reaper.take_over_dead_turns() == 1)
     turn = ended(turn_id)
     assert (turn.status, answer(turn_id), len(rig.model.requests)) == ("succeeded", "The answer.", 0)
     assert (turn.summary["rounds"], turn.summary["tokens"]["output"]) == (1, 7)
@@ -280,14 +290,14 @@ def test_an_answer_that_stands_whole_is_not_asked_for_again(session, model, rig)
 
 def test_a_question_is_not_asked_twice(session, model, rig):
     """A12.4: after redelivery the open question is reused"""
-    model.will(Call("ask_user", {"question": "Port or starboard?"}))
-    model.will(Text("Port it is."))
+    model.will(ScriptedCall("ask_user", {"question": "Port or starboard?"}))
+    model.will(ScriptedText("Port it is."))
     turn_id = start(session)
     until(lambda: told(session.pk, "question.asked"))
     lose(rig, turn_id)
     until(lambda: status(turn_id) == "running")
     question = Question.objects.get(turn=turn_id)
-    dispatch.answer_question(session.owner_id, question.pk, text="Port", choice=None)
+    submission.answer_question(session.owner_id, question.pk, text="Port", choice=None)
     assert_whole(session, turn_id)
     assert Question.objects.filter(turn=turn_id).count() == 1
     assert "Port" in model.said_to()
@@ -296,7 +306,7 @@ def test_a_question_is_not_asked_twice(session, model, rig):
 def test_the_third_death_ends_the_turn_as_worker_lost(session, model, rig):
     """T9.1, A-D10.5: with a notice, everything said so far, and chips kept"""
     for number in (1, 2, 3):
-        model.will(Text(f"Try {number}. "), cue(number))
+        model.will(ScriptedText(f"Try {number}. "), cue(number))
     turn_id = start(session)
     for number in (1, 2, 3):
         model.reaches(number)
@@ -309,7 +319,7 @@ def test_the_third_death_ends_the_turn_as_worker_lost(session, model, rig):
     assert notices(session) == ["worker_lost"]
     assert answer(turn_id) == "Try 1. Try 2. Try 3. "
     assert (waiting(session), lease_of(session)) == (["Still there?"], {})
-    assert reaper.probe() == 0
+    assert reaper.take_over_dead_turns() == 0
     ended(start(session, "Again"))
     quiet(session)
     assert said(session) == ["Hello", "Still there?", "Again"]
@@ -319,7 +329,7 @@ def test_costs_of_a_lost_run_are_neither_lost_nor_doubled(session, model, rig):
     """T9.6, A19.3: one usage record per call that was sent"""
     from billing.models import UsageRecord
 
-    model.will(Text("Half"), cue(1))
+    model.will(ScriptedText("Half"), cue(1))
     turn_id = start(session)
     model.reaches(1)
     until(lambda: shown(session) == "Half")
@@ -339,11 +349,11 @@ def test_a_call_that_was_prepared_and_never_sent_costs_nothing(session, rig):
 
     rig.hold_tasks()
     turn_id = start(session)
-    claim_and_prepare([turn_id], "died at once")
+    claim_and_prepare_turns([turn_id], "died at once")
     assert ModelCall.objects.filter(turn=turn_id).count() == 1
     Turn.objects.filter(pk=turn_id).update(begun_at="2026-01-01T00:00:00Z")
     rig.start_worker()
-    assert reaper.probe() == 1
+    assert reaper.take_over_dead_turns() == 1
     assert_whole(session, turn_id)
     until(lambda: not ModelCall.objects.filter(turn=turn_id, ended_at=None).exists())
     unsent, sent = ModelCall.objects.filter(turn=turn_id).order_by("number")
@@ -383,8 +393,8 @@ def test_a_turn_stopped_before_its_request_costs_nothing(session, rig):
 
 def test_a_worker_that_wakes_after_a_takeover_can_harm_nothing(session, model, rig):
     """T4.1, T12, A-D2.2: its rows, checkpoints, publishes and its ending are refused"""
-    model.will(Text("Mine"), cue(1), Text(" and mine alone"))
-    model.will(Text(", said the other."))
+    model.will(ScriptedText("Mine"), cue(1), ScriptedText(" and mine alone"))
+    model.will(ScriptedText(", said the other."))
     turn_id = start(session)
     model.reaches(1)
     until(lambda: shown(session) == "Mine")
@@ -392,9 +402,9 @@ def test_a_worker_that_wakes_after_a_takeover_can_harm_nothing(session, model, r
     old.freeze()
     Turn.objects.filter(pk=turn_id).update(begun_at="2026-01-01T00:00:00Z")
     WorkerBeat.objects.filter(pk=old.name).update(beat_at="2026-01-01T00:00:00Z")
-    blocking().delete(keys.beat(old.name))
+    get_redis().delete(redis_keys.heartbeat_key(old.name))
     rig.start_worker()
-    until(lambda: reaper.probe() == 1)
+    until(lambda: reaper.take_over_dead_turns() == 1)
     ended(turn_id)
     quiet(session)
     before = (transcript(session), kinds(session), len(told(session.pk)))
@@ -410,26 +420,28 @@ def test_whatever_an_older_fence_writes_is_refused(session, rig):
     """T4.1, T4.3: row, checkpoint, final text, todos, retraction, taking, ending and hand-over"""
     rig.hold_tasks()
     turn_id = start(session)
-    [old] = turns.claim([turn_id], "old").claimed
-    row = history.NewRow(
+    [old] = turns.claim_turns([turn_id], "old").claimed
+    row = messages.NewMessage(
         id=make.uuid.uuid4(), turn_id=turn_id, fence=old.fence, kind="assistant", streaming=True
     )
-    assert history.append([row])
-    assert turns.requeue(turn_id, old.fence, lost=True).fence == old.fence + 1
-    [new] = turns.claim([turn_id], "new").claimed
-    late = history.NewRow(id=make.uuid.uuid4(), turn_id=turn_id, fence=old.fence, kind="notice")
-    assert history.append([late]) == {}
-    draft = history.Draft(row_id=row.id, turn_id=turn_id, fence=old.fence, content="late", streaming=False)
-    assert history.save([draft]) == set()
+    assert messages.append_messages([row])
+    assert turn_transitions.requeue_turn(turn_id, old.fence, lost=True).fence == old.fence + 1
+    [new] = turns.claim_turns([turn_id], "new").claimed
+    late = messages.NewMessage(id=make.uuid.uuid4(), turn_id=turn_id, fence=old.fence, kind="notice")
+    assert messages.append_messages([late]) == {}
+    draft = messages.StreamingDraft(
+        row_id=row.id, turn_id=turn_id, fence=old.fence, content="late", streaming=False
+    )
+    assert messages.save_drafts([draft]) == set()
     with pytest.raises(FenceLost):
-        history.take(turn_id, old.fence, lambda pending: [])
+        chat_queue.consume_pending_messages(turn_id, old.fence, lambda pending: [])
     with pytest.raises(FenceLost):
-        history.retract(turn_id, old.fence, [row.id])
+        messages.retract_messages(turn_id, old.fence, [row.id])
     with pytest.raises(FenceLost):
         sessions.set_todos(turn_id, old.fence, [Todo(text="late", status="pending")])
     with pytest.raises(TurnConflict):
-        turns.end(turn_id, old.fence, turns.SUCCEEDED)
-    assert turns.requeue(turn_id, old.fence, lost=False) is None
+        turn_transitions.end_turn(turn_id, old.fence, turns.SUCCEEDED)
+    assert turn_transitions.requeue_turn(turn_id, old.fence, lost=False) is None
     assert (status(turn_id), new.fence) == ("running", old.fence + 1)
 
 
@@ -438,14 +450,14 @@ def test_a_late_ending_of_one_turn_does_not_touch_the_next(session, model, rig):
     first = start(session)
     ended(first)
     quiet(session)
-    model.will(Text("Second"), cue(1))
+    model.will(ScriptedText("Second"), cue(1))
     second = start(session, "Second")
     model.reaches(1)
     for ending in (turns.SUCCEEDED, turns.CANCELLED):
         with pytest.raises(TurnConflict):
-            turns.end(first, 1, ending)
+            turn_transitions.end_turn(first, 1, ending)
     token = Turn.objects.get(pk=first).token
-    dispatch.after_turn(session.pk, token, None)
+    next_turn.release_or_start_next(session.pk, token, None)
     assert (status(second), lease_of(session)["turn"]) == ("running", str(second))
     model.give(1)
     assert ended(second).status == "succeeded"
@@ -471,7 +483,7 @@ def test_a_rolling_restart_hands_ten_turns_over_without_an_attempt(rig, model):
 
 def test_hand_overs_beyond_the_fifth_are_losses_and_losses_end_the_turn(session, model, rig):
     """A3.9: deploys cannot keep a turn for ever"""
-    model.will(Text("Going"), cue(1))
+    model.will(ScriptedText("Going"), cue(1))
     turn_id = start(session)
     model.reaches(1)
     rig.worker.running_turn(turn_id, attempts=3, handovers=5)
@@ -485,14 +497,14 @@ def test_hand_overs_beyond_the_fifth_are_losses_and_losses_end_the_turn(session,
 
 def rolling(request):
     continues = "Going" in repr(request.messages[-2:])
-    return [Text(" on.")] if continues else [Text("Going"), cue(99)]
+    return [ScriptedText(" on.")] if continues else [ScriptedText("Going"), cue(99)]
 
 
 def test_a_turn_that_ends_within_the_grace_is_not_handed_over(session, model, rig):
     """T9.4"""
     import threading
 
-    model.will(Text("Nearly"), cue(1), Text(" there"))
+    model.will(ScriptedText("Nearly"), cue(1), ScriptedText(" there"))
     turn_id = start(session)
     model.reaches(1)
     leaving = threading.Thread(target=rig.worker.leave, args=[20.0])

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from copilot import redaction
-from copilot.redaction import MASK, redact, register, secrets_in
+from config.core import redaction
+from config.core.redaction import MASK, find_setting_secrets, redact, register_secrets
 
 PRIVATE_KEY = "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\nMIIEowIBAAKCAQEA1\n/+==\n-----END RSA PRIVATE KEY-----"
 # Put together at run time, so that no scanner takes this file for a leak.
@@ -32,7 +32,7 @@ KEYS = [
 
 def test_a_registered_value_is_masked_wherever_it_stands() -> None:
     """A9.10, A33.c6"""
-    register(["canary-0b9f", "canary-0b9f-longer", "short", ""])
+    register_secrets(["canary-0b9f", "canary-0b9f-longer", "short", ""])
     text = redact('{"key":"canary-0b9f-longer"} x=canary-0b9f&y=short')
     assert text == f'{{"key":"{MASK}"}} x={MASK}&y=short'
 
@@ -55,9 +55,9 @@ def test_a_key_is_found_behind_what_json_escapes(key: str, before: str) -> None:
 def test_a_registered_value_is_masked_as_json_writes_it() -> None:
     """A9.10"""
     secret = 'pass"word\\with\nlines'
-    redaction.borrow([secret])
+    redaction.register_temporary_secrets([secret])
     assert redact(json.dumps({"a": secret})) == json.dumps({"a": MASK})
-    redaction.give_back([secret])
+    redaction.release_temporary_secrets([secret])
     assert redact(json.dumps({"a": secret})) == json.dumps({"a": secret})
 
 
@@ -118,7 +118,7 @@ def test_no_key_survives_any_neighbourhood(pieces: list[str]) -> None:
 )
 def test_every_configured_secret_is_known_by_its_name_or_its_place(name, value, secrets) -> None:
     """A9.10: also of settings to come"""
-    assert list(secrets_in(name, value)) == secrets
+    assert list(find_setting_secrets(name, value)) == secrets
 
 
 def test_a_secret_is_found_wherever_a_window_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,5 +139,5 @@ def test_a_secret_is_found_wherever_a_window_ends(monkeypatch: pytest.MonkeyPatc
 )
 def test_short_texts_are_looked_through_another_way_to_the_same_end(parts: list[str]) -> None:
     """A9.10"""
-    text, much_more = "".join(parts)[: redaction.SHORT_CHARACTERS], "!" * redaction.SHORT_CHARACTERS
+    text, much_more = "".join(parts)[: redaction.SHORT_TEXT_CHARACTERS], "!" * redaction.SHORT_TEXT_CHARACTERS
     assert redact(text) + much_more == redact(text + much_more)

@@ -7,13 +7,13 @@ import asyncio
 import pytest
 from redis.asyncio import Connection
 
-from copilot.live.client import on_loop
+from config.core.redis import get_async_redis
 
 
 @pytest.mark.parametrize("steps", range(12))
 async def test_a_cancellation_during_a_command_is_never_lost(steps):
     """redis-py alone loses it when it arrives in the loop's step in which the write ends"""
-    client = on_loop()
+    client = get_async_redis()
     await client.ping()
 
     async def send_many() -> None:
@@ -29,7 +29,7 @@ async def test_a_cancellation_during_a_command_is_never_lost(steps):
 
 
 async def test_a_connection_answers_after_a_command_was_cancelled():
-    client = on_loop()
+    client = get_async_redis()
     sending: asyncio.Task[object] = asyncio.create_task(client.set("cancelled", "now"))
     await asyncio.sleep(0)
     sending.cancel()
@@ -40,4 +40,4 @@ async def test_a_connection_answers_after_a_command_was_cancelled():
 async def test_commands_are_sent_without_a_task_of_their_own(monkeypatch):
     """What redis-py does where a timeout is set: if this fails, look whether our connection class is still needed"""
     monkeypatch.setattr(Connection, "_send_packed_command", None)  # the coroutine it would wrap
-    assert await on_loop().ping()
+    assert await get_async_redis().ping()

@@ -20,13 +20,15 @@ from django.conf import settings as configured
 from django.core.cache import caches
 from django.core.exceptions import ImproperlyConfigured
 
-from billing import counters as billing_counters
-from billing import ledger
+from billing import ledger, redis_counters
 from config import env
-from copilot.live import beats, breakers, counters, survey, tickets, wakeups
-from copilot.live import client as live_client
-from copilot.providers.scripted import Text
-from diagnostics import broker, tasks
+from config.core import rate_limits
+from config.core import redis as core_redis
+from copilot.providers import breaker_store
+from copilot.providers.scripted import ScriptedText
+from copilot.realtime import authentication, session_keys, turn_queue
+from copilot.worker import heartbeat
+from diagnostics import broker_queues, reaper
 from tests import make
 from tests.engine import cue, ended, queue, quiet, rigged, start, until
 from tests.patience import PATIENCE_SECONDS
@@ -71,8 +73,8 @@ def confined(transactional_db, redis_clean, settings) -> Iterator[Confined]:
 
 
 def _forget_connections() -> None:
-    live_client.blocking.cache_clear()
-    live_client.script.cache_clear()
+    core_redis.get_redis.cache_clear()
+    core_redis.get_script.cache_clear()
 
 
 def test_a_turn_and_its_billing_touch_no_key_without_the_prefix(confined: Confined, settings):
@@ -80,24 +82,26 @@ def test_a_turn_and_its_billing_touch_no_key_without_the_prefix(confined: Confin
     with rigged() as rig:
         rig.start_worker()
         session = make.session()
-        ledger.grant(session.owner_id, 1_000, key="grant:1")
-        rig.model.will(Text("Talking"), cue(1))
+        ledger.grant_credits(session.owner_id, 1_000, key="grant:1")
+        rig.model.will(ScriptedText("Talking"), cue(1))
         turn_id = start(session)
         rig.model.reaches(1)
         queue(session, "And then?")
         rig.model.give(1)
         ended(turn_id)
         quiet(session)
-        billing_counters.is_news("something")
-        billing_counters.unlock_reset(session.owner_id, billing_counters.lock_reset(session.owner_id) or "")
-        counters.hit("messages", str(session.owner_id), limit=5, seconds=60)
-        breakers.count("demo", "down", failures=1, seconds=60)
-        tickets.redeem(tickets.issue(session.owner_id))
-        wakeups.push(turn_id)
+        redis_counters.claim_staff_alert("something")
+        redis_counters.release_reset_lock(
+            session.owner_id, redis_counters.acquire_reset_lock(session.owner_id) or ""
+        )
+        rate_limits.count_request("messages", str(session.owner_id), limit=5, seconds=60)
+        breaker_store.count_model_failure("demo", "down", failures=1, seconds=60)
+        authentication.redeem_ticket(authentication.issue_ticket(session.owner_id))
+        turn_queue.push_wakeup(turn_id)
         caches["shared"].add("a", 1, 60)
         caches["shared"].incr("a")
-        tasks.sweep()
-        survey.take(1.0)
+        reaper.run_sweep_steps()
+        session_keys.survey_session_keys(1.0)
     assert confined.refusals() == []
     kinds = {"billing", "cache", "count", "epoch", "reaper", "wakeups", "log", "fence", "open"}
     assert confined.kinds() >= kinds
@@ -111,7 +115,7 @@ def test_the_broker_and_a_real_worker_touch_no_key_without_the_prefix(
     with current_app.connection_for_write() as sending:
         for _ in range(2):
             current_app.send_task("diagnostics.tasks.reap", connection=sending)
-    assert broker.depths().by_queue["maintenance"] == 2
+    assert broker_queues.read_queue_depths().by_queue["maintenance"] == 2
     command = [sys.executable, "-m", "celery", "-A", "config", "worker", "-Q", "maintenance", "-P", "solo"]
     worker = subprocess.Popen(
         [*command, "-n", f"{USER}@%h"],
@@ -121,8 +125,8 @@ def test_the_broker_and_a_real_worker_touch_no_key_without_the_prefix(
         stderr=subprocess.DEVNULL,
     )
     try:
-        until(lambda: beats.sweep_age_seconds() is not None, 4 * PATIENCE_SECONDS)
-        until(lambda: broker.depths().by_queue["maintenance"] == 0)
+        until(lambda: heartbeat.read_sweep_age_seconds() is not None, 4 * PATIENCE_SECONDS)
+        until(lambda: broker_queues.read_queue_depths().by_queue["maintenance"] == 0)
         until(lambda: current_app.control.inspect(timeout=2).active_queues())
     finally:
         worker.terminate()
@@ -136,4 +140,4 @@ def test_a_prefix_that_would_match_other_keys_is_refused(monkeypatch: pytest.Mon
     """`a:b` lies within `a`: the sweep of the one would remove the other's leases."""
     monkeypatch.setenv("REDIS_KEY_PREFIX", prefix)
     with pytest.raises(ImproperlyConfigured, match="REDIS_KEY_PREFIX must be"):
-        env.label("REDIS_KEY_PREFIX", "ph")
+        env.read_label("REDIS_KEY_PREFIX", "ph")

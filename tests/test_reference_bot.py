@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Self
 
 from copilot.models import Message, Session
-from copilot.providers.scripted import Call, Text
-from linking import links
-from linking.deliveries import signing
-from linking.errors import REFUSALS
+from copilot.providers.scripted import ScriptedCall, ScriptedText
+from linking.errors import REFUSAL_MESSAGES
+from linking.event_projection import PROJECTIONS
+from linking.links import bot_keys, confirmation
 from linking.models import PlatformUserLink
-from linking.models.keys import SCOPES
-from linking.reduction import KINDS
+from linking.models.bot_keys import BOT_KEY_SCOPES
+from linking.webhook_deliveries import signatures
 from tests import make
 from tests.engine import Errand, add_tools, quiet
 from tests.engine import model_fixture as model_fixture
@@ -39,8 +39,8 @@ def program() -> str:
 def test_the_readme_names_every_event_and_every_refusal_of_a_message():
     """L13, L11: whoever builds a bot finds each there"""
     text = README.read_text()
-    assert [kind for kind in KINDS if f"`{kind}`" not in text] == []
-    assert [code for code in REFUSALS if f"`{code}`" not in text] == []
+    assert [kind for kind in PROJECTIONS if f"`{kind}`" not in text] == []
+    assert [code for code in REFUSAL_MESSAGES if f"`{code}`" not in text] == []
 
 
 def test_the_readme_tells_a_genuine_delivery_from_another():
@@ -51,7 +51,7 @@ def test_the_readme_tells_a_genuine_delivery_from_another():
     now, body = int(time.time()), b'{"kind": "turn.succeeded"}'
     for secret in ("whsec_new", "whsec_old"):
         for stamp, sent, true in ((now, body, True), (now, body + b" ", False), (now - 600, body, False)):
-            signed = signing.signatures(["whsec_new", "whsec_old"], stamp, body)
+            signed = signatures.build_signature_header(["whsec_new", "whsec_old"], stamp, body)
             headers = {"Pilothouse-Timestamp": str(stamp), "Pilothouse-Signature": signed}
             assert told["genuine"](secret, headers, sent) is true
 
@@ -107,16 +107,18 @@ def test_a_reader_of_the_readme_has_a_bot_that_links_talks_asks_and_begins_anew(
     path = tmp_path / "bot.py"
     path.write_text(program())
     add_tools(monkeypatch, Errand("pay", approval="ask"))
-    key = links.create_key(name="demo", platform="scripted", bot_account="demo", scopes=SCOPES).key
+    key = bot_keys.create_bot_key(
+        name="demo", platform="scripted", bot_account="demo", scopes=BOT_KEY_SCOPES
+    ).key
     with served() as url, Console(path, url, key) as console:
         console.type("Hello")
         said = console.until("Open this to connect")
-        links.confirm_user(make.ada(), said.split()[-1].rsplit("/", 1)[1])
+        confirmation.confirm_user_link(make.ada(), said.split()[-1].rsplit("/", 1)[1])
         assert PlatformUserLink.objects.get().user == make.ada()
         console.until("Aye.")
-        model.will(Text("Paying. "), Call("pay"))
-        model.will(Call("ask_user", {"question": "Red or blue?", "choices": ["red", "blue"]}))
-        model.will(Text("It is done."))
+        model.will(ScriptedText("Paying. "), ScriptedCall("pay"))
+        model.will(ScriptedCall("ask_user", {"question": "Red or blue?", "choices": ["red", "blue"]}))
+        model.will(ScriptedText("It is done."))
         console.type("Pay and paint")
         console.until("[y/n]")
         console.type("yes")

@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
-from copilot import markdown, published, transcript
-from copilot.errors import TooMany
-from copilot.workspace import shares
-from copilot.workspace.drafts import Asked
-from copilot.workspace.shares import Terms
+from config.core.errors import TooManyRequests
+from copilot.sharing import services as sharing
+from copilot.sharing.drafts import ShareRequest
+from copilot.sharing.services import ShareTerms
+from copilot.web import markdown, share_page, transcript
 from tests.rest import person
 from tests.shared import shared_page, spoken, stored, with_files
 
@@ -20,11 +20,11 @@ BROKEN_SENTENCE = "Open https://[your-domain]/setup and go on."
 
 @pytest.fixture(autouse=True)
 def _nothing_kept():
-    published.kept_html.clear()
+    share_page.share_html_cache.clear()
 
 
 def publish(session):
-    return shares.publish(session.owner_id, session.pk, Asked(), Terms())
+    return sharing.publish_session(session.owner_id, session.pk, ShareRequest(), ShareTerms())
 
 
 def test_a_chat_and_a_share_with_a_broken_address_are_shown():
@@ -44,7 +44,7 @@ def test_a_row_that_cannot_be_prepared_is_shown_as_written(monkeypatch):
     def broken(*_, **__):
         raise KeyError("odd")
 
-    monkeypatch.setattr(transcript.markdown, "render", broken)
+    monkeypatch.setattr(markdown, "render", broken)
     page = person(session.owner).get(f"/chat/{session.pk}/").content.decode()
     assert "An *odd* answer" in page
     assert "Here it is as it was written" in page
@@ -55,13 +55,13 @@ def test_a_row_that_cannot_be_prepared_is_shown_as_written(monkeypatch):
 
 def test_a_row_whose_template_fails_leaves_the_others_shown(monkeypatch, settings):
     session = spoken("Hello?", "A good answer", "And?", "Another answer")
-    whole = transcript.items
+    whole = transcript.build_items
 
     def one_broken(*args, **options):
         items = whole(*args, **options)
         return [transcript.replace(items[0], template="copilot/no_such_row.html"), *items[1:]]
 
-    monkeypatch.setattr(transcript, "items", one_broken)
+    monkeypatch.setattr(transcript, "build_items", one_broken)
     page = person(session.owner).get(f"/chat/{session.pk}/")
     assert page.status_code == 200
     assert "This message cannot be shown." in page.content.decode()
@@ -91,7 +91,7 @@ def test_a_share_page_stops_rendering_when_its_budget_is_spent(monkeypatch):
 
 
 def test_shares_are_rendered_one_at_a_time_and_late_ones_are_asked_to_come_back():
-    cache = published.HtmlCache(max_bytes=10**6, wait_seconds=0.01)
+    cache = share_page.ShareHtmlCache(max_bytes=10**6, wait_seconds=0.01)
     started, release = threading.Event(), threading.Event()
 
     def slow() -> str:
@@ -99,27 +99,27 @@ def test_shares_are_rendered_one_at_a_time_and_late_ones_are_asked_to_come_back(
         assert release.wait(10)
         return "slow"
 
-    thread = threading.Thread(target=cache.get_or_make, args=(("a",), slow))
+    thread = threading.Thread(target=cache.get_or_render, args=(("a",), slow))
     thread.start()
     assert started.wait(10)
-    with pytest.raises(TooMany) as refused:
-        cache.get_or_make(("b",), lambda: "b")
+    with pytest.raises(TooManyRequests) as refused:
+        cache.get_or_render(("b",), lambda: "b")
     assert refused.value.retry_after_seconds == 5
     release.set()
     thread.join()
-    assert cache.get_or_make(("a",), lambda: "made again") == "slow"
-    assert cache.get_or_make(("b",), lambda: "b") == "b"
+    assert cache.get_or_render(("a",), lambda: "made again") == "slow"
+    assert cache.get_or_render(("b",), lambda: "b") == "b"
 
 
 def test_kept_pages_take_bounded_memory():
-    cache = published.HtmlCache(max_bytes=2000)
+    cache = share_page.ShareHtmlCache(max_bytes=2000)
     for number in range(200):
-        cache.get_or_make((str(number),), lambda number=number: f"{number}" * 50)
+        cache.get_or_render((str(number),), lambda number=number: f"{number}" * 50)
     assert cache._bytes <= 2000
     assert cache._bytes == sum(map(len, cache._kept.values()))
     assert ("199",) in cache._kept
     assert ("0",) not in cache._kept
-    cache.get_or_make(("huge",), lambda: "".join(map(str, range(5000))))
+    cache.get_or_render(("huge",), lambda: "".join(map(str, range(5000))))
     assert cache._bytes <= 2000
 
 

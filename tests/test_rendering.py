@@ -6,8 +6,8 @@ import pytest
 from django.test import Client
 
 from copilot import checks
+from copilot.files import services as files
 from copilot.models import WorkspaceFile
-from copilot.workspace import files
 from tests import make, rest
 
 pytestmark = pytest.mark.django_db
@@ -21,7 +21,7 @@ POLICY = (
 
 
 def stored(content: bytes = PAGE, name: str = "ship.html") -> WorkspaceFile:
-    return files.store(make.ada().pk, name=name, content=content, source="agent")
+    return files.store_file(make.ada().pk, name=name, content=content, source="agent")
 
 
 def ask(client: Client, path: str, dest: str | None = "iframe"):
@@ -61,7 +61,7 @@ def test_strangers_the_deleted_and_what_is_no_html_are_404() -> None:
     assert ask(Client(), path_of(file)).status_code == 404
     for name, content in (("a.svg", b"<svg xmlns='x'></svg>"), ("a.md", b"# A"), ("a.js", b"alert(1)")):
         assert ask(rest.person(make.ada()), path_of(stored(content, name))).status_code == 404
-    files.delete(file.owner_id, file.pk)
+    files.trash_file(file.owner_id, file.pk)
     assert ask(rest.person(make.ada()), path_of(file)).status_code == 404
     assert ask(rest.person(make.ada()), path_of(file).upper().replace("FILES", "files")).status_code == 404
 
@@ -92,7 +92,7 @@ def test_script_hosts_come_from_a_setting(settings) -> None:
 def test_a_script_host_that_is_no_origin_stops_the_boot(settings, host: str) -> None:
     """S20: a word of a policy must not become another policy"""
     settings.ARTIFACT_SCRIPT_HOSTS = ["https://cdn.example:8443", host]
-    assert [problem.id for problem in checks.script_hosts_are_origins(None)] == ["copilot.E010"]
+    assert [problem.id for problem in checks.check_script_hosts(None)] == ["copilot.E010"]
 
 
 def test_a_retry_is_ignored_by_the_download() -> None:

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from copilot.agent.carried import Sent
-from copilot.agent.retries import Policy, Retries, Wait
+from copilot.agent.guards import SentRequest
+from copilot.agent.retry_policy import RetryBudget, RetryPolicy, RetryWait
 from copilot.providers.base import FailureCode, ProviderFailure
 
 
 def retries(*, chance=0.5, requests_beyond_rounds=0, before=()):
-    made = Retries(chance=lambda: chance, requests_beyond_rounds=requests_beyond_rounds, before=before)
+    made = RetryBudget(chance=lambda: chance, requests_beyond_rounds=requests_beyond_rounds, before=before)
     made.begin_round()
     return made
 
@@ -23,7 +23,7 @@ def retries(*, chance=0.5, requests_beyond_rounds=0, before=()):
 def after(made, code="overloaded", *, retry_after=None, shown=False, left=math.inf):
     made.count_request("model")
     failure = ProviderFailure(code, retry_after_seconds=retry_after)
-    return made.after(failure, model="model", shown=shown, seconds_left=left)
+    return made.next_wait(failure, model="model", shown=shown, seconds_left=left)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_each_class_has_its_schedule(code, delays):
     made = retries()
     waits = [after(made, code) for _ in delays]
     assert waits == [
-        Wait(delay_seconds=delay, attempt=number, attempts=len(delays))
+        RetryWait(delay_seconds=delay, attempt=number, attempts=len(delays))
         for number, delay in enumerate(delays, start=1)
     ]
     assert after(made, code) is None
@@ -103,7 +103,7 @@ def test_a_round_waits_120_seconds_at_most_and_a_turn_300():
 )
 def test_no_sequence_of_failures_sends_more_than_the_bounds_allow(failures):
     """A33.c4, A7.2: a round goes on only by a wait, a turn only by rounds."""
-    made, policy, max_rounds = retries(), Policy(), 30
+    made, policy, max_rounds = retries(), RetryPolicy(), 30
     requests, in_round, round_number = 0, 0, 1
     for code, shown, answered in failures:
         requests, in_round = requests + 1, in_round + 1
@@ -125,25 +125,27 @@ def test_what_earlier_runs_of_the_turn_sent_counts():
 
 def test_waits_of_earlier_runs_count_in_the_turn_and_in_the_round_that_goes_on():
     """A7.2, A3.9: 300 s a turn, 120 s a round; what is never tried again was not waited for"""
-    made = retries(before=[Sent(model="model", failure="rate_limited", seconds_to_next=60)] * 4)
+    made = retries(before=[SentRequest(model="model", failure="rate_limited", seconds_to_next=60)] * 4)
     assert after(made, retry_after=60)
     assert after(made, retry_after=1) is None
-    made = retries(before=[Sent(model="other", failure="overloaded", seconds_to_next=60, in_round=True)] * 2)
+    made = retries(
+        before=[SentRequest(model="other", failure="overloaded", seconds_to_next=60, in_round=True)] * 2
+    )
     assert after(made, retry_after=1) is None
     made.begin_round()
     assert after(made, retry_after=1)
-    assert after(retries(before=[Sent(model="model", failure="bad_request", seconds_to_next=60)] * 6))
+    assert after(retries(before=[SentRequest(model="model", failure="bad_request", seconds_to_next=60)] * 6))
 
 
 def test_time_in_which_nobody_was_there_to_wait_is_no_wait():
     """A7.2: a turn whose workers were all away for an hour has waited once"""
-    assert after(retries(before=[Sent(model="model", failure="overloaded", seconds_to_next=3_600)]))
+    assert after(retries(before=[SentRequest(model="model", failure="overloaded", seconds_to_next=3_600)]))
 
 
 def test_requests_of_the_round_that_goes_on_count():
     """A7.2: six per model and round"""
-    assert after(retries(before=[Sent(model="model", in_round=True)] * 4))
-    assert after(retries(before=[Sent(model="model", in_round=True)] * 5)) is None
+    assert after(retries(before=[SentRequest(model="model", in_round=True)] * 4))
+    assert after(retries(before=[SentRequest(model="model", in_round=True)] * 5)) is None
 
 
 def test_another_model_has_schedules_of_its_own_and_the_round_its_one_retraction():
@@ -151,7 +153,7 @@ def test_another_model_has_schedules_of_its_own_and_the_round_its_one_retraction
     made = retries()
     assert [after(made, "no_response") is None for _ in range(2)] == [False, True]
     made.count_request("other")
-    assert made.after(ProviderFailure("no_response"), model="other", shown=True, seconds_left=math.inf)
+    assert made.next_wait(ProviderFailure("no_response"), model="other", shown=True, seconds_left=math.inf)
     assert not made.can_switch(shown=True)
     assert made.can_switch(shown=False)
 
@@ -159,12 +161,12 @@ def test_another_model_has_schedules_of_its_own_and_the_round_its_one_retraction
 @given(st.lists(st.sampled_from(["heal", "switch", "wait"]), max_size=60))
 def test_healings_and_switches_keep_the_bounds_too(acts):
     """A33.c4, A7.2"""
-    made, policy, model, sent = retries(), Policy(), 0, [1]
+    made, policy, model, sent = retries(), RetryPolicy(), 0, [1]
     made.count_request("0")
     for act in acts:
         if act == "wait":
             failure = ProviderFailure("overloaded", retry_after_seconds=0)
-            again = made.after(failure, model=str(model), shown=False, seconds_left=math.inf) is not None
+            again = made.next_wait(failure, model=str(model), shown=False, seconds_left=math.inf) is not None
         else:
             again = made.can_send(str(model), shown=False) if act == "heal" else made.can_switch(shown=False)
             if again:
@@ -182,6 +184,6 @@ def test_a_turn_out_of_requests_is_exhausted_in_every_round():
     made = retries(requests_beyond_rounds=19)
     made.spend_request(shown=False)
     made.begin_round()
-    assert made.exhausted
+    assert made.is_exhausted
     assert not made.can_send("model", shown=False)
     assert not made.can_switch(shown=False)

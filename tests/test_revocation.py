@@ -17,14 +17,18 @@ from django.contrib.sessions.models import Session as Login
 from django.test import Client
 from django.utils import timezone
 
-from copilot import api_keys, connections
-from copilot.bridge import in_thread
-from copilot.connections import REGISTRY, Credential, digest_of, revoked_among
-from copilot.live import tickets
+from config.core.db import run_in_thread
+from copilot.accounts import api_keys, deletion
 from copilot.models import ApiKey, Turn
-from copilot.providers.scripted import Hang, Text
-from copilot.routing import sockets
-from copilot.workspace import erasure
+from copilot.providers.scripted import ScriptedHang, ScriptedText
+from copilot.realtime import authentication, connections
+from copilot.realtime.connections import (
+    CONNECTION_REGISTRY,
+    ConnectionCredential,
+    digest_password_hash,
+    list_revoked_credentials,
+)
+from copilot.routing import websocket_router
 from tests import make
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
@@ -44,12 +48,12 @@ def ada():
 
 
 def test_revocations_are_looked_for_often_enough():
-    assert connections.CHECK_SECONDS <= 1.0
+    assert connections.REVOCATION_CHECK_SECONDS <= 1.0
 
 
 @pytest.fixture
 def soon(monkeypatch):
-    monkeypatch.setattr(connections, "CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(connections, "REVOCATION_CHECK_SECONDS", 0.05)
 
 
 # --- sockets -----------------------------------------------------------------------------------------
@@ -79,7 +83,7 @@ class Browser:
     @asynccontextmanager
     async def sockets(self):
         """One by the cookie, one by a ticket."""
-        ticket = await in_thread(self.ticket)
+        ticket = await run_in_thread(self.ticket)
         async with (
             connected(self.user, headers=self.headers) as first,
             connected(self.user, query=f"?ticket={ticket}") as second,
@@ -96,20 +100,20 @@ async def is_alive(socket) -> bool:
 
 
 async def test_logging_out_ends_the_sockets_of_that_browser_alone(ada, soon):
-    here, there = await in_thread(Browser.of, ada), await in_thread(Browser.of, ada)
+    here, there = await run_in_thread(Browser.of, ada), await run_in_thread(Browser.of, ada)
     async with here.sockets() as mine, there.sockets() as others:
-        await in_thread(here.client.logout)
+        await run_in_thread(here.client.logout)
         assert await codes(*mine) == [4401, 4401]
         assert [await is_alive(socket) for socket in others] == [True, True]
 
 
 async def test_a_new_password_ends_the_sockets_of_other_logins_and_those_of_keys_go_on(ada, soon):
     """The browser that changed it has a new cookie: its page comes back with that."""
-    here, there = await in_thread(Browser.of, ada), await in_thread(Browser.of, ada)
-    key = await in_thread(api_keys.create, ada)
+    here, there = await run_in_thread(Browser.of, ada), await run_in_thread(Browser.of, ada)
+    key = await run_in_thread(api_keys.create_api_key, ada)
     bearer = [(b"authorization", f"Bearer {key.token}".encode())]
     async with there.sockets() as others, connected(ada, headers=bearer) as by_key:
-        await in_thread(_change_password, here)
+        await run_in_thread(_change_password, here)
         assert await codes(*others) == [4401, 4401]
         assert await is_alive(by_key)
         here.cookie = here.client.cookies["sessionid"].value
@@ -135,38 +139,42 @@ def _expire(row: ApiKey) -> None:
 
 
 REVOCATIONS = {
-    "revoked": lambda ada, key: api_keys.revoke(ada.pk, key.pk),
+    "revoked": lambda ada, key: api_keys.revoke_api_key(ada.pk, key.pk),
     "expired": lambda ada, key: _expire(key),
     "deleted": lambda ada, key: ApiKey.objects.all().delete(),
     "deactivated": lambda ada, key: User.objects.filter(pk=ada.pk).update(is_active=False),
-    "erased": lambda ada, key: erasure.request(ada),
+    "erased": lambda ada, key: deletion.request_deletion(ada),
 }
 
 
 @pytest.mark.parametrize("act", REVOCATIONS.values(), ids=REVOCATIONS)
 async def test_a_key_takes_its_sockets_and_tickets_with_it(ada, act, soon):
-    bob = await in_thread(make.bob)
-    key = await in_thread(api_keys.create, ada)
+    bob = await run_in_thread(make.bob)
+    key = await run_in_thread(api_keys.create_api_key, ada)
     bearer = [(b"authorization", f"Bearer {key.token}".encode())]
-    proof = Credential(ada.pk, key_id=key.row.pk).proof
-    used, unused = [await in_thread(tickets.issue, ada.pk, None, proof) for _ in range(2)]
+    proof = ConnectionCredential(ada.pk, key_id=key.row.pk).proof
+    used, unused = [await run_in_thread(authentication.issue_ticket, ada.pk, None, proof) for _ in range(2)]
     async with AsyncExitStack() as stack:
         by_key = await stack.enter_async_context(connected(ada, headers=bearer))
         by_ticket = await stack.enter_async_context(connected(ada, query=f"?ticket={used}"))
         his = await stack.enter_async_context(connected(bob))
-        await in_thread(act, ada, key.row)
+        await run_in_thread(act, ada, key.row)
         assert await codes(by_key, by_ticket) == [4401, 4401]
         assert await is_alive(his)
-    wire = WebsocketCommunicator(sockets, f"/ws/?ticket={unused}", headers=[(b"host", b"testserver")])
+    wire = WebsocketCommunicator(
+        websocket_router, f"/ws/?ticket={unused}", headers=[(b"host", b"testserver")]
+    )
     await wire.connect(timeout=PATIENCE_SECONDS)
     assert await closes(wire) == 4401
 
 
 async def test_a_ticket_is_worth_no_more_than_the_login_it_was_bought_with(ada):
-    browser = await in_thread(Browser.of, ada)
-    ticket = await in_thread(browser.ticket)
-    await in_thread(browser.client.logout)
-    wire = WebsocketCommunicator(sockets, f"/ws/?ticket={ticket}", headers=[(b"host", b"testserver")])
+    browser = await run_in_thread(Browser.of, ada)
+    ticket = await run_in_thread(browser.ticket)
+    await run_in_thread(browser.client.logout)
+    wire = WebsocketCommunicator(
+        websocket_router, f"/ws/?ticket={ticket}", headers=[(b"host", b"testserver")]
+    )
     await wire.connect(timeout=PATIENCE_SECONDS)
     assert await closes(wire) == 4401
 
@@ -174,7 +182,7 @@ async def test_a_ticket_is_worth_no_more_than_the_login_it_was_bought_with(ada):
 async def test_a_database_that_is_away_ends_nobodys_socket(ada, soon, monkeypatch):
     from django.db import OperationalError
 
-    browser = await in_thread(Browser.of, ada)
+    browser = await run_in_thread(Browser.of, ada)
     asked = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -184,10 +192,10 @@ async def test_a_database_that_is_away_ends_nobodys_socket(ada, soon, monkeypatc
 
     async with browser.sockets() as (socket, _):
         with monkeypatch.context() as outage:
-            outage.setitem(connections._checks, Credential, away)
+            outage.setitem(connections._revocation_checks, ConnectionCredential, away)
             await asyncio.wait_for(asked.wait(), PATIENCE_SECONDS)
         assert await is_alive(socket)
-        await in_thread(browser.client.logout)
+        await run_in_thread(browser.client.logout)
         assert await codes(socket) == [4401]
 
 
@@ -195,12 +203,12 @@ async def test_a_database_that_is_away_ends_nobodys_socket(ada, soon, monkeypatc
 
 
 async def test_an_event_stream_says_that_it_ends(ada, soon):
-    session = await in_thread(make.session, ada)
+    session = await run_in_thread(make.session, ada)
     path = f"{V1}/sessions/{session.pk}/stream"
-    key = await in_thread(api_keys.create, ada)
+    key = await run_in_thread(api_keys.create_api_key, ada)
     async with opened(path, key.token) as stream:
         await stream.frame()
-        await in_thread(api_keys.revoke, ada.pk, key.row.pk)
+        await run_in_thread(api_keys.revoke_api_key, ada.pk, key.row.pk)
         assert (await stream.until("closed"))[-1].event == "closed"
         await stream.call.wait(timeout=PATIENCE_SECONDS)
 
@@ -226,8 +234,8 @@ def site():
 def test_whoever_waits_for_an_answer_is_sent_away_with_its_key(rig, model, site, soon, way):
     """In the midst of a stream it is told by a last frame; before it, by 401."""
     ada = make.ada()
-    model.will(Text("Well"), Hang())
-    key = api_keys.create(ada)
+    model.will(ScriptedText("Well"), ScriptedHang())
+    key = api_keys.create_api_key(ada)
     session = make.session(ada)
     turn = make.turn(session, "running")
     method, path, body = ways_to_wait(session, turn).get(
@@ -243,10 +251,10 @@ def test_whoever_waits_for_an_answer_is_sent_away_with_its_key(rig, model, site,
 
     caller = threading.Thread(target=call)
     caller.start()
-    until(lambda: REGISTRY._held)
+    until(lambda: CONNECTION_REGISTRY._held)
     if way != "wait":
         until(lambda: Turn.objects.filter(status="running").exclude(pk=turn.pk).exists())
-    api_keys.revoke(ada.pk, key.row.pk)
+    api_keys.revoke_api_key(ada.pk, key.row.pk)
     caller.join(PATIENCE_SECONDS)
     [answer] = told
     if way in ("wait", "unstreamed completion"):
@@ -254,7 +262,7 @@ def test_whoever_waits_for_an_answer_is_sent_away_with_its_key(rig, model, site,
     else:
         assert answer.startswith("200 ")
         assert "A valid API key is needed" in answer
-    until(lambda: not REGISTRY._held)
+    until(lambda: not CONNECTION_REGISTRY._held)
 
 
 # --- the question itself -----------------------------------------------------------------------------
@@ -263,27 +271,27 @@ def test_whoever_waits_for_an_answer_is_sent_away_with_its_key(rig, model, site,
 def test_each_credential_is_judged_by_itself(ada):
     """One statement for all of a process."""
     cookie = signed_in(ada)
-    key = api_keys.create(ada).row
-    digest = digest_of(User.objects.get(pk=ada.pk).password)
+    key = api_keys.create_api_key(ada).row
+    digest = digest_password_hash(User.objects.get(pk=ada.pk).password)
     stale = signed_in(ada)
     Login.objects.filter(pk=stale).update(expire_date=timezone.now() - timedelta(seconds=1))
     bob = make.bob()
     standing = [
-        Credential(ada.pk),
-        Credential(ada.pk, key_id=key.pk),
-        Credential(ada.pk, session_key=cookie, password_digest=digest),
-        Credential(bob.pk),
+        ConnectionCredential(ada.pk),
+        ConnectionCredential(ada.pk, key_id=key.pk),
+        ConnectionCredential(ada.pk, session_key=cookie, password_digest=digest),
+        ConnectionCredential(bob.pk),
     ]
     revoked = [
-        Credential(bob.pk, key_id=key.pk),
-        Credential(ada.pk, session_key=cookie, password_digest="0" * 16),
-        Credential(ada.pk, session_key=stale, password_digest=digest),
-        Credential(ada.pk, session_key="nonsense", password_digest=digest),
-        Credential(10**9),
+        ConnectionCredential(bob.pk, key_id=key.pk),
+        ConnectionCredential(ada.pk, session_key=cookie, password_digest="0" * 16),
+        ConnectionCredential(ada.pk, session_key=stale, password_digest=digest),
+        ConnectionCredential(ada.pk, session_key="nonsense", password_digest=digest),
+        ConnectionCredential(10**9),
     ]
-    assert revoked_among(standing) == []
+    assert list_revoked_credentials(standing) == []
     mixed = [one for pair in zip(standing + standing, revoked, strict=False) for one in pair]
-    assert set(revoked_among(mixed)) == set(revoked)
+    assert set(list_revoked_credentials(mixed)) == set(revoked)
 
 
 @pytest.mark.slow
@@ -297,12 +305,14 @@ def test_ten_thousand_credentials_are_one_quick_question(ada):
         for user in users
     ]
     Login.objects.bulk_create(logins)
-    digest = digest_of("x" * 88)
-    held = [Credential(user.pk, session_key=f"s{user.pk}", password_digest=digest) for user in users]
+    digest = digest_password_hash("x" * 88)
+    held = [
+        ConnectionCredential(user.pk, session_key=f"s{user.pk}", password_digest=digest) for user in users
+    ]
 
     def seconds(count: int) -> float:
         began = time.perf_counter()
-        assert revoked_among(held[:count]) == []
+        assert list_revoked_credentials(held[:count]) == []
         return time.perf_counter() - began
 
     seconds(10_000)

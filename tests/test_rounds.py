@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from copilot.agent.parts import Answered, Compacted
-from copilot.agent.ports import MemoryApprovals, MemoryBudget, MemoryCompactor, MemoryFollowUps, MemoryToolbox
-from copilot.events import Tokens
-from copilot.providers.base import Entry, UsageReported, UserMessage
+from copilot.agent.interfaces import InMemoryApprovalPolicy, InMemoryBudget, InMemoryCompactor
+from copilot.agent.outputs import CompactionSucceeded, LoopAnswered
+from copilot.providers.base import CatalogueEntry, UsageReported, UserMessage
+from copilot.realtime.payloads import Tokens
 from tests.playing import Reciter, call, calls, look, loop_of, play, say
+from tests.support.agent_doubles import InMemoryFollowUps, InMemoryToolbox
 
-WINDOWED = Entry(name="Recital", provider="scripted", model="recital", context_window=100_000)
+WINDOWED = CatalogueEntry(name="Recital", provider="scripted", model="recital", context_window=100_000)
 FULL = UsageReported(Tokens(input=85_000, output=100))
-SHORT = Compacted(messages=(UserMessage(text="All so far."),), tokens=1_000)
+SHORT = CompactionSucceeded(messages=(UserMessage(text="All so far."),), tokens=1_000)
 
 
 class Diary:
@@ -34,17 +35,19 @@ async def test_a_round_goes_limits_room_follow_ups_model_approvals_tools():
     """A2.2: what came at the boundary is taken once the next round is certain, and after the summary (A13.7, A17.7)"""
     diary = Diary()
     reciter = Reciter([FULL, *calls(call("a", "look"))], calls(call("b", "look")), say("Done."))
-    toolbox = MemoryToolbox(tools={"look": look})
+    toolbox = InMemoryToolbox(tools={"look": look})
     loop = loop_of(
         diary.noting(reciter, "stream", "model"),
         chain=(WINDOWED,),
-        toolbox=diary.noting(toolbox, "run", "tools"),
-        approvals=diary.noting(MemoryApprovals(), "judge", "approvals"),
-        budget=diary.noting(MemoryBudget(), "spending", "limits"),
-        compactor=diary.noting(MemoryCompactor(SHORT), "compact", "room"),
-        follow_ups=diary.noting(MemoryFollowUps([(UserMessage(text="And this?"),)]), "take", "follow-ups"),
+        toolbox=diary.noting(toolbox, "run_calls", "tools"),
+        approvals=diary.noting(InMemoryApprovalPolicy(), "select_calls_to_approve", "approvals"),
+        budget=diary.noting(InMemoryBudget(), "read_spending", "limits"),
+        compactor=diary.noting(InMemoryCompactor(SHORT), "compact", "room"),
+        follow_ups=diary.noting(
+            InMemoryFollowUps([(UserMessage(text="And this?"),)]), "take_follow_ups", "follow-ups"
+        ),
     )
-    assert (await play(loop))[-1] == Answered()
+    assert (await play(loop))[-1] == LoopAnswered()
     first = ["model", "approvals", "tools"]  # money is looked at once some was spent
     second = ["limits", "room", "limits", "follow-ups", "model", "approvals", "tools"]
     assert diary.lines == [*first, *second, "limits", "follow-ups", "model"]

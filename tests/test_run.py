@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 from django.contrib.auth.models import User
 
-from config import run
 from config.core import demo_login
-from config.processes import Program
-from config.servers import free_port
+from config.dev import run
+from config.dev.process_supervisor import Program
+from config.dev.servers import find_free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_SECONDS = 90  # on a busy machine; alone it takes two to six
@@ -35,7 +35,7 @@ class Run:
         environment = {name: value for name, value in os.environ.items() if name not in left_out}
         self.port = port
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "config.run"],
+            [sys.executable, "-m", "config.dev.run"],
             cwd=ROOT,
             env=environment | {"PILOTHOUSE_VAR": str(var), "PORT": str(port)},
             stdout=subprocess.PIPE,
@@ -105,21 +105,21 @@ def descendants(pid: int) -> list[int]:
 
 @pytest.mark.timeout(300)
 def test_a_run_serves_says_where_heals_and_leaves_nothing_behind(var: Path):
-    with running(var, free_port()) as run:
+    with running(var, find_free_port()) as run:
         assert str(run.port) in run.until_said("ready: http")
         assert "demo / demo-pilothouse" in run.until_said("log in as")
         assert run.status("/accounts/login/") == 200
-        with running(var, free_port()) as second:
+        with running(var, find_free_port()) as second:
             assert (second.ended(), "already runs here" in "".join(second.said)) == (1, True)
         family = descendants(run.process.pid)
-        [web] = [pid for pid in family if "config.web" in _command(pid)]
+        [web] = [pid for pid in family if "config.http.web_server" in _command(pid)]
         os.kill(web, signal.SIGKILL)
         run.until_said("died (signal SIGKILL); starting it again")
         run.process.send_signal(signal.SIGINT)
         assert run.ended() == 0
         assert "Traceback" not in "".join(run.said)
         assert not [pid for pid in family if _alive(pid)]
-    with running(var, free_port()) as again:
+    with running(var, find_free_port()) as again:
         again.until_said("ready: http")
         family = descendants(again.process.pid)
         again.process.kill()
@@ -163,7 +163,7 @@ def test_a_taken_port_is_a_sentence(var: Path):
 def test_a_nonsense_port_is_a_sentence(var: Path, monkeypatch: pytest.MonkeyPatch, port: str):
     monkeypatch.setenv("PORT", port)
     done = subprocess.run(
-        [sys.executable, "-m", "config.run"],
+        [sys.executable, "-m", "config.dev.run"],
         cwd=ROOT,
         env=os.environ | {"PILOTHOUSE_VAR": str(var), "PORT": port},
         capture_output=True,
@@ -175,9 +175,9 @@ def test_a_nonsense_port_is_a_sentence(var: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_database_that_does_not_answer_is_a_sentence(var: Path, monkeypatch: pytest.MonkeyPatch):
     done = subprocess.run(
-        [sys.executable, "-m", "config.prepare"],
+        [sys.executable, "-m", "config.bootstrap"],
         cwd=ROOT,
-        env=os.environ | {"DATABASE_URL": f"postgres://nobody:secret@127.0.0.1:{free_port()}/none"},
+        env=os.environ | {"DATABASE_URL": f"postgres://nobody:secret@127.0.0.1:{find_free_port()}/none"},
         capture_output=True,
         text=True,
         check=False,
@@ -190,15 +190,15 @@ def test_a_database_that_does_not_answer_is_a_sentence(var: Path, monkeypatch: p
 
 def test_bots_of_our_own_have_a_worker_of_their_own() -> None:
     """L18: what somebody waits for in a chat waits behind nothing else; without bots nothing is started for them"""
-    assert [program.name for program in run.workers({})] == [program.name for program in run.WORKERS]
-    *_, chats = run.workers({"TELEGRAM_BOT_TOKEN": "1:x"})
+    assert [program.name for program in run.list_workers({})] == [program.name for program in run.WORKERS]
+    *_, chats = run.list_workers({"TELEGRAM_BOT_TOKEN": "1:x"})
     assert (chats.name, chats.command[:2]) == ("chats", ("nice", "-n"))
 
 
 def test_one_process_alone_speaks_to_the_platforms() -> None:
     """L20: it keeps count of what they take; without bots somebody serves the queue all the same"""
     for environment in ({}, {"SLACK_BOT_TOKEN": "xoxb"}):
-        served = [queue_of(program) for program in run.workers(environment)]
+        served = [queue_of(program) for program in run.list_workers(environment)]
         assert sum("chats" in queues for queues in served) == 1
 
 
@@ -216,9 +216,9 @@ def test_a_run_that_the_network_reaches_is_refused_with_the_demo_login(var: Path
     left_out = ("PILOTHOUSE_ENVIRONMENT", "DEMO_LOGIN")
     environment = {name: value for name, value in os.environ.items() if name not in left_out}
     done = subprocess.run(
-        [sys.executable, "-m", "config.run"],
+        [sys.executable, "-m", "config.dev.run"],
         cwd=ROOT,
-        env=environment | {"PILOTHOUSE_VAR": str(var), "PORT": str(free_port()), "HOST": host},
+        env=environment | {"PILOTHOUSE_VAR": str(var), "PORT": str(find_free_port()), "HOST": host},
         capture_output=True,
         text=True,
         check=False,
@@ -249,25 +249,25 @@ def test_other_runs_are_not_refused(monkeypatch: pytest.MonkeyPatch, host: str, 
 
 @pytest.mark.django_db
 def test_the_demo_login_is_closed_and_opened_again():
-    demo_login.open_login()
-    assert demo_login.is_open()
-    assert demo_login.close() is True
-    assert not demo_login.is_open()
+    demo_login.open_demo_login()
+    assert demo_login.is_demo_login_open()
+    assert demo_login.close_demo_login() is True
+    assert not demo_login.is_demo_login_open()
     assert not User.objects.filter(
         is_superuser=True, is_active=True
     ).exists()  # the setup link can be printed
-    assert demo_login.close() is False
-    demo_login.open_login()
-    assert demo_login.is_open()
+    assert demo_login.close_demo_login() is False
+    demo_login.open_demo_login()
+    assert demo_login.is_demo_login_open()
 
 
 @pytest.mark.django_db
 def test_a_demo_account_with_a_password_of_its_own_is_left_alone():
-    demo_login.open_login()
-    user = User.objects.get(username=demo_login.USERNAME)
+    demo_login.open_demo_login()
+    user = User.objects.get(username=demo_login.DEMO_USERNAME)
     user.set_password("something else")
     user.save()
-    assert demo_login.close() is False
-    demo_login.open_login()
+    assert demo_login.close_demo_login() is False
+    demo_login.open_demo_login()
     user.refresh_from_db()
     assert user.check_password("something else")

@@ -16,17 +16,23 @@ from django.core.management import call_command
 from django.db import OperationalError
 from django.db.models.functions import Now
 
-from linking import inbox, runners
-from linking.fetching import Runner
+from linking.inbound import update_poller, updates
+from linking.inbound.update_poller import UpdatePoller
 from linking.models import BotRunner, PlatformUpdate
-from linking.platforms.base import Incoming, Misconfigured, Place, Said, Speaker
-from linking.platforms.discord import Discord
-from linking.platforms.discord_gateway import Gateway
-from linking.platforms.scripted import Lines
-from linking.platforms.slack import Slack
-from linking.platforms.slack_socket import SocketMode
-from linking.platforms.telegram import Telegram
-from linking.platforms.telegram_polling import Polling
+from linking.platforms.base import (
+    IncomingUpdate,
+    MessageReceived,
+    PlatformMisconfigured,
+    PlatformPlace,
+    Speaker,
+)
+from linking.platforms.discord.adapter import DiscordAdapter
+from linking.platforms.discord.gateway import DiscordGateway
+from linking.platforms.scripted import LineFetcher
+from linking.platforms.slack.adapter import SlackAdapter
+from linking.platforms.slack.socket_mode import SlackSocketMode
+from linking.platforms.telegram.adapter import TelegramAdapter
+from linking.platforms.telegram.polling import TelegramPolling
 from tests.patience import PATIENCE_SECONDS
 from tests.platform_fakes import discord, recorded, slack, telegram
 
@@ -42,20 +48,22 @@ def fake():
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr(runners, "RENEW_SECONDS", 0.2)
+    monkeypatch.setattr(update_poller, "LEASE_RENEW_SECONDS", 0.2)
 
 
-def store(platform: str, bot_account: str, incoming: Incoming) -> None:
-    inbox.store(platform, bot_account, incoming)
+def store(platform: str, bot_account: str, incoming: IncomingUpdate) -> None:
+    updates.store_update(platform, bot_account, incoming)
 
 
-def polling(fake: telegram.Telegram, keep: Callable[[str, str, Incoming], None] = store) -> Runner:
-    adapter = Telegram(token=fake.token, secret="s", api_url=fake.url)
-    return Runner(Polling(adapter, seconds=1), "telegram", adapter.bot_account, keep)
+def polling(
+    fake: telegram.Telegram, keep: Callable[[str, str, IncomingUpdate], None] = store
+) -> UpdatePoller:
+    adapter = TelegramAdapter(token=fake.token, secret="s", api_url=fake.url)
+    return UpdatePoller(TelegramPolling(adapter, seconds=1), "telegram", adapter.bot_account, keep)
 
 
 @asynccontextmanager
-async def running(*some: Runner) -> AsyncIterator[list[asyncio.Task[None]]]:
+async def running(*some: UpdatePoller) -> AsyncIterator[list[asyncio.Task[None]]]:
     tasks = [asyncio.create_task(runner.run(replace_webhook=False)) for runner in some]
     try:
         yield tasks
@@ -84,8 +92,8 @@ def update(number: int) -> dict[str, object]:
 async def test_a_poller_that_dies_after_storing_repeats_and_doubles_nothing(fake):
     """A-L21.3: the offset moves on only behind what is stored"""
 
-    def store_and_die(platform: str, bot_account: str, incoming: Incoming) -> None:
-        inbox.store(platform, bot_account, incoming)
+    def store_and_die(platform: str, bot_account: str, incoming: IncomingUpdate) -> None:
+        updates.store_update(platform, bot_account, incoming)
         raise RuntimeError("killed")
 
     fake.say(update(10))
@@ -99,10 +107,10 @@ async def test_a_poller_that_dies_after_storing_repeats_and_doubles_nothing(fake
 
 async def test_a_runner_that_is_told_to_go_does_not_wait_for_a_database_that_is_away(fake, monkeypatch):
     """A-L24.2: what could not be stored was not confirmed, so that Telegram gives it to the next one"""
-    monkeypatch.setattr("linking.fetching.STORING_SECONDS", 0.05)
+    monkeypatch.setattr("linking.inbound.update_poller.STORE_TIMEOUT_SECONDS", 0.05)
     tried = threading.Event()
 
-    def away(platform: str, bot_account: str, incoming: Incoming) -> None:
+    def away(platform: str, bot_account: str, incoming: IncomingUpdate) -> None:
         tried.set()
         raise OperationalError
 
@@ -136,7 +144,7 @@ async def test_of_two_runners_one_fetches_and_the_other_follows_when_it_dies(fak
             await until(lambda: keys() == ["1"])
             assert await sync_to_async(lambda: BotRunner.objects.get().holder)() == first._holder
             with monkeypatch.context() as dying:
-                dying.setattr(runners, "leave", lambda *names: None)
+                dying.setattr(update_poller, "release_runner_lease", lambda *names: None)
                 active.cancel()
                 await asyncio.wait([active])
             aged = Now() - timedelta(seconds=1)  # thirty seconds later
@@ -153,18 +161,22 @@ async def test_who_lost_the_row_stops_fetching_at_once(fake):
         await until(lambda: BotRunner.objects.filter(holder=runner._holder).exists())
         other = await sync_to_async(lambda: BotRunner.objects.update(holder="another"))()
         assert other == 1
-        assert not await sync_to_async(runners.renew)("telegram", str(recorded.TELEGRAM_BOT), runner._holder)
-        assert not await sync_to_async(runners.claim)("telegram", str(recorded.TELEGRAM_BOT), runner._holder)
+        assert not await sync_to_async(update_poller.renew_runner_lease)(
+            "telegram", str(recorded.TELEGRAM_BOT), runner._holder
+        )
+        assert not await sync_to_async(update_poller.claim_runner_lease)(
+            "telegram", str(recorded.TELEGRAM_BOT), runner._holder
+        )
 
 
 async def test_a_stop_in_the_middle_of_a_batch_stores_all_of_it(fake):
     """A-L24.2: and the offset is not beyond it"""
     begun, go_on = threading.Event(), threading.Event()
 
-    def slowly(platform: str, bot_account: str, incoming: Incoming) -> None:
+    def slowly(platform: str, bot_account: str, incoming: IncomingUpdate) -> None:
         begun.set()
         assert go_on.wait(PATIENCE_SECONDS)
-        inbox.store(platform, bot_account, incoming)
+        updates.store_update(platform, bot_account, incoming)
 
     for number in (1, 2, 3):
         fake.say(update(number))
@@ -183,7 +195,7 @@ async def test_a_stop_in_the_middle_of_a_batch_stores_all_of_it(fake):
 async def test_polling_and_a_webhook_exclude_each_other(fake):
     """A-L21.3: said clearly, and removed only when asked to"""
     fake.webhook = {"url": "https://pilothouse.test/hooks/telegram/x/"}
-    with pytest.raises(Misconfigured, match="--replace-webhook"):
+    with pytest.raises(PlatformMisconfigured, match="--replace-webhook"):
         await polling(fake).run(replace_webhook=False)
     runner = polling(fake)
     task = asyncio.create_task(runner.run(replace_webhook=True))
@@ -226,10 +238,10 @@ def gateway():
         yield made
 
 
-def listening(fake: discord.Discord) -> Runner:
-    adapter = Discord(app_id=fake.app_id, public_key="", token=fake.token, api_url=f"{fake.url}/api")
+def listening(fake: discord.Discord) -> UpdatePoller:
+    adapter = DiscordAdapter(app_id=fake.app_id, public_key="", token=fake.token, api_url=f"{fake.url}/api")
     url = fake.url.replace("http", "ws") + "/gateway"
-    return Runner(Gateway(adapter, gateway_url=url), "discord", adapter.bot_account, store)
+    return UpdatePoller(DiscordGateway(adapter, gateway_url=url), "discord", adapter.bot_account, store)
 
 
 async def test_a_cut_socket_is_resumed_and_no_message_counts_twice(gateway):
@@ -257,17 +269,17 @@ async def test_a_cut_socket_is_resumed_and_no_message_counts_twice(gateway):
 async def test_a_fatal_code_says_why_and_ends(gateway, code, reason):
     """A-L22.3: exit code 2 and the reason, instead of trying for ever"""
     gateway.close_code = code
-    with pytest.raises(Misconfigured, match=reason):
+    with pytest.raises(PlatformMisconfigured, match=reason):
         await asyncio.wait_for(listening(gateway).run(replace_webhook=False), PATIENCE_SECONDS)
 
 
 async def test_lines_of_a_terminal_are_updates_of_the_scripted_platform():
     """A-L24.1: words, or JSON as its door takes it; anything else is left out"""
-    place = Place(scope="dm", container_id="c1")
-    said = Said(speaker=Speaker(user_id="u1"), message_id="1", text="hi", mentioned=True)
-    update = msgspec.json.encode(Incoming(update_key="k1", place=place, what=said)).decode()
+    place = PlatformPlace(scope="dm", container_id="c1")
+    said = MessageReceived(speaker=Speaker(user_id="u1"), message_id="1", text="hi", mentioned=True)
+    update = msgspec.json.encode(IncomingUpdate(update_key="k1", place=place, what=said)).decode()
     lines = io.StringIO(f"Hello there\n\n{{broken\n{update}\n")
-    async with running(Runner(Lines(lines), "scripted", "scripted-bot", store)):
+    async with running(UpdatePoller(LineFetcher(lines), "scripted", "scripted-bot", store)):
         await until(lambda: len(keys()) == 2)
     rows = await sync_to_async(lambda: list(PlatformUpdate.objects.order_by("id")))()
     assert [row.payload["what"]["text"] for row in rows] == ["Hello there", "hi"]
@@ -284,16 +296,18 @@ def workspace():
         yield made
 
 
-def over_socket(fake: slack.Slack, keep: Callable[[str, str, Incoming], None] = store) -> Runner:
-    adapter = Slack(app_id="A1", signing_secret="s", token=fake.token, api_url=fake.url)
-    return Runner(SocketMode(adapter, app_token=fake.app_token), "slack", adapter.bot_account, keep)
+def over_socket(fake: slack.Slack, keep: Callable[[str, str, IncomingUpdate], None] = store) -> UpdatePoller:
+    adapter = SlackAdapter(app_id="A1", signing_secret="s", token=fake.token, api_url=fake.url)
+    return UpdatePoller(
+        SlackSocketMode(adapter, app_token=fake.app_token), "slack", adapter.bot_account, keep
+    )
 
 
 async def test_slacks_socket_is_acknowledged_behind_what_is_stored(workspace):
     """A-L23.2: whoever dies before it is stored hears it again, and it counts once"""
 
-    def store_and_die(platform: str, bot_account: str, incoming: Incoming) -> None:
-        inbox.store(platform, bot_account, incoming)
+    def store_and_die(platform: str, bot_account: str, incoming: IncomingUpdate) -> None:
+        updates.store_update(platform, bot_account, incoming)
         raise RuntimeError("killed")
 
     workspace.say("e1", "events_api", recorded.slack_event(text="hello", event_id="Ev0001"))
@@ -316,14 +330,14 @@ async def test_slacks_socket_is_acknowledged_behind_what_is_stored(workspace):
 async def test_a_socket_without_a_token_that_slack_knows_is_not_opened(workspace):
     """A-L24.2: said clearly, instead of trying for ever"""
     for token, reason in (("", "SLACK_APP_TOKEN is missing"), ("xapp-wrong", "does not know")):
-        adapter = Slack(app_id="A1", signing_secret="s", token=workspace.token, api_url=workspace.url)
-        runner = Runner(SocketMode(adapter, app_token=token), "slack", "A1", store)
-        with pytest.raises(Misconfigured, match=reason):
+        adapter = SlackAdapter(app_id="A1", signing_secret="s", token=workspace.token, api_url=workspace.url)
+        runner = UpdatePoller(SlackSocketMode(adapter, app_token=token), "slack", "A1", store)
+        with pytest.raises(PlatformMisconfigured, match=reason):
             await asyncio.wait_for(runner.run(replace_webhook=False), PATIENCE_SECONDS)
 
 
 async def test_a_second_poller_is_told_so(fake):
     """A-L21.3: Telegram answers 409 to one of two; it ends instead of taking turns"""
     fake._polling = True  # by somebody else, somewhere
-    with pytest.raises(Misconfigured, match="another process polls"):
+    with pytest.raises(PlatformMisconfigured, match="another process polls"):
         await asyncio.wait_for(polling(fake).run(replace_webhook=False), PATIENCE_SECONDS)

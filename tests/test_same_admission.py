@@ -8,12 +8,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.contrib.auth.models import User
 
-from copilot import dispatch, schedules, scheduling
-from copilot.commands import Decide
-from copilot.errors import Forbidden
+from config.core.errors import Forbidden
+from copilot.chat import approval_decisions, goals, next_turn
+from copilot.chat.commands import DecideApproval
+from copilot.chat.permissions import UNRESTRICTED
 from copilot.models import Approval, Message, Schedule, Turn
-from copilot.permissions import UNRESTRICTED
-from copilot.providers.scripted import Call, Text
+from copilot.providers.scripted import ScriptedCall, ScriptedText
+from copilot.schedules import runner
+from copilot.schedules import services as schedules
 from tests import make
 from tests.engine import (
     Errand,
@@ -61,7 +63,7 @@ def test_a_message_and_an_edit_are_refused(session):
 
 def test_what_waited_in_the_queue_stays_there(session, model):
     """A3.10: a turn from the queue; it runs when the account is active again"""
-    model.will(Text("First."), cue(1))
+    model.will(ScriptedText("First."), cue(1))
     turn_id = start(session, "One")
     model.reaches(1)
     queue(session, "Two", run_id="mine")
@@ -71,7 +73,7 @@ def test_what_waited_in_the_queue_stays_there(session, model):
     until(lambda: lease_of(session) == {})
     assert (waiting(session), turns_of(session)) == (["Two"], 1)
     User.objects.filter(username="ada").update(is_active=True)
-    assert dispatch.start_stranded(session.pk)
+    assert next_turn.start_stranded_messages(session.pk)
     quiet(session)
     assert (waiting(session), turns_of(session)) == ([], 2)
 
@@ -79,21 +81,23 @@ def test_what_waited_in_the_queue_stays_there(session, model):
 def test_a_paused_turn_is_not_resumed(session, model, monkeypatch):
     """A3.10: a resumed turn; the decision is not taken, and the request stays open"""
     add_tools(monkeypatch, Errand("pay", approval="ask"))
-    model.will(Call("pay"))
+    model.will(ScriptedCall("pay"))
     start(session)
     until(lambda: told(session.pk, "turn.paused") and lease_of(session) == {})
     suspend()
     [asked] = Approval.objects.all()
     with pytest.raises(Forbidden, match="not active"):
-        dispatch.decide(session.owner_id, [Decide(approval_id=asked.pk, decision="approve")])
+        approval_decisions.decide_approvals(
+            session.owner_id, [DecideApproval(approval_id=asked.pk, decision="approve")]
+        )
     asked.refresh_from_db()
     assert (asked.state, Turn.objects.get(session=session).status) == ("requested", "waiting")
 
 
 def test_a_goal_is_not_continued(rig, model, small, session):
     """A3.10: the server's own turn"""
-    small.always(Text(json.dumps({"achieved": False, "reason": "no", "next_step": "More"})))
-    dispatch.set_goal(command(session, "Write a poem"))
+    small.always(ScriptedText(json.dumps({"achieved": False, "reason": "no", "next_step": "More"})))
+    goals.set_goal_and_start(command(session, "Write a poem"))
     quiet(session)
     suspend()
     rig.run_errands()
@@ -103,17 +107,17 @@ def test_a_goal_is_not_continued(rig, model, small, session):
 
 def test_a_schedule_does_not_run(session):
     """A3.10, A26.3: a turn by the clock"""
-    asked = schedules.Asked(prompt="Look", cron="0 8 * * *", timezone="UTC", session_id=session.pk)
-    task = schedules.create(session.owner_id, asked, UNRESTRICTED)
+    asked = schedules.ScheduleRequest(prompt="Look", cron="0 8 * * *", timezone="UTC", session_id=session.pk)
+    task = schedules.create_schedule(session.owner_id, asked, UNRESTRICTED)
     Schedule.objects.filter(pk=task.pk).update(next_run=datetime.now(UTC) - timedelta(minutes=1))
     suspend()
-    assert scheduling.tick() == 0
+    assert runner.run_due_schedules() == 0
     assert turns_of(session) == 0
 
 
 def test_a_parent_starts_no_child(session, model):
     """A3.10, A21.2: another turn's turn"""
-    model.will(Text("First."), cue(1), Call("run_sub_session", {"prompt": "Look into it"}))
+    model.will(ScriptedText("First."), cue(1), ScriptedCall("run_sub_session", {"prompt": "Look into it"}))
     turn_id = start(session)
     model.reaches(1)
     suspend()

@@ -16,13 +16,16 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from copilot.bridge import in_thread
-from copilot.context import CHANNELS, TurnContext
-from copilot.events import JSON, ArtifactAdded, Event
+from config.core.db import run_in_thread
+from config.core.json_values import JSON
+from copilot.chat.permissions import UNRESTRICTED
+from copilot.chat.turn_context import CHANNELS_BY_ORIGIN, TurnContext
+from copilot.files import quotas
+from copilot.files import services as files
 from copilot.models import Session, WorkspaceFile
-from copilot.permissions import UNRESTRICTED
-from copilot.tools import programs, registry, sandbox
-from copilot.workspace import files, mirrors, outputs, quotas
+from copilot.realtime.events import ArtifactAdded, Event
+from copilot.tools import registry
+from copilot.tools.sandbox import bubblewrap, programs, workspace_sync
 from tests import make
 from tests.tooling import make_context, use
 
@@ -31,13 +34,13 @@ PNG = "89504e470d0a1a0a" + "00" * 32
 
 @pytest.fixture
 def working() -> None:
-    if reason := sandbox.missing():
+    if reason := bubblewrap.find_sandbox_problem():
         pytest.skip(reason)
 
 
 @pytest.fixture
 async def context(working: None, transactional_db: None) -> TurnContext:
-    return await in_thread(make_context)
+    return await run_in_thread(make_context)
 
 
 async def bash(context: TurnContext, command: str, **arguments: JSON) -> dict[str, Any]:
@@ -116,14 +119,14 @@ async def test_a_program_is_asked_to_leave_before_it_is_killed(context: TurnCont
     await asyncio.gather(task, return_exceptions=True)
     assert (folder / "note").read_text() == "heard\n"
     assert not running(mark)
-    mirrors.remove(folder)
+    workspace_sync.remove_folder(folder)
 
 
 async def sandbox_alone(context: TurnContext, command: str) -> None:
     """The program without what comes before and after it: its folder stays."""
     folder = Path(tempfile.mkdtemp(prefix="pilothouse-sandbox-"))
-    sandbox.prepare(folder)
-    await sandbox.run(["/bin/bash", "-c", command], folder=folder, seconds=60)
+    bubblewrap.prepare_folder(folder)
+    await bubblewrap.run_program(["/bin/bash", "-c", command], folder=folder, seconds=60)
 
 
 async def test_there_is_no_network(context: TurnContext) -> None:
@@ -186,7 +189,7 @@ async def test_many_processes_share_one_allowance_of_memory(
     context: TurnContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A23.1: the kernel's limit holds for each of them only"""
-    monkeypatch.setattr(sandbox, "MAX_MEMORY_BYTES", 200 * 2**20)
+    monkeypatch.setattr(bubblewrap, "MAX_MEMORY_BYTES", 200 * 2**20)
     eater = "python3 -c 'import time; x = bytearray(90 * 2**20); print(1, flush=True); time.sleep(60)'"
     fields = await bash(context, " & ".join([eater] * 4) + "; wait", timeout=60)
     assert "Stopped, because it took more than" in fields["message"]
@@ -205,7 +208,7 @@ async def test_a_program_that_fills_the_disk_is_stopped(
     context: TurnContext, monkeypatch: pytest.MonkeyPatch, program: str
 ) -> None:
     """A23.1"""
-    monkeypatch.setattr(sandbox, "MAX_FOLDER_BYTES", 20 * 2**20)
+    monkeypatch.setattr(bubblewrap, "MAX_FOLDER_BYTES", 20 * 2**20)
     fields = await bash(context, f"{program}; sleep 60", timeout=60)
     assert "Stopped, because it wrote more than" in fields["message"]
 
@@ -298,7 +301,7 @@ async def test_what_the_kernel_keeps_for_a_program_is_its_memory(
     context: TurnContext, monkeypatch: pytest.MonkeyPatch, program: str
 ) -> None:
     """A23.1: 1 GiB is all there is, wherever it lies"""
-    monkeypatch.setattr(sandbox, "MAX_MEMORY_BYTES", 200 * 2**20)
+    monkeypatch.setattr(bubblewrap, "MAX_MEMORY_BYTES", 200 * 2**20)
     fields = json.loads((await use(context, "python_exec", code=FULL + program, timeout=60)).content)
     assert "Stopped, because it took more than" in fields["message"], fields
 
@@ -307,7 +310,7 @@ async def test_many_processes_share_one_allowance_of_open_files(
     context: TurnContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A23.1: each of them keeps something in the kernel, and counting them must not take long"""
-    monkeypatch.setattr(sandbox, "MAX_DESCRIPTORS", 2_000)
+    monkeypatch.setattr(bubblewrap, "MAX_TOTAL_OPEN_FILES", 2_000)
     holder = "python3 -c 'import os, time; kept = [os.pipe() for _ in range(300)]; time.sleep(60)'"
     fields = await bash(context, " & ".join([holder] * 4) + "; wait", timeout=60)
     assert "Stopped, because it held more than 2,000 files open" in fields["message"]
@@ -347,10 +350,12 @@ async def test_programs_have_sockets_of_the_usual_kinds_and_sizes_only(context: 
 async def test_a_flood_of_output_is_counted_not_kept(context: TurnContext) -> None:
     """A23.1"""
     outcome = await use(context, "bash_exec", command="head -c 3000000 /dev/zero | tr '\\0' x")
-    whole = await in_thread(outputs.read, context.user_id, UUID(context.session_id), "this-call")
+    whole = await run_in_thread(
+        files.read_tool_output, context.user_id, UUID(context.session_id), "this-call"
+    )
     fields = json.loads(whole)
     assert outcome.truncated
-    assert len(fields["stdout"]) == sandbox.MAX_CAPTURED_BYTES
+    assert len(fields["stdout"]) == bubblewrap.MAX_CAPTURED_BYTES
     assert f"{3_000_000 - 2**20:,} more bytes of stdout" in fields["message"]
 
 
@@ -381,10 +386,10 @@ def test_without_bubblewrap_the_tools_are_absent_with_a_reason(settings: Any) ->
         ("false", "does not work here"),
     ):
         settings.SANDBOX_PROGRAM = program
-        offered = {tool.name for tool in registry.offered(UNRESTRICTED, CHANNELS["web"])}
+        offered = {tool.name for tool in registry.list_offered_tools(UNRESTRICTED, CHANNELS_BY_ORIGIN["web"])}
         assert not offered & {"bash_exec", "python_exec"}
-        assert reason in registry.unavailable()["bash_exec"]
-        assert reason in registry.unavailable()["python_exec"]
+        assert reason in registry.list_unavailable_tools()["bash_exec"]
+        assert reason in registry.list_unavailable_tools()["python_exec"]
 
 
 # --- files -----------------------------------------------------------------------------------------
@@ -401,7 +406,10 @@ async def test_a_file_written_by_one_call_is_there_for_the_next_wherever_it_runs
         events=events,
         command="echo one > a.txt; mkdir -p d/e; echo two > d/e/b.sh; chmod +x d/e/b.sh; mkdir empty",
     )
-    assert [event.name for event in events if isinstance(event, ArtifactAdded)] == [mirrors.FOLDERS, "a.txt"]
+    assert [event.name for event in events if isinstance(event, ArtifactAdded)] == [
+        workspace_sync.FOLDERS_ARCHIVE,
+        "a.txt",
+    ]
     again = await bash(context, "cat a.txt e/b.sh ../a.txt; test -x e/b.sh && ls -d ../empty", workdir="d")
     assert again["stdout"] == "two\none\n../empty\n"
     assert again["files"] == []
@@ -423,13 +431,15 @@ async def test_uploads_and_attachments_of_the_session_lie_ready_and_others_do_no
 
     def lay() -> None:
         session = Session.objects.get(pk=context.session_id)
-        files.store(context.user_id, name="own.txt", content=b"own", source="upload", session_id=session.id)
-        files.store(context.user_id, name="other.txt", content=b"x", source="upload")
-        attached = files.store(context.user_id, name="att.txt", content=b"att", source="upload")
-        foreign = files.store(make.bob().pk, name="bob.txt", content=b"x", source="upload")
+        files.store_file(
+            context.user_id, name="own.txt", content=b"own", source="upload", session_id=session.id
+        )
+        files.store_file(context.user_id, name="other.txt", content=b"x", source="upload")
+        attached = files.store_file(context.user_id, name="att.txt", content=b"att", source="upload")
+        foreign = files.store_file(make.bob().pk, name="bob.txt", content=b"x", source="upload")
         make.message(session, attachments=[{"file_id": str(file.id)} for file in (attached, foreign)])
 
-    await in_thread(lay)
+    await run_in_thread(lay)
     assert (await bash(context, "cat *.txt"))["stdout"] == "attown"
 
 
@@ -438,9 +448,9 @@ async def test_links_and_pipes_are_not_followed(context: TurnContext) -> None:
     fields = await bash(
         context, "ln -s /etc/shadow s; ln -s /root d; mkfifo p; mkdir f; ln -s /etc/passwd f/x; echo y > f/y"
     )
-    assert [file["name"] for file in fields["files"]] == [mirrors.FOLDERS]
-    file = await in_thread(WorkspaceFile.objects.get, name=mirrors.FOLDERS)
-    with files.open(file) as stream, tarfile.open(fileobj=io.BytesIO(stream.read())) as archive:
+    assert [file["name"] for file in fields["files"]] == [workspace_sync.FOLDERS_ARCHIVE]
+    file = await run_in_thread(WorkspaceFile.objects.get, name=workspace_sync.FOLDERS_ARCHIVE)
+    with files.open_file(file) as stream, tarfile.open(fileobj=io.BytesIO(stream.read())) as archive:
         assert archive.getnames() == ["f", "f/y"]
 
 
@@ -454,22 +464,24 @@ async def test_an_uploaded_archive_of_that_name_reaches_nothing_outside(context:
             archive.addfile(member)
     session_id = UUID(context.session_id)
     content = packed.getvalue()
-    await in_thread(
-        files.store,
+    await run_in_thread(
+        files.store_file,
         context.user_id,
-        name=mirrors.FOLDERS,
+        name=workspace_sync.FOLDERS_ARCHIVE,
         content=content,
         source="upload",
         session_id=session_id,
     )
     fields = await bash(context, "ls -A")
     assert fields["stdout"] == ""
-    assert mirrors.FOLDERS in fields["message"]
+    assert workspace_sync.FOLDERS_ARCHIVE in fields["message"]
 
 
 async def test_what_cannot_be_saved_is_named(context: TurnContext, monkeypatch: pytest.MonkeyPatch) -> None:
     """A23.4"""
-    monkeypatch.setitem(quotas.QUOTAS, "FREE", quotas.Quota(file_bytes=10, total_bytes=100, files=9))
+    monkeypatch.setitem(
+        quotas.PLAN_QUOTAS, "FREE", quotas.StorageQuota(file_bytes=10, total_bytes=100, files=9)
+    )
     fields = await bash(context, "echo 12345678901234567890 > large; echo 1 > small")
     assert [file["name"] for file in fields["files"]] == ["small"]
     assert "Could not be saved: large: file_too_large." in fields["message"]
@@ -478,7 +490,7 @@ async def test_what_cannot_be_saved_is_named(context: TurnContext, monkeypatch: 
 async def test_a_call_saves_two_hundred_files_and_names_the_rest(context: TurnContext) -> None:
     """A23.4"""
     fields = await bash(context, "for n in $(seq -w 203); do echo $n > f$n; done")
-    assert len(fields["files"]) == mirrors.MAX_SAVED == 200
+    assert len(fields["files"]) == workspace_sync.MAX_SAVED_FILES == 200
     assert "a call saves 200 files: f201, f202, f203." in fields["message"]
 
 
@@ -515,14 +527,14 @@ async def test_a_folder_deeper_than_a_path_costs_its_own_content_only(
     assert outcome.success, outcome.content
     fields = json.loads(outcome.content)
     assert [file["name"] for file in fields["files"]] == ["top"]
-    assert f"Could not be saved: {mirrors.FOLDERS}: nested too deeply" in fields["message"]
+    assert f"Could not be saved: {workspace_sync.FOLDERS_ARCHIVE}: nested too deeply" in fields["message"]
     assert not within(folders)
 
 
 async def test_names_that_are_no_text_are_saved_under_what_is_left_of_them(context: TurnContext) -> None:
     """A23.4"""
     fields = await bash(context, r"echo 1 > $'a\xff.txt'; mkdir -p $'d\xfe'; echo 2 > $'d\xfe/\xfd'")
-    assert [file["name"] for file in fields["files"]] == [mirrors.FOLDERS, "a.txt"]
+    assert [file["name"] for file in fields["files"]] == [workspace_sync.FOLDERS_ARCHIVE, "a.txt"]
     assert (await bash(context, "cat a.txt; cat d*/*"))["stdout"] == "1\n2\n"
 
 
@@ -530,7 +542,7 @@ async def test_files_that_are_mostly_holes_are_not_read_through(
     context: TurnContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A23.1, A23.4: a thousand of them take no room on the disk, and hundreds of gigabytes wherever they are copied"""
-    monkeypatch.setattr(mirrors, "MAX_READ_BYTES", 10 * 2**20)
+    monkeypatch.setattr(workspace_sync, "MAX_READ_BYTES", 10 * 2**20)
     fields = await bash(context, "mkdir d; truncate -s 20M d/hole hole; echo 1 > small; echo 2 > d/small")
     assert [file["name"] for file in fields["files"]] == ["small"]
     said = "Could not be saved: folders.tar: too much for one call, hole: too much for one call."
@@ -541,7 +553,7 @@ async def test_more_names_than_are_looked_at_are_said_to_be_lost(
     context: TurnContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A23.4"""
-    monkeypatch.setattr(mirrors, "MAX_LOOKED_AT", 10)
+    monkeypatch.setattr(workspace_sync, "MAX_SCANNED_NAMES", 10)
     fields = await bash(context, "mkdir d; touch d/{1..20}")
     assert "Could not be saved: whatever comes after the first 10 names" in fields["message"]
 
@@ -562,24 +574,24 @@ async def test_a_hostile_archive_is_left_out_and_the_command_runs(
 ) -> None:
     """A23.4"""
     content = hostile_archive(tarfile.TarInfo("d/x"), **headers)
-    await in_thread(
-        files.store,
+    await run_in_thread(
+        files.store_file,
         context.user_id,
-        name=mirrors.FOLDERS,
+        name=workspace_sync.FOLDERS_ARCHIVE,
         content=content,
         source="upload",
         session_id=UUID(context.session_id),
     )
     fields = await bash(context, "echo runs")
     assert fields["stdout"] == "runs\n"
-    assert mirrors.FOLDERS in fields["message"]
+    assert workspace_sync.FOLDERS_ARCHIVE in fields["message"]
 
 
 async def test_what_a_killed_worker_left_is_removed_by_the_next_call(
     context: TurnContext, folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A23.1: people's files lay there; a link is not followed"""
-    monkeypatch.setattr(programs, "ABANDONED_SECONDS", -1.0)
+    monkeypatch.setattr(programs, "ABANDONED_AFTER_SECONDS", -1.0)
     left, link = (folders / f"{programs.FOLDER_PREFIX}{name}" for name in ("left", "link"))
     for place in (left, folders / "target"):
         place.mkdir()

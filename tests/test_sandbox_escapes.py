@@ -30,14 +30,14 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from config.core import accounts
+from config.core import privileges
+from config.core.db import run_in_thread
 from copilot import checks
-from copilot.bridge import in_thread
-from copilot.context import TurnContext
+from copilot.chat.turn_context import TurnContext
+from copilot.files import services as files
 from copilot.models import WorkspaceFile
-from copilot.tools import footprint, programs, sandbox
-from copilot.tools.base import ToolFailed
-from copilot.workspace import files, mirrors, trees
+from copilot.tools.base import ToolError
+from copilot.tools.sandbox import bubblewrap, directory_tree, programs, resources, workspace_sync
 from tests import sandbox_attacks
 from tests.test_sandbox import bash, context, folders, running, until, working
 from tests.tooling import use
@@ -49,10 +49,10 @@ ATTACKS = Path(sandbox_attacks.__file__).read_text()
 AS_ROOT = os.geteuid() == 0
 
 
-def run_alone(folder: Path, *words: str, seconds: float = 60) -> sandbox.Finished:
+def run_alone(folder: Path, *words: str, seconds: float = 60) -> bubblewrap.ProgramResult:
     """One program in a folder, without what comes before and after it."""
-    sandbox.prepare(folder)
-    return asyncio.run(sandbox.run(words, folder=folder, seconds=seconds))
+    bubblewrap.prepare_folder(folder)
+    return asyncio.run(bubblewrap.run_program(words, folder=folder, seconds=seconds))
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,7 @@ def outside(place: Path) -> Iterator[Outside]:
 @pytest.fixture(scope="module")
 def got(place: Path, outside: Outside) -> dict[str, object]:
     """What each attack from inside got hold of; all of them run in one sandbox."""
-    if reason := sandbox.missing():
+    if reason := bubblewrap.find_sandbox_problem():
         pytest.skip(reason)
     folder = place / "inside"
     folder.mkdir()
@@ -281,13 +281,13 @@ async def test_files_are_read_after_the_last_process_has_gone(
     """The kernel says that the first process has ended only when its namespace is empty"""
     mark = f"500.{uuid4().int % 10**9}"
     seen: list[list[str]] = []
-    save = mirrors.save_changes
+    save = workspace_sync.save_changes
 
-    def look_and_save(*arguments: Any) -> mirrors.Saved:
+    def look_and_save(*arguments: Any) -> workspace_sync.SavedChanges:
         seen.append(running(mark))
         return save(*arguments)
 
-    monkeypatch.setattr(mirrors, "save_changes", look_and_save)
+    monkeypatch.setattr(workspace_sync, "save_changes", look_and_save)
     await bash(context, f"for n in $(seq 60); do (setsid sleep {mark} &); done", timeout=20)
     assert seen == [[]]
 
@@ -296,9 +296,11 @@ async def test_programs_end_though_the_first_process_forgot_to_die_with_its_pare
     context: TurnContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Should a program find another way to make it forget: it is killed by its descriptor"""
-    walls = sandbox._walls
+    walls = bubblewrap._isolation_arguments
     monkeypatch.setattr(
-        sandbox, "_walls", lambda channels: [word for word in walls(channels) if word != "--die-with-parent"]
+        bubblewrap,
+        "_isolation_arguments",
+        lambda channels: [word for word in walls(channels) if word != "--die-with-parent"],
     )
     mark = f"500.{uuid4().int % 10**9}"
     for ending in ("echo left", f"sleep {mark}"):  # by itself, and out of time
@@ -311,14 +313,14 @@ async def test_nothing_is_read_while_a_process_cannot_be_ended(
 ) -> None:
     """As when a disk hangs"""
 
-    async def never(self: sandbox._FirstProcess, seconds: float) -> bool:
+    async def never(self: bubblewrap._InitProcess, seconds: float) -> bool:
         return False
 
     def read(*arguments: object) -> None:
         raise AssertionError("its files were read")
 
-    monkeypatch.setattr(sandbox._FirstProcess, "has_ended", never)
-    monkeypatch.setattr(mirrors, "save_changes", read)
+    monkeypatch.setattr(bubblewrap._InitProcess, "has_ended", never)
+    monkeypatch.setattr(workspace_sync, "save_changes", read)
     outcome = await use(context, "bash_exec", command="echo secret > x")
     assert not outcome.success
     assert "none of its files was read" in outcome.content
@@ -372,7 +374,7 @@ async def test_a_program_does_not_begin_before_it_is_held(
     context: TurnContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever cannot be ended with certainty is not started"""
-    monkeypatch.setattr(sandbox._FirstProcess, "told", lambda said, parent: None)
+    monkeypatch.setattr(bubblewrap._InitProcess, "from_report", lambda said, parent: None)
     outcome = await use(context, "bash_exec", command="echo begun > begun; echo begun", timeout=2)
     fields = json.loads(outcome.content)
     assert "begun" not in fields["stdout"]
@@ -404,7 +406,7 @@ def test_a_folder_that_programs_cannot_reach_is_said(
     closed = Path(tempfile.mkdtemp(dir=place))
     closed.chmod(0o700)
     monkeypatch.setattr(tempfile, "tempdir", str(closed))
-    assert "Permission denied" in sandbox._tried()
+    assert "Permission denied" in bubblewrap._probe()
 
 
 def test_only_the_first_process_of_our_own_child_is_held() -> None:
@@ -412,7 +414,7 @@ def test_only_the_first_process_of_our_own_child_is_held() -> None:
     numbers = (4194999, os.getpid(), os.getppid())
     named = [json.dumps({"child-pid": number}).encode() for number in numbers]
     for said in (b"", b"{", b"{}", b'{"child-pid": "x"}', *named):
-        assert sandbox._FirstProcess.told(said, os.getpid()) is None
+        assert bubblewrap._InitProcess.from_report(said, os.getpid()) is None
 
 
 def test_a_signal_reaches_descendants_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -420,8 +422,8 @@ def test_a_signal_reaches_descendants_only(monkeypatch: pytest.MonkeyPatch) -> N
     stranger = subprocess.Popen(["sleep", "600"])
     try:
         answers = iter([[stranger.pid], []])
-        monkeypatch.setattr(footprint, "descendants", lambda pid: next(answers))
-        footprint.signal_descendants(os.getpid(), signal.SIGKILL)
+        monkeypatch.setattr(resources, "list_descendants", lambda pid: next(answers))
+        resources.signal_descendants(os.getpid(), signal.SIGKILL)
         assert stranger.poll() is None
     finally:
         stranger.kill()
@@ -440,7 +442,7 @@ def secret(place: Path) -> Iterator[Path]:
 
 
 def contents(row: WorkspaceFile) -> bytes:
-    with files.open(row) as stream:
+    with files.open_file(row) as stream:
         return stream.read()
 
 
@@ -463,7 +465,7 @@ sleep 0.3
 async def test_a_folder_swapped_by_a_survivor_gives_nothing_away(context: TurnContext, secret: Path) -> None:
     for _ in range(3):
         await use(context, "bash_exec", command=SWAPPING.format(secret=secret, cleared=CLEARED), timeout=1)
-        assert b"the-worker-s-password" not in await in_thread(everything_stored)
+        assert b"the-worker-s-password" not in await run_in_thread(everything_stored)
 
 
 SWAPS = {
@@ -487,21 +489,21 @@ async def test_what_is_swapped_between_two_looks_is_not_read(
     (work / "d").mkdir()
     (work / "d" / "passwords").write_text("mine")
     (work / "top").write_text("mine")
-    look = mirrors._look_at
+    look = workspace_sync._read_contents
 
-    def look_and_swap(tree: trees.Tree) -> object:
+    def look_and_swap(tree: directory_tree.DirectoryTree) -> object:
         seen = look(tree)
         subprocess.run(["/bin/sh", "-ec", swap], cwd=work, env={"SECRET": str(secret)}, check=True)
         return seen
 
-    monkeypatch.setattr(mirrors, "_look_at", look_and_swap)
-    before = mirrors.Layout(digests={}, left_out=[], unsafe=[])
-    saved = await in_thread(
-        mirrors.save_changes, context.user_id, UUID(context.session_id), "call", work, before
+    monkeypatch.setattr(workspace_sync, "_read_contents", look_and_swap)
+    before = workspace_sync.WorkspaceLayout(digests={}, left_out=[], unsafe=[])
+    saved = await run_in_thread(
+        workspace_sync.save_changes, context.user_id, UUID(context.session_id), "call", work, before
     )
     assert saved.failed
-    assert b"the-" not in await in_thread(everything_stored)
-    assert b"the-worker-s-password" not in await in_thread(everything_stored)
+    assert b"the-" not in await run_in_thread(everything_stored)
+    assert b"the-worker-s-password" not in await run_in_thread(everything_stored)
 
 
 def test_a_tree_that_is_swapped_all_the_time_gives_nothing_away(place: Path, secret: Path) -> None:
@@ -522,8 +524,8 @@ def test_a_tree_that_is_swapped_all_the_time_gives_nothing_away(place: Path, sec
     saved = 0
     try:
         for _ in range(400):
-            with trees.Tree(work) as tree, contextlib.suppress(OSError):
-                with mirrors._packed(tree, mirrors._look_at(tree)) as packed:
+            with directory_tree.DirectoryTree(work) as tree, contextlib.suppress(OSError):
+                with workspace_sync._pack_folders(tree, workspace_sync._read_contents(tree)) as packed:
                     content = packed.read()
                 assert b"the-worker-s-password" not in content
                 saved += b"mine" in content
@@ -540,22 +542,22 @@ async def test_a_file_that_grows_while_it_is_read_is_read_to_its_first_size(
     work = Path(tempfile.mkdtemp(dir=place))
     (work / "log").write_bytes(b"x" * 1000)
     read: list[int] = []
-    opened = trees.open_regular
+    opened = directory_tree.open_regular_file
 
     def open_and_grow(parent: int, name: str) -> io.BufferedReader:
         content = opened(parent, name)
         with (work / "log").open("ab") as log:
             log.write(b"y" * 10_000_000)
-        monkeypatch.setattr(trees, "open_regular", opened)
+        monkeypatch.setattr(directory_tree, "open_regular_file", opened)
         read.append(content.fileno())
         return content
 
-    monkeypatch.setattr(trees, "open_regular", open_and_grow)
-    with trees.Tree(work) as tree:
-        seen = mirrors._look_at(tree)
+    monkeypatch.setattr(directory_tree, "open_regular_file", open_and_grow)
+    with directory_tree.DirectoryTree(work) as tree:
+        seen = workspace_sync._read_contents(tree)
         assert read
         with pytest.raises(OSError, match="changed while it was read"):
-            mirrors._opened(tree, "log", seen)
+            workspace_sync._open_unchanged(tree, "log", seen)
 
 
 ODD = r"""
@@ -572,8 +574,8 @@ cd ..; cp d/plain $'top\nline'; echo odd > -- "--checkpoint-action=exec=id"; ln 
 async def test_odd_names_and_kinds_are_left_or_kept_as_they_are(context: TurnContext) -> None:
     fields = await bash(context, ODD)
     assert "Could not be saved" not in fields["message"], fields["message"]
-    row = await in_thread(WorkspaceFile.objects.get, name=mirrors.FOLDERS)
-    with tarfile.open(fileobj=io.BytesIO(await in_thread(contents, row))) as archive:
+    row = await run_in_thread(WorkspaceFile.objects.get, name=workspace_sync.FOLDERS_ARCHIVE)
+    with tarfile.open(fileobj=io.BytesIO(await run_in_thread(contents, row))) as archive:
         members = {member.name: member for member in archive.getmembers()}
         assert {member.type for member in members.values()} == {tarfile.REGTYPE, tarfile.DIRTYPE}
         assert set(members) == {
@@ -590,8 +592,8 @@ async def test_odd_names_and_kinds_are_left_or_kept_as_they_are(context: TurnCon
 def test_a_device_is_never_opened(place: Path) -> None:
     work = Path(tempfile.mkdtemp(dir=place))
     os.mknod(work / "zero", stat.S_IFCHR | 0o666, os.makedev(1, 5))
-    with trees.Tree(work) as tree:
-        assert mirrors._look_at(tree).digests == {}
+    with directory_tree.DirectoryTree(work) as tree:
+        assert workspace_sync._read_contents(tree).digests == {}
         with pytest.raises(OSError, match="not a regular file"):
             tree.open_file("zero")
 
@@ -601,7 +603,7 @@ def test_only_what_lies_in_the_folder_is_given_away(place: Path, secret: Path) -
     work = Path(tempfile.mkdtemp(dir=place))
     (work / "link").symlink_to(secret / "passwords")
     (work / "folder").symlink_to(secret)
-    sandbox.prepare(work)
+    bubblewrap.prepare_folder(work)
     assert (secret / "passwords").stat().st_uid == 0
     assert secret.stat().st_uid == 0
     assert work.stat().st_uid != 0
@@ -614,7 +616,7 @@ def test_removing_a_folder_follows_no_links(place: Path, secret: Path) -> None:
         path.symlink_to(secret)
     (secret / "passwords").chmod(0o400)
     (work / "closed").chmod(0)
-    mirrors.remove(work)
+    workspace_sync.remove_folder(work)
     assert not work.exists()
     assert stat.S_IMODE((secret / "passwords").stat().st_mode) == 0o400
 
@@ -623,29 +625,29 @@ def test_removing_a_folder_follows_no_links(place: Path, secret: Path) -> None:
     "path", ["/etc/passwd", "../x", "d/../../x", "d/..", "a\0b", "x/" * 101 + "y", "n" * 3001]
 )
 def test_a_path_that_leaves_its_tree_is_no_path(path: str) -> None:
-    with pytest.raises(trees.PathRefused):
-        trees.split(path)
+    with pytest.raises(directory_tree.PathRefused):
+        directory_tree.split_path(path)
 
 
 def test_no_part_of_a_path_may_be_a_link(place: Path, secret: Path) -> None:
     work = Path(tempfile.mkdtemp(dir=place))
     (work / "d").symlink_to(secret)
     (work / "f").symlink_to(secret / "passwords")
-    with trees.Tree(work) as tree:
+    with directory_tree.DirectoryTree(work) as tree:
         for act in (
             lambda: tree.open_file("d/passwords"),
             lambda: tree.open_file("f"),
             lambda: tree.create_file("d/new"),
             lambda: tree.create_file("f"),
             lambda: tree.make_folder("d/new"),
-            lambda: tree.status_of_folder("d"),
+            lambda: tree.stat_folder("d"),
         ):
             with pytest.raises(OSError, match=r"symbolic links|Not a directory"):
                 act()
     assert os.listdir(secret) == ["passwords"]
     (work / "root").symlink_to(secret)
     with pytest.raises(OSError, match=r"symbolic links|Not a directory"):
-        trees.Tree(work / "root")
+        directory_tree.DirectoryTree(work / "root")
 
 
 # --- copying in ----------------------------------------------------------------------------------------
@@ -678,17 +680,17 @@ ARCHIVES: dict[str, list[tuple[str, bytes, str]]] = {
 def test_a_hostile_archive_is_unpacked_inside_or_not_at_all(
     place: Path, secret: Path, members: list[tuple[str, bytes, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mirrors, "MAX_LOOKED_AT", 500)
+    monkeypatch.setattr(workspace_sync, "MAX_SCANNED_NAMES", 500)
     work = Path(tempfile.mkdtemp(dir=place))
     hostile = archive_of(
         *((name.format(secret=secret), kind, target.format(secret=secret)) for name, kind, target in members)
     )
-    with trees.Tree(work) as tree, contextlib.suppress(OSError):  # as the caller does
-        mirrors._unpacked(io.BytesIO(hostile), tree)
-    with trees.Tree(work) as tree:
+    with directory_tree.DirectoryTree(work) as tree, contextlib.suppress(OSError):  # as the caller does
+        workspace_sync._unpack_archive(io.BytesIO(hostile), tree)
+    with directory_tree.DirectoryTree(work) as tree:
         made = sum(1 for _ in tree.walk())
         kinds = {stat.S_IFMT(entry.status.st_mode) for entry in tree.walk()}
-    assert made <= mirrors.MAX_LOOKED_AT + trees.MAX_DEPTH
+    assert made <= workspace_sync.MAX_SCANNED_NAMES + directory_tree.MAX_TREE_DEPTH
     assert kinds <= {stat.S_IFREG, stat.S_IFDIR}
     assert os.listdir(secret) == ["passwords"]
     assert not (place / "new").exists()
@@ -709,7 +711,7 @@ async def test_a_nearly_full_disk_ends_every_program(
     context: TurnContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Room that was taken where nobody looks shows there, as of files that are mapped and have no name"""
-    monkeypatch.setattr(sandbox, "MIN_FREE_BYTES", 2**60)
+    monkeypatch.setattr(bubblewrap, "MIN_FREE_BYTES", 2**60)
     fields = await bash(context, "sleep 60", timeout=60)
     assert "the disk of the server is nearly full" in fields["message"]
 
@@ -717,7 +719,7 @@ async def test_a_nearly_full_disk_ends_every_program(
 async def test_a_folder_swapped_for_a_link_is_not_measured(place: Path, secret: Path) -> None:
     work = Path(tempfile.mkdtemp(dir=place))
     (work / "d").symlink_to("/usr")
-    assert footprint.disk_use(os.getpid(), work, most=2**40).size_bytes < 2**20
+    assert resources.measure_disk_usage(os.getpid(), work, most=2**40).size_bytes < 2**20
 
 
 async def test_one_account_leaves_room_for_others(
@@ -729,7 +731,7 @@ async def test_one_account_leaves_room_for_others(
 
     async def hold(owner_id: int) -> None:
         nonlocal now, most
-        async with programs._slot(owner_id):
+        async with programs._acquire_slot(owner_id):
             now += 1
             most = max(most, now)
             await gate.wait()
@@ -750,11 +752,11 @@ async def test_one_account_leaves_room_for_others(
 
 
 async def test_waiting_for_a_place_has_an_end(context: TurnContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs, "QUEUE_SECONDS", 0.01)
+    monkeypatch.setattr(programs, "QUEUE_TIMEOUT_SECONDS", 0.01)
     monkeypatch.setattr(programs.settings, "SANDBOX_CONCURRENCY", 1)
-    async with programs._slot(1):
-        with pytest.raises(ToolFailed, match="Too many programs"):
-            async with programs._slot(2):
+    async with programs._acquire_slot(1):
+        with pytest.raises(ToolError, match="Too many programs"):
+            async with programs._acquire_slot(2):
                 pass
 
 
@@ -775,7 +777,7 @@ def test_root_runs_programs_as_nobody_or_as_the_account_that_is_set(
     nobody = pwd.getpwnam("nobody")
     assert owner_of_a_program(Path(tempfile.mkdtemp(dir=place))) == (nobody.pw_uid, nobody.pw_gid)
     settings.SANDBOX_UID = 43210
-    assert sandbox.missing() == ""
+    assert bubblewrap.find_sandbox_problem() == ""
     assert owner_of_a_program(Path(tempfile.mkdtemp(dir=place))) == (43210, 43210)
 
 
@@ -783,19 +785,19 @@ def test_root_runs_programs_as_nobody_or_as_the_account_that_is_set(
 def test_root_without_an_account_to_run_them_as_has_no_programs(
     monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
-    monkeypatch.setattr(accounts, "unprivileged_account", lambda uid=0: None)
+    monkeypatch.setattr(privileges, "get_unprivileged_account", lambda uid=0: None)
     settings.SANDBOX_UID = 43211  # asked anew
-    assert "Set SANDBOX_UID" in sandbox.missing()
-    assert [found.id for found in checks.programs_have_an_account(None)] == ["copilot.W001"]
+    assert "Set SANDBOX_UID" in bubblewrap.find_sandbox_problem()
+    assert [found.id for found in checks.check_sandbox_account(None)] == ["copilot.W001"]
 
 
 def test_an_account_that_cannot_be_taken_is_said(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1234)
     settings.SANDBOX_UID = 43212
-    assert "only a worker that runs as root" in accounts.account_problem(settings.SANDBOX_UID)
-    assert [found.id for found in checks.programs_have_an_account(None)] == ["copilot.W001"]
+    assert "only a worker that runs as root" in privileges.find_account_problem(settings.SANDBOX_UID)
+    assert [found.id for found in checks.check_sandbox_account(None)] == ["copilot.W001"]
     settings.SANDBOX_UID = 0
-    assert accounts.account_problem(settings.SANDBOX_UID) == ""
+    assert privileges.find_account_problem(settings.SANDBOX_UID) == ""
 
 
 @pytest.mark.parametrize("account", [pwd.struct_passwd(("nobody", "x", 0, 0, "", "/", "")), None])
@@ -809,7 +811,7 @@ def test_the_account_is_never_root(
 
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(pwd, "getpwnam", found)
-    assert accounts.unprivileged_account() is None
+    assert privileges.get_unprivileged_account() is None
 
 
 @pytest.mark.skipif(not AS_ROOT, reason="only root becomes somebody else")

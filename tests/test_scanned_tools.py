@@ -8,17 +8,20 @@ from uuid import UUID
 
 import pytest
 
+from config.core.db import run_in_thread
+from config.core.errors import Conflict, Forbidden, RequestRefused
+from config.core.json_values import JSON
 from copilot import tasks
-from copilot.bridge import in_thread
-from copilot.context import TurnContext
-from copilot.errors import Conflict, Forbidden, Refused
-from copilot.events import JSON, ArtifactAdded, Event
+from copilot.chat.turn_context import TurnContext
+from copilot.files import services as files
 from copilot.models import Message, WorkspaceFile
 from copilot.providers.base import ImagePart, ToolCall
-from copilot.providers.scripted import Call
-from copilot.tools import delete_file, results, sandbox, scans, share_file
-from copilot.tools.base import AnyTool, CallOutcome, Invocation, ToolOutput
-from copilot.workspace import files, outputs
+from copilot.providers.scripted import ScriptedCall
+from copilot.realtime.events import ArtifactAdded, Event
+from copilot.tools import results
+from copilot.tools.base import BaseTool, ToolCallOutcome, ToolInvocation, ToolOutput
+from copilot.tools.builtin import delete_file, share_file
+from copilot.tools.sandbox import bubblewrap
 from tests import make, mcp_rig
 from tests.engine import Model, Rig, ended, start
 from tests.engine import model_fixture as model_fixture
@@ -48,27 +51,27 @@ def at_work(monkeypatch: pytest.MonkeyPatch) -> None:
 def away(monkeypatch: pytest.MonkeyPatch) -> None:
     """No worker takes a scan, and nobody waits for one."""
     monkeypatch.setattr(tasks.scan_file, "apply_async", lambda **sent: None)
-    monkeypatch.setattr(scans, "WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(results, "SCAN_WAIT_SECONDS", 0.0)
 
 
 @pytest.fixture
 async def context() -> TurnContext:
-    return await in_thread(make_context)
+    return await run_in_thread(make_context)
 
 
-async def agreed(context: TurnContext, tool: AnyTool, **arguments: JSON) -> ToolOutput:
+async def agreed(context: TurnContext, tool: BaseTool, **arguments: JSON) -> ToolOutput:
     """A call that a person has let through."""
-    invocation = Invocation(context=context, call_id="this-call", emit=lambda event: None)
+    invocation = ToolInvocation(context=context, call_id="this-call", emit=lambda event: None)
     return await tool.bind(arguments)(invocation)
 
 
-async def shown(context: TurnContext, *parts: ImagePart) -> CallOutcome:
+async def shown(context: TurnContext, *parts: ImagePart) -> ToolCallOutcome:
     """The outcome of a call whose tool answered with pictures."""
-    return await results.conclude(
+    return await results.build_outcome(
         ToolCall(call_id="this-call", tool="draw", arguments={}),
-        results.of_output(ToolOutput(value="Drawn.", media=parts)),
+        results.make_result(ToolOutput(value="Drawn.", media=parts)),
         session_id=context.session_id,
-        room=results.Room(1),
+        room=results.OutputBudget(1),
         duration_ms=1,
     )
 
@@ -91,11 +94,11 @@ async def test_the_model_is_told_that_what_it_wrote_is_in_quarantine(
     """S4, A-S4.5: and neither reading nor sharing brings it out; deleting it is allowed"""
     written = await use(context, "write_file", name="a.txt", content="EICAR")
     assert (written.success, written.content.split(":")[0]) == (False, "Error quarantined")
-    file = await in_thread(WorkspaceFile.objects.get)
+    file = await run_in_thread(WorkspaceFile.objects.get)
     assert (file.scan, file.size_bytes) == ("infected", 5)
     refused = await use(context, "read_file", file="a.txt")
     assert (refused.success, refused.content.split(":")[0]) == (False, "Error quarantined")
-    with pytest.raises(Refused) as unshared:
+    with pytest.raises(RequestRefused) as unshared:
         await agreed(context, share_file.TOOL, file="a.txt")
     assert unshared.value.code == "quarantined"
     assert "trash" in str((await agreed(context, delete_file.TOOL, file="a.txt")).value)
@@ -105,14 +108,14 @@ async def test_the_model_is_told_that_what_it_wrote_still_is_checked(
     away: None, context: TurnContext
 ) -> None:
     """S4: an older file of that name does not answer for it, and the name is taken"""
-    old = await in_thread(_clean_file, context, "a.txt", b"old")
+    old = await run_in_thread(_clean_file, context, "a.txt", b"old")
     events: list[Event] = []
     written = await use(context, "write_file", events=events, name="a.txt", content="new", overwrite=True)
-    assert json.loads(written.content)["scan"] == scans.PENDING
+    assert json.loads(written.content)["scan"] == results.SCAN_PENDING_NOTE
     assert [event.name for event in events if isinstance(event, ArtifactAdded)] == ["a.txt"]
     refused = await use(context, "read_file", file="a.txt")
     assert (refused.success, refused.content.split(":")[0]) == (False, "Error scan_pending")
-    with pytest.raises(Refused) as unshared:
+    with pytest.raises(RequestRefused) as unshared:
         await agreed(context, share_file.TOOL, file="a.txt")
     assert unshared.value.code == "scan_pending"
     assert "Error exists" in (await use(context, "write_file", name="a.txt", content="newer")).content
@@ -120,7 +123,7 @@ async def test_the_model_is_told_that_what_it_wrote_still_is_checked(
 
 
 def _clean_file(context: TurnContext, name: str, content: bytes) -> WorkspaceFile:
-    file = files.store(context.user_id, name=name, content=content, source="upload")
+    file = files.store_file(context.user_id, name=name, content=content, source="upload")
     WorkspaceFile.objects.filter(pk=file.pk).update(scan="clean")
     return file
 
@@ -128,9 +131,9 @@ def _clean_file(context: TurnContext, name: str, content: bytes) -> WorkspaceFil
 async def test_a_list_of_files_says_which_cannot_be_used(away: None, context: TurnContext) -> None:
     """S4"""
     await use(context, "write_file", name="a.txt", content="new")
-    await in_thread(_clean_file, context, "b.txt", b"fine")
+    await run_in_thread(_clean_file, context, "b.txt", b"fine")
     [fine, pending] = json.loads((await use(context, "list_files")).content)["files"]
-    assert ("scan" in fine, pending["scan"]) == (False, scans.PENDING)
+    assert ("scan" in fine, pending["scan"]) == (False, results.SCAN_PENDING_NOTE)
 
 
 # --- programs ----------------------------------------------------------------------------------------
@@ -138,7 +141,7 @@ async def test_a_list_of_files_says_which_cannot_be_used(away: None, context: Tu
 
 @pytest.fixture
 def sandboxed() -> None:
-    if reason := sandbox.missing():
+    if reason := bubblewrap.find_sandbox_problem():
         pytest.skip(reason)
 
 
@@ -149,7 +152,7 @@ async def test_files_that_a_program_leaves_are_told_apart_by_their_scan(
     command = "echo fine > good.txt; echo EICAR > bad.txt"
     fields = json.loads((await use(context, "bash_exec", command=command)).content)
     [bad, good] = fields["files"]
-    assert (bad["name"], bad["scan"]) == ("bad.txt", scans.INFECTED)
+    assert (bad["name"], bad["scan"]) == ("bad.txt", results.SCAN_INFECTED_NOTE)
     assert (good["name"], "scan" in good) == ("good.txt", False)
     again = json.loads((await use(context, "bash_exec", command="ls")).content)
     assert again["stdout"] == "good.txt\n"
@@ -179,8 +182,8 @@ async def test_a_tools_picture_goes_to_the_model_once_it_is_clean(
         context, ImagePart(mime="image/png", data=BAD_PNG), ImagePart(mime="image/png", data=PNG)
     )
     assert [part.data for part in outcome.media] == [PNG]
-    assert outcome.content == f"Drawn.\n\n[A picture was left out: {scans.INFECTED}]"
-    assert await in_thread(_states) == ["clean", "infected"]
+    assert outcome.content == f"Drawn.\n\n[A picture was left out: {results.SCAN_INFECTED_NOTE}]"
+    assert await run_in_thread(_states) == ["clean", "infected"]
 
 
 async def test_a_tools_picture_that_still_is_checked_is_told_in_words(
@@ -188,8 +191,8 @@ async def test_a_tools_picture_that_still_is_checked_is_told_in_words(
 ) -> None:
     """S4"""
     outcome = await shown(context, ImagePart(mime="image/png", data=PNG))
-    assert (outcome.media, scans.PENDING in outcome.content) == ((), True)
-    assert await in_thread(_states) == ["pending"]
+    assert (outcome.media, results.SCAN_PENDING_NOTE in outcome.content) == ((), True)
+    assert await run_in_thread(_states) == ["pending"]
 
 
 def _states() -> list[str]:
@@ -209,13 +212,13 @@ async def test_a_picture_that_cannot_be_kept_is_not_shown_unseen(
         },
     }
     outcome = await shown(context, ImagePart(mime="image/png", data=PNG))
-    assert (outcome.media, scans.UNSEEN in outcome.content) == ((), True)
+    assert (outcome.media, results.SCAN_MISSING_NOTE in outcome.content) == ((), True)
 
 
 async def test_the_whole_output_of_a_call_is_looked_through(at_work: None, context: TurnContext) -> None:
     """S4, A9.6"""
     for text in ("fine " * 2_000, "EICAR" * 2_000):
-        await in_thread(files.store_tool_output, UUID(context.session_id), text[:5].strip(), text)
+        await run_in_thread(files.store_tool_output, UUID(context.session_id), text[:5].strip(), text)
     assert (await use(context, "read_tool_result", call_id="fine")).success
     refused = await use(context, "read_tool_result", call_id="EICAR")
     assert (refused.success, refused.content.split(":")[0]) == (False, "Error quarantined")
@@ -226,11 +229,11 @@ def test_an_output_nobody_has_looked_through_is_refused_by_its_name(away: None) 
     context = make_context()
     files.store_tool_output(UUID(context.session_id), "c", "text")
     with pytest.raises(Conflict) as pending:
-        outputs.read(context.user_id, UUID(context.session_id), "c")
+        files.read_tool_output(context.user_id, UUID(context.session_id), "c")
     assert pending.value.code == "scan_pending"
     WorkspaceFile.objects.update(scan="infected")
     with pytest.raises(Forbidden):
-        outputs.read(context.user_id, UUID(context.session_id), "c")
+        files.read_tool_output(context.user_id, UUID(context.session_id), "c")
 
 
 @pytest.mark.parametrize(("found", "told"), [("clean", True), ("infected", False)])
@@ -240,12 +243,12 @@ def test_a_picture_of_an_mcp_server_passes_the_scan_before_the_model_sees_it(
     """S4, A28.5"""
     settings.WORKSPACE_SCAN_HOOK = f"tests.test_scanned_tools.all_{found}"
     session = make.session()
-    model.will(Call("mcp_files_picture", {}))
+    model.will(ScriptedCall("mcp_files_picture", {}))
     mcp_rig.everybodys("files", mcp_rig.standing())
     ended(start(session))
     row = Message.objects.get(session=session, kind="tool_result")
     assert ("image/png" in model.said_to(), bool(row.attachments)) == (told, told)
-    assert (scans.INFECTED in row.content) is not told
+    assert (results.SCAN_INFECTED_NOTE in row.content) is not told
     assert WorkspaceFile.objects.get(source="tool_output").scan == found
 
 

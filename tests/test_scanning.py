@@ -15,10 +15,11 @@ import pytest
 from django.core import mail
 from django.utils import timezone
 
+from config.core.errors import ScanFailed
 from copilot import checks, tasks
-from copilot.errors import ScanFailed
+from copilot.files import clamav, virus_scan, zip_stream
+from copilot.files import services as files
 from copilot.models import Message, WorkspaceFile
-from copilot.workspace import clamav, files, pictures, scanning, zips
 from tests import make
 from tests.rest import JSON, V1, code_of, program
 
@@ -27,7 +28,7 @@ FILES = f"{V1}/files"
 Sent = list[tuple[UUID, int]]
 
 
-def scan(stream: IO[bytes], meta: scanning.Meta) -> str:
+def scan(stream: IO[bytes], meta: virus_scan.ScannedFile) -> str:
     """A hook that knows one virus, and fails where it is told to."""
     content = stream.read()
     if b"BROKEN" in content:
@@ -55,7 +56,7 @@ def sent(settings, monkeypatch: pytest.MonkeyPatch) -> Sent:
 
 
 def stored(content: bytes, name: str = "a.txt", session_id: UUID | None = None) -> WorkspaceFile:
-    return files.store(make.ada().pk, name=name, content=content, source="upload", session_id=session_id)
+    return files.store_file(make.ada().pk, name=name, content=content, source="upload", session_id=session_id)
 
 
 def state(file: WorkspaceFile) -> str:
@@ -96,7 +97,7 @@ def test_a_virus_is_closed_away_and_its_owner_told(sent: Sent) -> None:
     ids = [str(file.id) for file in (bad, good, other)]
     archive = b"".join(client.post(f"{FILES}/zip", {"ids": ids}, content_type=JSON).streaming_content)
     assert b"EICAR" not in archive
-    assert [file.name for file in zips.planned([bad, good]).files] == ["good.txt"]
+    assert [file.name for file in zip_stream.plan_archive([bad, good]).files] == ["good.txt"]
     [letter] = mail.outbox
     assert (letter.to, "bad.txt" in letter.body) == (["ada@example.com"], True)
     assert Message.objects.get(session=session, kind="notice").data == {"code": "file_quarantined"}
@@ -148,7 +149,7 @@ def test_files_that_wait_for_a_hook_taken_away_are_usable(sent: Sent, settings) 
 @pytest.mark.django_db(transaction=True)
 def test_models_do_not_see_a_picture_that_waits(sent: Sent) -> None:
     """S4"""
-    assert pictures.image(stored(b"\x89PNG\r\n\x1a\n" + b"\0" * 32)) is None
+    assert files.load_image(stored(b"\x89PNG\r\n\x1a\n" + b"\0" * 32)) is None
 
 
 @pytest.mark.parametrize(
@@ -157,9 +158,9 @@ def test_models_do_not_see_a_picture_that_waits(sent: Sent) -> None:
 def test_a_hook_that_is_not_there_stops_the_boot(settings, name: str) -> None:
     """S20"""
     settings.WORKSPACE_SCAN_HOOK = name
-    assert [found.id for found in checks.the_scan_hook_can_be_called(None)] == ["copilot.E007"]
-    settings.WORKSPACE_SCAN_HOOK = "copilot.workspace.clamav.scan"
-    assert checks.the_scan_hook_can_be_called(None) == []
+    assert [found.id for found in checks.check_scan_hook(None)] == ["copilot.E007"]
+    settings.WORKSPACE_SCAN_HOOK = "copilot.files.clamav.scan"
+    assert checks.check_scan_hook(None) == []
 
 
 # --- ClamAV ------------------------------------------------------------------------------------------

@@ -14,17 +14,22 @@ from django.db import connection
 from pydantic import ValidationError
 
 from config.celery import app
-from copilot import dispatch, events, presets, schedules, scheduling, tasks
+from config.core import json_values
+from config.core.errors import Conflict, InvalidRequest, NotFound
+from copilot import tasks
 from copilot.agent.toolbox import TurnToolbox
-from copilot.commands import Decide
-from copilot.context import CHANNELS, TurnContext
-from copilot.errors import Conflict, InvalidRequest, NotFound
+from copilot.agents import services as agents
+from copilot.chat import approval_decisions, queue_commands
+from copilot.chat.commands import DecideApproval
+from copilot.chat.permissions import UNRESTRICTED, Permissions
+from copilot.chat.turn_context import CHANNELS_BY_ORIGIN, TurnContext
 from copilot.models import AgentVersion, Approval, Schedule, ScheduleRun, Session, Turn
-from copilot.permissions import UNRESTRICTED, Permissions
 from copilot.providers.base import ToolCall
-from copilot.providers.scripted import Call, Fail, Text
-from copilot.schedules import Asked
-from copilot.tools import schedule_task
+from copilot.providers.scripted import ScriptedCall, ScriptedFailure, ScriptedText
+from copilot.schedules import runner
+from copilot.schedules import services as schedules
+from copilot.schedules.services import ScheduleRequest
+from copilot.tools.builtin import schedule_task
 from tests import make
 from tests.engine import Rig, answer, cue, ended, notices, quiet, said, start, status, told, until
 from tests.engine import model_fixture as model_fixture
@@ -32,7 +37,7 @@ from tests.engine import rig_fixture as rig_fixture
 from tests.patience import PATIENCE_SECONDS
 from tests.rest import JSON, NOBODYS, V1, code_of, person, program
 
-EVERY_DAY = Asked(prompt="Water the plants", cron="0 8 * * *", timezone="UTC", name="Plants")
+EVERY_DAY = ScheduleRequest(prompt="Water the plants", cron="0 8 * * *", timezone="UTC", name="Plants")
 
 
 @pytest.fixture(name="session")
@@ -43,7 +48,7 @@ def session_fixture(rig: Rig) -> Session:
 def daily(session: Session | None = None, *, due: bool = True, **changes: object) -> Schedule:
     """Ada's, due an hour ago."""
     asked = replace(EVERY_DAY, session_id=session.pk if session else None)
-    made = schedules.create(make.ada().pk, asked, UNRESTRICTED)
+    made = schedules.create_schedule(make.ada().pk, asked, UNRESTRICTED)
     if due:
         changes["next_run"] = datetime.now(UTC) - timedelta(hours=1)
     Schedule.objects.filter(pk=made.pk).update(**changes)
@@ -62,10 +67,10 @@ def outcomes(schedule: Schedule) -> list[tuple[str, str]]:
 @pytest.mark.django_db
 def test_a_task_is_made_and_shows_its_next_runs():
     """A26.1"""
-    made = schedules.create(
+    made = schedules.create_schedule(
         make.ada().pk, replace(EVERY_DAY, timezone="Asia/Tokyo", cron=" 0  8 * * * "), UNRESTRICTED
     )
-    runs = schedules.next_runs(made)
+    runs = schedules.list_next_runs(made)
     assert len(runs) == 3
     assert all(run.endswith("T08:00+09:00") for run in runs)
     assert made.next_run == datetime.fromisoformat(runs[0])
@@ -78,9 +83,11 @@ def test_what_cannot_be_is_refused():
     ada = make.ada().pk
     for change in ({"cron": "* * * * *"}, {"timezone": "Mars"}, {"prompt": "  "}):
         with pytest.raises(InvalidRequest):
-            schedules.create(ada, replace(EVERY_DAY, **change), UNRESTRICTED)
+            schedules.create_schedule(ada, replace(EVERY_DAY, **change), UNRESTRICTED)
     with pytest.raises(NotFound):
-        schedules.create(ada, replace(EVERY_DAY, session_id=make.session(make.bob()).pk), UNRESTRICTED)
+        schedules.create_schedule(
+            ada, replace(EVERY_DAY, session_id=make.session(make.bob()).pk), UNRESTRICTED
+        )
     assert not Schedule.objects.exists()
 
 
@@ -88,14 +95,14 @@ def test_what_cannot_be_is_refused():
 def test_the_last_free_place_is_taken_once():
     """A26.1: twenty at most, however many ask at once"""
     ada = make.ada().pk
-    for _ in range(schedules.MAX_ACTIVE - 1):
-        schedules.create(ada, EVERY_DAY, UNRESTRICTED)
+    for _ in range(schedules.MAX_ACTIVE_SCHEDULES - 1):
+        schedules.create_schedule(ada, EVERY_DAY, UNRESTRICTED)
     barrier, refused = threading.Barrier(3), []
 
     def make_one() -> None:
         barrier.wait(PATIENCE_SECONDS)
         try:
-            schedules.create(ada, EVERY_DAY, UNRESTRICTED)
+            schedules.create_schedule(ada, EVERY_DAY, UNRESTRICTED)
         except Conflict as conflict:
             refused.append(conflict.code)
         finally:
@@ -107,22 +114,24 @@ def test_the_last_free_place_is_taken_once():
     for thread in threads:
         thread.join(PATIENCE_SECONDS)
     assert refused == ["too_many_schedules"] * 2
-    schedules.cancel(ada, schedules.of_owner(ada)[0].pk)
-    schedules.create(ada, EVERY_DAY, UNRESTRICTED)
+    schedules.cancel_schedule(ada, schedules.list_schedules(ada)[0].pk)
+    schedules.create_schedule(ada, EVERY_DAY, UNRESTRICTED)
 
 
 def gardener(**fields: object) -> AgentVersion:
     schema = {"type": "object", "properties": {"where": {"type": "string"}}, "required": ["where"]}
-    draft = presets.Draft(
+    draft = agents.AgentDraft(
         name="Gardener", description="", instructions="Water.", inputs_schema=schema, **fields
     )
-    return presets.create(make.ada().pk, draft)
+    return agents.create_agent(make.ada().pk, draft)
 
 
 def test_an_agent_runs_by_the_clock_in_its_own_conversation(rig, model):
     """A26.1, A27.5: bound to the version of the moment, its inputs checked when the task is made"""
     agent = gardener(tools=["current_time"])
-    asked = Asked(agent_id=agent.agent_id, inputs={"where": "balcony"}, cron="0 8 * * *", timezone="UTC")
+    asked = ScheduleRequest(
+        agent_id=agent.agent_id, inputs={"where": "balcony"}, cron="0 8 * * *", timezone="UTC"
+    )
     unfit = (
         replace(asked, inputs={}),
         replace(asked, inputs={"where": "\x00"}),
@@ -131,20 +140,20 @@ def test_an_agent_runs_by_the_clock_in_its_own_conversation(rig, model):
     )
     for wrong in unfit:
         with pytest.raises(InvalidRequest):
-            schedules.create(make.ada().pk, wrong, UNRESTRICTED)
+            schedules.create_schedule(make.ada().pk, wrong, UNRESTRICTED)
     with pytest.raises(NotFound):
-        schedules.create(make.bob().pk, asked, UNRESTRICTED)
-    task = schedules.create(make.ada().pk, asked, UNRESTRICTED)
+        schedules.create_schedule(make.bob().pk, asked, UNRESTRICTED)
+    task = schedules.create_schedule(make.ada().pk, asked, UNRESTRICTED)
     assert task.name == "Gardener"
     Schedule.objects.update(next_run=datetime.now(UTC) - timedelta(minutes=1))
-    assert scheduling.tick() == 1
+    assert runner.run_due_schedules() == 1
     turn = ended(ScheduleRun.objects.get().turn_id)
     assert turn.session.agent_version_id == agent.pk
     assert "balcony" in model.said_to()
     assert {tool.name for tool in model.requests[0].tools} == {"current_time", "read_tool_result"}
-    presets.delete(make.ada().pk, agent.agent_id)
+    agents.delete_agent(make.ada().pk, agent.agent_id)
     Schedule.objects.update(next_run=datetime.now(UTC) - timedelta(minutes=1))
-    assert scheduling.tick() == 0
+    assert runner.run_due_schedules() == 0
     assert outcomes(task)[-1] == ("refused", "not_found")
 
 
@@ -155,7 +164,7 @@ def test_what_is_due_runs_as_an_ordinary_turn_without_anybody_there(rig, model, 
     """A26.3, A31.2: in its session, in a turn of its own, by the schedule's origin and permissions"""
     narrow = replace(UNRESTRICTED, network=False)
     task = daily(session, permissions=narrow.to_json())
-    assert scheduling.tick() == 1
+    assert runner.run_due_schedules() == 1
     turn = ended(Turn.objects.get(session=session).pk)
     assert (turn.origin, turn.status, answer(turn.pk)) == ("schedule", "succeeded", "Aye.")
     assert Permissions.from_json(turn.permissions) == narrow
@@ -164,7 +173,7 @@ def test_what_is_due_runs_as_an_ordinary_turn_without_anybody_there(rig, model, 
     assert not {"ask_user", "web_fetch"} & offered
     task.refresh_from_db()
     assert task.next_run > datetime.now(UTC)
-    assert scheduling.tick() == 0
+    assert runner.run_due_schedules() == 0
     assert outcomes(task) == [("succeeded", "")]
     assert ScheduleRun.objects.get().turn == turn
 
@@ -172,7 +181,7 @@ def test_what_is_due_runs_as_an_ordinary_turn_without_anybody_there(rig, model, 
 def test_a_run_may_have_a_conversation_of_its_own(rig):
     """A26.1: named after the task"""
     daily()
-    scheduling.tick()
+    runner.run_due_schedules()
     session = Session.objects.get()
     ended(session.turns.get().pk)
     assert (session.title, session.title_origin, session.owner) == ("Plants", "manual", make.ada())
@@ -181,8 +190,8 @@ def test_a_run_may_have_a_conversation_of_its_own(rig):
 def test_what_was_missed_runs_once(rig, session):
     """A26.c1: a worker down for three occurrences"""
     task = daily(session, next_run=datetime.now(UTC) - timedelta(days=3), due=False)
-    assert scheduling.tick() == 1
-    assert scheduling.tick() == 0
+    assert runner.run_due_schedules() == 1
+    assert runner.run_due_schedules() == 0
     quiet(session)
     assert Turn.objects.filter(session=session).count() == 1
     task.refresh_from_db()
@@ -193,53 +202,53 @@ def test_two_clocks_start_a_moment_once(rig, session):
     """A26.3: both have read it as due"""
     task = daily(session)
     now = datetime.now(UTC)
-    first, second = schedules.due(now), schedules.due(now)
-    assert schedules.claim(first[0], now) is not None
-    assert schedules.claim(second[0], now) is None
+    first, second = schedules.list_due_schedules(now), schedules.list_due_schedules(now)
+    assert schedules.claim_run(first[0], now) is not None
+    assert schedules.claim_run(second[0], now) is None
     assert len(outcomes(task)) == 1
 
 
 def test_a_run_that_would_overlap_is_skipped_and_recorded(rig, model, session):
     """A26.3"""
     task = daily(session)
-    model.will(cue(1), Text("Done."))
-    scheduling.tick()
+    model.will(cue(1), ScriptedText("Done."))
+    runner.run_due_schedules()
     model.reaches(1)
     Schedule.objects.update(next_run=datetime.now(UTC) - timedelta(minutes=1))
-    assert scheduling.tick() == 0
+    assert runner.run_due_schedules() == 0
     model.give(1)
     quiet(session)
-    scheduling.tick()
-    assert outcomes(task) == [("succeeded", ""), ("skipped", scheduling.STILL_GOING)]
+    runner.run_due_schedules()
+    assert outcomes(task) == [("succeeded", ""), ("skipped", runner.STILL_RUNNING_REASON)]
 
 
 def test_a_task_waits_behind_the_person_in_its_session(rig, model, session):
     """A26.3: ordinary admission; its turn is its own, and is found when it is over"""
     task = daily(session)
-    model.will(cue(1), Text("Hello."))
+    model.will(cue(1), ScriptedText("Hello."))
     mine = start(session, "Hello")
     model.reaches(1)
-    assert scheduling.tick() == 1
+    assert runner.run_due_schedules() == 1
     assert outcomes(task) == [("started", "")]
     model.give(1)
     ended(mine)
     until(lambda: said(session) == ["Hello", "Water the plants"])
     quiet(session)
-    scheduling.tick()
+    runner.run_due_schedules()
     assert outcomes(task) == [("succeeded", "")]
     assert ScheduleRun.objects.get().turn_id != mine
 
 
 def test_a_task_taken_out_of_the_queue_is_no_failure(rig, model, session):
     task = daily(session)
-    model.will(cue(1), Text("Hello."))
+    model.will(cue(1), ScriptedText("Hello."))
     mine = start(session, "Hello")
     model.reaches(1)
-    scheduling.tick()
+    runner.run_due_schedules()
     waiting = session.messages.get(run_id__startswith="schedule-")
-    dispatch.remove_queued(session.owner_id, session.pk, waiting.pk)
-    scheduling.tick()
-    assert outcomes(task) == [("cancelled", scheduling.TAKEN_BACK)]
+    queue_commands.remove_queued_message(session.owner_id, session.pk, waiting.pk)
+    runner.run_due_schedules()
+    assert outcomes(task) == [("cancelled", runner.WITHDRAWN_REASON)]
     model.give(1)
     ended(mine)
 
@@ -249,32 +258,32 @@ def test_five_failures_in_a_row_switch_a_task_off_and_say_so(rig, model, session
     task = daily(session)
     replies = ["fail", "ok", *["fail"] * 5]
     for number, reply in enumerate(replies):
-        model.will(Fail("auth_failed") if reply == "fail" else Text("Aye."))
+        model.will(ScriptedFailure("auth_failed") if reply == "fail" else ScriptedText("Aye."))
         Schedule.objects.update(next_run=datetime.now(UTC) - timedelta(minutes=1))
-        assert scheduling.tick() == 1
+        assert runner.run_due_schedules() == 1
         until(lambda seen=number: Turn.objects.filter(session=session).count() == seen + 1)
         quiet(session)
-        scheduling.tick()
+        runner.run_due_schedules()
         task.refresh_from_db()
         assert task.failures == (1, 0, 1, 2, 3, 4, 5)[number]
         assert (task.next_run is None) == (number == len(replies) - 1)
     assert "auth_failed" in task.disabled_reason
     assert notices(session).count("schedule_disabled") == 1
     assert [event.code for event in told(session.pk, "notice.posted")][-1] == "schedule_disabled"
-    scheduling.tick()
+    runner.run_due_schedules()
     assert Turn.objects.filter(session=session).count() == len(replies)
-    assert schedules.switch_on(session.owner_id, task.pk).next_run > datetime.now(UTC)
+    assert schedules.enable_schedule(session.owner_id, task.pk).next_run > datetime.now(UTC)
 
 
 def test_a_suspended_account_is_refused_and_recorded(rig, session):
     """A26.c1: and five of those switch it off as well"""
     task = daily()
     make.ada().__class__.objects.filter(pk=make.ada().pk).update(is_active=False)
-    for _ in range(schedules.MAX_FAILURES):
+    for _ in range(schedules.MAX_CONSECUTIVE_FAILURES):
         Schedule.objects.filter(cancelled_at=None, next_run__isnull=False).update(
             next_run=datetime.now(UTC) - timedelta(minutes=1)
         )
-        assert scheduling.tick() == 0
+        assert runner.run_due_schedules() == 0
     assert outcomes(task) == [("refused", "account_inactive")] * 5
     assert not Turn.objects.exists()
     task.refresh_from_db()
@@ -284,15 +293,15 @@ def test_a_suspended_account_is_refused_and_recorded(rig, session):
 
 def test_a_limit_is_recorded_and_is_not_the_tasks_fault(rig, session, monkeypatch):
     """A26.3: the ordinary admission checks"""
-    from billing import errors as billing_errors
-    from billing import usage as billing_usage
+    from billing import errors
+    from billing.usage import limit_checks
 
     def reached(user_id: int, hold) -> None:
-        raise billing_errors.LimitReached(window="daily", resets_at=datetime.now(UTC) + timedelta(hours=1))
+        raise errors.LimitReached(window="daily", resets_at=datetime.now(UTC) + timedelta(hours=1))
 
-    monkeypatch.setattr(billing_usage, "admit", reached)
+    monkeypatch.setattr(limit_checks, "check_limits_and_hold", reached)
     task = daily(session)
-    scheduling.tick()
+    runner.run_due_schedules()
     task.refresh_from_db()
     assert outcomes(task)[0][0] == "refused"
     assert task.failures == 0
@@ -303,7 +312,7 @@ def test_a_task_that_cannot_be_read_any_more_is_switched_off_and_holds_up_no_oth
     broken = daily(timezone="Mars/Olympus", next_run=datetime.now(UTC) - timedelta(hours=2))
     Schedule.objects.filter(pk=broken.pk).update(next_run=datetime.now(UTC) - timedelta(hours=2))
     sound = daily(session)
-    assert scheduling.tick() == 1
+    assert runner.run_due_schedules() == 1
     broken.refresh_from_db()
     assert (broken.next_run, "time zone" in broken.disabled_reason) == (None, True)
     assert outcomes(sound)[0][0] == "started"
@@ -315,8 +324,8 @@ def test_a_task_that_breaks_costs_no_other_its_run(rig, session):
     Schedule.objects.filter(pk=broken.pk).update(next_run=datetime.now(UTC) - timedelta(hours=2))
     sound = daily(session)
     with pytest.raises(msgspec.ValidationError):
-        scheduling.tick()
-    assert scheduling.tick() == 1
+        runner.run_due_schedules()
+    assert runner.run_due_schedules() == 1
     assert outcomes(sound)[0][0] == "started"
 
 
@@ -328,17 +337,17 @@ def test_runs_that_wait_for_a_person_are_not_looked_at_every_minute():
         ScheduleRun.objects.create(schedule=one, due_at=datetime.now(UTC), outcome="started")
         for one in (waits, ends, unsaid)
     ]
-    schedules.belongs(runs[0], make.turn(make.session(), Turn.Status.WAITING).pk)
-    schedules.belongs(runs[1], make.turn(make.session(), Turn.Status.SUCCEEDED).pk)
-    assert schedules.going() == runs[1:]
+    schedules.attach_turn(runs[0], make.turn(make.session(), Turn.Status.WAITING).pk)
+    schedules.attach_turn(runs[1], make.turn(make.session(), Turn.Status.SUCCEEDED).pk)
+    assert schedules.list_runs_to_finish() == runs[1:]
 
 
 def test_a_cancelled_task_does_not_run(rig, session):
     task = daily(session)
-    schedules.cancel(session.owner_id, task.pk)
-    assert scheduling.tick() == 0
+    schedules.cancel_schedule(session.owner_id, task.pk)
+    assert runner.run_due_schedules() == 0
     with pytest.raises(NotFound):
-        schedules.cancel(session.owner_id, task.pk)
+        schedules.cancel_schedule(session.owner_id, task.pk)
 
 
 def test_the_clock_is_one_job_a_minute(rig, session, settings):
@@ -361,13 +370,15 @@ TASK = {"prompt": "Water the plants", "cron": "0 8 * * *", "timezone": "Europe/B
 def test_nothing_goes_on_the_clock_without_a_persons_word(rig, model, session):
     """A26.2, A26.c1: auto-approval without any cap changes nothing"""
     Session.objects.filter(pk=session.pk).update(auto_approve=True, auto_approve_cap=10**12)
-    model.will(Call("schedule_task", TASK))
+    model.will(ScriptedCall("schedule_task", TASK))
     turn = start(session, "Every morning, please")
     until(lambda: status(turn) == "waiting")
     assert not Schedule.objects.exists()
     asked = Approval.objects.get(turn=turn)
     assert (asked.state, asked.automatic) == ("requested", False)
-    dispatch.decide(session.owner_id, [Decide(approval_id=asked.pk, decision="approve")])
+    approval_decisions.decide_approvals(
+        session.owner_id, [DecideApproval(approval_id=asked.pk, decision="approve")]
+    )
     assert ended(turn).status == "succeeded"
     assert Schedule.objects.get().name == "Plants"
 
@@ -381,7 +392,7 @@ def approved(session: Session, call_id: str) -> Turn:
     return turn
 
 
-def run_tool(turn: Turn, name: str, arguments: dict[str, events.JSON]) -> str:
+def run_tool(turn: Turn, name: str, arguments: dict[str, json_values.JSON]) -> str:
     context = TurnContext(
         user_id=turn.session.owner_id,
         session_id=str(turn.session_id),
@@ -389,13 +400,13 @@ def run_tool(turn: Turn, name: str, arguments: dict[str, events.JSON]) -> str:
         fence=turn.fence,
         origin="web",
         permissions=replace(UNRESTRICTED, network=False),
-        channel=CHANNELS["web"],
+        channel=CHANNELS_BY_ORIGIN["web"],
     )
     call = ToolCall(call_id="c1", tool=name, arguments=arguments)
 
     async def run() -> str:
         toolbox = TurnToolbox(context)
-        [outcome] = [one async for one in toolbox.run([call], lambda event: None)]
+        [outcome] = [one async for one in toolbox.run_calls([call], lambda event: None)]
         return outcome.content
 
     return asyncio.run(run())
@@ -473,7 +484,7 @@ def test_a_list_costs_the_same_statements_however_long(django_assert_num_queries
     """P12"""
     ada = person(make.ada())
     for _ in range(3):
-        task = schedules.create(make.ada().pk, EVERY_DAY, UNRESTRICTED)
+        task = schedules.create_schedule(make.ada().pk, EVERY_DAY, UNRESTRICTED)
         ScheduleRun.objects.create(schedule=task, due_at=datetime.now(UTC), outcome="skipped")
     ada.get(f"{V1}/schedules")
     with django_assert_num_queries(4):

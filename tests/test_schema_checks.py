@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft7Validator, Draft202012Validator
 
-from copilot import presets, schemas
-from copilot.errors import InvalidRequest
-from copilot.tools.mcp_schemas import Unchecked
-from copilot.tools.mcp_schemas import misfits as mcp_misfits
+from config.core.errors import InvalidRequest
+from copilot.agents import services as agents
+from copilot.tools import json_schema
+from copilot.tools.json_schema import SchemaNotCheckable
+from copilot.tools.json_schema import find_argument_problems as mcp_misfits
 from tests import make
 
 pytestmark = pytest.mark.attack
@@ -54,49 +55,54 @@ COSTLY = {
 def steps(monkeypatch):
     """How many steps were taken, those of the one too many included."""
     taken: list[int] = []
-    spend = schemas._Steps.spend
+    spend = json_schema._StepBudget.spend
 
     def counted(self, steps):
         taken.append(steps)
         spend(self, steps)
 
-    monkeypatch.setattr(schemas._Steps, "spend", counted)
+    monkeypatch.setattr(json_schema._StepBudget, "spend", counted)
     return taken
 
 
 @pytest.mark.parametrize("name", COSTLY)
 def test_costly_inputs_of_an_agent_are_refused_in_time(name, steps):
     schema, value = COSTLY[name]
-    assert schemas.problems(schema) == []
+    assert json_schema.find_schema_problems(schema) == []
     steps.clear()
-    assert schemas.misfits(schema, {"a": value}) == [
+    assert json_schema.find_input_problems(schema, {"a": value}) == [
         "They are too complex to be checked against what the agent asks for."
     ]
-    assert sum(steps[:-1]) <= schemas.MAX_STEPS
-    assert len(steps) <= schemas.MAX_STEPS
+    assert sum(steps[:-1]) <= json_schema.MAX_CHECK_STEPS
+    assert len(steps) <= json_schema.MAX_CHECK_STEPS
 
 
 @pytest.mark.parametrize("name", COSTLY)
 def test_costly_arguments_of_an_mcp_tool_are_left_to_its_server(name):
     schema, value = COSTLY[name]
-    with pytest.raises(Unchecked):
+    with pytest.raises(SchemaNotCheckable):
         mcp_misfits({"a": value}, schema)
 
 
 def test_unevaluated_keywords_do_not_multiply_references():
     """The library walks references again for these, without looking at any keyword."""
     schema = {"type": "object", "$ref": "#/$defs/d0", "$defs": doubling(40), "unevaluatedProperties": False}
-    with pytest.raises(Unchecked):
+    with pytest.raises(SchemaNotCheckable):
         mcp_misfits({"a": 1}, schema)
-    assert "unevaluatedProperties" in schemas.problems({"type": "object", "unevaluatedProperties": False})[
-        0
-    ] or ("additionalProperties" in schemas.problems({"type": "object", "unevaluatedProperties": False})[0])
+    assert "unevaluatedProperties" in json_schema.find_schema_problems(
+        {"type": "object", "unevaluatedProperties": False}
+    )[0] or (
+        "additionalProperties"
+        in json_schema.find_schema_problems({"type": "object", "unevaluatedProperties": False})[0]
+    )
 
 
 def test_a_schema_of_very_many_schemas_is_refused_in_time(steps):
     schema = asking({"allOf": [{}] * 2000})
-    assert schemas.problems(schema) == ["inputs_schema: is too complex. Use fewer alternatives."]
-    assert sum(steps[:-1]) <= schemas.META_STEPS
+    assert json_schema.find_schema_problems(schema) == [
+        "inputs_schema: is too complex. Use fewer alternatives."
+    ]
+    assert sum(steps[:-1]) <= json_schema.MAX_META_SCHEMA_STEPS
 
 
 @pytest.mark.parametrize("levels", [60, 100])
@@ -104,23 +110,25 @@ def test_a_deep_schema_is_refused_long_before_the_stack_ends(levels):
     schema = {"type": "string"}
     for _ in range(levels):
         schema = {"not": schema}
-    assert schemas.problems(asking(schema)) == ["inputs_schema: is nested too deeply."]
-    with pytest.raises(Unchecked):
+    assert json_schema.find_schema_problems(asking(schema)) == ["inputs_schema: is nested too deeply."]
+    with pytest.raises(SchemaNotCheckable):
         mcp_misfits({"a": 1}, {"type": "object", "$ref": "#"})
 
 
 def test_a_megabyte_of_inputs_is_refused_without_being_laid_out(monkeypatch):
-    monkeypatch.setattr(schemas, "written", lambda _: pytest.fail("laid out"))
-    assert schemas.misfits({"type": "object"}, {"a": "x" * 10**6}) == [
+    monkeypatch.setattr(json_schema, "format_json", lambda _: pytest.fail("laid out"))
+    assert json_schema.find_input_problems({"type": "object"}, {"a": "x" * 10**6}) == [
         "They have more than 32,000 characters."
     ]
-    assert schemas.problems({"description": "x" * 10**6}) == ["inputs_schema: at most 32,000 characters."]
+    assert json_schema.find_schema_problems({"description": "x" * 10**6}) == [
+        "inputs_schema: at most 32,000 characters."
+    ]
 
 
 @pytest.mark.parametrize("value", [1e308, -1e308, 10**300, 0.1])
 @pytest.mark.parametrize("factor", [1e-308, 5e-324, 3, 0.1])
 def test_numbers_at_the_edge_are_judged_or_given_up(value, factor):
-    assert isinstance(schemas.misfits(asking({"multipleOf": factor}), {"a": value}), list)
+    assert isinstance(json_schema.find_input_problems(asking({"multipleOf": factor}), {"a": value}), list)
 
 
 def test_the_largest_honest_schema_and_inputs_are_within_the_bounds():
@@ -135,25 +143,25 @@ def test_the_largest_honest_schema_and_inputs_are_within_the_bounds():
         },
     }
     inputs = {f"field_{number}": {f"p{n}": "words" * 8 for n in range(8)} for number in range(50)}
-    assert schemas.problems(schema) == []
-    assert schemas.misfits(schema, inputs) == []
-    assert schemas.misfits(schema, inputs | {"field_3": {"p1": 1}}) == [
+    assert json_schema.find_schema_problems(schema) == []
+    assert json_schema.find_input_problems(schema, inputs) == []
+    assert json_schema.find_input_problems(schema, inputs | {"field_3": {"p1": 1}}) == [
         "field_3.p1: 1 is not of type 'string'"
     ]
     rows = {
         "type": "object",
         "properties": {"rows": {"type": "array", "items": {"anyOf": [{"type": "null"}, {"type": "number"}]}}},
     }
-    assert schemas.misfits(rows, {"rows": [1.5] * 2500}) == []
+    assert json_schema.find_input_problems(rows, {"rows": [1.5] * 2500}) == []
 
 
 @pytest.mark.django_db
 def test_a_run_with_costly_inputs_is_refused_with_a_code():
     schema, value = COSTLY["all pairs"]
-    draft = presets.Draft(name="a", instructions="b", inputs_schema=schema)
-    version = presets.create(make.ada().pk, draft)
+    draft = agents.AgentDraft(name="a", instructions="b", inputs_schema=schema)
+    version = agents.create_agent(make.ada().pk, draft)
     with pytest.raises(InvalidRequest) as refused:
-        presets.request(version, {"a": value})
+        agents.build_run_prompt(version, {"a": value})
     assert refused.value.code == "inputs_invalid"
 
 
@@ -172,7 +180,8 @@ JSON_VALUES = st.recursive(
 def test_items_are_unique_by_the_same_rule_as_the_librarys(items):
     theirs = Draft202012Validator({"uniqueItems": True}).is_valid(items)
     assert (
-        schemas.find_misfits(Draft202012Validator, asking({"uniqueItems": True}), {"a": items}) == []
+        json_schema.find_validation_errors(Draft202012Validator, asking({"uniqueItems": True}), {"a": items})
+        == []
     ) is theirs
 
 
@@ -196,4 +205,6 @@ SMALL_SCHEMAS = st.fixed_dictionaries(
 @given(SMALL_SCHEMAS, JSON_VALUES, st.sampled_from([Draft202012Validator, Draft7Validator]))
 def test_the_bounded_check_judges_as_the_library_does(schema, value, kind):
     theirs = [tuple(problem.absolute_path) for problem in kind(asking(schema)).iter_errors({"a": value})]
-    assert [place for place, _ in schemas.find_misfits(kind, asking(schema), {"a": value})] == theirs
+    assert [
+        place for place, _ in json_schema.find_validation_errors(kind, asking(schema), {"a": value})
+    ] == theirs

@@ -8,7 +8,7 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from copilot import searching
+from copilot.chat import search
 from copilot.models import Message, SearchEntry, Session, Turn
 from tests import make
 from tests.rest import V1
@@ -29,13 +29,13 @@ def told(owner, *texts: str, title: str = "", kind: str = "user") -> Session:
 
 
 def found(owner, text: str) -> list[str]:
-    return ["".join(piece.text for piece in hit.snippet) for hit in searching.hits(owner.pk, text)]
+    return ["".join(piece.text for piece in hit.snippet) for hit in search.search_messages(owner.pk, text)]
 
 
 def test_words_are_found_in_any_order_and_while_they_are_typed():
     """W2.9"""
     told(make.ada(), "The harbour lights of Hamburg", "Nothing of the kind")
-    assert searching.add_new() == 1
+    assert search.index_new_turns() == 1
     assert found(make.ada(), "hamb HARBOUR") == ["The harbour lights of Hamburg"]
     assert found(make.ada(), "hamburg rotterdam") == []
     assert found(make.ada(), "!?") == []
@@ -44,8 +44,8 @@ def test_words_are_found_in_any_order_and_while_they_are_typed():
 def test_hits_are_marked():
     """W2.9"""
     told(make.ada(), "The harbour lights")
-    searching.add_new()
-    [hit] = searching.hits(make.ada().pk, "harb")
+    search.index_new_turns()
+    [hit] = search.search_messages(make.ada().pk, "harb")
     assert [(piece.text, piece.hit) for piece in hit.snippet] == [
         ("The ", False),
         ("harbour", True),
@@ -56,7 +56,7 @@ def test_hits_are_marked():
 def test_nobody_else_finds_them_whatever_they_type():
     """W2.9"""
     told(make.ada(), f"harbour of owner {make.bob().pk}")
-    searching.add_new()
+    search.index_new_turns()
     assert found(make.bob(), "harbour") == []
     assert found(make.bob(), f"harbour' | ' {make.ada().pk}") == []
 
@@ -66,7 +66,7 @@ def test_hidden_rows_deleted_chats_and_thoughts_are_not_found():
     session = told(make.ada(), "harbour one", "harbour two")
     gone = told(make.ada(), "harbour three")
     told(make.ada(), "harbour four", kind="reasoning")
-    searching.add_new()
+    search.index_new_turns()
     Message.objects.filter(content="harbour two").update(hidden="undone")
     Session.objects.filter(pk=gone.pk).update(deleted_at=timezone.now())
     assert found(make.ada(), "harbour") == ["harbour one"]
@@ -80,22 +80,22 @@ def test_each_turn_is_read_once_in_batches_however_many_ended_in_one_moment():
         told(make.ada(), f"harbour {number}")
     moment = timezone.now() - timedelta(minutes=1)
     Turn.objects.update(ended_at=moment)
-    assert (searching.add_new(2), searching.add_new(2)) == (3, 0)
+    assert (search.index_new_turns(2), search.index_new_turns(2)) == (3, 0)
     told(make.ada(), "harbour again")
-    assert (searching.add_new(2), len(found(make.ada(), "harbour"))) == (1, 4)
+    assert (search.index_new_turns(2), len(found(make.ada(), "harbour"))) == (1, 4)
 
 
 def test_a_turn_that_has_just_ended_waits_for_the_next_look():
     """W2.9: a slower statement with an earlier end may still be on its way"""
     session = make.session(make.ada())
     make.turn(session, "succeeded")
-    assert searching.add_new() == 0
+    assert search.index_new_turns() == 0
 
 
 def test_an_imported_chat_is_found_at_once():
     session = make.session(make.ada())
     make.message(session, content="harbour")
-    searching.add_session(session.pk)
+    search.index_session(session.pk)
     assert found(make.ada(), "harbour") == ["harbour"]
 
 
@@ -113,7 +113,7 @@ def plenty():
             """,
             [session.pk, MANY],
         )
-        searching.add_session(session.pk)
+        search.index_session(session.pk)
         cursor.execute("ANALYZE copilot_searchentry")
 
 
@@ -123,16 +123,16 @@ def test_rare_and_common_words_are_both_found_by_an_index(plenty):
     assert "words_of_messages" in rare
     assert "words_of_messages" in common or "newest_words_of_an_owner" in common
     assert "Seq Scan" not in rare + common
-    assert len(searching.hits(make.ada().pk, "whale")) == MANY // 1000
-    assert len(searching.hits(make.ada().pk, "ship")) == searching.HITS
+    assert len(search.search_messages(make.ada().pk, "whale")) == MANY // 1000
+    assert len(search.search_messages(make.ada().pk, "ship")) == search.MAX_HITS
 
 
 def plan(text: str) -> str:
     owner = make.ada().pk
-    words = searching.asked_for(text)
-    fields = {"owner": owner, "mine": f"{words} & ' {owner}'", "candidates": searching.CANDIDATES}
+    words = search.build_search_query(text)
+    fields = {"owner": owner, "mine": f"{words} & ' {owner}'", "candidates": search.MAX_CANDIDATES}
     with connection.cursor() as cursor:
-        cursor.execute("EXPLAIN " + searching.FOUND, fields)
+        cursor.execute("EXPLAIN " + search.CANDIDATES_SQL, fields)
         return "\n".join(row[0] for row in cursor.fetchall())
 
 
@@ -140,7 +140,7 @@ def test_the_door_finds_titles_and_messages(client):
     """W2.9, E3"""
     told(make.ada(), "harbour lights", title="Ships")
     told(make.ada(), "nothing", title="A harbour")
-    searching.add_new()
+    search.index_new_turns()
     client.force_login(make.ada())
     answer = client.get(f"{V1}/search", {"q": "harbour"}).json()
     assert [one["title"] for one in answer["sessions"]] == ["A harbour"]

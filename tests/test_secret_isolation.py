@@ -10,16 +10,17 @@ from typing import Any
 
 import pytest
 
-from copilot import mcp, redaction
-from copilot.bridge import in_thread
+from config.core import redaction
+from config.core.db import run_in_thread
+from config.core.redaction import redact, redact_secret_patterns, redact_user_text
 from copilot.models import McpServer, Message
-from copilot.previews import preview_arguments, redacted_arguments
 from copilot.providers.base import ToolCall
-from copilot.providers.scripted import Call, Text
-from copilot.redaction import redact, redact_shapes, redact_user_text
+from copilot.providers.scripted import ScriptedCall, ScriptedText
+from copilot.sharing import payloads
+from copilot.sharing.payloads import IncludedParts, TranscriptRow
 from copilot.tools import execution, registry
-from copilot.workspace import publication
-from copilot.workspace.publication import Included, Row
+from copilot.tools.argument_previews import preview_arguments, redact_arguments
+from copilot.tools.mcp import services as mcp
 from tests import make, mcp_rig, moving
 from tests.engine import Model, Rig, ended, start
 from tests.engine import model_fixture as model_fixture
@@ -36,10 +37,10 @@ SHORT = "ordinary-word"
 
 @pytest.fixture(name="installation_secret")
 def installation_secret_fixture() -> Iterator[None]:
-    redaction.borrow([GUESS])
+    redaction.register_temporary_secrets([GUESS])
     assert GUESS not in redact(f"a log line with {GUESS}")
     yield
-    redaction.give_back([GUESS])
+    redaction.release_temporary_secrets([GUESS])
 
 
 def results(session: object) -> str:
@@ -58,19 +59,22 @@ def test_a_header_value_is_masked_in_its_owners_turn_and_in_nobody_elses(
     mcp_rig.may_reach(monkeypatch, port)
     secrets = {"X-Key": HEADER, "X-Word": SHORT}
     for owner, given in ((ada, secrets), (bob, {})):
-        draft = mcp.Draft(name="mine", secrets=given)
+        draft = mcp.McpServerDraft(name="mine", secrets=given)
         mcp_rig.users(
             owner,
             "mine",
             mcp_rig.url(port),
             never_ask=["headers", "greet"],
-            secrets=mcp._sealed(draft.secrets or {}),
+            secrets=mcp._encrypt_secrets(draft.secrets or {}),
         )
     spoken = []
     for owner in (ada, bob):
         session = make.session(owner)
-        model.will(Call("mcp_mine_headers", {}), Call("mcp_mine_greet", {"name": f"{HEADER} {SHORT}"}))
-        model.will(Text("Done."))
+        model.will(
+            ScriptedCall("mcp_mine_headers", {}),
+            ScriptedCall("mcp_mine_greet", {"name": f"{HEADER} {SHORT}"}),
+        )
+        model.will(ScriptedText("Done."))
         ended(start(session))
         spoken.append(results(session))
     of_ada, of_bob = spoken
@@ -84,9 +88,9 @@ async def test_tasks_see_the_secrets_of_their_own_turn_alone() -> None:
     both = asyncio.Barrier(2)
 
     async def turn(own: str) -> list[str]:
-        redaction.use_own_secrets([own])
+        redaction.set_user_secrets([own])
         await both.wait()
-        return [redact(f"{HEADER} {GUESS}"), await in_thread(redact_user_text, f"{HEADER} {GUESS}")]
+        return [redact(f"{HEADER} {GUESS}"), await run_in_thread(redact_user_text, f"{HEADER} {GUESS}")]
 
     first, second = await asyncio.gather(asyncio.create_task(turn(HEADER)), asyncio.create_task(turn(GUESS)))
     assert first == [f"[REDACTED] {GUESS}"] * 2
@@ -119,14 +123,16 @@ def test_import_and_export_do_not_tell_a_secret_from_any_other_word(installation
 
 
 def test_a_published_conversation_does_not_either(installation_secret: None) -> None:
-    rows = [Row(kind=kind, created_at="", text=GUESS) for kind in ("user", "assistant", "reasoning")]
-    payload = publication.payload_of(rows, title=GUESS, included=Included(reasoning=True, tools=True))
+    rows = [
+        TranscriptRow(kind=kind, created_at="", text=GUESS) for kind in ("user", "assistant", "reasoning")
+    ]
+    payload = payloads.build_payload(rows, title=GUESS, included=IncludedParts(reasoning=True, tools=True))
     assert redaction.MASK not in repr(payload)
 
 
 def test_arguments_shown_to_people_do_not_either(installation_secret: None) -> None:
     given = {"text": GUESS, GUESS: [GUESS]}
-    assert redacted_arguments(given) == given
+    assert redact_arguments(given) == given
     assert redaction.MASK not in repr(preview_arguments(given))
 
 
@@ -147,16 +153,16 @@ ECHOES = [
 async def test_no_tool_masks_what_the_user_made_it_say(
     tool: str, arguments: dict, installation_secret: None
 ) -> None:
-    context = await in_thread(make_context)
+    context = await run_in_thread(make_context)
     events: list = []
     call = ToolCall(call_id="c", tool=tool, arguments=arguments)
-    outcomes = [one async for one in execution.run_group([call], context=context, emit=events.append)]
+    outcomes = [one async for one in execution.run_tool_calls([call], context=context, emit=events.append)]
     assert redaction.MASK not in repr((outcomes, events))
 
 
 def test_every_shipped_tool_says_whether_its_output_could_hold_our_secrets() -> None:
     """Only the search engine was given a key of ours."""
-    assert [tool.name for tool in registry.TOOLS if not tool.returns_user_text] == ["web_search"]
+    assert [tool.name for tool in registry.BUILTIN_TOOLS if not tool.returns_user_text] == ["web_search"]
 
 
 def test_a_users_server_gets_no_answer_about_our_secrets(
@@ -167,14 +173,14 @@ def test_a_users_server_gets_no_answer_about_our_secrets(
     mcp_rig.may_reach(monkeypatch, port)
     mcp_rig.users(ada, "mine", mcp_rig.url(port), never_ask=["greet"])
     session = make.session(ada)
-    model.will(Call("mcp_mine_greet", {"name": GUESS}))
+    model.will(ScriptedCall("mcp_mine_greet", {"name": GUESS}))
     ended(start(session))
     assert f"Hello, {GUESS}!" in results(session)
 
 
 def test_shapes_are_masked_whoever_asks() -> None:
     key = "sk-" + "a1B2" * 8
-    assert {mask(key) for mask in (redact, redact_user_text, redact_shapes)} == {redaction.MASK}
+    assert {mask(key) for mask in (redact, redact_user_text, redact_secret_patterns)} == {redaction.MASK}
 
 
 # --- another origin ----------------------------------------------------------------------------------
@@ -200,34 +206,43 @@ LISTED = {"name": "x", "description": "", "parameters": {}, "read_only": False, 
 )
 def test_a_server_at_another_origin_has_no_secrets(url: str, kept: bool) -> None:
     ada = make.ada()
-    row = mcp.add(ada.pk, mcp.Draft(name="mine", url=URL, secrets={"Authorization": HEADER}))
+    row = mcp.create_server(
+        ada.pk, mcp.McpServerDraft(name="mine", url=URL, secrets={"Authorization": HEADER})
+    )
     McpServer.objects.filter(pk=row.pk).update(tools=[LISTED])
     answer = program(ada, "manage").patch(
         f"{V1}/mcp-servers/{row.pk}", {"url": url}, content_type="application/json"
     )
     assert answer.status_code == 200, answer.content
     assert answer.json()["secret_names"] == (["Authorization"] if kept else [])
-    used = mcp.as_used(McpServer.objects.get(pk=row.pk))
+    used = mcp.build_trial_config(McpServer.objects.get(pk=row.pk))
     assert (dict(used.secrets), len(used.tools)) == (({"Authorization": HEADER}, 1) if kept else ({}, 0))
 
 
 def test_new_secrets_given_with_the_new_origin_are_kept() -> None:
     ada = make.ada()
-    row = mcp.add(ada.pk, mcp.Draft(name="mine", url=URL, secrets={"Authorization": HEADER}))
-    draft = replace(mcp.drafted(row), url="https://other.example/", secrets={"X-New": GUESS})
-    assert mcp.secret_names(mcp.change(ada.pk, row.pk, draft)) == ["X-New"]
+    row = mcp.create_server(
+        ada.pk, mcp.McpServerDraft(name="mine", url=URL, secrets={"Authorization": HEADER})
+    )
+    draft = replace(mcp.draft_from_server(row), url="https://other.example/", secrets={"X-New": GUESS})
+    assert mcp.list_secret_names(mcp.update_server(ada.pk, row.pk, draft)) == ["X-New"]
 
 
 def test_everybodys_server_forgets_its_secrets_with_its_transport_or_its_command(settings: Any) -> None:
     settings.MCP_STDIO_COMMANDS = [("tool", "x"), ("other", "x"), ("tool",)]
-    row = mcp.add(
-        None, mcp.Draft(name="a", transport="stdio", command=("tool", "x"), secrets={"KEY": HEADER})
+    row = mcp.create_server(
+        None, mcp.McpServerDraft(name="a", transport="stdio", command=("tool", "x"), secrets={"KEY": HEADER})
     )
-    same = replace(mcp.drafted(row), never_ask=("y",))
-    assert mcp.secret_names(mcp.change(None, row.pk, same)) == ["KEY"]
+    same = replace(mcp.draft_from_server(row), never_ask=("y",))
+    assert mcp.list_secret_names(mcp.update_server(None, row.pk, same)) == ["KEY"]
     other = replace(same, command=("other", "x"))
-    assert mcp.secret_names(mcp.change(None, row.pk, other)) == []
-    row = mcp.add(None, mcp.Draft(name="b", transport="stdio", command=("tool",), secrets={"KEY": HEADER}))
+    assert mcp.list_secret_names(mcp.update_server(None, row.pk, other)) == []
+    row = mcp.create_server(
+        None, mcp.McpServerDraft(name="b", transport="stdio", command=("tool",), secrets={"KEY": HEADER})
+    )
     assert (
-        mcp.secret_names(mcp.change(None, row.pk, replace(mcp.drafted(row), transport="http", url=URL))) == []
+        mcp.list_secret_names(
+            mcp.update_server(None, row.pk, replace(mcp.draft_from_server(row), transport="http", url=URL))
+        )
+        == []
     )

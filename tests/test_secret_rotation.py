@@ -16,14 +16,14 @@ from django.db import connection
 from django.test import Client
 from django.utils.crypto import salted_hmac
 
-from config.core import secret_hashes
-from copilot import api_keys, sealing
+from config.core import encryption, hashed_keys
+from copilot.accounts import api_keys
+from copilot.files import storage
 from copilot.models import ApiKey, Credential, McpServer
-from copilot.workspace import storage
 from diagnostics.management.commands import rotate_secrets
-from linking import platforms
-from linking.links import keys as bot_keys
+from linking.links import bot_keys
 from linking.models import BotKey, DeliveryEndpoint
+from linking.platforms import registry
 from tests import make
 from tests.chats import bot_key
 
@@ -61,21 +61,21 @@ def ada() -> User:
 
 def fill(ada: User) -> None:
     """One of everything that is sealed."""
-    Credential.objects.create(name="openai", secret=sealing.seal("sk-model"))
+    Credential.objects.create(name="openai", secret=encryption.encrypt_text("sk-model"))
     McpServer.objects.create(
         owner=ada,
         name="tools",
         transport="http",
         url="https://tools.example.com",
-        secrets=sealing.seal('{"A": "b"}'),
+        secrets=encryption.encrypt_text('{"A": "b"}'),
     )
     key = bot_key().row
     DeliveryEndpoint.objects.create(
         platform="discord",
         bot_account="1",
         url="https://bot.example.com",
-        secret=sealing.seal("whsec"),
-        old_secret=sealing.seal("older"),
+        secret=encryption.encrypt_text("whsec"),
+        old_secret=encryption.encrypt_text("older"),
         created_by_key=key,
     )
     TOTP.activate(ada, "JBSWY3DPEHPK3PXP")
@@ -101,7 +101,7 @@ def sealed_texts() -> list[str]:
 
 def opens(text: str, key: str) -> bool:
     try:
-        Fernet(sealing._derived(key)).decrypt(text.encode())
+        Fernet(encryption._derive_key(key)).decrypt(text.encode())
     except InvalidToken:
         return False
     return True
@@ -117,11 +117,14 @@ def test_sealed_secrets_are_read_throughout_a_rotation(ada, settings):
     assert "second factors: 2 re-encrypted" in said
     finish(settings)
     assert [opens(text, NEW) for text in sealed_texts()] == [True] * 6
-    assert sealing.unseal(Credential.objects.get().secret) == "sk-model"
+    assert encryption.decrypt_text(Credential.objects.get().secret) == "sk-model"
     endpoint = DeliveryEndpoint.objects.get()
-    assert [sealing.unseal(endpoint.secret), sealing.unseal(endpoint.old_secret)] == ["whsec", "older"]
+    assert [encryption.decrypt_text(endpoint.secret), encryption.decrypt_text(endpoint.old_secret)] == [
+        "whsec",
+        "older",
+    ]
     totp = Authenticator.objects.get(type=Authenticator.Type.TOTP)
-    assert sealing.unseal(totp.data["secret"]) == "JBSWY3DPEHPK3PXP"
+    assert encryption.decrypt_text(totp.data["secret"]) == "JBSWY3DPEHPK3PXP"
     assert (
         len(Authenticator.objects.get(type=Authenticator.Type.RECOVERY_CODES).wrap().get_unused_codes()) > 0
     )
@@ -139,10 +142,10 @@ def test_running_it_again_changes_nothing(ada, settings):
 
 def test_an_interrupted_run_is_taken_up_where_it_ended(ada, settings, monkeypatch: pytest.MonkeyPatch):
     for number in range(5):
-        Credential.objects.create(name=f"model {number}", secret=sealing.seal(f"sk-{number}"))
+        Credential.objects.create(name=f"model {number}", secret=encryption.encrypt_text(f"sk-{number}"))
     rotate(settings)
     monkeypatch.setattr(rotate_secrets, "BATCH", 2)
-    reseal, calls = rotate_secrets.reseal, iter(range(3))
+    reseal, calls = encryption.reencrypt_text, iter(range(3))
 
     def die_at_the_fourth(text: str) -> str | None:
         if next(calls, None) is None:
@@ -150,38 +153,38 @@ def test_an_interrupted_run_is_taken_up_where_it_ended(ada, settings, monkeypatc
         return reseal(text)
 
     with monkeypatch.context() as patch:
-        patch.setattr(rotate_secrets, "reseal", die_at_the_fourth)
+        patch.setattr(rotate_secrets, "reencrypt_text", die_at_the_fourth)
         with pytest.raises(KeyboardInterrupt):
             run()
     assert sum(opens(text, NEW) for text in sealed_texts()) == 3
     assert "model credentials: 2 re-encrypted, 3 were current" in run()[1]
     finish(settings)
-    assert [sealing.unseal(row.secret) for row in Credential.objects.order_by("pk")] == [
+    assert [encryption.decrypt_text(row.secret) for row in Credential.objects.order_by("pk")] == [
         f"sk-{number}" for number in range(5)
     ]
 
 
 def test_an_edit_during_the_run_is_kept(settings, monkeypatch: pytest.MonkeyPatch):
-    row = Credential.objects.create(name="openai", secret=sealing.seal("before"))
+    row = Credential.objects.create(name="openai", secret=encryption.encrypt_text("before"))
     rotate(settings)
-    reseal = rotate_secrets.reseal
+    reseal = encryption.reencrypt_text
 
     def edit_first(text: str) -> str | None:
-        Credential.objects.filter(pk=row.pk).update(secret=sealing.seal("edited"))
+        Credential.objects.filter(pk=row.pk).update(secret=encryption.encrypt_text("edited"))
         return reseal(text)
 
-    monkeypatch.setattr(rotate_secrets, "reseal", edit_first)
+    monkeypatch.setattr(rotate_secrets, "reencrypt_text", edit_first)
     run()
     row.refresh_from_db()
-    assert sealing.unseal(row.secret) == "edited"
+    assert encryption.decrypt_text(row.secret) == "edited"
 
 
 def test_what_no_key_opens_is_told_and_left_alone(settings):
     settings.SECRET_KEY = "a-key-that-nobody-has-any-more-" * 2
-    lost = sealing.seal("lost")
+    lost = encryption.encrypt_text("lost")
     settings.SECRET_KEY = OLD
     Credential.objects.create(name="lost", secret=lost)
-    Credential.objects.create(name="known", secret=sealing.seal("known"))
+    Credential.objects.create(name="known", secret=encryption.encrypt_text("known"))
     rotate(settings)
     code, said = run()
     assert code == 1
@@ -191,7 +194,7 @@ def test_what_no_key_opens_is_told_and_left_alone(settings):
 
 def test_check_says_whether_the_old_key_is_still_needed_and_changes_nothing(ada, settings):
     fill(ada)
-    made = api_keys.create(ada)
+    made = api_keys.create_api_key(ada)
     rotate(settings)
     before = sorted(sealed_texts())
     code, said = run("--check")
@@ -202,49 +205,49 @@ def test_check_says_whether_the_old_key_is_still_needed_and_changes_nothing(ada,
     assert code == 1
     assert "API keys: 1 not used since SECRET_KEY changed" in said
     BotKey.objects.all().delete()
-    assert api_keys.verify(made.token) is not None
+    assert api_keys.verify_api_key(made.token) is not None
     assert run("--check")[0] == 0
 
 
 @pytest.mark.attack
 def test_an_api_key_used_during_the_rotation_outlives_it_and_one_that_was_not_does_not(ada, settings):
-    used, unused = api_keys.create(ada), api_keys.create(ada)
+    used, unused = api_keys.create_api_key(ada), api_keys.create_api_key(ada)
     rotate(settings)
-    assert api_keys.verify(used.token) is not None
-    assert api_keys.verify(used.token[:-1] + ("A" if used.token[-1] != "A" else "B")) is None
+    assert api_keys.verify_api_key(used.token) is not None
+    assert api_keys.verify_api_key(used.token[:-1] + ("A" if used.token[-1] != "A" else "B")) is None
     finish(settings)
-    assert api_keys.verify(used.token) is not None
-    assert api_keys.verify(unused.token) is None
+    assert api_keys.verify_api_key(used.token) is not None
+    assert api_keys.verify_api_key(unused.token) is None
 
 
 def test_a_key_hashed_in_the_older_form_is_known_and_renewed(ada):
-    made = api_keys.create(ada)
+    made = api_keys.create_api_key(ada)
     secret = made.token.rpartition("_")[2] if made.token.count("_") == 3 else made.token.split("_", 3)[3]
     older = salted_hmac("copilot.api_keys", secret, secret=OLD, algorithm="sha256").hexdigest()
     ApiKey.objects.filter(pk=made.row.pk).update(secret_hash=older)
     assert api_keys.count_old_hashes() == 1
-    assert api_keys.verify(made.token) is not None
+    assert api_keys.verify_api_key(made.token) is not None
     assert api_keys.count_old_hashes() == 0
-    assert api_keys.verify(made.token) is not None
+    assert api_keys.verify_api_key(made.token) is not None
 
 
 def test_a_bot_key_is_renewed_at_its_use_too(settings):
     made = bot_key()
     rotate(settings)
     assert bot_keys.count_old_hashes() == 1
-    assert bot_keys.verify_key(made.key, HOME) is not None
+    assert bot_keys.verify_bot_key(made.key, HOME) is not None
     finish(settings)
     assert bot_keys.count_old_hashes() == 0
-    assert bot_keys.verify_key(made.key, HOME) is not None
+    assert bot_keys.verify_bot_key(made.key, HOME) is not None
 
 
 def test_a_hash_fits_its_column_and_tells_its_pepper_alone():
-    made = secret_hashes.hash_secret("salt", "secret", OLD)
+    made = hashed_keys.hash_secret("salt", "secret", OLD)
     assert len(made) == 64
-    assert secret_hashes.is_current("salt", made, OLD)
-    assert not secret_hashes.is_current("salt", made, NEW)
-    assert secret_hashes.find_pepper("salt", "secret", made, [NEW, OLD]) == OLD
-    assert secret_hashes.find_pepper("salt", "other", made, [NEW, OLD]) is None
+    assert hashed_keys.is_current_hash("salt", made, OLD)
+    assert not hashed_keys.is_current_hash("salt", made, NEW)
+    assert hashed_keys.find_pepper("salt", "secret", made, [NEW, OLD]) == OLD
+    assert hashed_keys.find_pepper("salt", "other", made, [NEW, OLD]) is None
 
 
 def test_sessions_and_signed_links_hold_during_the_rotation(ada, settings):
@@ -261,22 +264,22 @@ def test_sessions_and_signed_links_hold_during_the_rotation(ada, settings):
 
 
 def test_doors_of_platforms_stay_open_until_the_new_address_is_told(settings):
-    adapter = platforms.build("scripted")
+    adapter = registry.build_adapter("scripted")
     assert adapter is not None
-    old = platforms.door_of(adapter)
+    old = registry.get_webhook_slug(adapter)
     rotate(settings)
-    new = platforms.door_of(adapter)
+    new = registry.get_webhook_slug(adapter)
     assert new != old
-    assert platforms.behind("scripted", old) is not None
-    assert platforms.behind("scripted", new) is not None
+    assert registry.find_adapter_by_slug("scripted", old) is not None
+    assert registry.find_adapter_by_slug("scripted", new) is not None
     finish(settings)
-    assert platforms.behind("scripted", old) is None
+    assert registry.find_adapter_by_slug("scripted", old) is None
 
 
 def test_an_erasure_finds_objects_stored_under_the_old_key(settings):
-    old = storage.prefix_of(7)
+    old = storage.get_owner_prefix(7)
     rotate(settings)
-    assert storage.prefixes_of(7) == [storage.prefix_of(7), old]
+    assert storage.list_owner_prefixes(7) == [storage.get_owner_prefix(7), old]
 
 
 def test_fallbacks_come_from_the_environment():

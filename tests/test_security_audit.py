@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from config import security_audit, venv
-from config.servers import free_port
+from config.dev import security_audit, venv
+from config.dev.servers import find_free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -53,7 +53,7 @@ def test_a_credential_in_a_tracked_file_is_found_and_not_repeated(checkout: Path
 
 
 def test_every_kind_is_tried():
-    assert {*CREDENTIALS, "Discord bot token"} == set(security_audit.PATTERNS)
+    assert {*CREDENTIALS, "Discord bot token"} == set(security_audit.SECRET_PATTERNS)
 
 
 def test_what_is_untracked_binary_or_excused_is_left_alone(checkout: Path):
@@ -136,7 +136,7 @@ def test_an_answer_that_proves_nothing_is_not_called_well(feed: str, capsys, mon
 
 
 def test_a_feed_that_is_away_neither_fails_nor_passes(capsys, monkeypatch):
-    monkeypatch.setenv("AUDIT_FEED", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("AUDIT_FEED", f"http://127.0.0.1:{find_free_port()}")
     code, said = report(capsys)
     assert (code, "NOT CHECKED" in said, " ok" in said) == (0, True, False)
 
@@ -144,7 +144,7 @@ def test_a_feed_that_is_away_neither_fails_nor_passes(capsys, monkeypatch):
 def test_a_lock_without_packages_is_not_called_well(tmp_path: Path):
     empty = tmp_path / "empty.txt"
     empty.write_text("# nothing\n")
-    with pytest.raises(security_audit.NotChecked):
+    with pytest.raises(security_audit.FeedUnavailable):
         security_audit.find_vulnerabilities(empty, "http://127.0.0.1:1")
 
 
@@ -152,9 +152,9 @@ def test_a_lock_without_packages_is_not_called_well(tmp_path: Path):
 
 
 def test_the_installer_itself_is_pinned_by_hashes():
-    lines = venv.UV_LOCK.read_text()
+    lines = venv.UV_LOCK_FILE.read_text()
     assert re.search(r"^uv==[0-9.]+ \\$", lines, re.MULTILINE)
     assert lines.count("--hash=sha256:") > 10
-    assert venv.uv_version() == f"uv=={lines.partition('==')[2].split()[0]}"
+    assert venv.get_uv_version() == f"uv=={lines.partition('==')[2].split()[0]}"
     source = (ROOT / "config" / "venv.py").read_text()
     assert '"--require-hashes", "-r", str(UV_LOCK)' in source

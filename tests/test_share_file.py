@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from copilot import dispatch
-from copilot.commands import Decide
+from copilot.chat import approval_decisions
+from copilot.chat.commands import DecideApproval
 from copilot.models import Approval, Message, Session, Share
-from copilot.providers.scripted import Call
-from copilot.workspace import shares
+from copilot.providers.scripted import ScriptedCall
+from copilot.sharing import services as sharing
 from tests import make
 from tests.engine import ended, start, until
 from tests.engine import model_fixture as model_fixture
@@ -27,13 +27,15 @@ def test_a_file_is_published_only_after_a_person_agreed(rig, model):
     session = make.session()
     Session.objects.filter(pk=session.pk).update(auto_approve=True, auto_approve_cap=10**12)
     file = stored("notes.txt", b"hello")
-    model.will(Call("share_file", {"file": "notes.txt", "expires_in_days": 7}))
+    model.will(ScriptedCall("share_file", {"file": "notes.txt", "expires_in_days": 7}))
     turn = start(session, "Give this to Bob")
     until(lambda: status_of(turn) == "waiting")
     assert not Share.objects.exists()
     asked = Approval.objects.get(turn=turn)
     assert (asked.state, asked.automatic) == ("requested", False)
-    dispatch.decide(session.owner_id, [Decide(approval_id=asked.pk, decision="approve")])
+    approval_decisions.decide_approvals(
+        session.owner_id, [DecideApproval(approval_id=asked.pk, decision="approve")]
+    )
     assert ended(turn).status == "succeeded"
     share = Share.objects.get()
     assert (share.expires_at - share.created_at).days in (6, 7)
@@ -51,13 +53,15 @@ def test_who_is_asked_about_a_deletion_is_told_that_it_ends_a_sharing(rig, model
     for name in ("shared.txt", "own.txt"):
         file = stored(name, b"hello")
         if name == "shared.txt":
-            shares.publish_file(file.owner_id, file.pk, shares.Terms())
-        model.will(Call("delete_file", {"file": name}))
+            sharing.publish_file(file.owner_id, file.pk, sharing.ShareTerms())
+        model.will(ScriptedCall("delete_file", {"file": name}))
         turn = start(session, "Away with it")
         until(lambda turn=turn: status_of(turn) == "waiting")
         asked = Approval.objects.get(turn=turn)
         reasons.append(asked.reason)
-        dispatch.decide(session.owner_id, [Decide(approval_id=asked.pk, decision="approve")])
+        approval_decisions.decide_approvals(
+            session.owner_id, [DecideApproval(approval_id=asked.pk, decision="approve")]
+        )
         assert ended(turn).status == "succeeded"
     assert reasons == [
         "A link shares this file; deleting it ends that for good.",

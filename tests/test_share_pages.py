@@ -17,10 +17,13 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from copilot.files import services as files
+from copilot.files import storage
 from copilot.models import Share, SharedFile, WorkspaceFile
-from copilot.workspace import files, shares, storage, visiting
-from copilot.workspace.drafts import Asked
-from copilot.workspace.shares import Terms
+from copilot.sharing import access
+from copilot.sharing import services as sharing
+from copilot.sharing.drafts import ShareRequest
+from copilot.sharing.services import ShareTerms
 from tests import make
 from tests.rest import JSON, V1, person
 from tests.rounds import rounds
@@ -43,7 +46,7 @@ def bare(response):
 
 
 def publish(session, **terms):
-    return shares.publish(session.owner_id, session.pk, Asked(), Terms(**terms))
+    return sharing.publish_session(session.owner_id, session.pk, ShareRequest(), ShareTerms(**terms))
 
 
 def unlock(client, share, password=PASSWORD, **options):
@@ -60,7 +63,7 @@ def silent():
 
 @pytest.fixture
 def unlimited(monkeypatch):
-    monkeypatch.setattr(visiting, "PER_MINUTE", dict.fromkeys(visiting.PER_MINUTE, 10**9))
+    monkeypatch.setattr(access, "REQUESTS_PER_MINUTE", dict.fromkeys(access.REQUESTS_PER_MINUTE, 10**9))
 
 
 # --- passwords (S9) ----------------------------------------------------------------------------------
@@ -102,7 +105,7 @@ def test_a_new_password_locks_everybody_out():
     visitor = stranger()
     unlock(visitor, share)
     assert b"canary" in visitor.get(f"/share/{share.token}").content
-    shares.change(share, {"password": "another one"})
+    sharing.update_share(share, {"password": "another one"})
     assert b"canary" not in visitor.get(f"/share/{share.token}").content
     unlock(visitor, share, "another one")
     assert b"canary" in visitor.get(f"/share/{share.token}").content
@@ -125,9 +128,9 @@ def test_a_share_takes_fifty_wrong_passwords_an_hour_from_everybody_together():
     share = publish(spoken("Hi", "canary"), password=PASSWORD)
     for number in range(50):
         address = f"10.2.0.{number}"
-        assert visiting.unlock(share.token, "wrong wrong", address) is None
+        assert access.unlock_share(share.token, "wrong wrong", address) is None
         if number % 10 == 0:
-            assert visiting.unlock(share.token, PASSWORD, f"10.3.0.{number}")
+            assert access.unlock_share(share.token, PASSWORD, f"10.3.0.{number}")
     assert unlock(stranger(), share, REMOTE_ADDR="10.4.0.1").status_code == 429
 
 
@@ -151,10 +154,10 @@ def test_a_password_takes_as_long_where_there_is_no_share(monkeypatch):
         compared.append(known)
         return False
 
-    monkeypatch.setattr(visiting, "check_password", comparing)
+    monkeypatch.setattr(access, "check_password", comparing)
     share = publish(spoken("Hi", "Ho"), password=PASSWORD)
-    visiting.unlock(share.token, "x", "10.0.0.1")
-    visiting.unlock(uuid4(), "x", "10.0.0.1")
+    access.unlock_share(share.token, "x", "10.0.0.1")
+    access.unlock_share(uuid4(), "x", "10.0.0.1")
     [known, nobodys] = compared
     assert known.split("$")[0] == nobodys.split("$")[0]
 
@@ -166,7 +169,7 @@ def test_a_download_that_began_may_end_and_the_next_is_refused():
     path = f"/share/{share.token}/files/{file.pk}"
     running = iter(stranger().get(path).streaming_content)
     next(running)
-    shares.revoke_of_session(share.owner_id, share.session_id)
+    sharing.revoke_session_share(share.owner_id, share.session_id)
     assert sum(map(len, running)) == 2 * storage.CHUNK_BYTES
     assert status(path) == 404
 
@@ -177,9 +180,9 @@ def test_a_download_that_began_may_end_and_the_next_is_refused():
 def dead_shares():
     """Why a token may be dead: each with a share that was alive before."""
     revoked, expired, down = (publish(spoken("Hi", "Ho")) for _ in range(3))
-    shares.revoke(revoked)
+    sharing.revoke_share(revoked)
     Share.objects.filter(pk=expired.pk).update(expires_at=timezone.now() - timedelta(seconds=1))
-    shares.take_down(down, "spam")
+    sharing.take_down_share(down, "spam")
     return {"revoked": revoked.token, "expired": expired.token, "taken down": down.token}
 
 
@@ -238,8 +241,8 @@ def test_pictures_and_cards_lead_to_the_public_route():
         "Hi",
         f"![A plot](workspace://{picture.pk}#image/png) [notes](workspace://{page.pk}) workspace://{gone.pk}",
     )
-    asked = Asked(include_files=frozenset({picture.pk, page.pk}))
-    share = shares.publish(session.owner_id, session.pk, asked, Terms())
+    asked = ShareRequest(include_files=frozenset({picture.pk, page.pk}))
+    share = sharing.publish_session(session.owner_id, session.pk, asked, ShareTerms())
     html = shared_page(share).content.decode()
     assert f'<img src="/share/{share.token}/files/{picture.pk}" alt="A plot"' in html
     assert f'href="/share/{share.token}/files/{page.pk}"' in html
@@ -249,15 +252,15 @@ def test_pictures_and_cards_lead_to_the_public_route():
 
 def test_tries_at_made_up_tokens_are_limited_per_address(monkeypatch):
     """S11, S9: each costs a slow hash, so that it must not be had for the asking"""
-    monkeypatch.setitem(visiting.PER_MINUTE, "page", 3)
+    monkeypatch.setitem(access.REQUESTS_PER_MINUTE, "page", 3)
     tries = [stranger().post(f"/share/{uuid4()}/unlock", {"password": "x" * 8}).status_code for _ in range(4)]
     assert tries == [404] * 3 + [429]
 
 
 def test_looks_are_limited_per_address(monkeypatch):
     """S11"""
-    assert visiting.PER_MINUTE == {"page": 60, "file": 300, "zip": 6}
-    monkeypatch.setitem(visiting.PER_MINUTE, "page", 3)
+    assert access.REQUESTS_PER_MINUTE == {"page": 60, "file": 300, "zip": 6}
+    monkeypatch.setitem(access.REQUESTS_PER_MINUTE, "page", 3)
     share = publish(spoken("Hi", "Ho"))
     answers = [shared_page(share, REMOTE_ADDR="10.9.0.1").status_code for _ in range(4)]
     assert answers == [200] * 3 + [429]
@@ -294,9 +297,9 @@ def refusals():
         with_files(file),
         with_files(file),
     )
-    files.delete(make.ada().pk, deleted.pk)
+    files.trash_file(make.ada().pk, deleted.pk)
     WorkspaceFile.objects.filter(pk=infected.pk).update(scan="infected")
-    shares.revoke(revoked)
+    sharing.revoke_share(revoked)
     Share.objects.filter(pk=expired.pk).update(expires_at=timezone.now() - timedelta(seconds=1))
     served = f"{share.token}/files/{file.pk}"
     return served, {
@@ -366,7 +369,7 @@ def test_a_shared_document_is_shown_to_frames_alone_and_without_an_origin():
     assert framed["Content-Security-Policy"].startswith("sandbox allow-scripts; default-src 'none'")
     missing = bare(stranger().get(f"/share/{uuid4()}/files/{page.pk}/render"))
     assert bare(stranger().get(address)) == missing
-    shares.revoke(share)
+    sharing.revoke_share(share)
     assert bare(stranger().get(address, headers={"Sec-Fetch-Dest": "iframe"})) == missing
 
 
@@ -383,9 +386,9 @@ def test_a_deleted_file_is_gone_at_once_and_for_good():
     file = stored()
     path = f"/share/{with_files(file).token}/files/{file.pk}"
     assert status(path) == 200
-    files.delete(make.ada().pk, file.pk)
+    files.trash_file(make.ada().pk, file.pk)
     assert status(path) == 404
-    files.restore(make.ada().pk, file.pk)
+    files.restore_file(make.ada().pk, file.pk)
     assert status(path) == 404
 
 
@@ -441,7 +444,7 @@ def test_a_public_file_is_served_safely():
     for method in ("post", "put", "patch", "delete", "options"):
         assert getattr(visitor, method)(path).status_code == 404
     assert visitor.head(path).status_code == 200
-    shares.revoke(share)
+    sharing.revoke_share(share)
     assert visitor.get(path, headers={"if-none-match": shown["ETag"]}).status_code == 404
 
 
@@ -469,10 +472,10 @@ def test_a_store_that_is_away_is_said_so_only_to_those_who_may_read(monkeypatch)
     file = stored()
     share = with_files(file)
     file_path = f"/share/{share.token}/files/{file.pk}"
-    storage.remove(file.storage_key)
+    storage.delete_object(file.storage_key)
     answer = stranger().get(file_path)
     assert (answer.status_code, answer["Retry-After"]) == (503, "5")
-    shares.revoke(share)
+    sharing.revoke_share(share)
     assert status(file_path) == 404
 
 
@@ -486,7 +489,7 @@ def test_all_files_come_as_one_archive_until_the_share_ends():
     answer = visitor.get(path)
     running = iter(answer.streaming_content)
     begun = next(running)
-    shares.revoke(share)
+    sharing.revoke_share(share)
     with zipfile.ZipFile(io.BytesIO(begun + b"".join(running))) as archive:
         assert {name: archive.read(name) for name in archive.namelist()} == {"a.txt": b"one", "b.txt": b"two"}
     assert answer["Cross-Origin-Resource-Policy"] == "same-site"
@@ -583,7 +586,7 @@ def test_no_token_is_in_any_log(unlimited):
         for path in ("", f"/files/{file.pk}", f"/files/{uuid4()}", "/nonsense", "/unlock"):
             status(f"/share/{share.token}{path}", visitor)
             status(f"{V1}/public/shares/{share.token}{path}", visitor)
-        shares.revoke(share)
+        sharing.revoke_share(share)
         visitor.get(f"/share/{share.token}")
         visitor.get(f"{V1}/public/shares/{share.token}")
     finally:

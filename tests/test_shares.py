@@ -11,11 +11,12 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from copilot import sessions
+from copilot.chat import sessions
+from copilot.files import services as files
 from copilot.models import Message, Share, SharedFile, Turn, WorkspaceFile
-from copilot.workspace import files, shares
-from copilot.workspace.drafts import Asked
-from copilot.workspace.shares import Terms
+from copilot.sharing import services as sharing
+from copilot.sharing.drafts import ShareRequest
+from copilot.sharing.services import ShareTerms
 from tests import make
 from tests.rest import JSON, NOBODYS, NOT_FOUND, V1, code_of, person, program
 from tests.shared import asked_of, shared_page, spoken, status, stored, stranger
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.django_db
 
 
 def share(session, **asked):
-    return shares.publish(session.owner_id, session.pk, Asked(**asked), Terms())
+    return sharing.publish_session(session.owner_id, session.pk, ShareRequest(**asked), ShareTerms())
 
 
 # --- creating (S8) -----------------------------------------------------------------------------------
@@ -37,7 +38,7 @@ def test_a_share_is_frozen():
     before = shared_page(made).content
     for number in range(3):
         make.message(session, content=f"later {number}", turn=make.turn(session, "succeeded"))
-    sessions.update(session.owner_id, session.pk, title="Renamed")
+    sessions.update_session(session.owner_id, session.pk, title="Renamed")
     Message.objects.filter(session=session, kind="assistant").update(content="edited")
     assert shared_page(made).content == before
 
@@ -271,9 +272,9 @@ def test_an_expired_share_is_dead_by_the_databases_clock_and_emptied_later():
     past = timezone.now() - timedelta(seconds=1)
     Share.objects.filter(pk=made.pk).update(expires_at=past)
     assert shared_page(made).status_code == 404
-    assert shares.purge_due() == 0
+    assert sharing.purge_due_shares() == 0
     Share.objects.filter(pk=made.pk).update(expires_at=past - timedelta(days=30))
-    assert shares.purge_due() == 1
+    assert sharing.purge_due_shares() == 1
     made.refresh_from_db()
     assert made.payload == {}
     listed = person(make.ada()).get(f"{V1}/shares").json()
@@ -283,7 +284,7 @@ def test_an_expired_share_is_dead_by_the_databases_clock_and_emptied_later():
 def test_shares_die_with_their_session_file_and_owner():
     """S2, S9, S12"""
     file = stored()
-    of_file = shares.publish_file(make.ada().pk, file.pk, Terms())
+    of_file = sharing.publish_file(make.ada().pk, file.pk, ShareTerms())
     session = spoken("Hi", "Ho")
     made = share(session)
     owner = make.ada()
@@ -293,10 +294,10 @@ def test_shares_die_with_their_session_file_and_owner():
     owner.is_active = True
     owner.save()
     assert shared_page(made).status_code == 200
-    sessions.delete(owner.pk, session.pk)
-    files.delete(owner.pk, file.pk)
-    sessions.restore(owner.pk, session.pk)
-    files.restore(owner.pk, file.pk)
+    sessions.delete_session(owner.pk, session.pk)
+    files.trash_file(owner.pk, file.pk)
+    sessions.restore_session(owner.pk, session.pk)
+    files.restore_file(owner.pk, file.pk)
     assert shared_page(made).status_code == shared_page(of_file).status_code == 404
 
 
@@ -360,7 +361,7 @@ def listed(made):
 
 def test_another_users_file_is_not_listed_and_not_served():
     """A-S10.2"""
-    bobs = files.store(make.bob().pk, name="b.txt", content=b"secret", source="upload")
+    bobs = files.store_file(make.bob().pk, name="b.txt", content=b"secret", source="upload")
     made = naming(bobs)
     assert listed(made) == set()
     assert status(f"/share/{made.token}/files/{bobs.pk}") == 404
@@ -418,7 +419,7 @@ def test_what_the_owner_attached_is_public_and_what_is_deleted_or_unchecked_is_n
             for one in (kept, deleted, pending)
         ],
     )
-    files.delete(make.ada().pk, deleted.pk)
+    files.trash_file(make.ada().pk, deleted.pk)
     WorkspaceFile.objects.filter(pk=pending.pk).update(scan="pending")
     made = share(session)
     assert listed(made) == {kept.pk}
@@ -428,9 +429,9 @@ def test_what_the_owner_attached_is_public_and_what_is_deleted_or_unchecked_is_n
 def test_a_share_is_made_with_few_queries():
     """S8: whatever the number of messages and files."""
     session = spoken(*["word"] * 10)
-    shares.publish(session.owner_id, session.pk, Asked(), Terms())
+    sharing.publish_session(session.owner_id, session.pk, ShareRequest(), ShareTerms())
     with CaptureQueriesContext(
         connection,
     ) as asked:
-        shares.publish(session.owner_id, session.pk, Asked(), Terms())
+        sharing.publish_session(session.owner_id, session.pk, ShareRequest(), ShareTerms())
     assert len(asked) <= 16, [one["sql"] for one in asked]

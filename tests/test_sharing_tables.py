@@ -9,16 +9,16 @@ import pytest
 from django.db import IntegrityError, models, transaction
 from django.utils import timezone
 
-from copilot import sessions
+from copilot.chat import sessions
+from copilot.files import services as files
 from copilot.models import ErasureJob, ExportJob, ImportRecord, Session, Share, SharedFile, WorkspaceFile
-from copilot.workspace import files
 from tests import make
 
 pytestmark = pytest.mark.django_db
 
 
 def stored() -> WorkspaceFile:
-    return files.store(make.ada().pk, name="a.txt", content=b"a", source="upload")
+    return files.store_file(make.ada().pk, name="a.txt", content=b"a", source="upload")
 
 
 def of_session(session: Session) -> Share:
@@ -65,20 +65,20 @@ def test_a_deleted_session_takes_its_share_down_and_a_restored_one_does_not_brin
     """S2"""
     session = make.session()
     share = of_session(session)
-    sessions.delete(session.owner_id, session.id)
+    sessions.delete_session(session.owner_id, session.id)
     share.refresh_from_db()
     assert share.revoke_reason == "session_deleted"
-    sessions.restore(session.owner_id, session.id)
+    sessions.restore_session(session.owner_id, session.id)
     share.refresh_from_db()
     assert share.revoked_at
 
 
-@pytest.mark.parametrize("act", [files.delete, files.restore])
+@pytest.mark.parametrize("act", [files.trash_file, files.restore_file])
 def test_a_file_deleted_or_restored_is_shared_nowhere(act: Callable[[int, object], object]) -> None:
     """S3: restoring too, for a share made while the file was being deleted."""
     file, session = stored(), make.session()
-    if act is files.restore:
-        files.delete(file.owner_id, file.id)
+    if act is files.restore_file:
+        files.trash_file(file.owner_id, file.id)
     share, listing = of_file(file), of_session(session)
     SharedFile.objects.create(share=listing, file=file)
     act(file.owner_id, file.id)

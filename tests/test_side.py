@@ -8,18 +8,34 @@ from dataclasses import replace
 import pytest
 
 from billing.models import TierPolicy, UsageRecord
-from billing.queries import forget_policy
-from copilot import dispatch, tasks
-from copilot.bridge import in_thread
-from copilot.errors import Conflict, Forbidden, InvalidRequest, NotFound, TooMany, Unavailable
-from copilot.events import Tokens
-from copilot.live import asides
+from billing.policies import clear_policy_cache
+from config.core.db import run_in_thread
+from config.core.errors import (
+    Conflict,
+    Forbidden,
+    InvalidRequest,
+    NotFound,
+    ServiceUnavailable,
+    TooManyRequests,
+)
+from copilot import tasks
+from copilot.chat import side_questions
 from copilot.models import Message, ModelCall, Session
 from copilot.providers import catalogue, scripted
-from copilot.providers.base import Entry, Request
-from copilot.providers.breakers import BREAKERS, Trip
-from copilot.providers.lessons import fingerprint
-from copilot.providers.scripted import Call, Fail, Finish, Reasoning, ScriptItem, Text, Usage
+from copilot.providers.base import CatalogueEntry, ModelRequest
+from copilot.providers.breakers import BREAKERS, BreakerTrip
+from copilot.providers.learned_limits import fingerprint_entry
+from copilot.providers.scripted import (
+    ScriptedCall,
+    ScriptedFailure,
+    ScriptedFinish,
+    ScriptedReasoning,
+    ScriptedText,
+    ScriptedUsage,
+    ScriptItem,
+)
+from copilot.realtime import side_question_state
+from copilot.realtime.payloads import Tokens
 from tests import make
 from tests.engine import (
     Errand,
@@ -41,7 +57,7 @@ from tests.engine import rig_fixture as rig_fixture
 from tests.rest import JSON, NOBODYS, V1, code_of, person, program
 from tests.sockets import connected
 
-FRAIL = Entry(name="Frail", provider="scripted", model="frail", credential="one")
+FRAIL = CatalogueEntry(name="Frail", provider="scripted", model="frail", credential="one")
 STURDY = replace(FRAIL, name="Sturdy", model="sturdy", credential="two")
 UNPRICED = replace(
     FRAIL, name="Unpriced", provider="openai_chat", model="unpriced", base_url="http://127.0.0.1:1/v1"
@@ -53,31 +69,33 @@ def session_fixture(rig: Rig) -> Session:
     return make.session(title="Named")
 
 
-def ask(session: Session, question: str = "What is a fid?") -> dispatch.Aside:
-    return dispatch.ask_aside(session.owner_id, session.pk, question)
+def ask(session: Session, question: str = "What is a fid?") -> side_questions.SideQuestion:
+    return side_questions.ask_side_question(session.owner_id, session.pk, question)
 
 
-def over(aside: dispatch.Aside) -> dispatch.AsideSeen:
+def over(aside: side_questions.SideQuestion) -> side_questions.SideQuestionPayload:
     """Wait for its end, and for its place to be free."""
     until(lambda: [one.kind for one in log_of(aside.side_id)][-1:] == ["side.ended"])
-    until(lambda: asides.under_way(str(aside.session_id)) is None)
+    until(lambda: side_question_state.get_current_side_id(str(aside.session_id)) is None)
     owner = Session.objects.get(pk=aside.session_id).owner_id
-    return dispatch.aside_of(owner, aside.session_id, aside.side_id)
+    return side_questions.get_side_question(owner, aside.session_id, aside.side_id)
 
 
 def test_both_stream_and_the_conversation_is_as_it_was(rig, model, session):
     """A30.c1: asked while a turn runs; one usage row with its purpose, no row, no event in the session's log"""
-    model.will(Text("One"), cue(1), Text(" two"))
+    model.will(ScriptedText("One"), cue(1), ScriptedText(" two"))
     turn = start(session, "Count")
     model.reaches(1)
     until(lambda: shown(session) == "One")
     rows, events = kinds(session), len(log_of(session.pk))
     before = Session.objects.values().get(pk=session.pk)
-    model.will(Text("A conical "), cue(2), Text("pin."), Usage(Tokens(input=30, output=4)))
+    model.will(
+        ScriptedText("A conical "), cue(2), ScriptedText("pin."), ScriptedUsage(Tokens(input=30, output=4))
+    )
     aside = ask(session)
     model.reaches(2)
     until(lambda: told(aside.side_id, "side.extended"))
-    assert asides.under_way(str(session.pk)) == aside.side_id
+    assert side_question_state.get_current_side_id(str(session.pk)) == aside.side_id
     model.give(2)
     seen = over(aside)
     assert (seen.state, seen.text, seen.question) == ("answered", "A conical pin.", "What is a fid?")
@@ -97,8 +115,8 @@ def test_both_stream_and_the_conversation_is_as_it_was(rig, model, session):
 def test_it_is_answered_from_the_history_without_tools(rig, model, session, monkeypatch):
     """A30.3: what tools answered is told as words, so that no provider asks for the tools"""
     add_tools(monkeypatch, Errand("fetch"))
-    model.will(Reasoning("secret thought"), Text("Looking."), Call("fetch"))
-    model.will(Text("It is blue."))
+    model.will(ScriptedReasoning("secret thought"), ScriptedText("Looking."), ScriptedCall("fetch"))
+    model.will(ScriptedText("It is blue."))
     ended(start(session, "Which colour?"))
     over(ask(session, "Why blue?"))
     request = model.requests[-1]
@@ -116,7 +134,7 @@ def test_it_is_answered_from_the_history_without_tools(rig, model, session, monk
 
 def test_one_at_a_time_for_each_session(rig, model, session):
     """A30.3"""
-    model.will(Text("Well"), cue(1))
+    model.will(ScriptedText("Well"), cue(1))
     first = ask(session)
     model.reaches(1)
     with pytest.raises(Conflict) as refused:
@@ -130,23 +148,23 @@ def test_one_at_a_time_for_each_session(rig, model, session):
 
 def test_it_can_be_stopped_and_what_came_is_kept(rig, model, session):
     """A30.3: the aborted call is paid for, and the turn beside it goes on"""
-    model.will(Text("Turn"), cue(1))
+    model.will(ScriptedText("Turn"), cue(1))
     turn = start(session)
     model.reaches(1)
-    model.will(Text("A con"), cue(2))
+    model.will(ScriptedText("A con"), cue(2))
     aside = ask(session)
     model.reaches(2)
-    assert dispatch.stop_aside(session.owner_id, session.pk) is True
+    assert side_questions.stop_side_question(session.owner_id, session.pk) is True
     seen = over(aside)
     assert (seen.state, seen.text) == ("stopped", "A con")
     assert UsageRecord.objects.get(purpose="side").aborted
-    assert dispatch.stop_aside(session.owner_id, session.pk) is False
+    assert side_questions.stop_side_question(session.owner_id, session.pk) is False
     model.give(1)
     assert ended(turn).status == "succeeded"
 
 
 def test_a_failure_is_told_and_frees_the_place(rig, model, session):
-    model.will(Fail("auth_failed"))
+    model.will(ScriptedFailure("auth_failed"))
     seen = over(ask(session))
     assert (seen.state, seen.code) == ("failed", "auth_failed")
     assert over(ask(session)).state == "answered"
@@ -155,13 +173,13 @@ def test_a_failure_is_told_and_frees_the_place(rig, model, session):
 def test_a_model_that_is_busy_is_asked_again(rig, model, session, settings):
     """A7.1: as a turn would; the schedule of its class, then the failure stands"""
     settings.RETRY_TRANSIENT_SECONDS = [0, 0]
-    model.will(Fail("overloaded"))
-    model.will(Fail("overloaded"))
-    model.will(Text("At last."))
+    model.will(ScriptedFailure("overloaded"))
+    model.will(ScriptedFailure("overloaded"))
+    model.will(ScriptedText("At last."))
     seen = over(ask(session))
     assert (seen.state, seen.text) == ("answered", "At last.")
     for _ in range(3):
-        model.will(Fail("overloaded"))
+        model.will(ScriptedFailure("overloaded"))
     assert over(ask(session)).code == "overloaded"
     assert (len(model.requests), ModelCall.objects.filter(purpose="side").count()) == (6, 6)
 
@@ -169,7 +187,7 @@ def test_a_model_that_is_busy_is_asked_again(rig, model, session, settings):
 def test_what_was_said_aside_is_not_said_anew(rig, model, session, settings):
     """A7.3: nothing there can be taken back, so what came stands"""
     settings.RETRY_TRANSIENT_SECONDS = [0]
-    model.will(Text("Half"), Fail("overloaded"))
+    model.will(ScriptedText("Half"), ScriptedFailure("overloaded"))
     seen = over(ask(session))
     assert (seen.state, seen.text, len(model.requests)) == ("failed", "Half", 1)
 
@@ -177,18 +195,18 @@ def test_what_was_said_aside_is_not_said_anew(rig, model, session, settings):
 @pytest.fixture(name="offer")
 def offer_fixture(model, rig) -> Iterator[Callable[..., None]]:
     """Which models are the standard ones; scripts among them answer as `model` does."""
-    before = catalogue.current()
+    before = catalogue.get_catalogue()
     for entry in (FRAIL, STURDY):
-        scripted.install(entry.model, model)
+        scripted.install_script(entry.model, model)
 
-    def offer(*chain: Entry) -> None:
-        catalogue.configure(catalogue.Catalogue(entries=chain, tiers={"standard": chain}))
+    def offer(*chain: CatalogueEntry) -> None:
+        catalogue.set_catalogue(catalogue.Catalogue(entries=chain, tiers={"standard": chain}))
 
     yield offer
     for entry in (FRAIL, STURDY):
-        scripted.uninstall(entry.model)
-    catalogue.configure(before)
-    BREAKERS.replace({})
+        scripted.uninstall_script(entry.model)
+    catalogue.set_catalogue(before)
+    BREAKERS.replace_all({})
 
 
 def test_another_model_answers_where_the_first_may_not_be_asked_or_keeps_failing(
@@ -197,7 +215,7 @@ def test_another_model_answers_where_the_first_may_not_be_asked_or_keeps_failing
     """A4.5, A7.7: as a turn's would"""
     settings.REQUIRE_KNOWN_COST = True
     offer(UNPRICED, FRAIL, STURDY)
-    BREAKERS.trip(fingerprint(FRAIL), Trip(code="overloaded", seconds=60))
+    BREAKERS.open_breaker(fingerprint_entry(FRAIL), BreakerTrip(code="overloaded", seconds=60))
     assert over(ask(session)).state == "answered"
     assert [request.entry.name for request in model.requests] == ["Sturdy"]
     assert not ModelCall.objects.filter(provider="openai_chat").exists()
@@ -207,19 +225,19 @@ def test_who_fails_a_question_aside_is_counted_and_another_is_asked(model, sessi
     """A7.6, A7.7: but nobody is asked again after a refusal (A6.1)"""
     settings.MODEL_BREAKER_FAILURES, settings.MODEL_BREAKER_SECONDS = 1, 60
     offer(FRAIL, STURDY)
-    model.will(Finish("refused"))
+    model.will(ScriptedFinish("refused"))
     assert over(ask(session)).code == "refused"
     assert len(model.requests) == 1
-    model.will(Fail("model_not_found", status=404))
+    model.will(ScriptedFailure("model_not_found", status=404))
     assert over(ask(session)).state == "answered"
-    until(lambda: BREAKERS.tripped(FRAIL))
+    until(lambda: BREAKERS.open_breaker_code(FRAIL))
 
 
 def test_a_key_that_was_changed_since_is_read_anew_once(model, session, offer):
     """A7.4, A7.c3: as a turn's would be; the new one is not looked for twice"""
     offer(FRAIL)
-    model.will(cue(1), Fail("auth_failed"))
-    model.will(Text("With the new key."))
+    model.will(cue(1), ScriptedFailure("auth_failed"))
+    model.will(ScriptedText("With the new key."))
     aside = ask(session)
     model.reaches(1)
     offer(replace(FRAIL, credential="new"))
@@ -227,8 +245,8 @@ def test_a_key_that_was_changed_since_is_read_anew_once(model, session, offer):
     seen = over(aside)
     assert (seen.state, seen.text) == ("answered", "With the new key.")
     assert [request.entry.credential for request in model.requests] == ["one", "new"]
-    model.will(cue(2), Fail("auth_failed"))
-    model.will(cue(3), Fail("auth_failed"))
+    model.will(cue(2), ScriptedFailure("auth_failed"))
+    model.will(cue(3), ScriptedFailure("auth_failed"))
     aside = ask(session)
     for number, credential in ((2, "newer"), (3, "newest")):
         model.reaches(number)
@@ -241,19 +259,19 @@ def test_a_key_that_was_changed_since_is_read_anew_once(model, session, offer):
 def test_a_plan_without_the_tier_that_answers_is_refused(session):
     """A4.2"""
     TierPolicy.objects.update_or_create(tier="FREE", defaults={"multiplier": 1, "model_tiers": ["advanced"]})
-    forget_policy()
+    clear_policy_cache()
     try:
         with pytest.raises(Forbidden) as refused:
             ask(session)
     finally:
-        forget_policy()
+        clear_policy_cache()
     assert refused.value.code == "tier_not_allowed"
 
 
 def test_stopped_before_a_worker_took_it_nothing_is_asked(rig, model, session):
     rig.hold_tasks()
     aside = ask(session)
-    assert dispatch.stop_aside(session.owner_id, session.pk) is True
+    assert side_questions.stop_side_question(session.owner_id, session.pk) is True
     tasks.answer_aside(str(session.pk), aside.side_id)
     over_again = ask(session)
     tasks.answer_aside(str(session.pk), over_again.side_id)
@@ -266,9 +284,9 @@ def test_a_broker_that_is_away_refuses_and_frees_the_place(rig, session, monkeyp
         raise OSError
 
     monkeypatch.setattr(tasks.answer_aside, "apply_async", away)
-    with pytest.raises(Unavailable):
+    with pytest.raises(ServiceUnavailable):
         ask(session)
-    assert asides.under_way(str(session.pk)) is None
+    assert side_question_state.get_current_side_id(str(session.pk)) is None
 
 
 def test_no_title_no_goal_and_no_memory_come_of_it(rig, model, session):
@@ -286,16 +304,17 @@ def test_limits_and_strangers(rig, session, monkeypatch):
         with pytest.raises(InvalidRequest):
             ask(session, question)
     with pytest.raises(NotFound):
-        dispatch.ask_aside(make.bob().pk, session.pk, "What?")
+        side_questions.ask_side_question(make.bob().pk, session.pk, "What?")
     from datetime import UTC, datetime, timedelta
 
-    from billing import errors, usage
+    from billing import errors
+    from billing.usage import limit_checks
 
     def reached(user_id: int, hold: str) -> None:
         raise errors.LimitReached(window="daily", resets_at=datetime.now(UTC) + timedelta(hours=1))
 
-    monkeypatch.setattr(usage, "admit", reached)
-    with pytest.raises(TooMany):
+    monkeypatch.setattr(limit_checks, "check_limits_and_hold", reached)
+    with pytest.raises(TooManyRequests):
         ask(session)
 
 
@@ -321,11 +340,11 @@ def test_over_rest(rig, model, session):
 async def test_a_socket_that_asks_hears_the_answer_to_its_end(rig, model, session):
     """A30.3: whether or not it follows the session; and goals by socket too"""
 
-    def reply(request: Request) -> list[ScriptItem]:
-        return [Text("A conical "), Text("pin.")]
+    def reply(request: ModelRequest) -> list[ScriptItem]:
+        return [ScriptedText("A conical "), ScriptedText("pin.")]
 
     model.otherwise = reply
-    async with connected(await in_thread(make.ada)) as socket:
+    async with connected(await run_in_thread(make.ada)) as socket:
         ack = await socket.ask("side.ask", session_id=str(session.pk), question="What is a fid?")
         assert ack["kind"] == "ack"
         text, kind = "", ""
@@ -342,4 +361,4 @@ async def test_a_socket_that_asks_hears_the_answer_to_its_end(rig, model, sessio
         assert (goal["goal"], goal["state"]) == ("Sail", "active")
         paused = await socket.ask("goal.change", session_id=str(session.pk), act="pause")
         assert paused["state"] == "paused"
-    await in_thread(quiet, session)
+    await run_in_thread(quiet, session)

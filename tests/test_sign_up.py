@@ -18,12 +18,11 @@ from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
+from config.core.errors import Conflict
 from copilot import checks
-from copilot.accounts import invitations, sign_up
-from copilot.errors import Conflict
+from copilot.accounts import invitations, purge, sign_up
 from copilot.models import Invitation, SignUpRequest
 from copilot.tasks import purge_accounts
-from copilot.workspace import clearing
 from tests import make
 from tests.test_settings import manage
 from tests.test_signing import arrive, sso  # noqa: F401 - a fixture
@@ -121,9 +120,9 @@ def test_a_rejected_account_is_gone_and_its_address_free(settings, client):
     settings.SIGNUP = "approval"
     submit(client)
     waiting = SignUpRequest.objects.get()
-    assert sign_up.reject(waiting, rejected_by=make.grace())
+    assert sign_up.reject_sign_up(waiting, rejected_by=make.grace())
     assert not User.objects.filter(email="new@example.com").exists()
-    assert not sign_up.approve(waiting, approved_by=make.grace())
+    assert not sign_up.approve_sign_up(waiting, approved_by=make.grace())
 
 
 @pytest.mark.attack
@@ -143,7 +142,7 @@ def test_staff_are_not_flooded_by_a_flood_of_sign_ups(
     with django_capture_on_commit_callbacks(execute=True):
         for number in range(8):
             submit(Client(), f"new{number}@example.com")
-    assert len(mailoutbox) == sign_up.STAFF_MAILS_PER_HOUR
+    assert len(mailoutbox) == sign_up.MAX_STAFF_EMAILS_PER_HOUR
 
 
 def test_requests_that_nobody_decided_are_forgotten(settings, client):
@@ -152,7 +151,7 @@ def test_requests_that_nobody_decided_are_forgotten(settings, client):
     submit(Client(), "other@example.com")
     old = SignUpRequest.objects.filter(user__email="new@example.com")
     old.update(created_at=timezone.now() - timedelta(days=31))
-    sign_up.purge_undecided()
+    sign_up.purge_undecided_sign_ups()
     assert [user.email for user in User.objects.all()] == ["other@example.com"]
 
 
@@ -283,9 +282,9 @@ def test_an_erased_account_leaves_no_trace_of_how_it_came_in(client, invited):
     ann = User.objects.get(email="ann@example.com")
     others = invitations.create_invitation(invited_by=ann)
     SignUpRequest.objects.create(user=make.bob(), approved_by=ann)
-    clearing.remove_belongings(ann.pk)
-    clearing.remove_logins(ann.pk)
-    assert clearing.left_over(ann.pk) == {}
+    purge.remove_personal_data(ann.pk)
+    purge.remove_logins(ann.pk)
+    assert purge.count_leftovers(ann.pk) == {}
     assert Invitation.objects.get() == others.row
 
 
@@ -343,7 +342,7 @@ def test_the_captcha_of_the_installation_is_asked(client, settings):
 @pytest.mark.parametrize("name", ["nowhere.at.all", "tests.test_sign_up.path_of", "builtins.dict"])
 def test_a_captcha_that_cannot_be_used_is_found_at_the_start(settings, name):
     settings.SIGNUP_CAPTCHA = name
-    [found] = checks.the_captcha_is_a_form_field(None)
+    [found] = checks.check_captcha(None)
     assert found.id == "copilot.E023"
 
 

@@ -17,7 +17,7 @@ from allauth.mfa.totp.internal import auth as totp
 from django.contrib.auth.models import User
 from django.core.exceptions import ImproperlyConfigured
 
-from config import signing
+from config import social_auth
 from tests import make
 
 pytestmark = pytest.mark.django_db
@@ -137,7 +137,7 @@ def sso(settings, monkeypatch) -> Iterator[str]:
             "OIDC_CLIENT_SECRET": "secret",
         }.items():
             monkeypatch.setenv(name, value)
-        settings.SOCIALACCOUNT_PROVIDERS = signing.vouchers().providers
+        settings.SOCIALACCOUNT_PROVIDERS = social_auth.read_social_providers().providers
         yield url
 
 
@@ -183,7 +183,7 @@ def test_half_a_configuration_is_named(monkeypatch, given, named):
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ImproperlyConfigured, match=named):
-        signing.vouchers()
+        social_auth.read_social_providers()
 
 
 def test_forms_may_be_sent_on_to_who_vouches(monkeypatch):
@@ -191,4 +191,7 @@ def test_forms_may_be_sent_on_to_who_vouches(monkeypatch):
     for name in ("GOOGLE_CLIENT_ID", "GOOGLE_CLIENT_SECRET", "OIDC_CLIENT_ID", "OIDC_CLIENT_SECRET"):
         monkeypatch.setenv(name, "x")
     monkeypatch.setenv("OIDC_SERVER_URL", "https://id.example/realms/crew")
-    assert signing.vouchers().origins == ["https://accounts.google.com", "https://id.example"]
+    assert social_auth.read_social_providers().origins == [
+        "https://accounts.google.com",
+        "https://id.example",
+    ]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from copilot import dispatch, slashes
-from copilot.dispatch import obeying
-from copilot.errors import InvalidRequest, NotFound
-from copilot.live import lease
+from config.core.errors import InvalidRequest, NotFound
+from copilot.chat import side_questions, slash_commands, submission
+from copilot.chat.slash_commands import ParsedSlashCommand, parse_slash_command
 from copilot.models import Message, Session, Turn
-from copilot.providers.scripted import Text
-from copilot.slashes import Typed, typed
+from copilot.providers.scripted import ScriptedText
+from copilot.realtime import lease
 from tests import make
 from tests.engine import command, cue, ended, quiet, start, transcript, until, waiting
 from tests.engine import model_fixture as model_fixture
@@ -24,16 +23,16 @@ def session(rig):
 
 
 def hear(session, text, **fields):
-    return dispatch.hear(command(session, text, **fields))
+    return submission.submit_input(command(session, text, **fields))
 
 
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("/undo", Typed("undo", "")),
-        ("  /rename  Two boats\n", Typed("rename", "Two boats")),
-        ("/new\nfirst line\nsecond", Typed("new", "first line\nsecond")),
-        ("/shrug well", Typed("shrug", "well")),
+        ("/undo", ParsedSlashCommand("undo", "")),
+        ("  /rename  Two boats\n", ParsedSlashCommand("rename", "Two boats")),
+        ("/new\nfirst line\nsecond", ParsedSlashCommand("new", "first line\nsecond")),
+        ("/shrug well", ParsedSlashCommand("shrug", "well")),
         ("/etc/hosts is what?", None),
         ("and /undo", None),
         ("/", None),
@@ -42,12 +41,12 @@ def hear(session, text, **fields):
     ],
 )
 def test_a_command_is_a_slash_and_a_word_in_front(text, found):
-    assert typed(text) == found
+    assert parse_slash_command(text) == found
 
 
 def test_every_command_of_the_menu_is_obeyed():
     """W2.8"""
-    assert {one.name for one in slashes.COMMANDS} == set(obeying.ACTS)
+    assert {one.name for one in slash_commands.SLASH_COMMANDS} == set(slash_commands.COMMAND_HANDLERS)
 
 
 def test_undo_rename_and_stop_are_acts_and_leave_no_message(session, model):
@@ -68,7 +67,7 @@ def test_undo_rename_and_stop_are_acts_and_leave_no_message(session, model):
 
 def test_stop_stops(session, model):
     """A30.2, T7"""
-    model.will(Text("Well"), cue(1))
+    model.will(ScriptedText("Well"), cue(1))
     turn_id = start(session)
     model.reaches(1)
     assert hear(session, "/stop").turn_id == turn_id
@@ -87,7 +86,7 @@ def test_new_begins_another_chat_with_what_was_said(session, model):
 
 def test_a_goal_is_set_shown_paused_and_cleared(session, model):
     """A30.2, A30.4"""
-    model.always(Text('{"achieved": true, "reason": "Done.", "next": ""}'))
+    model.always(ScriptedText('{"achieved": true, "reason": "Done.", "next": ""}'))
     assert hear(session, "/goal").message == "There is no goal."
     begun = hear(session, "/goal Count the boats")
     assert begun.message == "The goal is active: Count the boats"
@@ -107,7 +106,7 @@ def test_a_question_aside_leaves_the_transcript_alone(session, model):
 
 
 def aside_state(session, asked):
-    return dispatch.aside_of(session.owner_id, session.pk, asked.side_id).state
+    return side_questions.get_side_question(session.owner_id, session.pk, asked.side_id).state
 
 
 @pytest.mark.parametrize("text", ["/shrug", "/undo that thing please"])
@@ -153,7 +152,7 @@ def test_commands_over_rest(session, model):
 
 def test_the_answer_says_started_or_queued(session, model):
     """A30.7"""
-    model.will(Text("Well"), cue(1))
+    model.will(ScriptedText("Well"), cue(1))
     assert hear(session, "One").state == "started"
     model.reaches(1)
     assert hear(session, "Two").state == "queued"
@@ -164,13 +163,13 @@ def test_the_answer_says_started_or_queued(session, model):
 
 def test_the_answer_says_delivered_when_the_running_turn_has_it_already(session, model, monkeypatch):
     """A30.7: the queue was full when its request came to it, but the turn had taken it from the rows"""
-    model.will(Text("Well"), cue(1))
+    model.will(ScriptedText("Well"), cue(1))
     turn_id = start(session, "One")
     model.reaches(1)
 
     def late(*args, **fields):
         Message.objects.filter(session=session, sequence=None).update(turn=turn_id, sequence=1_000)
-        return lease.Full(turn_id=str(turn_id))
+        return lease.QueueFull(turn_id=str(turn_id))
 
     monkeypatch.setattr(lease, "claim_or_queue", late)
     outcome = hear(session, "Two")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from copilot import queries, sessions
-from copilot.errors import InvalidRequest, NotFound
-from copilot.events import ReasoningExtended, TextExtended
-from copilot.live import stream
+from config.core.errors import InvalidRequest, NotFound
+from copilot.chat import announcements, sessions
+from copilot.chat import selectors as chat_selectors
+from copilot.realtime import event_log
+from copilot.realtime.events import ReasoningExtended, TextExtended
 from tests import make
 
 pytestmark = pytest.mark.django_db
@@ -27,8 +28,8 @@ def test_a_snapshot_holds_the_last_page_the_queue_and_the_cursor(session):
     """T8.3"""
     converse(session, 60)
     make.pending(session, "next")
-    cursor = sessions.publish_change(session)
-    snapshot, at = queries.snapshot(session.pk)
+    cursor = announcements.publish_session_change(session)
+    snapshot, at = chat_selectors.build_snapshot(session.pk)
     assert at == cursor
     assert [row.content for row in snapshot.messages] == [f"row {number}" for number in range(10, 60)]
     assert (snapshot.has_older, snapshot.title, snapshot.state) == (True, "Boats", "idle")
@@ -43,8 +44,8 @@ def test_the_turn_in_flight_is_folded_into_its_present_parts(session):
     deltas = [
         TextExtended(block_id="b", row_id=str(row.pk), offset=4 + n, delta=c) for n, c in enumerate(" upon")
     ]
-    stream.publish_now(str(session.pk), [(delta, str(turn.pk)) for delta in deltas])
-    snapshot, _ = queries.snapshot(session.pk)
+    event_log.append_events(str(session.pk), [(delta, str(turn.pk)) for delta in deltas])
+    snapshot, _ = chat_selectors.build_snapshot(session.pk)
     assert snapshot.messages == []
     assert [message.content for message in snapshot.turn.messages] == ["Hello", "Once upon"]
     assert snapshot.state == "running"
@@ -57,8 +58,8 @@ def test_deltas_that_overlap_or_leave_a_gap_are_told_apart(session):
 
     def tell(offset, delta):
         event = ReasoningExtended(block_id="b", row_id=str(row.pk), offset=offset, delta=delta)
-        stream.publish_now(str(session.pk), [(event, str(turn.pk))])
-        return queries.present_text(str(session.pk), {str(row.pk): "abc"})[str(row.pk)]
+        event_log.append_events(str(session.pk), [(event, str(turn.pk))])
+        return event_log.read_streamed_text(str(session.pk), {str(row.pk): "abc"})[str(row.pk)]
 
     assert tell(0, "ab") == "abc"
     assert tell(2, "cde") == "abcde"
@@ -71,8 +72,8 @@ def test_what_lies_far_back_in_the_log_is_found_when_it_is_needed(session):
     turn = make.turn(session, "running")
     row = make.message(session, "assistant", turn=turn, content="", streaming=True)
     deltas = [TextExtended(block_id="b", row_id=str(row.pk), offset=n, delta="x") for n in range(1_000)]
-    stream.publish_now(str(session.pk), [(delta, str(turn.pk)) for delta in deltas])
-    assert queries.present_text(str(session.pk), {str(row.pk): ""}) == {str(row.pk): "x" * 1_000}
+    event_log.append_events(str(session.pk), [(delta, str(turn.pk)) for delta in deltas])
+    assert event_log.read_streamed_text(str(session.pk), {str(row.pk): ""}) == {str(row.pk): "x" * 1_000}
 
 
 def test_opening_a_long_conversation_takes_as_many_queries_as_a_short_one(django_assert_num_queries):
@@ -86,7 +87,7 @@ def test_opening_a_long_conversation_takes_as_many_queries_as_a_short_one(django
         from django.test.utils import CaptureQueriesContext
 
         with CaptureQueriesContext(connection) as captured:
-            queries.snapshot(session.pk)
+            chat_selectors.build_snapshot(session.pk)
         counts.append(len(captured))
     assert counts[0] == counts[1] <= 6
 
@@ -97,7 +98,7 @@ def test_older_rows_are_paged_without_holes(session):
     seen: list[object] = []
     before = None
     while True:
-        page, older = queries.messages_page(session.pk, before=before)
+        page, older = chat_selectors.list_messages_page(session.pk, before=before)
         seen = [row.content for row in page] + seen
         before = page[0].sequence
         if not older:
@@ -110,7 +111,7 @@ def test_notes_and_server_context_are_never_sent(session):
     make.message(session, "note", content="for the model")
     message = make.message(session, content="Hello")
     type(message).objects.filter(pk=message.pk).update(server_context="secret page")
-    page, _ = queries.messages_page(session.pk)
+    page, _ = chat_selectors.list_messages_page(session.pk)
     assert [row.content for row in page] == ["Hello"]
 
 
@@ -119,10 +120,10 @@ def test_sessions_are_listed_in_pages_without_doubles():
     for number in range(120):
         made = make.session(title=f"S{number}")
         if number % 40 == 0:
-            sessions.update(made.owner_id, made.pk, pinned=True)
+            sessions.update_session(made.owner_id, made.pk, pinned=True)
     seen, cursor = [], None
     while True:
-        page = queries.sessions_page(made.owner_id, cursor=cursor)
+        page = chat_selectors.list_sessions_page(made.owner_id, cursor=cursor)
         assert len(page.items) <= 50
         seen += page.items
         cursor = page.next_cursor
@@ -131,33 +132,33 @@ def test_sessions_are_listed_in_pages_without_doubles():
     assert len({item.id for item in seen}) == len(seen) == 120
     assert [item.pinned for item in seen[:4]] == [True, True, True, False]
     with pytest.raises(InvalidRequest):
-        queries.sessions_page(made.owner_id, cursor="nonsense")
+        chat_selectors.list_sessions_page(made.owner_id, cursor="nonsense")
 
 
 def test_foreign_deleted_and_unknown_sessions_look_the_same(session):
     """T3.8"""
-    sessions.delete(session.owner_id, session.pk)
+    sessions.delete_session(session.owner_id, session.pk)
     for user, name in (
         (session.owner_id, session.pk),
         (make.bob().pk, make.session().pk),
         (1, make.uuid.uuid4()),
     ):
         with pytest.raises(NotFound):
-            queries.session_of(user, name)
-    assert sessions.restore(session.owner_id, session.pk).pk == session.pk
+            chat_selectors.get_session(user, name)
+    assert sessions.restore_session(session.owner_id, session.pk).pk == session.pk
 
 
 def test_a_reply_is_whole_only_when_its_step_is_finished(session):
     """T9.1: the log's last word on the turn's steps"""
-    from copilot.events import StepFinished, StepStarted, ToolProposed
+    from copilot.realtime.events import StepFinished, StepStarted, ToolProposed
 
     turn = make.turn(session, "running")
 
     def tell(event, turn_id=None):
-        stream.publish_now(str(session.pk), [(event, str(turn_id or turn.pk))])
-        return queries.reply_is_told(session.pk, turn.pk)
+        event_log.append_events(str(session.pk), [(event, str(turn_id or turn.pk))])
+        return event_log.is_reply_published(session.pk, turn.pk)
 
-    assert not queries.reply_is_told(session.pk, turn.pk)
+    assert not event_log.is_reply_published(session.pk, turn.pk)
     assert not tell(StepStarted(step_id="s", round=1))
     assert tell(StepFinished(step_id="s", round=1, finish_reason="stop"))
     assert tell(StepStarted(step_id="x", round=1), make.uuid.uuid4())

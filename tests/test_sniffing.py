@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from copilot.workspace.sniffing import HEAD_BYTES, detect, image_type, is_text
+from copilot.files.content_types import HEAD_BYTES, detect_content_type, detect_image_type, is_text
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 32
 WEBP = b"RIFF\x24\0\0\0WEBPVP8 "
@@ -44,23 +44,23 @@ WAVE = b"RIFF\x24\0\0\0WAVEfmt "
 )
 def test_content_decides_what_a_file_is(head: bytes, name: str, mime: str) -> None:
     """S4, A22.c1, A29.c1, A-S4.3"""
-    assert detect(head, name) == mime
+    assert detect_content_type(head, name) == mime
 
 
 def test_a_character_cut_by_the_head_is_no_reason_to_doubt() -> None:
     """S4"""
     head = ("x" * (HEAD_BYTES - 1) + "é").encode()[:HEAD_BYTES]
-    assert detect(head, "x.txt") == "text/plain"
+    assert detect_content_type(head, "x.txt") == "text/plain"
 
 
 def test_only_four_kinds_are_native_images() -> None:
     """A29.2"""
-    assert image_type(PNG) == "image/png"
-    assert image_type(WEBP) == "image/webp"
-    assert image_type(WAVE) is None
-    assert image_type(b"RIFF....") is None
-    assert image_type(b"BM....") is None
-    assert image_type(b"<svg>") is None
+    assert detect_image_type(PNG) == "image/png"
+    assert detect_image_type(WEBP) == "image/webp"
+    assert detect_image_type(WAVE) is None
+    assert detect_image_type(b"RIFF....") is None
+    assert detect_image_type(b"BM....") is None
+    assert detect_image_type(b"<svg>") is None
 
 
 def test_json_and_source_code_are_text_and_zips_are_not() -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from copilot import dispatch, sessions
-from copilot.events import ContextView, GoalView, Tokens
-from copilot.permissions import UNRESTRICTED
-from copilot.providers.scripted import Text, Usage
+from copilot.chat import branches, goals
+from copilot.chat.permissions import UNRESTRICTED
+from copilot.providers.scripted import ScriptedText, ScriptedUsage
+from copilot.realtime.payloads import ContextPayload, GoalPayload, Tokens
 from tests import make
 from tests.engine import assert_same_page, ended, folded, fresh, quiet, start
 from tests.engine import model_fixture as model_fixture
@@ -21,34 +21,36 @@ def seen_live(session):
 def test_the_context_is_shown_as_the_last_turn_left_it_and_an_estimate_is_flagged(rig, model):
     """A17.8: counted by the provider, then estimated after a summary, until the next real reply"""
     session = make.session()
-    model.will(Text("Long. " * 50), Usage(Tokens(input=49_000, cache_read=900, output=100)))
+    model.will(ScriptedText("Long. " * 50), ScriptedUsage(Tokens(input=49_000, cache_read=900, output=100)))
     ended(start(session, "Tell me"))
     quiet(session)
-    assert fresh(session).context == ContextView(used_percent=25.0, estimated=False)
+    assert fresh(session).context == ContextPayload(used_percent=25.0, estimated=False)
     assert_same_page(seen_live(session), fresh(session))
-    model.will(Text("A summary."))
+    model.will(ScriptedText("A summary."))
     asks(session.owner, session)
     quiet(session)
     assert fresh(session).context.estimated
     assert_same_page(seen_live(session), fresh(session))
-    model.will(Text("Short."), Usage(Tokens(input=1_900, output=100)))
+    model.will(ScriptedText("Short."), ScriptedUsage(Tokens(input=1_900, output=100)))
     ended(start(session, "Go on"))
     quiet(session)
     assert (
-        seen_live(session).context == fresh(session).context == ContextView(used_percent=1.0, estimated=False)
+        seen_live(session).context
+        == fresh(session).context
+        == ContextPayload(used_percent=1.0, estimated=False)
     )
 
 
 def test_the_goal_is_shown_as_it_stands(rig, model):
     """A33.c5, A30.4: set, paused with its reason, taken up again, cleared"""
     session = make.session()
-    sessions.set_goal(session.owner_id, session.pk, "Paint the boat", UNRESTRICTED)
-    sessions.pause_goal(session.owner_id, session.pk, "Rain.")
-    assert fresh(session).goal == GoalView(text="Paint the boat", state="paused", reason="Rain.")
+    goals.set_goal(session.owner_id, session.pk, "Paint the boat", UNRESTRICTED)
+    goals.pause_goal(session.owner_id, session.pk, "Rain.")
+    assert fresh(session).goal == GoalPayload(text="Paint the boat", state="paused", reason="Rain.")
     assert_same_page(seen_live(session), fresh(session))
-    sessions.resume_goal(session.owner_id, session.pk)
+    goals.resume_goal(session.owner_id, session.pk)
     assert_same_page(seen_live(session), fresh(session))
-    sessions.clear_goal(session.owner_id, session.pk)
+    goals.clear_goal(session.owner_id, session.pk)
     assert seen_live(session).goal is fresh(session).goal is None
 
 
@@ -57,8 +59,8 @@ def test_an_undone_turn_pauses_the_goal_it_worked_for(rig, model):
     session = make.session()
     ended(start(session, "Paint it"))
     quiet(session)
-    sessions.set_goal(session.owner_id, session.pk, "Paint the boat", UNRESTRICTED)
-    dispatch.undo(session.owner_id, session.pk)
+    goals.set_goal(session.owner_id, session.pk, "Paint the boat", UNRESTRICTED)
+    branches.undo_last_turn(session.owner_id, session.pk)
     goal = fresh(session).goal
     assert (goal.state, goal.reason) == ("paused", "The last turn was undone.")
     assert_same_page(seen_live(session), fresh(session))

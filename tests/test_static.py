@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from asgiref.testing import ApplicationCommunicator
 
-from config.staticfiles import StaticFiles
+from config.http.static_files import StaticFilesMiddleware
 
 SCRIPT = "/static/js/fold.js"
 
@@ -20,7 +20,7 @@ async def django(scope, receive, send) -> None:
 
 
 async def asked(
-    application: StaticFiles, path: str, *, method: str = "GET", **headers: str
+    application: StaticFilesMiddleware, path: str, *, method: str = "GET", **headers: str
 ) -> tuple[int, dict[str, str], bytes]:
     scope = {
         "type": "http",
@@ -35,7 +35,7 @@ async def asked(
     return start["status"], {key.decode(): value.decode() for key, value in start["headers"]}, body["body"]
 
 
-def ask(application: StaticFiles, path: str, **given: str) -> tuple[int, dict[str, str], bytes]:
+def ask(application: StaticFilesMiddleware, path: str, **given: str) -> tuple[int, dict[str, str], bytes]:
     return asyncio.run(asked(application, path, **given))
 
 
@@ -46,7 +46,7 @@ def static(settings, tmp_path: Path) -> Path:
 
 
 def test_a_file_is_sent_whole_with_its_type_and_is_nothing_else():
-    status, headers, body = ask(StaticFiles(django), SCRIPT)
+    status, headers, body = ask(StaticFilesMiddleware(django), SCRIPT)
     assert (status, headers["x-content-type-options"]) == (200, "nosniff")
     assert headers["content-type"].startswith("text/javascript")
     assert int(headers["content-length"]) == len(body)
@@ -54,7 +54,7 @@ def test_a_file_is_sent_whole_with_its_type_and_is_nothing_else():
 
 
 def test_a_file_that_did_not_change_is_not_sent_again():
-    application = StaticFiles(django)
+    application = StaticFilesMiddleware(django)
     _, headers, _ = ask(application, SCRIPT)
     assert ask(application, SCRIPT, if_modified_since=headers["last-modified"])[0] == 304
     assert ask(application, SCRIPT, if_none_match=headers["etag"])[0] == 304
@@ -64,7 +64,7 @@ def test_a_file_that_did_not_change_is_not_sent_again():
 
 def test_an_edited_file_is_sent_as_it_is_now(static: Path):
     """The length of what was there before would cut it, or make the browser wait for more."""
-    application = StaticFiles(django)
+    application = StaticFilesMiddleware(django)
     (static / "note.txt").write_text("short")
     assert ask(application, "/static/note.txt")[2] == b"short"
     (static / "note.txt").write_text("much longer than before")
@@ -76,7 +76,7 @@ def test_an_edited_file_is_sent_as_it_is_now(static: Path):
     "path", ["/chat/", "/static/nothing.js", "/static/../config/settings.py", "/static/", "/staticjs/fold.js"]
 )
 def test_whatever_is_no_file_is_djangos_to_answer(path: str):
-    assert ask(StaticFiles(django), path)[::2] == (299, b"Django")
+    assert ask(StaticFilesMiddleware(django), path)[::2] == (299, b"Django")
 
 
 def test_what_was_gathered_for_production_is_sent_compressed_and_kept_for_ever(settings, tmp_path: Path):
@@ -86,7 +86,7 @@ def test_what_was_gathered_for_production_is_sent_compressed_and_kept_for_ever(s
     (tmp_path / "a.css").write_text("a" * 500)
     (tmp_path / "a.css.gz").write_bytes(b"zipped")
     settings.WHITENOISE_IMMUTABLE_FILE_TEST = r"a\.css$"
-    application = StaticFiles(django)
+    application = StaticFilesMiddleware(django)
     _, headers, body = ask(application, "/static/a.css", accept_encoding="gzip, br")
     assert (headers["content-encoding"], body) == ("gzip", b"zipped")
     assert "immutable" in headers["cache-control"]

@@ -8,14 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from django.db import connection
 
-from copilot import dispatch, questions, recovery, turns
-from copilot import transcript as pages
-from copilot.dispatch import admission
-from copilot.errors import NotFound
-from copilot.live import keys, stop
-from copilot.live.client import blocking
+from config.core.errors import NotFound
+from config.core.redis import get_redis
+from copilot.chat import admission, announcements, questions, stop, turn_transitions, turns
 from copilot.models import Message, Question, Turn
-from copilot.providers.scripted import Call, CallFragment, Hang, Reasoning, Text
+from copilot.providers.base import CallFragment
+from copilot.providers.scripted import ScriptedCall, ScriptedHang, ScriptedReasoning, ScriptedText
+from copilot.realtime import redis_keys, stop_signal
+from copilot.web import transcript as web_transcript
+from copilot.worker import recovery
 from tests import make
 from tests.engine import (
     PATIENCE_SECONDS,
@@ -52,7 +53,7 @@ def session(rig):
 
 
 def press_stop(session, **options):
-    return dispatch.stop(session.owner_id, session.pk, **options)
+    return stop.stop_session(session.owner_id, session.pk, **options)
 
 
 def assert_stopped(session, turn_id):
@@ -73,9 +74,9 @@ def assert_stopped(session, turn_id):
 
 
 def folded_from_nothing():
-    from copilot.folding import Transcript
+    from tests.support.event_reducer import ReducedTranscript
 
-    return Transcript()
+    return ReducedTranscript()
 
 
 # --- wherever the turn stands (T12) ------------------------------------------------------------------
@@ -97,14 +98,14 @@ def test_a_stop_between_a_turns_row_and_its_news_tells_of_both_and_the_news_come
 ):
     """T8.4, T7.3: who opened it was slow, or died; nobody waits for a turn that is over"""
     opened, stopped = threading.Event(), threading.Event()
-    announce = admission.announce
+    announce = announcements.announce_queued_turn
 
     def late(*args, **kwargs):
         opened.set()
         assert stopped.wait(PATIENCE_SECONDS)
         return announce(*args, **kwargs)
 
-    monkeypatch.setattr(admission, "announce", late)
+    monkeypatch.setattr(admission, "announce_queued_turn", late)
     rig.hold_tasks()
     with ThreadPoolExecutor(1) as one:
         sending = one.submit(start, session)
@@ -127,12 +128,12 @@ def test_a_turn_taken_by_a_worker_between_stop_and_cancel_is_left_to_that_worker
     """T4.3: the request ends only what no worker runs; otherwise two would tell the story"""
     rig.hold_tasks()
     turn_id = start(session)
-    stopping = turns.request_stop(session.pk)
-    [claimed] = turns.claim([turn_id], rig.worker.name).claimed
+    stopping = turn_transitions.request_stop(session.pk)
+    [claimed] = turns.claim_turns([turn_id], rig.worker.name).claimed
     assert claimed.stopped
-    from copilot.dispatch.stopping import cancel_unstarted
+    from copilot.chat.stop import cancel_turn_without_worker
 
-    assert cancel_unstarted(session.pk, stopping) is False
+    assert cancel_turn_without_worker(session.pk, stopping) is False
     assert status(turn_id) == "running"
 
 
@@ -140,7 +141,7 @@ def test_a_stopped_turn_is_cancelled_on_entry(rig, session):
     """A1.5: the mark was set while the task was on its way"""
     rig.hold_tasks()
     turn_id = start(session)
-    turns.request_stop(session.pk)
+    turn_transitions.request_stop(session.pk)
     rig.start_worker().take(turn_id)
     assert_stopped(session, turn_id)
     assert len(rig.model.requests) == 1
@@ -148,7 +149,7 @@ def test_a_stopped_turn_is_cancelled_on_entry(rig, session):
 
 def test_stop_before_the_first_byte(session, model):
     """A1.c1: the provider's stream is closed, the next message starts at once"""
-    model.will(Hang())
+    model.will(ScriptedHang())
     turn_id = start(session)
     until(lambda: model.requests)
     press_stop(session)
@@ -162,7 +163,7 @@ def test_stop_at_the_first_token(rig, model):
     """T7: 30 times, because the first token makes a row, and a row its event"""
     for number in range(30):
         session = make.session()
-        model.will(Text("First"), Hang())
+        model.will(ScriptedText("First"), ScriptedHang())
         turn_id = start(session)
         until(lambda: len(model.requests) == 2 * number + 1)
         press_stop(session)
@@ -172,7 +173,7 @@ def test_stop_at_the_first_token(rig, model):
 
 def test_stop_in_the_middle_of_the_text_keeps_what_was_shown(session, model):
     """T7.2: and the next turn's model input contains it"""
-    model.will(Text("Once upon a time", size=4), cue(1), Text(" there was more."))
+    model.will(ScriptedText("Once upon a time", size=4), cue(1), ScriptedText(" there was more."))
     turn_id = start(session)
     model.reaches(1)
     press_stop(session)
@@ -184,7 +185,7 @@ def test_stop_in_the_middle_of_the_text_keeps_what_was_shown(session, model):
 
 def test_stop_while_the_model_thinks(session, model):
     """T7.2"""
-    model.will(Reasoning("Let me think about"), cue(1))
+    model.will(ScriptedReasoning("Let me think about"), cue(1))
     turn_id = start(session)
     model.reaches(1)
     press_stop(session)
@@ -196,7 +197,7 @@ def test_stop_while_a_tool_runs(session, model, monkeypatch):
     """A9.4, T7.2, A9.c2: the finished call keeps its result, the others say that they were stopped, and so does the page"""
     quick, slow = Errand("quick"), Errand("slow", waits=True)
     add_tools(monkeypatch, quick, slow)
-    model.will(Text("Looking."), Call("quick"), Call("slow"), Call("slow"))
+    model.will(ScriptedText("Looking."), ScriptedCall("quick"), ScriptedCall("slow"), ScriptedCall("slow"))
     turn_id = start(session)
     until(lambda: slow.runs == 2 and Message.objects.filter(session=session, kind="tool_result").exists())
     press_stop(session)
@@ -207,14 +208,14 @@ def test_stop_while_a_tool_runs(session, model, monkeypatch):
     stopped = [row.call_id for row in results[1:]]
     changed = [one for one in told(session.pk, "tool.state_changed") if one.state == "cancelled"]
     assert [one.call_id for one in changed] == stopped
-    page = pages.items(rows_of(fresh(session)), running_turn=None)
+    page = web_transcript.build_items(rows_of(fresh(session)), running_turn=None)
     assert [item.note for item in page if item.state == "cancelled"] == ["stopped", "stopped"]
     assert_same_page(folded(fresh(make.session()), session), fresh(session))
 
 
 def test_stop_while_arguments_stream(session, model):
     """A3.5: the call is stored with empty arguments, and with a result"""
-    model.will(Text("Writing."), CallFragment(0, "call_x", "write_file", '{"name": "a.t'), cue(1))
+    model.will(ScriptedText("Writing."), CallFragment(0, "call_x", "write_file", '{"name": "a.t'), cue(1))
     turn_id = start(session)
     model.reaches(1)
     press_stop(session)
@@ -226,7 +227,7 @@ def test_stop_while_arguments_stream(session, model):
 
 def test_stop_while_a_question_waits(session, model):
     """A12.c1"""
-    model.will(Call("ask_user", {"question": "Port or starboard?"}))
+    model.will(ScriptedCall("ask_user", {"question": "Port or starboard?"}))
     turn_id = start(session)
     until(lambda: told(session.pk, "question.asked"))
     press_stop(session)
@@ -237,9 +238,11 @@ def test_stop_while_a_question_waits(session, model):
 
 def test_stop_while_a_retry_waits(session, model):
     """A1.3: sleeping between tries"""
-    from copilot.providers.scripted import Fail
+    from copilot.providers.scripted import ScriptedFailure
 
-    model.otherwise = lambda request: [Fail("overloaded", status=529, headers={"retry-after": "30"})]
+    model.otherwise = lambda request: [
+        ScriptedFailure("overloaded", status=529, headers={"retry-after": "30"})
+    ]
     turn_id = start(session)
     until(lambda: told(session.pk, "model.retrying"))
     press_stop(session)
@@ -250,7 +253,7 @@ def test_a_tool_that_ignores_its_cancellation_is_abandoned(session, model, monke
     """A1.c5: its late result makes no row and no event"""
     stubborn = Errand("stubborn", stubborn=True)
     add_tools(monkeypatch, stubborn)
-    model.will(Call("stubborn"))
+    model.will(ScriptedCall("stubborn"))
     turn_id = start(session)
     until(lambda: stubborn.runs)
     press_stop(session)
@@ -268,28 +271,28 @@ def test_a_tool_that_ignores_its_cancellation_is_abandoned(session, model, monke
 
 def test_a_lost_broadcast_costs_half_a_second(session, model):
     """A1.c2: the poll of the mark alone ends the turn"""
-    model.will(Text("Talking"), Hang())
+    model.will(ScriptedText("Talking"), ScriptedHang())
     turn_id = start(session)
     until(lambda: told(session.pk, "text.started"))
-    turns.request_stop(session.pk)
-    blocking().set(keys.stop(str(session.pk)), str(turn_id), ex=60)  # the mark, and no broadcast
+    turn_transitions.request_stop(session.pk)
+    get_redis().set(redis_keys.stop_key(str(session.pk)), str(turn_id), ex=60)  # the mark, and no broadcast
     assert_stopped(session, turn_id)
 
 
 def test_a_lost_mark_costs_nothing(session, model):
     """A1.4: the broadcast alone ends the turn"""
-    model.will(Hang())
+    model.will(ScriptedHang())
     turn_id = start(session)
     until(lambda: model.requests)
-    turns.request_stop(session.pk)
-    stop.raise_mark(str(session.pk), str(turn_id))
-    blocking().delete(keys.stop(str(session.pk)))
+    turn_transitions.request_stop(session.pk)
+    stop_signal.signal_stop(str(session.pk), str(turn_id))
+    get_redis().delete(redis_keys.stop_key(str(session.pk)))
     assert ended(turn_id).status == "cancelled"
 
 
 def test_a_worker_that_does_not_obey_is_overridden(session, model, rig):
     """T7.1: by compare-and-set, with a raised fence, so that whatever it does later is void"""
-    model.will(Text("Deaf", size=1), cue(1), Text(" and blind"))
+    model.will(ScriptedText("Deaf", size=1), cue(1), ScriptedText(" and blind"))
     turn_id = start(session)
     model.reaches(1)
     until(lambda: len(told(session.pk, "text.extended")) >= 1)
@@ -312,7 +315,7 @@ def test_a_worker_that_does_not_obey_is_overridden(session, model, rig):
 def test_stop_on_an_idle_session_does_nothing(session):
     """T7.3, A1.5: and leaves no mark"""
     assert press_stop(session).state == "idle"
-    assert blocking().get(keys.stop(str(session.pk))) is None
+    assert get_redis().get(redis_keys.stop_key(str(session.pk))) is None
     assert ended(start(session)).status == "succeeded"
 
 
@@ -320,21 +323,21 @@ def test_a_stop_meant_for_one_turn_does_not_touch_the_next(session, model):
     """A1.c4, A1.5: by id, however late it comes"""
     first = start(session)
     ended(first)
-    model.will(Text("Second"), cue(1))
+    model.will(ScriptedText("Second"), cue(1))
     second = start(session, "Second")
     model.reaches(1)
     assert press_stop(session, turn_id=first).state == "idle"
-    stop.raise_mark(str(session.pk), str(first))
+    stop_signal.signal_stop(str(session.pk), str(first))
     model.give(1)
     assert ended(second).status == "succeeded"
 
 
 def test_a_stranger_cannot_stop(session, model):
     """E2: a foreign session looks missing"""
-    model.will(cue(1), Text("Unharmed"))
+    model.will(cue(1), ScriptedText("Unharmed"))
     turn_id = start(session)
     with pytest.raises(NotFound):
-        dispatch.stop(make.bob().pk, session.pk)
+        stop.stop_session(make.bob().pk, session.pk)
     model.give(1)
     assert ended(turn_id).status == "succeeded"
 
@@ -344,7 +347,7 @@ def test_a_stranger_cannot_stop(session, model):
 
 def test_kept_messages_stay_as_chips_and_run_with_the_next_message(session, model):
     """T7.4, A13.8: in the order in which they were accepted"""
-    model.will(Text("Talking"), Hang())
+    model.will(ScriptedText("Talking"), ScriptedHang())
     turn_id = start(session, "One")
     until(lambda: told(session.pk, "text.started"))
     queue(session, "Two")
@@ -362,9 +365,9 @@ def test_kept_messages_stay_as_chips_and_run_with_the_next_message(session, mode
 
 def test_a_failed_turn_keeps_what_is_queued_as_chips(session, model):
     """T7.4"""
-    from copilot.providers.scripted import Fail
+    from copilot.providers.scripted import ScriptedFailure
 
-    model.will(cue(1), Fail("auth_failed", status=401))
+    model.will(cue(1), ScriptedFailure("auth_failed", status=401))
     turn_id = start(session, "One")
     model.reaches(1)
     queue(session, "Two")
@@ -376,7 +379,7 @@ def test_a_failed_turn_keeps_what_is_queued_as_chips(session, model):
 
 def test_a_kept_message_with_a_run_id_gets_its_own_turn_at_once(session, model):
     """T7.4: it is no chip"""
-    model.will(Text("Talking"), Hang())
+    model.will(ScriptedText("Talking"), ScriptedHang())
     first = start(session, "One")
     until(lambda: told(session.pk, "text.started"))
     queue(session, "Two", run_id="two")
@@ -390,7 +393,7 @@ def test_a_kept_message_with_a_run_id_gets_its_own_turn_at_once(session, model):
 
 def test_dropped_messages_leave_and_each_run_id_gets_its_cancelled_ending(session, model):
     """T7.4, T3.6"""
-    model.will(Text("Talking"), Hang())
+    model.will(ScriptedText("Talking"), ScriptedHang())
     first = start(session, "One", run_id="one")
     until(lambda: told(session.pk, "text.started"))
     queue(session, "Two")
@@ -407,7 +410,7 @@ def test_dropped_messages_leave_and_each_run_id_gets_its_cancelled_ending(sessio
 
 def test_a_message_accepted_after_the_stop_is_not_affected(session, model, rig):
     """T7.3: it runs at once, although the stopped turn was still ending"""
-    model.will(Text("Talking"), Hang())
+    model.will(ScriptedText("Talking"), ScriptedHang())
     first = start(session, "One")
     until(lambda: told(session.pk, "text.started"))
     rig.worker.freeze()
@@ -424,14 +427,14 @@ def test_stop_closes_what_an_earlier_run_left_open(session, model, rig, monkeypa
     """T7.2, A3.5: stopped between a worker's death and the next one's start"""
     slow = Errand("slow", waits=True)
     add_tools(monkeypatch, slow)
-    model.will(Text("Looking."), Call("slow"))
+    model.will(ScriptedText("Looking."), ScriptedCall("slow"))
     turn_id = start(session)
     until(lambda: slow.runs)
     rig.worker.kill()
     rig.hold_tasks()
-    from diagnostics.tasks import probe
+    from diagnostics.reaper import take_over_dead_turns
 
-    until(lambda: probe() == 1)
+    until(lambda: take_over_dead_turns() == 1)
     assert status(turn_id) == "queued"
     press_stop(session)
     rig.start_worker()
@@ -440,16 +443,16 @@ def test_stop_closes_what_an_earlier_run_left_open(session, model, rig, monkeypa
 
 def test_stop_on_entry_closes_what_an_earlier_run_left_open(session, model, rig):
     """T7.2: the text goes as far as clients saw it"""
-    model.will(Text("Half a sentence", size=3), cue(1))
+    model.will(ScriptedText("Half a sentence", size=3), cue(1))
     turn_id = start(session)
     model.reaches(1)
     until(lambda: "".join(event.delta for event in told(session.pk, "text.extended")) == "Half a sentence")
     rig.worker.kill()
     rig.hold_tasks()
-    from diagnostics.tasks import probe
+    from diagnostics.reaper import take_over_dead_turns
 
-    until(lambda: probe() == 1)
-    turns.request_stop(session.pk)
+    until(lambda: take_over_dead_turns() == 1)
+    turn_transitions.request_stop(session.pk)
     rig.start_worker().take(turn_id)
     assert_stopped(session, turn_id)
     assert answer(turn_id) == "Half a sentence"
@@ -457,13 +460,13 @@ def test_stop_on_entry_closes_what_an_earlier_run_left_open(session, model, rig)
 
 def test_questions_of_a_stopped_turn_take_no_more_answers(session, model):
     """A12.4: 409"""
-    from copilot.errors import Conflict
+    from config.core.errors import Conflict
 
-    model.will(Call("ask_user", {"question": "Really?"}))
+    model.will(ScriptedCall("ask_user", {"question": "Really?"}))
     turn_id = start(session)
     until(lambda: told(session.pk, "question.asked"))
     press_stop(session)
     ended(turn_id)
     question = Question.objects.get(turn=turn_id)
     with pytest.raises(Conflict):
-        questions.answer(session.owner_id, question.pk, text="Yes", choice=None)
+        questions.record_answer(session.owner_id, question.pk, text="Yes", choice=None)

@@ -18,10 +18,12 @@ from django.http.response import HttpResponseBase
 from django.test import RequestFactory
 from django.utils import timezone
 
-from config import buckets
-from copilot.errors import StorageUnavailable
+from config import storage
+from config.core.errors import StorageUnavailable
+from copilot.files import downloads, zip_stream
+from copilot.files import services as files
+from copilot.files import storage as files_storage
 from copilot.models import WorkspaceFile
-from copilot.workspace import downloads, files, storage, zips
 from tests import make
 from tests.buckets import bucket_server, in_bucket
 
@@ -48,7 +50,7 @@ def store(request: pytest.FixtureRequest) -> None:
 
 
 def stored(content: bytes, name: str) -> WorkspaceFile:
-    return files.store(make.ada().pk, name=name, content=content, source="upload")
+    return files.store_file(make.ada().pk, name=name, content=content, source="upload")
 
 
 def get(**headers: str) -> HttpRequest:
@@ -68,24 +70,24 @@ def body(response: HttpResponseBase) -> bytes:
 def test_what_was_written_is_read_back_from_any_place(store, size: int) -> None:
     """A-S5.4: an object of one part, of exactly one, of several"""
     content = (bytes(range(251)) * (size // 251 + 1))[:size]
-    digest = storage.write("ws/a/2026/01/x", io.BytesIO(content), size)
+    digest = files_storage.write_object("ws/a/2026/01/x", io.BytesIO(content), size)
     assert digest == hashlib.sha256(content).hexdigest()
-    with storage.read("ws/a/2026/01/x") as stream:
+    with files_storage.open_object("ws/a/2026/01/x") as stream:
         assert stream.read() == content
         assert (stream.seek(size // 2), stream.tell()) == (size // 2, size // 2)
         assert stream.read(100) == content[size // 2 :][:100]
         assert stream.seek(-3, io.SEEK_END) == size - 3 if size else True
         assert stream.read() == content[-3:]
-    storage.remove("ws/a/2026/01/x")
-    assert not storage.exists("ws/a/2026/01/x")
+    files_storage.delete_object("ws/a/2026/01/x")
+    assert not files_storage.object_exists("ws/a/2026/01/x")
 
 
 def test_a_missing_object_is_the_stores_fault_and_removing_it_is_none(store) -> None:
     """A-S5.4"""
     with pytest.raises(StorageUnavailable):
-        storage.read("ws/gone")
-    storage.remove("ws/gone")
-    assert not storage.exists("ws/gone")
+        files_storage.open_object("ws/gone")
+    files_storage.delete_object("ws/gone")
+    assert not files_storage.object_exists("ws/gone")
 
 
 def test_a_source_that_fails_leaves_nothing_behind(store) -> None:
@@ -98,31 +100,31 @@ def test_a_source_that_fails_leaves_nothing_behind(store) -> None:
             return super().read(size)
 
     with pytest.raises(StorageUnavailable):
-        storage.write("ws/b/x", Breaking(b"x" * 9 * 2**20), 9 * 2**20)
-    storage.remove("ws/b/x")  # a directory keeps what came; files.store removes it (A-S4.4)
-    assert list(storage.objects("ws/b/")) == []
+        files_storage.write_object("ws/b/x", Breaking(b"x" * 9 * 2**20), 9 * 2**20)
+    files_storage.delete_object("ws/b/x")  # a directory keeps what came; files.store removes it (A-S4.4)
+    assert list(files_storage.list_objects("ws/b/")) == []
 
 
 def test_keys_are_listed_with_their_age(store) -> None:
     """A-S5.4"""
     for key in ("ws/l1/2026/02/b", "ws/l1/2026/01/a", "ws/l2/2026/01/c"):
-        storage.write(key, io.BytesIO(b"x"), 1)
-    assert [key for key, _ in storage.objects("ws/l1/")] == ["ws/l1/2026/01/a", "ws/l1/2026/02/b"]
-    found = dict(storage.objects())
+        files_storage.write_object(key, io.BytesIO(b"x"), 1)
+    assert [key for key, _ in files_storage.list_objects("ws/l1/")] == ["ws/l1/2026/01/a", "ws/l1/2026/02/b"]
+    found = dict(files_storage.list_objects())
     assert abs(found["ws/l2/2026/01/c"] - timezone.now()) < timedelta(minutes=5)
     for key in found:
-        storage.remove(key)
+        files_storage.delete_object(key)
 
 
 @pytest.mark.django_db
 def test_files_parts_and_archives_are_the_same_from_both(store) -> None:
     """A-S5.4"""
     pdf, notes = stored(PDF, "x.pdf"), stored(b"plain", "notes.txt")
-    assert body(downloads.respond(get(), pdf, inline=True)) == PDF
-    part = downloads.respond(get(Range="bytes=5-9"), pdf, inline=True)
+    assert body(downloads.build_download_response(get(), pdf, inline=True)) == PDF
+    part = downloads.build_download_response(get(Range="bytes=5-9"), pdf, inline=True)
     assert (part.status_code, body(part)) == (206, PDF[5:10])
-    assert body(downloads.respond(get(), notes)) == b"plain"
-    archive = zipfile.ZipFile(io.BytesIO(body(zips.respond(get(), [pdf, notes], title="t"))))
+    assert body(downloads.build_download_response(get(), notes)) == b"plain"
+    archive = zipfile.ZipFile(io.BytesIO(body(zip_stream.build_zip_response(get(), [pdf, notes], title="t"))))
     assert (archive.read("x.pdf"), archive.read("notes.txt")) == (PDF, b"plain")
 
 
@@ -132,7 +134,7 @@ def test_files_parts_and_archives_are_the_same_from_both(store) -> None:
 @pytest.mark.django_db
 def test_a_picture_is_fetched_from_the_bucket_under_our_headers(bucket) -> None:
     """S5, S6"""
-    response = downloads.respond(get(), stored(PNG, "日本.png"), inline=True)
+    response = downloads.build_download_response(get(), stored(PNG, "日本.png"), inline=True)
     assert (response.status_code, response["X-Content-Type-Options"]) == (302, "nosniff")
     with urllib.request.urlopen(response["Location"]) as answer:
         assert answer.read() == PNG
@@ -147,7 +149,7 @@ def test_a_picture_is_fetched_from_the_bucket_under_our_headers(bucket) -> None:
 def test_the_signature_of_html_says_attachment_and_unknown_bytes(bucket, settings) -> None:
     """A-S5.3"""
     settings.ARTIFACT_RENDER_MAX = 10
-    response = downloads.respond(get(), stored(HTML, "a.html"), inline=True)
+    response = downloads.build_download_response(get(), stored(HTML, "a.html"), inline=True)
     query = parse_qs(urlsplit(response["Location"]).query)
     assert query["response-content-type"] == ["application/octet-stream"]
     assert query["response-content-disposition"] == ['attachment; filename="a.html"']
@@ -163,7 +165,7 @@ def test_what_frames_and_scripts_read_never_leaves_our_origin(
     bucket, content: bytes, name: str, inline: bool
 ) -> None:
     """S5: inline PDF, and what our script renders"""
-    response = downloads.respond(get(), stored(content, name), inline=inline)
+    response = downloads.build_download_response(get(), stored(content, name), inline=inline)
     assert (response.status_code, body(response)) == (200, content)
 
 
@@ -172,13 +174,13 @@ def test_a_pdf_to_be_saved_and_large_text_leave_it(bucket, settings) -> None:
     """S5"""
     settings.ARTIFACT_RENDER_MAX = 10
     for content, name in ((PDF, "a.pdf"), (b"x" * 11, "a.txt")):
-        assert downloads.respond(get(), stored(content, name)).status_code == 302
+        assert downloads.build_download_response(get(), stored(content, name)).status_code == 302
 
 
 @pytest.mark.django_db
 def test_head_is_answered_by_us(bucket) -> None:
     """S5: an address signed for GET refuses HEAD"""
-    response = downloads.respond(RequestFactory().head("/"), stored(PNG, "a.png"))
+    response = downloads.build_download_response(RequestFactory().head("/"), stored(PNG, "a.png"))
     assert (response.status_code, response["Content-Length"]) == (200, str(len(PNG)))
 
 
@@ -193,11 +195,11 @@ def test_what_cannot_be_signed_is_streamed_and_what_cannot_be_read_is_503(
         raise OSError("no credentials")
 
     monkeypatch.setattr(store, "signed_url", broken)
-    response = downloads.respond(get(), file)
+    response = downloads.build_download_response(get(), file)
     assert (response.status_code, body(response)) == (200, PNG)
     store.delete(file.storage_key)
     with pytest.raises(StorageUnavailable) as problem:
-        downloads.respond(get(), file)
+        downloads.build_download_response(get(), file)
     assert (problem.value.status, problem.value.code, problem.value.retry_after_seconds) == (
         503,
         "storage_unavailable",
@@ -216,7 +218,7 @@ def test_an_address_that_leads_back_to_us_is_not_followed(
     """A-S5.2"""
     file = stored(PNG, "a.png")
     monkeypatch.setattr(storages["workspace"], "signed_url", lambda *_, **__: url)
-    response = downloads.respond(get(), file)
+    response = downloads.build_download_response(get(), file)
     assert (response.status_code, body(response)) == (200, PNG)
 
 
@@ -225,7 +227,7 @@ def test_a_bucket_behind_a_domain_of_its_own_is_streamed(server: str, settings) 
     """S5: no signing possible"""
     alias = in_bucket(server, custom_domain="files.example.com")
     settings.STORAGES = {**settings.STORAGES, "workspace": alias}
-    assert downloads.respond(get(), stored(PNG, "a.png")).status_code == 200
+    assert downloads.build_download_response(get(), stored(PNG, "a.png")).status_code == 200
 
 
 @pytest.mark.django_db
@@ -236,7 +238,7 @@ def test_a_bucket_that_does_not_answer_is_unavailable_and_takes_no_quota(setting
     settings.STORAGES = {**settings.STORAGES, "workspace": alias}
     with pytest.raises(StorageUnavailable):
         stored(PNG, "a.png")
-    use = files.usage(make.ada().pk)
+    use = files.get_storage_usage(make.ada().pk)
     assert (use.used_bytes, use.used_files, WorkspaceFile.objects.count()) == (0, 0, 0)
 
 
@@ -244,7 +246,7 @@ def test_objects_are_encrypted_when_asked_and_never_public(server: str, settings
     """S5"""
     parameters = {"ServerSideEncryption": "AES256"}
     settings.STORAGES = {**settings.STORAGES, "workspace": in_bucket(server, object_parameters=parameters)}
-    storage.write("ws/e/x", io.BytesIO(b"x"), 1)
+    files_storage.write_object("ws/e/x", io.BytesIO(b"x"), 1)
     store = storages["workspace"]
     client = store.connection.meta.client
     head = client.head_object(Bucket=store.bucket_name, Key="ws/e/x")
@@ -270,9 +272,9 @@ def test_pages_may_show_what_signed_addresses_lead_to(
     keys = {"WORKSPACE_S3_ACCESS_KEY": "k", "WORKSPACE_S3_SECRET_KEY": "s", "WORKSPACE_S3_BUCKET": "files"}
     for name, value in {"WORKSPACE_STORAGE": "s3", **keys, **variables}.items():
         monkeypatch.setenv(name, value)
-    workspace = buckets.workspace(tmp_path)
+    workspace = storage.read_workspace_storage(tmp_path)
     settings.STORAGES = {**settings.STORAGES, "workspace": workspace.alias}
-    url = storage.signed_url("ws/x", content_type="image/png", disposition="inline")
+    url = files_storage.make_signed_url("ws/x", content_type="image/png", disposition="inline")
     assert url is not None
     parts = urlsplit(url)
     assert f"{parts.scheme}://{parts.netloc}" in workspace.origins
@@ -286,18 +288,18 @@ def test_a_proxy_is_told_where_the_object_lies(settings) -> None:
     """S5: X-Accel-Redirect when configured"""
     settings.WORKSPACE_ACCEL_PREFIX = "/_files/"
     file = stored(b"hello", "a.txt")
-    response = downloads.respond(get(), file)
+    response = downloads.build_download_response(get(), file)
     assert response["X-Accel-Redirect"] == f"/_files/{file.storage_key}"
     assert response["Content-Disposition"] == 'attachment; filename="a.txt"'
     storages["workspace"].delete(file.storage_key)
     with pytest.raises(StorageUnavailable):
-        downloads.respond(get(), file)
+        downloads.build_download_response(get(), file)
 
 
 @pytest.mark.parametrize(("prefix", "mode"), [("", 0o600), ("/_files/", 0o640)])
 def test_a_proxy_that_sends_files_may_read_them(prefix, mode, settings, monkeypatch, tmp_path) -> None:
     """S4: files of our own user alone; S5: but for the proxy in our group, where it sends them itself"""
     monkeypatch.setenv("WORKSPACE_ACCEL_PREFIX", prefix)
-    settings.STORAGES = {**settings.STORAGES, "workspace": buckets.workspace(tmp_path).alias}
+    settings.STORAGES = {**settings.STORAGES, "workspace": storage.read_workspace_storage(tmp_path).alias}
     name = storages["workspace"].save("ws/x", ContentFile(b"hello"))
     assert (tmp_path / name).stat().st_mode & 0o777 == mode

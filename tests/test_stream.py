@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from copilot.bridge import in_thread
-from copilot.errors import InvalidRequest
-from copilot.events import SessionChanged, StepStarted, TextExtended, decode
-from copilot.live import keys, lease, stream
-from copilot.live.client import blocking, on_loop
-from copilot.live.publisher import Publisher
+from config.core.db import run_in_thread
+from config.core.errors import InvalidRequest
+from config.core.redis import get_async_redis, get_redis
+from copilot.realtime import event_log, lease, redis_keys
+from copilot.realtime.events import SessionChanged, StepStarted, TextExtended, decode_event
+from copilot.realtime.publisher import Publisher
 from tests.cuts import cut_connections, lost_answers
 from tests.rest import eventually
 
@@ -29,12 +29,14 @@ def changed(title):
 
 
 def kinds():
-    return [entry.kind for entry in stream.recent(S, count=1000)]
+    return [entry.kind for entry in event_log.read_recent(S, count=1000)]
 
 
 def deltas():
     return [
-        decode(entry.payload).delta for entry in stream.recent(S, count=1000) if entry.kind == "text.extended"
+        decode_event(entry.payload).delta
+        for entry in event_log.read_recent(S, count=1000)
+        if entry.kind == "text.extended"
     ]
 
 
@@ -53,8 +55,8 @@ class Desk:
         self.recoveries += 1
 
     def open(self, fence=1):
-        outbox = self.publisher.open(session_id=S, turn_id=f"t{fence}", user_id=1, fence=fence)
-        self.publisher.unshut(outbox)
+        outbox = self.publisher.create_outbox(session_id=S, turn_id=f"t{fence}", user_id=1, fence=fence)
+        self.publisher.enable_outbox(outbox)
         return outbox
 
 
@@ -67,37 +69,37 @@ async def publishing():
     finally:
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
-        await on_loop().aclose()
+        await get_async_redis().aclose()
 
 
 async def known_fence(fence):
-    await in_thread(lease.take_over, S, turn_id="t", token="k", fence=fence)
+    await run_in_thread(lease.take_over_lease, S, turn_id="t", token="k", fence=fence)
 
 
 async def test_a_log_is_trimmed_and_lives_a_day(settings):
     """T8.1"""
     settings.EVENT_LOG_LENGTH = 100
     for _ in range(20):
-        await in_thread(stream.publish_now, S, [(changed(str(n)), None) for n in range(50)])
-    assert 100 <= blocking().xlen(keys.log(S)) <= 300
-    assert 86_000 < blocking().ttl(keys.log(S)) <= 86_400
+        await run_in_thread(event_log.append_events, S, [(changed(str(n)), None) for n in range(50)])
+    assert 100 <= get_redis().xlen(redis_keys.event_log_key(S)) <= 300
+    assert 86_000 < get_redis().ttl(redis_keys.event_log_key(S)) <= 86_400
 
 
 async def test_a_cursor_reads_what_came_after_it():
     """T8.2"""
-    first = await in_thread(stream.publish_now, S, [(changed("1"), None)])
-    await in_thread(stream.publish_now, S, [(changed("2"), None), (changed("3"), None)])
-    assert len(await stream.after(S, first)) == 2
-    assert await stream.after(S, stream.last_cursor(S)) == []
-    assert await stream.after(S, "1-1") is None
-    await on_loop().aclose()
+    first = await run_in_thread(event_log.append_events, S, [(changed("1"), None)])
+    await run_in_thread(event_log.append_events, S, [(changed("2"), None), (changed("3"), None)])
+    assert len(await event_log.read_after(S, first)) == 2
+    assert await event_log.read_after(S, event_log.get_last_cursor(S)) == []
+    assert await event_log.read_after(S, "1-1") is None
+    await get_async_redis().aclose()
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "1", "1-", "-1", "1-2-3", "١-٢", "9" * 30 + "-0"])
 def test_nonsense_is_no_cursor(cursor):
     """T8.2"""
     with pytest.raises(InvalidRequest) as refused:
-        stream.check_cursor(cursor)
+        event_log.check_cursor(cursor)
     assert refused.value.code == "invalid_cursor"
 
 
@@ -112,7 +114,7 @@ async def test_neighbouring_deltas_grow_together():
             if number % 10 == 0:
                 await asyncio.sleep(0.001)
         await desk.publisher.flush(outbox)
-        told = await in_thread(deltas)
+        told = await run_in_thread(deltas)
         assert "".join(told) == "x" * 300
         assert len(told) < 60
 
@@ -121,7 +123,7 @@ async def test_a_text_told_anew_is_not_glued_to_the_delta_before_it():
     """T2.5: it begins at the beginning"""
     await known_fence(1)
     async with publishing() as desk:
-        outbox = desk.publisher.open(session_id=S, turn_id="t", user_id=1, fence=1)
+        outbox = desk.publisher.create_outbox(session_id=S, turn_id="t", user_id=1, fence=1)
         for offset, delta in ((0, "ab"), (2, "cd"), (0, "abcd"), (4, "e")):
             desk.publisher.publish(outbox, TextExtended(block_id="b", row_id="r", offset=offset, delta=delta))
         assert [(event.offset, event.delta) for event in outbox.waiting] == [(0, "abcd"), (0, "abcde")]
@@ -136,7 +138,7 @@ async def test_an_older_fence_is_refused_and_told_so():
         desk.publisher.publish(new, StepStarted(step_id="new", round=1))
         await desk.publisher.flush(new)
         await eventually(lambda: desk.refusals == ["refused"])
-        assert len(await in_thread(kinds)) == 1
+        assert len(await run_in_thread(kinds)) == 1
 
 
 async def test_an_unknown_fence_holds_events_until_it_is_known():
@@ -147,7 +149,7 @@ async def test_an_unknown_fence_holds_events_until_it_is_known():
         await eventually(lambda: "unknown" in desk.refusals)
         await known_fence(3)
         await desk.publisher.flush(outbox)
-        assert await in_thread(kinds) == ["step.started"]
+        assert await run_in_thread(kinds) == ["step.started"]
 
 
 async def test_what_postgres_has_decided_needs_no_fence():
@@ -157,7 +159,7 @@ async def test_what_postgres_has_decided_needs_no_fence():
         outbox.fence = None
         desk.publisher.publish(outbox, StepStarted(step_id="s", round=1))
         await desk.publisher.flush(outbox)
-        assert await in_thread(kinds) == ["step.started"]
+        assert await run_in_thread(kinds) == ["step.started"]
 
 
 async def test_an_outbox_that_is_given_up_keeps_nobody_busy():
@@ -179,12 +181,12 @@ async def test_a_connection_that_breaks_delays_events_and_loses_none():
                 outbox, TextExtended(block_id="b", row_id="r", offset=number, delta=str(number % 10))
             )
             if number % 20 == 10:
-                await in_thread(cut_connections, listening=False)
+                await run_in_thread(cut_connections, listening=False)
             await asyncio.sleep(0.002)
         await desk.publisher.flush(outbox)
         text = ""
-        for entry in await in_thread(stream.recent, S, count=1000):
-            event = decode(entry.payload)
+        for entry in await run_in_thread(event_log.read_recent, S, count=1000):
+            event = decode_event(entry.payload)
             text = text[: event.offset] + event.delta
         assert text == "0123456789" * 10
 
@@ -202,7 +204,7 @@ async def test_a_batch_whose_answer_was_lost_is_logged_once(fence, times):
                 desk.publisher.publish(outbox, StepStarted(step_id=str(number), round=1))
                 await asyncio.sleep(0)
             await desk.publisher.flush(outbox)
-        assert await in_thread(steps) == ["0", "1", "2"]
+        assert await run_in_thread(steps) == ["0", "1", "2"]
 
 
 async def test_a_lease_renewed_in_between_forgets_no_batch():
@@ -213,30 +215,38 @@ async def test_a_lease_renewed_in_between_forgets_no_batch():
         desk.publisher.publish(outbox, StepStarted(step_id="0", round=1))
         await desk.publisher.flush(outbox)
         await known_fence(1)
-        assert await lease.renew([lease.Holding(S, "t", "k", 1)]) == ["renewed"]
+        assert await lease.renew_leases([lease.HeldLease(S, "t", "k", 1)]) == ["renewed"]
         outbox.number = 0  # as a batch that comes again
         desk.publisher.publish(outbox, StepStarted(step_id="0", round=1))
         await desk.publisher.flush(outbox)
-        assert await in_thread(steps) == ["0"]
+        assert await run_in_thread(steps) == ["0"]
 
 
 async def test_what_a_request_tells_is_logged_once():
     """T8.2: the client tries again by itself when a connection breaks, and hears the cursor all the same"""
-    await in_thread(stream.publish_now, S, [(changed("0"), None)])  # Redis knows the script from now on
+    await run_in_thread(
+        event_log.append_events, S, [(changed("0"), None)]
+    )  # Redis knows the script from now on
     with lost_answers(1):
-        cursor = await in_thread(stream.publish_now, S, [(changed("1"), None), (changed("2"), None)])
-    assert len(await in_thread(kinds)) == 3
-    assert cursor == await in_thread(stream.last_cursor, S)
+        cursor = await run_in_thread(event_log.append_events, S, [(changed("1"), None), (changed("2"), None)])
+    assert len(await run_in_thread(kinds)) == 3
+    assert cursor == await run_in_thread(event_log.get_last_cursor, S)
 
 
 async def test_a_page_is_logged_only_where_it_was_read():
     """T8.4: what was told since would be lost behind it"""
-    cursor = await in_thread(stream.publish_now, S, [(changed("1"), None)])
+    cursor = await run_in_thread(event_log.append_events, S, [(changed("1"), None)])
     assert (
-        await in_thread(stream.publish_now, S, [(changed("2"), None)], after=stream.NO_CURSOR) == stream.LATE
+        await run_in_thread(
+            event_log.append_events, S, [(changed("2"), None)], after=event_log.EMPTY_LOG_CURSOR
+        )
+        == event_log.LOG_MOVED_ON
     )
-    assert await in_thread(stream.publish_now, S, [(changed("3"), None)], after=cursor) != stream.LATE
-    assert len(await in_thread(kinds)) == 2
+    assert (
+        await run_in_thread(event_log.append_events, S, [(changed("3"), None)], after=cursor)
+        != event_log.LOG_MOVED_ON
+    )
+    assert len(await run_in_thread(kinds)) == 2
 
 
 @pytest.mark.parametrize("answer", [b"refused", b"unknown"])
@@ -248,22 +258,26 @@ async def test_an_ending_is_told_whatever_became_of_the_batch_before_it(answer):
         outbox.number = 1
         outbox.unanswered = ([StepStarted(step_id="before", round=1)], guarded(fence=1))
         if answer == b"unknown":
-            await in_thread(blocking().delete, keys.fence(S))
+            await run_in_thread(get_redis().delete, redis_keys.fence_key(S))
         outbox.fence = None
         desk.publisher.publish(outbox, StepStarted(step_id="ending", round=1))
-        release = lease.Release(session_id=S, token="k", keep_through=None, next_turn_id="n", next_token="m")
+        release = lease.SessionRelease(
+            session_id=S, token="k", keep_through=None, next_turn_id="n", next_token="m"
+        )
         async with asyncio.timeout(10):
-            assert (await desk.publisher.finish(outbox, release)).verdict == "released"
-        assert (await in_thread(steps))[-1] == "ending"
+            assert (await desk.publisher.publish_and_release(outbox, release)).verdict == "released"
+        assert (await run_in_thread(steps))[-1] == "ending"
 
 
 def guarded(fence):
-    return stream.Batch(session_id=S, user_id=1, fence=fence, events=[("step.started", b"{}")], number=1)
+    return event_log.EventBatch(
+        session_id=S, user_id=1, fence=fence, events=[("step.started", b"{}")], number=1
+    )
 
 
 def steps():
     return [
-        decode(entry.payload).step_id
-        for entry in stream.recent(S, count=1000)
+        decode_event(entry.payload).step_id
+        for entry in event_log.read_recent(S, count=1000)
         if entry.kind == "step.started"
     ]

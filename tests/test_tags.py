@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from copilot.tags import SERVER_TAGS, block, escape_server_tags, strip_server_tags
+from copilot.chat.prompt_tags import SERVER_TAGS, build_server_block, escape_server_tags, strip_server_tags
 
 
 @pytest.mark.parametrize(
@@ -62,4 +62,4 @@ def test_escaping_loses_nothing_but_the_bracket():
     assert escape_server_tags("a <user_context>b</user_context>") == (
         "a &lt;user_context>b&lt;/user_context>"
     )
-    assert block("system_note", "x") == "<system_note>\nx\n</system_note>"
+    assert build_server_block("system_note", "x") == "<system_note>\nx\n</system_note>"

@@ -7,11 +7,11 @@ import random
 
 import pytest
 
-from copilot.bridge import in_thread
-from copilot.events import SessionChanged, decode
-from copilot.live import keys, stream
-from copilot.live.client import blocking
-from copilot.live.tail import CursorLost, Overflowed, Tail
+from config.core.db import run_in_thread
+from config.core.redis import get_redis
+from copilot.realtime import event_log, redis_keys
+from copilot.realtime.events import SessionChanged, decode_event
+from copilot.realtime.fanout import CursorLost, EventFanout, FeedOverflowed
 from tests.cuts import cut_connections
 from tests.rest import eventually
 
@@ -23,11 +23,11 @@ def _clean(redis_clean):
 
 def publish(session, *titles):
     happened = [(SessionChanged(title=t, pinned=False, archived=False, state="idle"), None) for t in titles]
-    return stream.publish_now(session, happened, user_id=1)
+    return event_log.append_events(session, happened, user_id=1)
 
 
 def titles(entries):
-    return [decode(entry.payload).title for entry in entries]
+    return [decode_event(entry.payload).title for entry in entries]
 
 
 class Ear:
@@ -46,7 +46,7 @@ class Ear:
 
 @pytest.fixture
 async def tail():
-    made = Tail()
+    made = EventFanout()
     yield made
     if made._reader is not None:
         made._reader.cancel()
@@ -57,26 +57,26 @@ async def test_listeners_hear_their_own_session_alone(tail):
     """T8.6"""
     one, two = Ear(), Ear()
     for name, ear in (("a", one), ("b", two)):
-        await tail.follow(name, await in_thread(publish, name, "seen"), ear)
-    await in_thread(publish, "a", "1", "2")
-    await in_thread(publish, "b", "3")
+        await tail.subscribe(name, await run_in_thread(publish, name, "seen"), ear)
+    await run_in_thread(publish, "a", "1", "2")
+    await run_in_thread(publish, "b", "3")
     await eventually(lambda: (one.heard, two.heard) == (["1", "2"], ["3"]))
 
 
 async def test_a_late_join_and_live_news_meet_without_gap_or_double(tail):
     """T8.2: joining while somebody publishes as fast as possible"""
-    cursor = await in_thread(publish, "s", "start")
+    cursor = await run_in_thread(publish, "s", "start")
     expected = [str(number) for number in range(400)]
 
     def tell():
         for number in range(0, 400, 4):
             publish("s", *expected[number : number + 4])
 
-    telling = asyncio.create_task(in_thread(tell))
+    telling = asyncio.create_task(run_in_thread(tell))
     ears = []
     for _ in range(10):
         ear = Ear()
-        await tail.follow("s", cursor, ear)
+        await tail.subscribe("s", cursor, ear)
         ears.append(ear)
     await telling
     await eventually(lambda: all(ear.heard == expected for ear in ears))
@@ -85,37 +85,40 @@ async def test_a_late_join_and_live_news_meet_without_gap_or_double(tail):
 async def test_lost_news_is_read_again_from_the_log(tail):
     """T8.6: the session's stream is the truth"""
     ear = Ear()
-    await tail.follow("s", await in_thread(publish, "s", "seen"), ear)
-    await in_thread(publish, "s", "1")
+    await tail.subscribe("s", await run_in_thread(publish, "s", "seen"), ear)
+    await run_in_thread(publish, "s", "1")
     await eventually(lambda: ear.heard == ["1"])
     chance = random.Random(3)
     expected = ["1"]
     for number in range(2, 40):
         if chance.random() < 0.4:
-            await in_thread(lose_news, "s", str(number))
+            await run_in_thread(lose_news, "s", str(number))
         else:
-            await in_thread(publish, "s", str(number))
+            await run_in_thread(publish, "s", str(number))
         expected.append(str(number))
-    await in_thread(publish, "s", "last")
+    await run_in_thread(publish, "s", "last")
     await eventually(lambda: ear.heard == [*expected, "last"])
 
 
 def lose_news(session, title):
     """In the log, counted, and never broadcast."""
-    from copilot import events
+    from copilot.realtime import events
 
     event = SessionChanged(title=title, pinned=False, archived=False, state="idle")
-    blocking().xadd(keys.log(session), {"k": event.kind, "e": events.encode(event, session_id=session)})
-    blocking().incr(keys.LIVE_NUMBER)
+    get_redis().xadd(
+        redis_keys.event_log_key(session),
+        {"k": event.kind, "e": events.encode_event(event, session_id=session)},
+    )
+    get_redis().incr(redis_keys.LIVE_NUMBER_KEY)
 
 
 async def test_a_broken_connection_is_made_again_and_nothing_is_missed(tail):
     """T8.6"""
     ear = Ear()
-    await tail.follow("s", await in_thread(publish, "s", "seen"), ear)
+    await tail.subscribe("s", await run_in_thread(publish, "s", "seen"), ear)
     for number in range(5):
-        await in_thread(cut_connections, listening=True)
-        await in_thread(publish, "s", str(number))
+        await run_in_thread(cut_connections, listening=True)
+        await run_in_thread(publish, "s", str(number))
         await eventually(lambda: ear.heard[-1:] == [str(number)])
     assert ear.heard == [str(number) for number in range(5)]
 
@@ -123,15 +126,15 @@ async def test_a_broken_connection_is_made_again_and_nothing_is_missed(tail):
 async def test_reading_again_survives_a_connection_that_breaks_meanwhile(tail):
     """T8.6: going on live would leave a gap that nobody sees"""
     ear = Ear()
-    await tail.follow("s", await in_thread(publish, "s", "seen"), ear)
-    await in_thread(publish, "s", "first")
+    await tail.subscribe("s", await run_in_thread(publish, "s", "seen"), ear)
+    await run_in_thread(publish, "s", "first")
     await eventually(lambda: ear.heard == ["first"])
     expected = ["first"]
     for number in range(30):
-        await in_thread(lose_news, "s", str(number))
-        await in_thread(cut_connections, listening=False)
+        await run_in_thread(lose_news, "s", str(number))
+        await run_in_thread(cut_connections, listening=False)
         expected.append(str(number))
-    await in_thread(publish, "s", "last")
+    await run_in_thread(publish, "s", "last")
     await eventually(lambda: ear.heard == [*expected, "last"])
     assert ear.losses == 0
 
@@ -139,29 +142,29 @@ async def test_reading_again_survives_a_connection_that_breaks_meanwhile(tail):
 async def test_a_cursor_that_is_lost_says_so(tail):
     """T8.2"""
     with pytest.raises(CursorLost):
-        await tail.follow("s", "5-5", Ear())
+        await tail.subscribe("s", "5-5", Ear())
     assert tail._sessions == {}
 
 
 async def test_after_a_flush_every_listener_is_told(tail):
     """T2.5"""
     ear = Ear()
-    await tail.follow("s", await in_thread(publish, "s", "seen"), ear)
-    await in_thread(publish, "s", "1")
+    await tail.subscribe("s", await run_in_thread(publish, "s", "seen"), ear)
+    await run_in_thread(publish, "s", "1")
     await eventually(lambda: ear.heard == ["1"])
-    await in_thread(blocking().flushdb)
-    await in_thread(publish, "s", "2")
+    await run_in_thread(get_redis().flushdb)
+    await run_in_thread(publish, "s", "2")
     await eventually(lambda: ear.losses == 1)
     assert tail._sessions == {}
 
 
 async def test_a_feed_that_is_too_slow_overflows(tail):
     """T8.6: its bounded queue, and nobody else's"""
-    async with tail.listen("s", await in_thread(publish, "s", "seen")) as feed:
+    async with tail.open_feed("s", await run_in_thread(publish, "s", "seen")) as feed:
         for _ in range(5):
-            await in_thread(publish, "s", *(str(number) for number in range(500)))
+            await run_in_thread(publish, "s", *(str(number) for number in range(500)))
         await eventually(lambda: feed._lost)
-        with pytest.raises(Overflowed):
+        with pytest.raises(FeedOverflowed):
             await anext(feed)
     assert tail._sessions == {}
 
@@ -170,8 +173,8 @@ async def test_idle_sessions_cost_the_reader_nothing(tail):
     """T8.6: news of others is passed over without being read"""
     ears = [Ear() for _ in range(50)]
     for number, ear in enumerate(ears):
-        await tail.follow(f"s{number}", None, ear)
-    await in_thread(publish, "elsewhere", "1")
-    await in_thread(publish, "s7", "2")
+        await tail.subscribe(f"s{number}", None, ear)
+    await run_in_thread(publish, "elsewhere", "1")
+    await run_in_thread(publish, "s7", "2")
     await eventually(lambda: ears[7].heard == ["2"])
     assert sum(len(ear.heard) for ear in ears) == 1

@@ -11,8 +11,9 @@ from django.conf import settings as site
 from django.core.files.storage import storages
 
 from copilot import checks
+from copilot.files import reconciliation, storage
+from copilot.files import services as files
 from copilot.models import ExportJob, StorageUse, WorkspaceFile
-from copilot.workspace import files, storage, tending
 from tests import make
 
 OLD = 3600 * 25
@@ -27,7 +28,7 @@ def own_directory(settings, tmp_path: Path) -> None:
 
 
 def stored() -> WorkspaceFile:
-    return files.store(make.ada().pk, name="a.txt", content=b"a", source="upload")
+    return files.store_file(make.ada().pk, name="a.txt", content=b"a", source="upload")
 
 
 def aged(key: str, seconds: int = OLD) -> str:
@@ -38,7 +39,7 @@ def aged(key: str, seconds: int = OLD) -> str:
 
 
 def put(key: str) -> str:
-    storage.write(key, io.BytesIO(b"x"), 1)
+    storage.write_object(key, io.BytesIO(b"x"), 1)
     return key
 
 
@@ -48,20 +49,20 @@ def test_objects_without_a_row_go_after_a_day_and_lost_ones_are_reported(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, batch: int
 ) -> None:
     """S4"""
-    monkeypatch.setattr(tending, "BATCH", batch)
+    monkeypatch.setattr(reconciliation, "BATCH_SIZE", batch)
     kept = [aged(stored().storage_key) for _ in range(4)]
     export = aged(put("ws/exports/1"))
     ExportJob.objects.create(owner=make.ada(), format="md", storage_key=export)
     young, old = put("ws/a/2026/01/young"), [aged(put(f"ws/{letter}/2026/01/old")) for letter in "09fz"]
     lost, purged = stored(), stored()
-    storage.remove(lost.storage_key)
+    storage.delete_object(lost.storage_key)
     WorkspaceFile.objects.filter(pk=purged.pk).update(purged_at="2026-01-01T00:00Z")
     old.append(aged(purged.storage_key))
-    found = tending.look()
+    found = reconciliation.reconcile_storage()
     assert (found.orphans, found.missing) == (5, 1)
     assert f"file {lost.id} has lost its object" in caplog.text
-    assert {key for key, _ in storage.objects()} == {*kept, export, young}
-    assert not [key for key in old if storage.exists(key)]
+    assert {key for key, _ in storage.list_objects()} == {*kept, export, young}
+    assert not [key for key in old if storage.object_exists(key)]
 
 
 @pytest.mark.django_db
@@ -69,8 +70,8 @@ def test_an_empty_storage_with_rows_is_reported_row_by_row() -> None:
     """S4"""
     few = [stored() for _ in range(3)]
     for file in few:
-        storage.remove(file.storage_key)
-    assert tending.look() == tending.Found(orphans=0, missing=3)
+        storage.delete_object(file.storage_key)
+    assert reconciliation.reconcile_storage() == reconciliation.ReconciliationResult(orphans=0, missing=3)
 
 
 @pytest.mark.django_db
@@ -83,16 +84,16 @@ def test_room_that_a_killed_process_took_is_given_back_by_a_later_look(
 
     def looked(taken: int) -> tuple[int, int]:
         StorageUse.objects.update(used_bytes=file.size_bytes + taken, used_files=2)
-        tending.look()
+        reconciliation.reconcile_storage()
         use.refresh_from_db()
         return use.used_bytes, use.used_files
 
     assert looked(500) == (file.size_bytes + 500, 2)
     assert looked(500) == (file.size_bytes + 500, 2)  # too soon after
-    monkeypatch.setattr(tending, "DRIFT_SECONDS", -1)
+    monkeypatch.setattr(reconciliation, "DRIFT_GRACE_SECONDS", -1)
     assert looked(300) == (file.size_bytes + 300, 2)
     assert looked(300) == (file.size_bytes, 1)
-    tending.look()
+    reconciliation.reconcile_storage()
     use.refresh_from_db()
     assert (use.used_bytes, use.used_files) == (file.size_bytes, 1)
 
@@ -101,7 +102,7 @@ def test_room_that_a_killed_process_took_is_given_back_by_a_later_look(
 
 
 def of_bucket(**options: object) -> dict[str, object]:
-    return {"BACKEND": "copilot.workspace.buckets.BucketStorage", "OPTIONS": {"bucket_name": "b", **options}}
+    return {"BACKEND": "copilot.files.s3_storage.BucketStorage", "OPTIONS": {"bucket_name": "b", **options}}
 
 
 @pytest.mark.parametrize(
@@ -123,7 +124,7 @@ def test_a_storage_that_is_unknown_or_public_stops_the_boot(
 ) -> None:
     """S20"""
     settings.STORAGES = {**settings.STORAGES, "workspace": alias}
-    assert [error.id for error in checks.files_can_be_kept(None)] == found
+    assert [error.id for error in checks.check_file_storage(None)] == found
 
 
 def test_files_do_not_lie_where_the_web_serves_from(settings) -> None:
@@ -133,4 +134,4 @@ def test_files_do_not_lie_where_the_web_serves_from(settings) -> None:
         "OPTIONS": {"location": f"{site.STATIC_ROOT}/files"},
     }
     settings.STORAGES = {**settings.STORAGES, "workspace": alias}
-    assert [error.id for error in checks.files_can_be_kept(None)] == ["copilot.E005"]
+    assert [error.id for error in checks.check_file_storage(None)] == ["copilot.E005"]

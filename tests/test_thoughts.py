@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from copilot import dispatch
+from copilot.chat import goals
 from copilot.models import Message
-from copilot.providers.scripted import Call, Reasoning, Text
+from copilot.providers.scripted import ScriptedCall, ScriptedReasoning, ScriptedText
 from tests import make
 from tests.engine import command, ended, quiet, start
 from tests.engine import model_fixture as model_fixture
@@ -26,7 +26,7 @@ def session(rig):
 
 def test_it_is_part_of_no_answer_and_of_no_search(session, model):
     """A14.6: the waiter's text, and what is found by words"""
-    model.will(Reasoning(f"Perhaps {THOUGHT}?"), Text("The answer."))
+    model.will(ScriptedReasoning(f"Perhaps {THOUGHT}?"), ScriptedText("The answer."))
     turn = ended(start(session))
     assert Message.objects.get(turn=turn, kind="reasoning").content == f"Perhaps {THOUGHT}?"
     door = program(make.ada())
@@ -37,9 +37,9 @@ def test_it_is_part_of_no_answer_and_of_no_search(session, model):
 
 def test_neither_titles_nor_goals_are_judged_by_it(rig, model, small, session):
     """A14.6"""
-    model.will(Reasoning(f"Perhaps {THOUGHT}?"), Text("The answer."))
-    small.always(Text('{"achieved": true, "reason": "done", "next_step": ""}'))
-    dispatch.set_goal(command(session, "Write a poem"))
+    model.will(ScriptedReasoning(f"Perhaps {THOUGHT}?"), ScriptedText("The answer."))
+    small.always(ScriptedText('{"achieved": true, "reason": "done", "next_step": ""}'))
+    goals.set_goal_and_start(command(session, "Write a poem"))
     quiet(session)
     rig.run_errands(2)
     assert len(small.requests) >= 2
@@ -49,8 +49,8 @@ def test_neither_titles_nor_goals_are_judged_by_it(rig, model, small, session):
 
 def test_a_parent_does_not_read_what_its_child_thought(session, model):
     """A14.6, A21.5"""
-    model.will(Call("run_sub_session", {"prompt": "Look into it"}))
-    model.will(Reasoning(f"Perhaps {THOUGHT}?"), Text("It is dry."))
+    model.will(ScriptedCall("run_sub_session", {"prompt": "Look into it"}))
+    model.will(ScriptedReasoning(f"Perhaps {THOUGHT}?"), ScriptedText("It is dry."))
     turn = ended(start(session))
     result = Message.objects.get(turn=turn, kind="tool_result").content
     assert json.loads(result)["text"] == "It is dry."

@@ -9,7 +9,8 @@ import pytest
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.db import connection
 
-from config import threads
+from config.core import thread_pool
+from config.http import handler
 from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -34,14 +35,14 @@ async def served(act) -> object:
         async with ThreadSensitiveContext():
             found.append(await act())
 
-    await threads.SharedThreads(application)({"type": "http", "path": "/"}, None, None)
+    await handler.ThreadPoolMiddleware(application)({"type": "http", "path": "/"}, None, None)
     return found[0]
 
 
 @pytest.fixture(autouse=True)
 def few_threads(monkeypatch):
-    pool = threads.WarmPool(4, "few")
-    monkeypatch.setattr(threads, "_threads", pool)
+    pool = thread_pool.LifoThreadPool(4, "few")
+    monkeypatch.setattr(handler, "_web_threads", pool)
     yield
     number = len(pool._threads)
     meeting = threading.Barrier(max(1, number))

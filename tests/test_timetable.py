@@ -15,21 +15,22 @@ from django_celery_beat.schedulers import DatabaseScheduler, ModelEntry
 from kombu import Connection
 from kombu.exceptions import OperationalError
 
-from config import consumer_health, timetable
+from config import beat_schedule, consumer_health
+from config.beat_scheduler import Scheduler
 from config.celery import app
-from config.clock import Scheduler
-from config.servers import free_port
-from copilot.live import beats, keys
-from copilot.live.client import blocking
-from diagnostics import broker
+from config.core.redis import get_redis
+from config.dev.servers import find_free_port
+from copilot.realtime import redis_keys
+from copilot.worker import heartbeat
+from diagnostics import broker_queues
 
 pytestmark = pytest.mark.django_db
 
 
-@pytest.mark.parametrize("name", timetable.jobs())
+@pytest.mark.parametrize("name", beat_schedule.build_beat_schedule())
 def test_every_job_that_expires_does_so_as_the_database_scheduler_sends_it(name: str):
     """It reads `expire_seconds`, and drops any other word without a sound"""
-    job = timetable.jobs()[name]
+    job = beat_schedule.build_beat_schedule()[name]
     entry = ModelEntry.from_entry(name, app=app, **job)
     options = job.get("options", {})
     assert entry.options.get("expires") == options.get("expire_seconds")
@@ -73,9 +74,9 @@ def test_only_a_job_that_the_broker_has_taken_proves_that_the_scheduler_works(
     """A clock that ticks and reaches nobody is silent; queues are waited for from the first job on"""
     with pytest.raises(SchedulingError):
         scheduler_with(monkeypatch, SchedulingError("away")).apply_async(ENTRY)
-    assert beats.work_ages(["scheduler"]) == {}
+    assert heartbeat.read_work_ages(["scheduler"]) == {}
     assert scheduler_with(monkeypatch, "sent").apply_async(ENTRY) == "sent"
-    assert set(beats.work_ages(["scheduler", "queue:maintenance", "queue:default", "watch"])) == {
+    assert set(heartbeat.read_work_ages(["scheduler", "queue:maintenance", "queue:default", "watch"])) == {
         "scheduler",
         "queue:maintenance",
         "queue:default",
@@ -87,10 +88,10 @@ def test_a_job_that_is_still_at_work_is_not_sent_again(redis_clean: object, monk
     monkeypatch.setattr(
         state, "active_requests", [SimpleNamespace(name=ENTRY.task), SimpleNamespace(name="x")]
     )
-    consumer_health.ConsumerWatch()._note_long_jobs()
+    consumer_health.ConsumerWatch()._report_running_jobs()
     assert scheduler_with(monkeypatch, "sent").apply_async(ENTRY) is None
     assert scheduler_with(monkeypatch, "sent").apply_async(SimpleNamespace(task="billing.tasks.fold_usage"))
-    blocking().expire(keys.last_work(f"job:{ENTRY.task}"), beats.WORK_MEMORY_SECONDS - 6)
+    get_redis().expire(redis_keys.last_work_key(f"job:{ENTRY.task}"), heartbeat.WORK_LIFETIME_SECONDS - 6)
     assert scheduler_with(monkeypatch, "sent").apply_async(ENTRY) == "sent"
 
 
@@ -106,7 +107,7 @@ def test_a_scheduler_that_reaches_nobody_leaves_unless_the_broker_is_away(
     with pytest.raises(SystemExit):
         deaf.tick()
     assert not Path(settings.HEARTBEAT_FILE).exists()
-    gone = f"redis://127.0.0.1:{free_port()}/0"
+    gone = f"redis://127.0.0.1:{find_free_port()}/0"
     monkeypatch.setattr(app, "connection_for_read", lambda **how: Connection(gone, **how))
     assert deaf.tick() == 1.0
     assert Path(settings.HEARTBEAT_FILE).exists()
@@ -139,5 +140,5 @@ def test_what_waits_in_the_broker_is_counted():
     for _ in range(3):
         app.send_task("linking.tasks.deliver", queue="maintenance")
     app.send_task("copilot.tasks.index_messages", queue="default", priority=9)
-    found = broker.depths()
+    found = broker_queues.read_queue_depths()
     assert found.by_queue == {"turns": 0, "default": 1, "chats": 0, "maintenance": 3}

@@ -10,42 +10,52 @@ from celery.exceptions import OperationalError
 
 from billing.models import UsageRecord
 from config.celery import app
-from copilot import queries, sessions, tasks
+from copilot import tasks
 from copilot.agent import titles
-from copilot.events import Tokens
+from copilot.chat import selectors as chat_selectors
+from copilot.chat import sessions
 from copilot.models import ModelCall, Session
 from copilot.providers import catalogue, scripted
-from copilot.providers.base import Entry, Request
-from copilot.providers.breakers import BREAKERS, Trip
-from copilot.providers.lessons import fingerprint
-from copilot.providers.scripted import Call, Fail, Finish, Reasoning, ScriptItem, Text, Usage
+from copilot.providers.base import CatalogueEntry, ModelRequest
+from copilot.providers.breakers import BREAKERS, BreakerTrip
+from copilot.providers.learned_limits import fingerprint_entry
+from copilot.providers.scripted import (
+    ScriptedCall,
+    ScriptedFailure,
+    ScriptedFinish,
+    ScriptedReasoning,
+    ScriptedText,
+    ScriptedUsage,
+    ScriptItem,
+)
+from copilot.realtime.payloads import Tokens
 from tests import make
 from tests.engine import Errand, Model, Rig, add_tools, ended, log_of, start, told, until
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
 from tests.patience import PATIENCE_SECONDS
 
-STANDARD = Entry(name="Standard", provider="scripted", model="standard", max_output_tokens=4_096)
-SMALL = Entry(name="Small", provider="scripted", model="small", max_output_tokens=4_096)
+STANDARD = CatalogueEntry(name="Standard", provider="scripted", model="standard", max_output_tokens=4_096)
+SMALL = CatalogueEntry(name="Small", provider="scripted", model="small", max_output_tokens=4_096)
 
 
 @pytest.fixture(name="small")
 def small_fixture(rig: Rig) -> Iterator[Model]:
     """The rig's own model is the standard one; titles ask this one first."""
     small = Model()
-    before = catalogue.current()
-    scripted.install("standard", rig.model)
-    scripted.install("small", small)
-    catalogue.configure(
+    before = catalogue.get_catalogue()
+    scripted.install_script("standard", rig.model)
+    scripted.install_script("small", small)
+    catalogue.set_catalogue(
         catalogue.Catalogue(
             entries=(STANDARD, SMALL),
             tiers={"standard": (STANDARD,), "advanced": (STANDARD,), "small": (SMALL,)},
         )
     )
     yield small
-    catalogue.configure(before)
-    scripted.uninstall("standard")
-    scripted.uninstall("small")
+    catalogue.set_catalogue(before)
+    scripted.uninstall_script("standard")
+    scripted.uninstall_script("small")
 
 
 @pytest.fixture(name="session")
@@ -60,7 +70,7 @@ def named(session: Session) -> tuple[str, str]:
 
 def test_after_the_first_answer_the_small_model_names_the_conversation(rig, small, session):
     """A18.1, A18.6: without server context, cheaply, recorded with its purpose, told to session and sidebar"""
-    small.will(Text('Title: "Resetting a home router".'), Usage(Tokens(input=40, output=6)))
+    small.will(ScriptedText('Title: "Resetting a home router".'), ScriptedUsage(Tokens(input=40, output=6)))
     turn = ended(start(session, "How do I reset my router? " + "x" * 600))
     rig.run_errands()
     assert named(session) == ("Resetting a home router", "auto")
@@ -84,9 +94,9 @@ def test_the_answer_is_told_before_a_title_is_asked_for(rig, small, session):
     """A3.7, A18.c1: the ending precedes the request, and the order of the sidebar stays"""
     seen: list[list[str]] = []
 
-    def reply(request: Request) -> list[ScriptItem]:
+    def reply(request: ModelRequest) -> list[ScriptItem]:
         seen.append([one.kind for one in log_of(session.pk)])
-        return [Text("Hats")]
+        return [ScriptedText("Hats")]
 
     small.otherwise = reply
     other = make.session()
@@ -94,21 +104,21 @@ def test_the_answer_is_told_before_a_title_is_asked_for(rig, small, session):
     ended(start(other, "Which coat?"))
     until(lambda: len(rig.errands) == 2)
     rig.errands.sort(key=lambda errand: errand[1] != session.turns.get().pk)
-    before = [view.id for view in queries.sessions_page(session.owner_id).items]
+    before = [view.id for view in chat_selectors.list_sessions_page(session.owner_id).items]
     active_at = Session.objects.get(pk=session.pk).active_at
     rig.run_errands(2)
     assert "turn.succeeded" in seen[0]
     assert named(session)[0] == "Hats"
     assert Session.objects.get(pk=session.pk).active_at == active_at
-    assert [view.id for view in queries.sessions_page(session.owner_id).items] == before
+    assert [view.id for view in chat_selectors.list_sessions_page(session.owner_id).items] == before
 
 
 def test_a_name_given_while_a_title_is_made_stays(rig, small, session):
     """A18.4, A18.c1: the barrier stands between the model's reply and the write"""
-    small.will(Text("A title of ours"))
+    small.will(ScriptedText("A title of ours"))
     turn = ended(start(session, "Which hat?"))
     arrived, go = threading.Event(), threading.Event()
-    write = sessions.name_automatically
+    write = sessions.set_automatic_title
 
     def held(*args: object, **kwargs: object) -> bool:
         arrived.set()
@@ -116,11 +126,11 @@ def test_a_name_given_while_a_title_is_made_stays(rig, small, session):
         return write(*args, **kwargs)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sessions, "name_automatically", held)
-        naming = threading.Thread(target=titles.name, args=[turn.pk])
+        patch.setattr(sessions, "set_automatic_title", held)
+        naming = threading.Thread(target=titles.name_session, args=[turn.pk])
         naming.start()
         assert arrived.wait(PATIENCE_SECONDS)
-        sessions.update(session.owner_id, session.pk, title="Mine")
+        sessions.update_session(session.owner_id, session.pk, title="Mine")
         go.set()
         naming.join(PATIENCE_SECONDS)
     assert named(session) == ("Mine", "manual")
@@ -129,7 +139,7 @@ def test_a_name_given_while_a_title_is_made_stays(rig, small, session):
 
 def test_a_named_conversation_is_never_asked_about(rig, small, session):
     """A18.4"""
-    sessions.update(session.owner_id, session.pk, title="Mine")
+    sessions.update_session(session.owner_id, session.pk, title="Mine")
     ended(start(session))
     rig.worker.leave(grace_seconds=5)
     assert rig.errands == []
@@ -138,9 +148,9 @@ def test_a_named_conversation_is_never_asked_about(rig, small, session):
 
 def test_when_both_models_fail_the_users_words_name_it(rig, small, model, session):
     """A18.1, A18.3, A18.c1"""
-    small.always(Fail("overloaded"))
+    small.always(ScriptedFailure("overloaded"))
     ended(start(session, "How do I reset my router?"))
-    model.always(Fail("auth_failed"))
+    model.always(ScriptedFailure("auth_failed"))
     rig.run_errands()
     assert named(session) == ("Reset router", "auto")
     assert len(small.requests) == 1
@@ -149,9 +159,9 @@ def test_when_both_models_fail_the_users_words_name_it(rig, small, model, sessio
 
 def test_an_acknowledgement_is_no_title(rig, small, model, session):
     """A18.2, A18.c1: two wordings, then the standard model"""
-    small.always(Text("OK."))
+    small.always(ScriptedText("OK."))
     ended(start(session, "How do I reset my router?"))
-    model.will(Text("Router reset steps"))
+    model.will(ScriptedText("Router reset steps"))
     rig.run_errands()
     assert named(session)[0] == "Router reset steps"
     assert len({request.system for request in small.requests}) == len(small.requests) == 2
@@ -159,9 +169,9 @@ def test_an_acknowledgement_is_no_title(rig, small, model, session):
 
 def test_a_refusal_is_no_title(rig, small, model, session):
     """A18.2, A6.1: the next model is asked instead"""
-    small.will(Text("Unable to name this"), Finish("refused"))
-    model.will(Text("Aye."))
-    model.will(Text("Resetting a home router"))
+    small.will(ScriptedText("Unable to name this"), ScriptedFinish("refused"))
+    model.will(ScriptedText("Aye."))
+    model.will(ScriptedText("Resetting a home router"))
     ended(start(session, "How do I reset my router?"))
     rig.run_errands()
     assert named(session) == ("Resetting a home router", "auto")
@@ -170,21 +180,21 @@ def test_a_refusal_is_no_title(rig, small, model, session):
 
 def test_a_model_that_keeps_failing_is_asked_for_a_title_last(rig, small, model, session):
     """A7.7"""
-    BREAKERS.trip(fingerprint(SMALL), Trip(code="overloaded", seconds=60))
-    model.will(Text("Aye."))
-    model.will(Text("Resetting a home router"))
+    BREAKERS.open_breaker(fingerprint_entry(SMALL), BreakerTrip(code="overloaded", seconds=60))
+    model.will(ScriptedText("Aye."))
+    model.will(ScriptedText("Resetting a home router"))
     try:
         ended(start(session, "How do I reset my router?"))
         rig.run_errands()
     finally:
-        BREAKERS.replace({})
+        BREAKERS.replace_all({})
     assert (named(session)[0], small.requests) == ("Resetting a home router", [])
 
 
 def test_a_reply_that_only_thought_gets_more_room_once(rig, small, session):
     """A18.1"""
-    small.will(Reasoning("Hm, what is this about …"), Finish("length"))
-    small.will(Text("Choosing a hat"))
+    small.will(ScriptedReasoning("Hm, what is this about …"), ScriptedFinish("length"))
+    small.will(ScriptedText("Choosing a hat"))
     ended(start(session, "Which hat?"))
     rig.run_errands()
     assert named(session)[0] == "Choosing a hat"
@@ -194,8 +204,8 @@ def test_a_reply_that_only_thought_gets_more_room_once(rig, small, session):
 def test_words_before_a_tool_call_are_not_the_answer(rig, small, model, session, monkeypatch):
     """A18.1"""
     add_tools(monkeypatch, Errand("fetch"))
-    model.will(Text("Let me look that up."), Call("fetch"))
-    model.will(Text("Felt is warmest."))
+    model.will(ScriptedText("Let me look that up."), ScriptedCall("fetch"))
+    model.will(ScriptedText("Felt is warmest."))
     ended(start(session, "Which hat?"))
     rig.run_errands()
     given = small.requests[0].messages[0].text
@@ -224,9 +234,9 @@ def test_where_nothing_says_anything_the_first_words_stay_and_nobody_asks_again(
 
 def test_a_failed_turn_is_no_exchange(rig, small, model, session):
     """A18.1: the first exchange with an answer"""
-    model.will(Fail("auth_failed"))
+    model.will(ScriptedFailure("auth_failed"))
     ended(start(session, "Which hat?"))
-    small.will(Text("Hats for winter"))
+    small.will(ScriptedText("Hats for winter"))
     ended(start(session, "And now?"))
     rig.run_errands()
     assert named(session)[0] == "Hats for winter"
@@ -237,7 +247,7 @@ def test_titles_are_renewed_every_so_many_exchanges(rig, small, session, setting
     """A18.5: from the latest exchange; the same title is not written again, and a person's never replaced"""
     settings.TITLE_REFRESH_EXCHANGES = 2
     for title in ("Hats", "Coats", "COATS"):
-        small.will(Text(title))
+        small.will(ScriptedText(title))
     for number, text in enumerate(("first", "second", "third", "fourth")):
         ended(start(session, text))
         rig.run_errands()
@@ -246,7 +256,7 @@ def test_titles_are_renewed_every_so_many_exchanges(rig, small, session, setting
     assert "second" in small.requests[1].messages[0].text
     assert "first" not in small.requests[1].messages[0].text
     assert len(small.requests) == 3  # after the first, the second and the fourth
-    sessions.update(session.owner_id, session.pk, title="My coats")
+    sessions.update_session(session.owner_id, session.pk, title="My coats")
     for text in ("fifth", "sixth"):
         ended(start(session, text))
     rig.worker.leave(grace_seconds=5)
@@ -257,7 +267,7 @@ def test_titles_are_renewed_every_so_many_exchanges(rig, small, session, setting
 def test_an_automatic_title_that_is_none_is_replaced(rig, small, session):
     """A18.4"""
     Session.objects.filter(pk=session.pk).update(title="The user wants a hat", title_origin="auto")
-    small.will(Text("Choosing a hat"))
+    small.will(ScriptedText("Choosing a hat"))
     ended(start(session, "Which hat?"))
     rig.run_errands()
     assert named(session) == ("Choosing a hat", "auto")
@@ -271,7 +281,7 @@ def test_a_broker_that_is_away_costs_a_title_and_nothing_else(rig, session, monk
 
     monkeypatch.setattr(tasks.run_errand, "apply_async", away)
     turn = ended(start(session, "How do I reset my router?"))
-    tasks.send_errand("title", turn.pk)
+    tasks.enqueue_background_job("title", turn.pk)
     assert named(session)[1] == "default"
 
 
@@ -279,7 +289,7 @@ def test_the_task_names_the_conversation(rig, session):
     """A3.7: the way a background worker goes"""
     turn = ended(start(session, "How do I reset my router?"))
     assert app.conf.task_always_eager
-    tasks.send_errand("title", turn.pk)
+    tasks.enqueue_background_job("title", turn.pk)
     assert named(session)[0] == "Reset router"
 
 
@@ -306,7 +316,7 @@ def test_the_task_names_the_conversation(rig, session):
 )
 def test_replies_become_titles_or_nothing(reply: str, title: str) -> None:
     """A18.2"""
-    assert titles.clean(reply) == title
+    assert titles.clean_title(reply) == title
 
 
 @pytest.mark.parametrize(
@@ -328,11 +338,11 @@ def test_replies_become_titles_or_nothing(reply: str, title: str) -> None:
 )
 def test_local_titles(text: str, title: str) -> None:
     """A18.3"""
-    assert titles.local(text) == title
-    assert len(titles.local(text * 20)) <= 60
+    assert titles.build_local_title(text) == title
+    assert len(titles.build_local_title(text * 20)) <= 60
 
 
 def test_a_turn_without_any_row_has_no_answer() -> None:
-    assert titles._substantive([]) == ""
-    assert titles._substantive([("assistant", "Let me look."), ("tool_call", "{}")]) == ""
-    assert titles._substantive([("assistant", "Done.")]) == "Done."
+    assert titles._first_substantive_answer([]) == ""
+    assert titles._first_substantive_answer([("assistant", "Let me look."), ("tool_call", "{}")]) == ""
+    assert titles._first_substantive_answer([("assistant", "Done.")]) == "Done."

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from linking.together import Together
+from config.core.batching import BatchedCall
 from tests.engine import until
 from tests.patience import PATIENCE_SECONDS
 
@@ -41,14 +41,14 @@ def store() -> Store:
 
 def asked_during_the_first(store: Store, items: Sequence[int]) -> list[int | type[Exception]]:
     """Item 1 is being stored; the others come meanwhile, in their order."""
-    together = Together(store, spoilt_by=Spoilt, name="store")
+    together = BatchedCall(store, spoilt_by=Spoilt, name="store")
     with ThreadPoolExecutor(len(items) + 1) as pool:
         first = pool.submit(together, 1)
         assert store.begun.wait(PATIENCE_SECONDS)
         others = []
         for number, item in enumerate(items, start=1):
             others.append(pool.submit(together, item))
-            until(lambda number=number: len(together._wishes) == number)
+            until(lambda number=number: len(together._pending) == number)
         store.may_go_on.set()
         assert first.result(PATIENCE_SECONDS) == 10
         ended = [(other.exception(PATIENCE_SECONDS), other) for other in others]
@@ -70,7 +70,7 @@ def test_an_item_that_spoils_the_call_spoils_nobody_elses(store: Store):
 def test_a_fault_that_nobody_foresaw_is_everybodys_own(store: Store):
     """Nobody is left waiting"""
     with pytest.raises(KeyError):
-        Together(_faulty, spoilt_by=Spoilt, name="store")(1)
+        BatchedCall(_faulty, spoilt_by=Spoilt, name="store")(1)
 
 
 def _faulty(items: Sequence[int]) -> list[int]:

@@ -8,47 +8,56 @@ from dataclasses import replace
 
 import pytest
 
-from copilot import dispatch, usage
-from copilot.commands import Decide
-from copilot.events import NoticeContent, StepStarted, Tokens, TurnSucceeded
+from copilot.chat import approval_decisions, model_calls
+from copilot.chat.commands import DecideApproval
+from copilot.chat.permissions import NO_PERMISSIONS, Permissions
 from copilot.models import Approval, Message, ModelCall
-from copilot.permissions import NOTHING, Permissions
 from copilot.providers import catalogue, scripted
-from copilot.providers.base import Entry
-from copilot.providers.scripted import Call, Fail, Finish, Text, Usage
+from copilot.providers.base import CatalogueEntry
+from copilot.providers.scripted import (
+    ScriptedCall,
+    ScriptedFailure,
+    ScriptedFinish,
+    ScriptedText,
+    ScriptedUsage,
+)
+from copilot.realtime.events import StepStarted, TurnSucceeded
+from copilot.realtime.payloads import NoticeContent, Tokens
 from tests import make
 from tests.engine import Errand, add_tools, ended, fresh, lease_of, notices, rows_of, start, told, until
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
 
-FIRST = Entry(name="First", provider="scripted", model="first", credential="one")
+FIRST = CatalogueEntry(name="First", provider="scripted", model="first", credential="one")
 SECOND = replace(FIRST, name="Second", model="second", credential="two")
 
 
 @pytest.fixture(name="offer")
 def offer_fixture(model):
     """Which models there are, the first of them the standard one; all of them answer as `model` does."""
-    before = catalogue.current()
+    before = catalogue.get_catalogue()
     for entry in (FIRST, SECOND):
-        scripted.install(entry.model, model)
+        scripted.install_script(entry.model, model)
 
-    def offer(*entries: Entry, chain: tuple[Entry, ...] = ()) -> None:
+    def offer(*entries: CatalogueEntry, chain: tuple[CatalogueEntry, ...] = ()) -> None:
         chain = chain or entries
-        catalogue.configure(catalogue.Catalogue(entries=entries, tiers={"standard": chain, "small": chain}))
+        catalogue.set_catalogue(
+            catalogue.Catalogue(entries=entries, tiers={"standard": chain, "small": chain})
+        )
 
     yield offer
     for entry in (FIRST, SECOND):
-        scripted.uninstall(entry.model)
-    catalogue.configure(before)
+        scripted.uninstall_script(entry.model)
+    catalogue.set_catalogue(before)
 
 
 def test_a_failure_names_its_provider_its_model_and_the_providers_own_request(rig, model, offer):
     """A6.2, A19.1: live, after a reload, and on the row of the call"""
     offer(FIRST, SECOND)
     session = make.session()
-    model.will(Fail("model_not_found", status=404))
+    model.will(ScriptedFailure("model_not_found", status=404))
     body = json.dumps({"error": {"message": "No such field: <b>tools</b>"}})
-    model.will(Fail(status=400, body=body, headers={"x-request-id": "req_7"}))
+    model.will(ScriptedFailure(status=400, body=body, headers={"x-request-id": "req_7"}))
     turn = ended(start(session))
     [notice] = [row.content for row in rows_of(fresh(session)) if isinstance(row.content, NoticeContent)]
     assert (notice.provider, notice.model, notice.request_id, notice.action) == (
@@ -72,7 +81,9 @@ def test_the_request_is_named_where_one_model_alone_was_asked(rig, model, offer)
     """A6.2: and none where no provider was asked"""
     offer(FIRST)
     session = make.session()
-    model.will(Fail(status=400, body='{"error": {"message": "No."}}', headers={"request-id": "req_8"}))
+    model.will(
+        ScriptedFailure(status=400, body='{"error": {"message": "No."}}', headers={"request-id": "req_8"})
+    )
     ended(start(session))
     row = Message.objects.get(session=session, kind="notice")
     assert (row.data["provider"], row.data["model"], row.data["request_id"]) == ("scripted", "First", "req_8")
@@ -83,7 +94,7 @@ def test_a_refusal_names_the_reply_that_it_was(rig, model, offer):
     """A6.2"""
     offer(FIRST)
     session = make.session()
-    model.will(Text("I'd rather not."), Finish("refused"))
+    model.will(ScriptedText("I'd rather not."), ScriptedFinish("refused"))
     ended(start(session))
     row = Message.objects.get(session=session, kind="notice")
     assert (row.data["code"], row.data["request_id"]) == ("refused", "scripted-1")
@@ -93,11 +104,11 @@ def test_a_refusal_names_the_reply_that_it_was(rig, model, offer):
 def test_a_reply_that_cannot_be_worked_with_is_no_answer_after_a_takeover_either(rig, model, finish, code):
     """A6.1, A3.9: what it came to stands on its call, though it came to its end"""
     session = make.session()
-    model.otherwise = lambda request: [Text("No."), Finish(finish)]
+    model.otherwise = lambda request: [ScriptedText("No."), ScriptedFinish(finish)]
     turn = ended(start(session))
     assert turn.status == "failed"
     assert {call.ending for call in ModelCall.objects.filter(turn=turn)} == {code}
-    assert not usage.was_answer(turn.pk, 1)
+    assert not model_calls.was_final_answer(turn.pk, 1)
 
 
 def test_a_failure_that_no_row_can_hold_word_by_word_is_told_all_the_same(rig, model, offer):
@@ -105,7 +116,7 @@ def test_a_failure_that_no_row_can_hold_word_by_word_is_told_all_the_same(rig, m
     offer(FIRST)
     session = make.session()
     body = json.dumps({"error": {"message": "No\0pe."}, "request_id": "req\0" + "x" * 500})
-    model.will(Fail(status=400, body=body))
+    model.will(ScriptedFailure(status=400, body=body))
     turn = ended(start(session))
     row = Message.objects.get(session=session, kind="notice")
     assert (turn.failure_code, row.data["code"], row.data["details"]) == (
@@ -121,7 +132,9 @@ def approved(session, turn_id):
     """Somebody agrees to what the turn asks for, once it waits."""
     until(lambda: told(session.pk, "turn.paused") and lease_of(session) == {})
     open_ones = Approval.objects.filter(turn=turn_id, state="requested")
-    dispatch.decide(session.owner_id, [Decide(approval_id=one.pk, decision="approve") for one in open_ones])
+    approval_decisions.decide_approvals(
+        session.owner_id, [DecideApproval(approval_id=one.pk, decision="approve") for one in open_ones]
+    )
 
 
 def test_a_turn_that_waited_keeps_its_model_when_the_tier_means_another_by_then(
@@ -131,7 +144,7 @@ def test_a_turn_that_waited_keeps_its_model_when_the_tier_means_another_by_then(
     offer(FIRST)
     add_tools(monkeypatch, Errand("erase", approval="ask"))
     session = make.session()
-    model.will(Call("erase"))
+    model.will(ScriptedCall("erase"))
     turn_id = start(session)
     until(lambda: told(session.pk, "turn.paused"))
     offer(FIRST, SECOND, chain=(SECOND,))
@@ -147,8 +160,8 @@ def test_a_switch_to_the_same_model_under_another_key_holds_after_a_wait(rig, mo
     offer(FIRST, twin)
     add_tools(monkeypatch, Errand("erase", approval="ask"))
     session = make.session()
-    model.will(Fail("quota_exhausted", status=402))
-    model.will(Text("Shall I?"), Call("erase"))
+    model.will(ScriptedFailure("quota_exhausted", status=402))
+    model.will(ScriptedText("Shall I?"), ScriptedCall("erase"))
     turn_id = start(session)
     approved(session, turn_id)
     assert ended(turn_id).model == "Twin"
@@ -159,8 +172,8 @@ def test_a_turn_that_waited_tells_what_all_of_it_took(rig, model, monkeypatch):
     """A3.6, A19.9: the tokens of every run, and the first of them as it came before the wait"""
     add_tools(monkeypatch, Errand("erase", approval="ask"))
     session = make.session()
-    model.will(Text("Shall I?"), Usage(Tokens(input=10, output=5)), Call("erase"))
-    model.will(Text("Done."), Usage(Tokens(input=20, cache_read=3, output=7)))
+    model.will(ScriptedText("Shall I?"), ScriptedUsage(Tokens(input=10, output=5)), ScriptedCall("erase"))
+    model.will(ScriptedText("Done."), ScriptedUsage(Tokens(input=20, cache_read=3, output=7)))
     turn_id = start(session)
     approved(session, turn_id)
     turn = ended(turn_id)
@@ -179,9 +192,9 @@ def test_a_pause_gives_no_further_round_and_takes_none(rig, model, settings, mon
     settings.TURN_MAX_ROUNDS = pauses + 1
     add_tools(monkeypatch, Errand("erase", approval="ask"))
     session = make.session()
-    model.will(Fail(status=429, headers={"retry-after": "0"}))
+    model.will(ScriptedFailure(status=429, headers={"retry-after": "0"}))
     for _ in range(pauses + 1):
-        model.will(Text("Once more."), Call("erase"))
+        model.will(ScriptedText("Once more."), ScriptedCall("erase"))
     turn_id = start(session)
     for number in range(1, pauses + 1):
         until(lambda number=number: len(told(session.pk, "turn.paused")) == number)
@@ -198,6 +211,6 @@ def test_a_pause_gives_no_further_round_and_takes_none(rig, model, settings, mon
 @pytest.mark.parametrize("stored", [None, {}, {"tools": None}])
 def test_a_turn_without_a_filter_may_do_nothing_and_the_log_says_so(stored, caplog):
     """A20.2: absence is never read as unrestricted"""
-    with caplog.at_level(logging.ERROR, logger="copilot.permissions"):
-        assert Permissions.from_json(stored) == NOTHING
+    with caplog.at_level(logging.ERROR, logger="copilot.chat.permissions"):
+        assert Permissions.from_json(stored) == NO_PERMISSIONS
     assert [record.levelname for record in caplog.records] == ["ERROR"]

@@ -5,9 +5,16 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from copilot.context import CHANNELS, TurnContext
-from copilot.permissions import UNRESTRICTED
-from copilot.tools.base import ALWAYS_ASKS, Arguments, Invocation, Tool, ToolOutput, Weighed
+from copilot.chat.permissions import UNRESTRICTED
+from copilot.chat.turn_context import CHANNELS_BY_ORIGIN, TurnContext
+from copilot.tools.base import (
+    ALWAYS_ASKS_REASON,
+    CallAssessment,
+    Tool,
+    ToolArguments,
+    ToolInvocation,
+    ToolOutput,
+)
 
 CONTEXT = TurnContext(
     user_id=1,
@@ -16,15 +23,15 @@ CONTEXT = TurnContext(
     fence=1,
     origin="web",
     permissions=UNRESTRICTED,
-    channel=CHANNELS["web"],
+    channel=CHANNELS_BY_ORIGIN["web"],
 )
 
 
-class Amount(Arguments):
+class Amount(ToolArguments):
     amount: int
 
 
-async def _run(arguments: Amount, invocation: Invocation) -> ToolOutput:
+async def _run(arguments: Amount, invocation: ToolInvocation) -> ToolOutput:
     return ToolOutput(value=arguments.amount)
 
 
@@ -34,30 +41,30 @@ def _tool(**declared: object) -> Tool[Amount]:
 
 def test_a_tool_that_declares_nothing_never_asks() -> None:
     """A11.1: never."""
-    assert _tool().weigh({"amount": 1}, CONTEXT) == Weighed(reason="", estimate=None)
+    assert _tool().assess_call({"amount": 1}, CONTEXT) == CallAssessment(reason="", estimate=None)
 
 
 @pytest.mark.parametrize("approval", ["ask", "manual_only"])
 def test_a_tool_may_always_ask(approval: str) -> None:
     """A11.1: always."""
-    assert _tool(approval=approval).weigh({"amount": 1}, CONTEXT).reason == ALWAYS_ASKS
+    assert _tool(approval=approval).assess_call({"amount": 1}, CONTEXT).reason == ALWAYS_ASKS_REASON
 
 
 def test_a_predicate_says_why_it_asks_for_this_call_and_not_for_that() -> None:
     """A11.1: a predicate over validated arguments and context returning a reason."""
     tool = _tool(asks=lambda given, context: f"{given.amount} is much" if given.amount > 10 else "")
-    assert tool.weigh({"amount": 10}, CONTEXT).reason == ""
-    assert tool.weigh({"amount": 11}, CONTEXT).reason == "11 is much"
+    assert tool.assess_call({"amount": 10}, CONTEXT).reason == ""
+    assert tool.assess_call({"amount": 11}, CONTEXT).reason == "11 is much"
 
 
 def test_an_estimate_is_made_of_the_arguments() -> None:
     """A11.11: what a billable call would cost, or that nobody can tell."""
     tool = _tool(billable=True, estimate=lambda given, context: given.amount * 100 or None)
-    assert tool.weigh({"amount": 4}, CONTEXT).estimate == 400
-    assert tool.weigh({"amount": 0}, CONTEXT).estimate is None
+    assert tool.assess_call({"amount": 4}, CONTEXT).estimate == 400
+    assert tool.assess_call({"amount": 0}, CONTEXT).estimate is None
 
 
 def test_arguments_are_validated_before_anybody_is_asked() -> None:
     """A8.6, A11.1: nobody is asked about a call that cannot run."""
     with pytest.raises(ValidationError):
-        _tool(approval="ask").weigh({"amount": "much"}, CONTEXT)
+        _tool(approval="ask").assess_call({"amount": "much"}, CONTEXT)

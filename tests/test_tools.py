@@ -15,16 +15,20 @@ from uuid import UUID
 import pytest
 from django.utils import timezone
 
-from copilot import queries, questions
-from copilot.bridge import in_thread
-from copilot.context import TurnContext
-from copilot.events import JSON, ArtifactAdded, Event, QuestionAsked, QuestionClosed, Todo, TodosChanged
+from config.core.db import run_in_thread
+from config.core.json_values import JSON
+from copilot.chat import questions
+from copilot.chat import selectors as chat_selectors
+from copilot.chat.permissions import UNRESTRICTED
+from copilot.chat.turn_context import TurnContext
+from copilot.files import services as files
 from copilot.models import Question, Session, WorkspaceFile
-from copilot.permissions import UNRESTRICTED
 from copilot.providers.base import ToolCall
-from copilot.tools import ask_user, delete_file, execution
-from copilot.tools.base import CallOutcome
-from copilot.workspace import files
+from copilot.realtime.events import ArtifactAdded, Event, QuestionAsked, QuestionClosed, TodosChanged
+from copilot.realtime.payloads import Todo
+from copilot.tools import execution
+from copilot.tools.base import ToolCallOutcome
+from copilot.tools.builtin import ask_user, delete_file
 from tests import make
 from tests.tooling import make_context
 
@@ -35,12 +39,12 @@ PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 32
 @pytest.fixture
 async def context() -> TurnContext:
     """Ada's running turn."""
-    return await in_thread(make_context, timezone="Europe/Berlin")
+    return await run_in_thread(make_context, timezone="Europe/Berlin")
 
 
 async def use(
     context: TurnContext, tool: str, /, *, events: list[Event] | None = None, **arguments: JSON
-) -> CallOutcome:
+) -> ToolCallOutcome:
     call = ToolCall(call_id="this-call", tool=tool, arguments=arguments)
     told: list[Event] = [] if events is None else events
     async with aclosing(_group(call, context, told.append)) as group:
@@ -49,11 +53,11 @@ async def use(
 
 def _group(
     call: ToolCall, context: TurnContext, emit: Callable[[Event], None]
-) -> AsyncGenerator[CallOutcome, None]:
-    return execution.run_group([call], context=context, emit=emit)
+) -> AsyncGenerator[ToolCallOutcome, None]:
+    return execution.run_tool_calls([call], context=context, emit=emit)
 
 
-def values(outcome: CallOutcome) -> Any:
+def values(outcome: ToolCallOutcome) -> Any:
     assert outcome.success, outcome.content
     return json.loads(outcome.content)
 
@@ -90,7 +94,7 @@ async def test_of_calls_side_by_side_one_has_the_name(context: TurnContext) -> N
         asked = [use(context, "write_file", name=f"{number}.txt", content=str(one)) for one in range(4)]
         outcomes = await asyncio.gather(*asked)
         assert sorted(outcome.success for outcome in outcomes) == [False, False, False, True]
-    assert await in_thread(WorkspaceFile.objects.count) == 5
+    assert await run_in_thread(WorkspaceFile.objects.count) == 5
 
 
 async def test_a_path_is_flattened_and_a_claim_ignored(context: TurnContext) -> None:
@@ -122,9 +126,9 @@ async def test_a_deleted_file_is_gone_and_can_be_brought_back(context: TurnConte
     assert not (await use(context, "read_file", file=made["file_id"])).success
     again = await use(context, "delete_file", file=made["uri"])
     assert (again.success, again.content.split(":")[0]) == (False, "Error not_found")
-    await in_thread(files.restore, context.user_id, UUID(made["file_id"]))
+    await run_in_thread(files.restore_file, context.user_id, UUID(made["file_id"]))
     assert (await use(context, "read_file", file="old.txt")).success
-    assert (await in_thread(delete_file.TOOL.weigh, {"file": "old.txt"}, context)).reason
+    assert (await run_in_thread(delete_file.TOOL.assess_call, {"file": "old.txt"}, context)).reason
 
 
 async def test_text_is_read_in_parts(context: TurnContext) -> None:
@@ -141,16 +145,16 @@ async def test_text_is_read_in_parts(context: TurnContext) -> None:
 async def test_other_files_are_described_and_false_text_is_named(context: TurnContext) -> None:
     """A22.2, A22.4"""
     owner = context.user_id
-    await in_thread(files.store, owner, name="a.zip", content=b"PK\x03\x04", source="upload")
-    await in_thread(files.store, owner, name="b.txt", content=b"x" * 9000 + b"\xff", source="upload")
+    await run_in_thread(files.store_file, owner, name="a.zip", content=b"PK\x03\x04", source="upload")
+    await run_in_thread(files.store_file, owner, name="b.txt", content=b"x" * 9000 + b"\xff", source="upload")
     assert "a.zip, application/zip, 4 bytes" in (await use(context, "read_file", file="a.zip")).content
     assert "Error not_text" in (await use(context, "read_file", file="b.txt")).content
 
 
 async def test_foreign_files_are_not_found(context: TurnContext) -> None:
     """A22.c1, A-S3.1"""
-    bob = await in_thread(make.bob)
-    foreign = await in_thread(files.store, bob.pk, name="b.txt", content=b"x", source="upload")
+    bob = await run_in_thread(make.bob)
+    foreign = await run_in_thread(files.store_file, bob.pk, name="b.txt", content=b"x", source="upload")
     said = [
         (await use(context, "read_file", file=reference)).content
         for reference in (str(foreign.id), "b.txt", str(UUID(int=4)), "workspace://nonsense")
@@ -160,10 +164,10 @@ async def test_foreign_files_are_not_found(context: TurnContext) -> None:
 
 async def test_the_quota_speaks_in_codes(context: TurnContext) -> None:
     """A22.2"""
-    from copilot.workspace import quotas
+    from copilot.files import quotas
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(quotas.QUOTAS, "FREE", quotas.Quota(file_bytes=10, total_bytes=15, files=9))
+        patch.setitem(quotas.PLAN_QUOTAS, "FREE", quotas.StorageQuota(file_bytes=10, total_bytes=15, files=9))
         assert (
             "Error file_too_large" in (await use(context, "write_file", name="a", content="x" * 11)).content
         )
@@ -186,7 +190,7 @@ async def test_files_are_listed_in_pages_and_by_prefix(context: TurnContext) -> 
 
 async def test_a_guest_turn_sees_only_its_sessions_files(context: TurnContext) -> None:
     """S3, A20.1"""
-    await in_thread(files.store, context.user_id, name="out.txt", content=b"x", source="upload")
+    await run_in_thread(files.store_file, context.user_id, name="out.txt", content=b"x", source="upload")
     guest = replace(context, permissions=replace(UNRESTRICTED, files="session"))
     await use(guest, "write_file", name="in.txt", content="x")
     assert [file["name"] for file in values(await use(guest, "list_files"))["files"]] == ["in.txt"]
@@ -196,10 +200,10 @@ async def test_a_guest_turn_sees_only_its_sessions_files(context: TurnContext) -
 async def test_results_are_read_in_range_and_only_of_this_session(context: TurnContext) -> None:
     """A22.5"""
     session_id = UUID(context.session_id)
-    await in_thread(files.store_tool_output, session_id, "old-call", "0123456789")
+    await run_in_thread(files.store_tool_output, session_id, "old-call", "0123456789")
     part = await use(context, "read_tool_result", call_id="old-call", offset=3, length=4)
     beyond = await use(context, "read_tool_result", call_id="old-call", offset=99)
-    elsewhere = replace(context, session_id=str((await in_thread(make.session)).id))
+    elsewhere = replace(context, session_id=str((await run_in_thread(make.session)).id))
     assert part.content == "[characters 3 to 7 of 10]\n3456"
     assert beyond.content == "[nothing there of 10]\n"
     assert not (await use(elsewhere, "read_tool_result", call_id="old-call")).success
@@ -211,7 +215,7 @@ async def test_server_tags_in_a_file_are_escaped_for_the_model_and_stay_in_the_f
     """A15.6"""
     made = values(await use(context, "write_file", name="a.txt", content="see </system_note>"))
     assert (await use(context, "read_file", file="a.txt")).content.endswith("see &lt;/system_note>")
-    file = await in_thread(WorkspaceFile.objects.get, pk=made["file_id"])
+    file = await run_in_thread(WorkspaceFile.objects.get, pk=made["file_id"])
     assert file.size_bytes == len("see </system_note>")
 
 
@@ -223,14 +227,14 @@ async def test_todos_replace_the_list_and_are_told(context: TurnContext) -> None
     events: list[Event] = []
     items: list[JSON] = [{"text": " one ", "status": "in_progress"}, {"text": "two"}]
     outcome = await use(context, "todos_write", events=events, items=items)
-    session = await in_thread(Session.objects.get, pk=context.session_id)
+    session = await run_in_thread(Session.objects.get, pk=context.session_id)
     expected = [Todo(text="one", status="in_progress"), Todo(text="two", status="pending")]
     assert outcome.success
     assert session.todos == [{"text": "one", "status": "in_progress"}, {"text": "two", "status": "pending"}]
     assert TodosChanged(items=expected) in events
-    assert (await in_thread(queries.snapshot, session.pk))[0].todos == expected
+    assert (await run_in_thread(chat_selectors.build_snapshot, session.pk))[0].todos == expected
     await use(context, "todos_write", items=[{"text": "three"}])
-    await in_thread(session.refresh_from_db)
+    await run_in_thread(session.refresh_from_db)
     assert session.todos == [{"text": "three", "status": "pending"}]
 
 
@@ -275,7 +279,7 @@ class Asked:
         call = ToolCall(call_id="ask-1", tool="ask_user", arguments={"question": "Red or blue?", **arguments})
         self.task = asyncio.create_task(self._run(call))
 
-    async def _run(self, call: ToolCall) -> CallOutcome:
+    async def _run(self, call: ToolCall) -> ToolCallOutcome:
         async with aclosing(_group(call, self.context, self.told.put_nowait)) as group:
             return await anext(group)
 
@@ -283,7 +287,7 @@ class Asked:
         while True:
             event = await self.told.get()
             if isinstance(event, QuestionAsked):
-                return await in_thread(Question.objects.get, pk=event.question.id)
+                return await run_in_thread(Question.objects.get, pk=event.question.id)
 
     def closed(self) -> list[str]:
         told = [self.told.get_nowait() for _ in range(self.told.qsize())]
@@ -294,7 +298,7 @@ async def test_an_answer_reaches_the_model(context: TurnContext) -> None:
     """A12.2, A12.3"""
     asked = Asked(context, choices=["red", "blue"])
     question = await asked.question()
-    await in_thread(questions.answer, context.user_id, question.id, text=None, choice="blue")
+    await run_in_thread(questions.record_answer, context.user_id, question.id, text=None, choice="blue")
     outcome = await asked.task
     assert (outcome.success, outcome.content) == (True, "The user answered: blue")
     assert asked.closed() == ["answered"]
@@ -307,9 +311,9 @@ async def test_without_an_answer_the_model_goes_on_by_itself(context: TurnContex
     waiting = question.deadline - question.created_at
     assert timedelta(seconds=119) < waiting < timedelta(seconds=121)
     past = timezone.now() - timedelta(seconds=1)
-    await in_thread(Question.objects.filter(pk=question.pk).update, deadline=past)
+    await run_in_thread(Question.objects.filter(pk=question.pk).update, deadline=past)
     outcome = await asked.task
-    assert (outcome.success, outcome.content) == (True, ask_user.NO_ANSWER)
+    assert (outcome.success, outcome.content) == (True, ask_user.NO_ANSWER_MESSAGE)
     assert asked.closed() == ["timed_out"]
 
 
@@ -317,8 +321,8 @@ async def test_a_message_instead_of_an_answer_supersedes_the_question(context: T
     """A12.3"""
     asked = Asked(context)
     question = await asked.question()
-    await in_thread(questions.close_for_turn, question.turn_id, "superseded")
-    assert (await asked.task).content == ask_user.REPLY_FOLLOWS
+    await run_in_thread(questions.close_questions_of_turn, question.turn_id, "superseded")
+    assert (await asked.task).content == ask_user.REPLY_FOLLOWS_MESSAGE
     assert asked.closed() == ["superseded"]
 
 
@@ -335,7 +339,7 @@ async def test_stopping_invents_no_result_and_a_redelivery_finds_the_open_questi
     again = Asked(context)
     found = await again.question()
     assert (found.pk, found.deadline) == (question.pk, question.deadline)
-    await in_thread(questions.answer, context.user_id, question.id, text="red", choice=None)
+    await run_in_thread(questions.record_answer, context.user_id, question.id, text="red", choice=None)
     assert (await again.task).content == "The user answered: red"
 
 
@@ -367,4 +371,4 @@ async def test_a_question_nobody_could_answer_is_not_asked(
 ) -> None:
     """A12.1"""
     assert not (await use(context, "ask_user", **arguments)).success
-    assert not await in_thread(Question.objects.exists)
+    assert not await run_in_thread(Question.objects.exists)

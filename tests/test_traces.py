@@ -18,10 +18,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from config import otel
-from config.servers import free_port
-from copilot import evidence, recovery, traces
+from config.core import trace_context
+from config.dev.servers import find_free_port
 from copilot.models import Turn
-from copilot.providers.scripted import Call, Text
+from copilot.providers.scripted import ScriptedCall, ScriptedText
+from copilot.worker import liveness, recovery
 from tests import make
 from tests.engine import Errand, add_tools, cue, ended, model_fixture, rig_fixture, start, until
 from tests.rest import JSON, V1, person
@@ -67,11 +68,13 @@ class Collector:
 @pytest.fixture
 def collector() -> Iterator[Collector]:
     collector = Collector()
-    tracer = otel.OpenTelemetry(otel.provider("test", OTLPSpanExporter(endpoint=collector.url)))
-    traces.bind(tracer)
+    tracer = otel.OpenTelemetryTracer(
+        otel.build_tracer_provider("test", OTLPSpanExporter(endpoint=collector.url))
+    )
+    trace_context.bind_tracer(tracer)
     collector.flush = tracer.provider.force_flush  # type: ignore[attr-defined]
     yield collector
-    traces.bind(None)
+    trace_context.bind_tracer(None)
     connection_created.disconnect(dispatch_uid="traces")
     tracer.provider.shutdown()
     collector.close()
@@ -81,7 +84,7 @@ def test_one_turn_is_one_trace_from_the_request_to_the_last_tool(rig, model, col
     """A-D18.1: and no word of anybody's is in it"""
     errand = Errand("fetch_paper")
     add_tools(monkeypatch, errand)
-    model.will(Call("fetch_paper", {"note": WORDS}))
+    model.will(ScriptedCall("fetch_paper", {"note": WORDS}))
     session = make.session(make.ada())
     answer = person(session.owner).post(
         f"{V1}/sessions/{session.pk}/messages", {"text": WORDS}, content_type=JSON
@@ -102,45 +105,47 @@ def test_one_turn_is_one_trace_from_the_request_to_the_last_tool(rig, model, col
 
 def test_a_turn_taken_over_stands_in_the_same_trace_and_names_the_run_it_goes_on_from(rig, model, collector):
     """A-D18.1"""
-    model.will(Text("Half an "), cue(1), Text("answer"))
+    model.will(ScriptedText("Half an "), cue(1), ScriptedText("answer"))
     session = make.session(make.ada())
-    with traces.span("request"):
+    with trace_context.start_span("request"):
         turn_id = start(session)
     model.reaches(1)
     fence = Turn.objects.get(pk=turn_id).fence
     rig.worker.kill()
     rig.start_worker()
-    [suspect] = evidence.suspects()
-    assert recovery.take_over(suspect)
+    [suspect] = liveness.list_turn_evidence()
+    assert recovery.take_over_turn(suspect)
     ended(turn_id)
     until(lambda: collector.flush() and collector.named("turn") and collector.named("request"))
     [turn], [request] = collector.named("turn"), collector.named("request")
     assert turn.trace_id == request.trace_id
     [link] = turn.links
-    lost = otel._span_id(f"{turn_id}:{fence}").to_bytes(8, "big")
+    lost = otel._derive_span_id(f"{turn_id}:{fence}").to_bytes(8, "big")
     assert (link.trace_id, link.span_id) == (turn.trace_id, lost)
 
 
 def test_a_collector_that_is_away_costs_nothing_and_is_one_line_a_minute(caplog: pytest.LogCaptureFixture):
     """A-D18.2"""
-    away = OTLPSpanExporter(endpoint=f"http://127.0.0.1:{free_port()}/v1/traces", timeout=PATIENCE_SECONDS)
-    tracer = otel.OpenTelemetry(otel.provider("test", away))
-    traces.bind(tracer)
+    away = OTLPSpanExporter(
+        endpoint=f"http://127.0.0.1:{find_free_port()}/v1/traces", timeout=PATIENCE_SECONDS
+    )
+    tracer = otel.OpenTelemetryTracer(otel.build_tracer_provider("test", away))
+    trace_context.bind_tracer(tracer)
     try:
         took = []
         for _ in range(200):
             began = time.perf_counter()
-            with traces.span("turn", seed="x", turn_id="x"):
-                traces.past("provider", 0.1)
+            with trace_context.start_span("turn", seed="x", turn_id="x"):
+                trace_context.record_past_span("provider", 0.1)
             took.append(time.perf_counter() - began)
         with caplog.at_level(logging.WARNING, logger="config.otel"):
             for _ in range(2):
                 tracer.provider.force_flush(5_000)
-                with traces.span("turn"):
+                with trace_context.start_span("turn"):
                     pass
             tracer.provider.force_flush(5_000)
     finally:
-        traces.bind(None)
+        trace_context.bind_tracer(None)
         connection_created.disconnect(dispatch_uid="traces")
         tracer.provider.shutdown()
     assert sorted(took)[len(took) // 2] < PATIENCE_SECONDS  # nobody waits for it
@@ -154,5 +159,5 @@ def test_without_an_endpoint_nothing_of_it_is_loaded():
     asked = "import config.asgi, sys; print([n for n in ('config.otel', 'opentelemetry.exporter') if n in sys.modules])"
     told = subprocess.run([sys.executable, "-c", asked], cwd=ROOT, capture_output=True, text=True, check=True)
     assert told.stdout.strip().splitlines()[-1] == "[]"
-    assert traces.span("turn") is traces.span("tool")
-    assert traces.here() == ""
+    assert trace_context.start_span("turn") is trace_context.start_span("tool")
+    assert trace_context.get_traceparent() == ""

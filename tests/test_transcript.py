@@ -10,10 +10,11 @@ import pytest
 import time_machine
 from django.utils import translation
 
-from copilot import rowviews, shell, transcript
-from copilot.events import MessageView, ToolCallContent, ToolResultContent
-from copilot.notices import Source
-from copilot.queries import SessionView
+from copilot.chat import serializers as chat_serializers
+from copilot.chat.notices import FailureSource
+from copilot.chat.selectors import SessionPayload
+from copilot.realtime.payloads import MessagePayload, ToolCallContent, ToolResultContent
+from copilot.web import transcript
 
 TURN = "turn-1"
 TODAY = date(2026, 11, 16)
@@ -21,8 +22,8 @@ TODAY = date(2026, 11, 16)
 
 def row(
     sequence: int, kind: str, content: object = "", *, second: int = 0, streaming: bool = False
-) -> MessageView:
-    return MessageView(
+) -> MessagePayload:
+    return MessagePayload(
         id=f"row-{sequence}",
         sequence=sequence,
         turn_id=TURN,
@@ -37,13 +38,13 @@ def row(
     )
 
 
-def call(sequence: int) -> MessageView:
+def call(sequence: int) -> MessagePayload:
     return row(
         sequence, "tool_call", ToolCallContent(call_id="c", tool="write_file", arguments={"name": "a.txt"})
     )
 
 
-def result(sequence: int, *, success: bool = True) -> MessageView:
+def result(sequence: int, *, success: bool = True) -> MessagePayload:
     content = ToolResultContent(
         call_id="c", tool="write_file", success=success, preview="ok", duration_ms=1500, truncated=False
     )
@@ -51,18 +52,18 @@ def result(sequence: int, *, success: bool = True) -> MessageView:
 
 
 def test_a_result_is_shown_with_its_call() -> None:
-    [item] = transcript.items([call(1), result(2)], running_turn=None)
+    [item] = transcript.build_items([call(1), result(2)], running_turn=None)
     assert (item.label, item.detail, item.state, item.note) == ("Write file", "a.txt", "done", "1.5 s")
 
 
 def test_a_result_whose_call_is_on_an_older_page_stands_alone() -> None:
-    [item] = transcript.items([result(2, success=False)], running_turn=None)
+    [item] = transcript.build_items([result(2, success=False)], running_turn=None)
     assert (item.label, item.state, item.note) == ("Write file", "failed", "failed · 1.5 s")
 
 
 @pytest.mark.parametrize(("running", "state"), [(TURN, "running"), (None, "cancelled")])
 def test_a_call_without_a_result_runs_only_as_long_as_its_turn(running: str | None, state: str) -> None:
-    [item] = transcript.items([call(1)], running_turn=running)
+    [item] = transcript.build_items([call(1)], running_turn=running)
     assert item.state == state
 
 
@@ -77,25 +78,25 @@ def test_a_call_without_a_result_runs_only_as_long_as_its_turn(running: str | No
 )
 def test_a_failure_that_another_model_may_not_have_offers_one(code: str, model: str, offered: bool) -> None:
     """W2.6: switch the model, also where trying the same one again is of no use"""
-    content = rowviews.notice_content(code, source=Source(model=model))
-    [item] = transcript.items([row(1, "notice", content)], running_turn=None)
+    content = chat_serializers.serialize_notice(code, source=FailureSource(model=model))
+    [item] = transcript.build_items([row(1, "notice", content)], running_turn=None)
     assert item.other_model == offered
 
 
 def test_a_call_that_waits_for_a_person_says_so() -> None:
     """W2.3: a page that was reloaded meanwhile too"""
-    [item] = transcript.items([call(1)], running_turn=TURN, waiting={"c"})
+    [item] = transcript.build_items([call(1)], running_turn=TURN, waiting={"c"})
     assert (item.state, item.note) == ("waiting", "waiting")
-    [item] = transcript.items([call(1), result(2)], running_turn=TURN, waiting={"c"})
+    [item] = transcript.build_items([call(1), result(2)], running_turn=TURN, waiting={"c"})
     assert item.state == "done"
 
 
 def test_a_thought_lasted_until_the_next_row_began() -> None:
     thought, answer = row(1, "reasoning", "hm", second=0), row(2, "assistant", "So", second=12)
-    assert transcript.items([thought, answer], running_turn=None)[0].label == "Thought for 12 s"
-    assert transcript.items([thought], running_turn=None)[0].label == "Thought"
+    assert transcript.build_items([thought, answer], running_turn=None)[0].label == "Thought for 12 s"
+    assert transcript.build_items([thought], running_turn=None)[0].label == "Thought"
     growing = replace(thought, streaming=True)
-    assert transcript.items([growing], running_turn=TURN)[0].label == "Thinking…"
+    assert transcript.build_items([growing], running_turn=TURN)[0].label == "Thinking…"
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ def test_a_thought_lasted_until_the_next_row_began() -> None:
     ],
 )
 def test_durations_are_short(milliseconds: int, words: str) -> None:
-    assert transcript.duration(milliseconds) == words
+    assert transcript.format_duration(milliseconds) == words
 
 
 @pytest.mark.parametrize(
@@ -128,11 +129,11 @@ def test_durations_are_short(milliseconds: int, words: str) -> None:
     ],
 )
 def test_sessions_stand_under_their_day(days: int, label: str) -> None:
-    assert transcript.day_label(TODAY - timedelta(days=days), TODAY) == label
+    assert transcript.format_day_label(TODAY - timedelta(days=days), TODAY) == label
 
 
-def session(moment: str) -> SessionView:
-    return SessionView(
+def session(moment: str) -> SessionPayload:
+    return SessionPayload(
         id="s", title="", state="idle", pinned=False, archived=False, created_at=moment, active_at=moment
     )
 
@@ -141,7 +142,7 @@ def session(moment: str) -> SessionView:
 def test_months_are_named_in_the_language_of_the_page(language: str, label: str) -> None:
     """W4.6"""
     with translation.override(language), time_machine.travel("2026-11-16T12:00:00Z", tick=False):
-        [group] = transcript.by_day([session("2026-10-07T12:00:00.000Z")], ZoneInfo("UTC"))
+        [group] = transcript.group_sessions_by_day([session("2026-10-07T12:00:00.000Z")], ZoneInfo("UTC"))
     assert (group.label, group.month) == (label, "2026-10")
 
 
@@ -149,14 +150,16 @@ def test_months_are_named_in_the_language_of_the_page(language: str, label: str)
 def test_days_are_the_viewers_own() -> None:
     """01:30 UTC is still yesterday evening in New York, so 23:00 UTC of the day before is the same day there."""
     late = session("2026-11-15T23:00:00.000Z")
-    assert transcript.by_day([late], ZoneInfo("America/New_York"))[0].label == "Today"
-    assert transcript.by_day([late], ZoneInfo("UTC"))[0].label == "Yesterday"
-    assert transcript.by_day([replace(late, pinned=True)], ZoneInfo("UTC"))[0].label == "Pinned"
+    assert transcript.group_sessions_by_day([late], ZoneInfo("America/New_York"))[0].label == "Today"
+    assert transcript.group_sessions_by_day([late], ZoneInfo("UTC"))[0].label == "Yesterday"
+    assert (
+        transcript.group_sessions_by_day([replace(late, pinned=True)], ZoneInfo("UTC"))[0].label == "Pinned"
+    )
 
 
-def labels(rows: list[MessageView], *, running_turn: str | None = None) -> list[str]:
+def labels(rows: list[MessagePayload], *, running_turn: str | None = None) -> list[str]:
     """What each line is, with a ~ before what is folded away."""
-    made = transcript.items(rows, running_turn=running_turn)
+    made = transcript.build_items(rows, running_turn=running_turn)
     return [
         item.label if "steps" in item.template else ("~" if item.fold else "") + item.row.kind
         for item in made
@@ -189,14 +192,14 @@ def test_steps_before_a_word_of_the_user_fold_on_their_own() -> None:
 def test_a_program_shows_its_command_status_and_output_even_when_it_is_cut() -> None:
     """W2.3"""
     whole = '{"exit_code": 1, "stderr": "no", "stdout": "a\\nb", "timed_out": false}'
-    assert shell.of("bash_exec", {"command": "ls"}, whole) == shell.Shell(
+    assert transcript.parse_shell_output("bash_exec", {"command": "ls"}, whole) == transcript.ShellOutput(
         command="ls", status="exit 1", stdout="a\nb", stderr="no", message=""
     )
-    cut = shell.of("bash_exec", {"command": "ls"}, whole[: whole.index("nb")])
+    cut = transcript.parse_shell_output("bash_exec", {"command": "ls"}, whole[: whole.index("nb")])
     assert cut is not None
     assert cut.stdout == "a"
-    assert shell.of("bash_exec", {"command": "ls"}, "Error: no sandbox") is None
-    assert shell.of("web_fetch", {}, whole) is None
+    assert transcript.parse_shell_output("bash_exec", {"command": "ls"}, "Error: no sandbox") is None
+    assert transcript.parse_shell_output("web_fetch", {}, whole) is None
 
 
 def test_a_call_is_named_by_words_and_not_by_lists() -> None:
@@ -206,5 +209,5 @@ def test_a_call_is_named_by_words_and_not_by_lists() -> None:
         ({"items": '[{"text": "One"}]', "reason": "Later"}, "Later"),
     ):
         content = ToolCallContent(call_id="c", tool="todos_write", arguments=arguments)
-        [item] = transcript.items([row(1, "tool_call", content)], running_turn=None)
+        [item] = transcript.build_items([row(1, "tool_call", content)], running_turn=None)
         assert item.detail == detail

@@ -8,11 +8,19 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from copilot import metrics, questions, tasks, turns
-from copilot.context import current
-from copilot.events import Tokens
+from copilot import metrics, tasks
+from copilot.chat import questions, turns
+from copilot.chat.turn_context import get_turn_context
 from copilot.models import Message, ModelCall, Question, Turn
-from copilot.providers.scripted import Call, Fail, Hang, Reasoning, Text, Usage
+from copilot.providers.scripted import (
+    ScriptedCall,
+    ScriptedFailure,
+    ScriptedHang,
+    ScriptedReasoning,
+    ScriptedText,
+    ScriptedUsage,
+)
+from copilot.realtime.payloads import Tokens
 from tests import make
 from tests.engine import (
     Errand,
@@ -46,7 +54,7 @@ from tests.engine import rig_fixture as rig_fixture
 def test_a_message_is_answered_and_the_session_is_free_again(rig, model):
     """T5, T12"""
     session = make.session()
-    model.will(Text("Ahoy, Ada."))
+    model.will(ScriptedText("Ahoy, Ada."))
     turn = ended(start(session, "Hello"))
     quiet(session)
     assert turn.status == "succeeded"
@@ -58,7 +66,7 @@ def test_a_message_is_answered_and_the_session_is_free_again(rig, model):
 def test_delivering_a_task_twice_is_harmless(rig, model):
     """T5.1, A-D10.4: also long after the end"""
     session = make.session()
-    model.will(Text("Once."), cue(1))
+    model.will(ScriptedText("Once."), cue(1))
     turn_id = start(session)
     model.reaches(1)
     tasks.run_turn(str(turn_id))
@@ -91,7 +99,7 @@ def test_a_turn_that_is_not_queued_is_left_alone(rig):
     session = make.session()
     for over in ("running", "succeeded", "failed", "cancelled"):
         turn = make.turn(session, over)
-        assert turns.claim([turn.pk], "another").claimed == []
+        assert turns.claim_turns([turn.pk], "another").claimed == []
         Turn.objects.filter(pk=turn.pk).delete()
 
 
@@ -99,8 +107,8 @@ def test_every_event_finds_its_row_already_stored(rig, model, monkeypatch):
     """T5.3: looked at from outside, while it happens"""
     add_tools(monkeypatch, Errand("fetch"))
     session = make.session()
-    model.will(Reasoning("Hm."), Text("Let me see."), Call("fetch"))
-    model.will(Text("Here it is."))
+    model.will(ScriptedReasoning("Hm."), ScriptedText("Let me see."), ScriptedCall("fetch"))
+    model.will(ScriptedText("Here it is."))
     turn_id = start(session)
     seen: set[str] = set()
     while "turn.succeeded" not in seen:
@@ -114,9 +122,9 @@ def test_every_event_finds_its_row_already_stored(rig, model, monkeypatch):
 
 
 def rows_in(one):
-    from copilot import events
+    from copilot.realtime import events
 
-    event = events.decode(one.payload)
+    event = events.decode_event(one.payload)
     message = getattr(event, "message", None)
     return [message.id] if message is not None and not isinstance(message, str) else []
 
@@ -127,9 +135,15 @@ def test_folding_the_log_gives_what_a_reload_gives(rig, model, monkeypatch):
     session = make.session()
     before = fresh(session)
     todos = {"items": [{"text": "Sail", "status": "pending"}]}
-    model.will(Reasoning("Hm."), Text("Let me see.", size=3), Call("fetch"), Call("fetch"), Call("nothing"))
-    model.will(Call("todos_write", todos), cue(1))
-    model.will(Text("Here it is.", size=2))
+    model.will(
+        ScriptedReasoning("Hm."),
+        ScriptedText("Let me see.", size=3),
+        ScriptedCall("fetch"),
+        ScriptedCall("fetch"),
+        ScriptedCall("nothing"),
+    )
+    model.will(ScriptedCall("todos_write", todos), cue(1))
+    model.will(ScriptedText("Here it is.", size=2))
     turn_id = start(session)
     model.reaches(1)
     queue(session, "And the boat?")
@@ -143,7 +157,7 @@ def test_folding_the_log_gives_what_a_reload_gives(rig, model, monkeypatch):
 def test_a_failing_model_ends_the_turn_once_with_its_class(rig, model):
     """T5.4, T2.3"""
     session = make.session()
-    model.will(Text("Half an ans"), Fail("auth_failed", status=401))
+    model.will(ScriptedText("Half an ans"), ScriptedFailure("auth_failed", status=401))
     turn = ended(start(session))
     quiet(session)
     assert (turn.status, turn.failure_code) == ("failed", "auth_failed")
@@ -164,7 +178,7 @@ def test_a_fault_of_ours_still_ends_the_turn_once(rig, model):
     quiet(session)
     assert turn.status == "failed"
     assert endings(session.pk) == ["turn.failed"]
-    model.always(Text("Aye."))
+    model.always(ScriptedText("Aye."))
     assert ended(start(session, "Again")).status == "succeeded"
 
 
@@ -172,8 +186,8 @@ def test_silence_is_broken_by_heartbeats(rig, model, settings):
     """T5.5, A3.3, A2.6: while a model is silent, between two tries, and while a question waits (tools: A3.c3)"""
     settings.HEARTBEAT_SECONDS, settings.RETRY_TRANSIENT_SECONDS = 0.1, [3]
     session = make.session()
-    model.will(cue(1), Fail("overloaded"))
-    model.will(Call("ask_user", {"question": "Which?"}))
+    model.will(cue(1), ScriptedFailure("overloaded"))
+    model.will(ScriptedCall("ask_user", {"question": "Which?"}))
     turn_id = start(session)
 
     def beats():
@@ -183,7 +197,7 @@ def test_silence_is_broken_by_heartbeats(rig, model, settings):
     model.give(1)
     until(lambda: beats()[-1:] == ["retry"])
     until(lambda: beats()[-1:] == ["question"])
-    questions.answer(session.owner_id, Question.objects.get().pk, text="This", choice=None)
+    questions.record_answer(session.owner_id, Question.objects.get().pk, text="This", choice=None)
     assert ended(turn_id).status == "succeeded"
     assert [*dict.fromkeys(beats())][:3] == ["model", "retry", "question"]
 
@@ -192,7 +206,7 @@ def test_a_stream_that_stays_silent_ends_as_idle_timeout(rig, model, settings):
     """T5.5, A3.4: heartbeats do not reset the watchdog"""
     settings.HEARTBEAT_SECONDS, settings.STREAM_IDLE_SECONDS = 0.1, 1.0
     session = make.session()
-    model.will(Text("Begun, "), Hang())
+    model.will(ScriptedText("Begun, "), ScriptedHang())
     turn = ended(start(session))
     quiet(session)
     assert (turn.status, turn.failure_code) == ("failed", "idle_timeout")
@@ -207,7 +221,7 @@ def test_rounds_are_limited(rig, model, monkeypatch, settings):
     before = limited._value.get()
     add_tools(monkeypatch, Errand("fetch"))
     session = make.session()
-    model.always(Text("More. "), Call("fetch"))
+    model.always(ScriptedText("More. "), ScriptedCall("fetch"))
     turn = ended(start(session))
     assert (turn.status, turn.limit_code) == ("succeeded", "round_limit")
     assert len(model.requests) == 2
@@ -220,7 +234,7 @@ def test_a_process_takes_no_more_turns_than_its_cap(rig, model, settings):
     worker = rig.start_worker()
     rig.hold_tasks()
     first, second = make.session(), make.session()
-    model.always(cue(1), Text("Aye."))
+    model.always(cue(1), ScriptedText("Aye."))
     begun, behind = start(first), start(second)
     worker.take(begun)
     waits = threading.Thread(target=worker.take, args=[behind])
@@ -237,14 +251,14 @@ def test_turns_of_one_process_do_not_see_each_other(rig, model, monkeypatch):
     seen = {}
 
     async def look(arguments, invocation):
-        seen[invocation.context.session_id] = current().session_id
+        seen[invocation.context.session_id] = get_turn_context().session_id
         return await Errand._run(errand, arguments, invocation)
 
     errand = Errand("look", waits=True)
     object.__setattr__(errand.tool, "run", look)
     add_tools(monkeypatch, errand)
     model.otherwise = lambda request: (
-        [Call("look")] if request.messages[-1].role == "user" else [Text("Seen.")]
+        [ScriptedCall("look")] if request.messages[-1].role == "user" else [ScriptedText("Seen.")]
     )
     sessions = [make.session(), make.session(make.bob())]
     begun = [start(session) for session in sessions]
@@ -260,8 +274,8 @@ def test_each_model_call_is_recorded_once_with_its_cost(rig, model, monkeypatch)
 
     add_tools(monkeypatch, Errand("fetch"))
     session = make.session()
-    model.will(Usage(Tokens(input=10, output=5)), Call("fetch"))
-    model.will(Text("Done."), Usage(Tokens(input=20, output=7)))
+    model.will(ScriptedUsage(Tokens(input=10, output=5)), ScriptedCall("fetch"))
+    model.will(ScriptedText("Done."), ScriptedUsage(Tokens(input=20, output=7)))
     turn = ended(start(session))
     until(lambda: ModelCall.objects.filter(turn=turn, ended_at__isnull=False).count() == 2)
     calls = ModelCall.objects.filter(turn=turn).order_by("number")
@@ -297,7 +311,7 @@ def test_a_turns_queries_do_not_grow_with_the_conversation(rig, model):
 def test_the_time_of_a_turn_is_over_in_the_middle_of_a_reply_too(rig, model, settings, said, how):
     """A10.5, A10.6, T5.5: what came of it is kept, and is an answer if it has words"""
     session = make.session()
-    model.will(Reasoning("Hm."), *map(Text, said), cue(1))
+    model.will(ScriptedReasoning("Hm."), *map(ScriptedText, said), cue(1))
     turn_id = start(session)
     model.reaches(1)
     until(lambda: shown(session) == "".join(said))
@@ -315,7 +329,7 @@ def test_the_time_of_a_turn_is_over_in_the_middle_of_a_tool_too(rig, model, sett
     slow = Errand("slow", waits=True)
     add_tools(monkeypatch, slow)
     session = make.session()
-    model.will(Text("Looking."), Call("slow"))
+    model.will(ScriptedText("Looking."), ScriptedCall("slow"))
     turn_id = start(session)
     until(slow.cue.reached.is_set)
     rig.worker.age(turn_id, settings.TURN_MAX_SECONDS)

@@ -9,16 +9,18 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from copilot import api_keys, dispatch, presets, sessions
-from copilot.bridge import in_thread
-from copilot.commands import Decide
-from copilot.context import CHANNELS
-from copilot.errors import Forbidden
+from config.core.db import run_in_thread
+from config.core.errors import Forbidden
+from copilot.accounts import api_keys
+from copilot.agents import services as agents
+from copilot.chat import approval_decisions, goals
+from copilot.chat.commands import DecideApproval
+from copilot.chat.permissions import SCOPE_TOOLS, UNRESTRICTED, Permissions, permissions_for_scopes
+from copilot.chat.turn_context import CHANNELS_BY_ORIGIN
+from copilot.files import services as files
 from copilot.models import Agent, Approval, MemoryItem, Message, Schedule, Session, Share, Turn
-from copilot.permissions import SCOPE_TOOLS, UNRESTRICTED, Permissions, permissions_for_scopes
-from copilot.providers.scripted import Call, Text
+from copilot.providers.scripted import ScriptedCall, ScriptedText
 from copilot.tools import registry
-from copilot.workspace import files
 from tests import make
 from tests.engine import Model, Rig, cue, ended, queue, quiet, start, until
 from tests.engine import model_fixture as model_fixture
@@ -90,7 +92,9 @@ def ada_fixture(rig: Rig) -> User:
 
 
 def test_every_shipped_tool_has_its_scope() -> None:
-    assert {name for tools in NEEDS.values() for name in tools} == {tool.name for tool in registry.TOOLS}
+    assert {name for tools in NEEDS.values() for name in tools} == {
+        tool.name for tool in registry.BUILTIN_TOOLS
+    }
     assert {scope: set(tools) for scope, tools in SCOPE_TOOLS.items()} == {
         scope: NEEDS[scope] for scope in ("manage", "read")
     }
@@ -105,22 +109,22 @@ def test_every_shipped_tool_has_its_scope() -> None:
 def test_every_side_effect_is_offered_with_its_scope_alone(scopes: frozenset[str]) -> None:
     """All sets of scopes, all tools"""
     permissions = permissions_for_scopes(scopes)
-    offered = {tool.name for tool in registry.offered(permissions, CHANNELS["web"])}
-    everything = {tool.name for tool in registry.offered(UNRESTRICTED, CHANNELS["web"])}
+    offered = {tool.name for tool in registry.list_offered_tools(permissions, CHANNELS_BY_ORIGIN["web"])}
+    everything = {tool.name for tool in registry.list_offered_tools(UNRESTRICTED, CHANNELS_BY_ORIGIN["web"])}
     lacking = {name for scope in ("manage", "read") if scope not in scopes for name in NEEDS[scope]}
     if "read" not in scopes:
         lacking |= {"memory_add", "memory_forget"}  # what is remembered is neither told nor changed
     assert offered == everything - lacking
-    assert permissions.within(UNRESTRICTED)
+    assert permissions.is_within(UNRESTRICTED)
     assert (permissions.files == "workspace") == ("read" in scopes)
     assert permissions_for_scopes(None) == UNRESTRICTED
 
 
 def test_the_model_cannot_do_for_a_key_what_the_key_cannot(ada: User, model: Model) -> None:
     session = make.session(ada)
-    files.store(ada.pk, name="log.txt", content=b"calm", source="upload")
-    model.will(*(Call(name, arguments) for name, arguments in SIDE_EFFECTS))
-    model.will(Text("Done."))
+    files.store_file(ada.pk, name="log.txt", content=b"calm", source="upload")
+    model.will(*(ScriptedCall(name, arguments) for name, arguments in SIDE_EFFECTS))
+    model.will(ScriptedText("Done."))
     sent = program(ada, "read", "chat").post(
         f"{V1}/sessions/{session.pk}/messages", {"text": "Do it all"}, content_type=JSON
     )
@@ -159,7 +163,7 @@ def _retry(client: Client, session: Session) -> None:
 
 
 def _agent(client: Client, session: Session) -> None:
-    made = presets.create(session.owner_id, presets.Draft(name="Mole", instructions="Dig."))
+    made = agents.create_agent(session.owner_id, agents.AgentDraft(name="Mole", instructions="Dig."))
     client.post(f"{V1}/agents/{made.agent_id}/runs", {}, content_type=JSON)
 
 
@@ -177,17 +181,17 @@ def test_every_way_in_of_a_key_narrows_its_turn(
     way(program(ada, "read", "chat"), session)
     until(lambda: not Turn.objects.exclude(status__in=["succeeded", "failed", "cancelled"]).exists())
     assert set(Turn.objects.values_list("pk", flat=True)) > before
-    assert permissions_of().within(USUAL)
+    assert permissions_of().is_within(USUAL)
     assert permissions_of().denied_tools >= SCOPE_TOOLS["manage"]
 
 
 async def test_sockets_of_a_key_and_of_its_tickets_are_bound_by_its_scopes() -> None:
     async with engine():
-        ada = await in_thread(make.ada)
-        session = await in_thread(make.session, ada)
-        made = await in_thread(api_keys.create, ada)
+        ada = await run_in_thread(make.ada)
+        session = await run_in_thread(make.session, ada)
+        made = await run_in_thread(api_keys.create_api_key, ada)
         headers = {"authorization": f"Bearer {made.token}"}
-        answer = await in_thread(Client(headers=headers).post, f"{V1}/ws-tickets", {}, content_type=JSON)
+        answer = await run_in_thread(Client(headers=headers).post, f"{V1}/ws-tickets", {}, content_type=JSON)
         ways = [
             {"headers": [(b"authorization", f"Bearer {made.token}".encode())]},
             {"query": f"?ticket={answer.json()['ticket']}"},
@@ -196,7 +200,7 @@ async def test_sockets_of_a_key_and_of_its_tickets_are_bound_by_its_scopes() -> 
             async with connected(ada, **way) as socket:
                 told = await socket.ask("message.send", session_id=str(session.pk), text="Hello")
                 assert told["kind"] == "ack", told
-                said = await in_thread(Message.objects.get, pk=told["message_id"])
+                said = await run_in_thread(Message.objects.get, pk=told["message_id"])
                 assert Permissions.from_json(said.permissions) == USUAL
 
 
@@ -205,17 +209,17 @@ async def test_sockets_of_a_key_and_of_its_tickets_are_bound_by_its_scopes() -> 
 
 def test_a_sub_session_may_do_no_more(ada: User, model: Model) -> None:
     session = make.session(ada)
-    model.will(Call("run_sub_session", {"prompt": "Remember this.", "wait_seconds": 60}))
+    model.will(ScriptedCall("run_sub_session", {"prompt": "Remember this.", "wait_seconds": 60}))
     ended(start(session, permissions=USUAL))
     child = Turn.objects.get(origin="parent")
-    assert Permissions.from_json(child.permissions).within(USUAL)
+    assert Permissions.from_json(child.permissions).is_within(USUAL)
 
 
 def test_a_persons_waiting_message_that_a_key_edits_may_do_no_more_than_the_key(
     ada: User, model: Model
 ) -> None:
     session = make.session(ada)
-    model.will(cue(1), Text("First."))
+    model.will(cue(1), ScriptedText("First."))
     start(session)
     model.reaches(1)
     message_id = queue(session, "A person's words", run_id="own-turn")
@@ -233,7 +237,7 @@ def test_a_persons_waiting_message_that_a_key_edits_may_do_no_more_than_the_key(
 
 def test_a_keys_message_does_not_join_a_persons_turn(ada: User, model: Model) -> None:
     session = make.session(ada)
-    model.will(cue(1), Call("current_time", {}))
+    model.will(cue(1), ScriptedCall("current_time", {}))
     first = start(session)
     model.reaches(1)
     queued = program(ada, "read", "chat").post(
@@ -253,13 +257,13 @@ def test_a_goal_that_a_key_set_goes_on_with_the_keys_permissions(
 ) -> None:
     """Though the turn that was judged is a person's"""
     session = make.session(ada, title="Named")
-    sessions.set_goal(ada.pk, session.pk, "Share everything", USUAL)
+    goals.set_goal(ada.pk, session.pk, "Share everything", USUAL)
     judge.will(verdict(False, "Share it"))
     start(session)
     rig.run_errands()
     quiet(session)
     went_on = Turn.objects.get(session=session, origin="goal")
-    assert Permissions.from_json(went_on.permissions).within(USUAL)
+    assert Permissions.from_json(went_on.permissions).is_within(USUAL)
 
 
 def test_a_schedule_that_a_key_made_runs_with_its_permissions(ada: User) -> None:
@@ -278,8 +282,8 @@ def test_a_schedule_that_a_key_made_runs_with_its_permissions(ada: User) -> None
 def asked_fixture(ada: User, model: Model) -> Approval:
     """A person's turn asks whether a file may be shared."""
     session = make.session(ada)
-    files.store(ada.pk, name="log.txt", content=b"calm", source="upload")
-    model.will(Call("share_file", {"file": "log.txt"}))
+    files.store_file(ada.pk, name="log.txt", content=b"calm", source="upload")
+    model.will(ScriptedCall("share_file", {"file": "log.txt"}))
     start(session)
     paused(session)
     [row] = open_requests(session)
@@ -317,7 +321,7 @@ def test_other_calls_are_decided_with_the_scope_chat(ada: User, model: Model, se
     """A20.6"""
     settings.ASK_BEFORE_TOOLS = ["current_time"]
     session = make.session(ada)
-    model.will(Call("current_time", {}))
+    model.will(ScriptedCall("current_time", {}))
     start(session)
     paused(session)
     [row] = open_requests(session)
@@ -330,12 +334,14 @@ def test_other_calls_are_decided_with_the_scope_chat(ada: User, model: Model, se
 
 def test_what_a_key_lets_run_unasked_does_not_include_what_it_may_not_decide(ada: User, model: Model) -> None:
     session = make.session(ada)
-    agent = presets.create(ada.pk, presets.Draft(name="Mole", instructions="Dig."))
+    agent = agents.create_agent(ada.pk, agents.AgentDraft(name="Mole", instructions="Dig."))
     switched = program(ada, "read", "chat").patch(
         f"{V1}/sessions/{session.pk}", {"auto_approve": {"enabled": True}}, content_type=JSON
     )
     assert switched.status_code == 200, switched.content
-    model.will(Call("edit_agent", {"agent_id": str(agent.agent_id), "expected_version": 1, "name": "Spy"}))
+    model.will(
+        ScriptedCall("edit_agent", {"agent_id": str(agent.agent_id), "expected_version": 1, "name": "Spy"})
+    )
     start(session)
     paused(session)
     [row] = open_requests(session)
@@ -343,8 +349,8 @@ def test_what_a_key_lets_run_unasked_does_not_include_what_it_may_not_decide(ada
 
 
 def test_one_refused_decision_is_a_refusal_of_all(asked: Approval, ada: User) -> None:
-    decisions = [Decide(approval_id=asked.pk, decision="approve")]
+    decisions = [DecideApproval(approval_id=asked.pk, decision="approve")]
     with pytest.raises(Forbidden):
-        dispatch.decide(ada.pk, decisions, scopes=frozenset({"chat"}))
-    assert dispatch.decide(ada.pk, decisions).resumed == [asked.turn_id]
+        approval_decisions.decide_approvals(ada.pk, decisions, scopes=frozenset({"chat"}))
+    assert approval_decisions.decide_approvals(ada.pk, decisions).resumed == [asked.turn_id]
     ended(asked.turn_id)

@@ -6,12 +6,13 @@ import pytest
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from copilot import turns
-from copilot.errors import TurnConflict
-from copilot.events import Tokens, TurnSummary
+from config.core.errors import TurnConflict
+from copilot.chat import turn_transitions, turns
+from copilot.chat.model_calls import TierModel
+from copilot.chat.permissions import UNRESTRICTED
 from copilot.models import Message, ModelCall, Session, Turn
-from copilot.permissions import UNRESTRICTED
-from copilot.usage import Beginning
+from copilot.realtime.events import TurnSummary
+from copilot.realtime.payloads import Tokens
 from tests import make
 
 pytestmark = pytest.mark.django_db
@@ -26,7 +27,7 @@ def opening(session, message, **fields):
         "permissions": UNRESTRICTED,
         "title": "T",
     }
-    return turns.Opening(
+    return turns.NewTurn(
         turn_id=make.uuid.uuid4(),
         token=make.uuid.uuid4(),
         session_id=session.pk,
@@ -104,7 +105,7 @@ def test_opening_gives_the_message_its_place_and_the_session_its_fence():
     session.refresh_from_db()
     assert (turn.status, turn.fence, session.fence, result.fence) == ("queued", 1, 1, 1)
     assert (message.turn_id, message.sequence, turn.run_ids) == (turn.pk, result.sequence, ["r"])
-    assert message.sequence == turns.ROOM_BEFORE + 1
+    assert message.sequence == turns.SEQUENCES_LEFT_FREE + 1
 
 
 def test_a_message_is_taken_once():
@@ -148,9 +149,9 @@ def test_a_given_title_is_kept():
 def test_claiming_moves_queued_to_running_once():
     """T5.1"""
     turn = opened()
-    [claimed] = turns.claim([turn.pk], "w").claimed
+    [claimed] = turns.claim_turns([turn.pk], "w").claimed
     assert (claimed.turn_id, claimed.fence, claimed.attempts, claimed.resumed) == (turn.pk, 1, 1, False)
-    assert turns.claim([turn.pk], "other").claimed == []
+    assert turns.claim_turns([turn.pk], "other").claimed == []
     turn.refresh_from_db()
     assert (turn.status, turn.worker, turn.attempts) == ("running", "w", 1)
 
@@ -159,7 +160,7 @@ def test_many_turns_are_claimed_in_one_statement(django_assert_num_queries):
     """T5.2"""
     ids = [opened().pk for _ in range(5)]
     with django_assert_num_queries(1):
-        assert {one.turn_id for one in turns.claim(ids, "w").claimed} == set(ids)
+        assert {one.turn_id for one in turns.claim_turns(ids, "w").claimed} == set(ids)
 
 
 MOVES = {
@@ -176,12 +177,12 @@ def test_an_ending_is_reached_only_from_where_it_may_be(now, to):
     turn = make.turn(make.session(), now)
     code = "internal_error" if to == "failed" else ""
     if now in MOVES[to]:
-        turns.end(turn.pk, turn.fence, Turn.Status(to), failure_code=code)
+        turn_transitions.end_turn(turn.pk, turn.fence, Turn.Status(to), failure_code=code)
         turn.refresh_from_db()
         assert (turn.status, turn.ended_at is not None) == (to, True)
     else:
         with pytest.raises(TurnConflict):
-            turns.end(turn.pk, turn.fence, Turn.Status(to), failure_code=code)
+            turn_transitions.end_turn(turn.pk, turn.fence, Turn.Status(to), failure_code=code)
 
 
 def test_an_ending_under_another_fence_is_refused():
@@ -189,13 +190,13 @@ def test_an_ending_under_another_fence_is_refused():
     turn = make.turn(make.session(), "running", fence=5)
     for fence in (4, 6):
         with pytest.raises(TurnConflict):
-            turns.end(turn.pk, fence, turns.SUCCEEDED)
+            turn_transitions.end_turn(turn.pk, fence, turns.SUCCEEDED)
 
 
 def test_an_override_raises_the_fence():
     """T7.1: whoever is overridden can write no more"""
     turn = make.turn(make.session(), "running", fence=5)
-    turns.end(turn.pk, 5, turns.CANCELLED, reason="user", override=True)
+    turn_transitions.end_turn(turn.pk, 5, turns.CANCELLED, reason="user", override=True)
     turn.refresh_from_db()
     assert (turn.fence, Session.objects.get(pk=turn.session_id).fence) == (6, 6)
 
@@ -205,18 +206,18 @@ def test_an_ending_waits_for_what_is_queued_unless_stopped():
     turn = make.turn(make.session(), "running")
     make.pending(turn.session, "Wait")
     with pytest.raises(TurnConflict):
-        turns.end(turn.pk, turn.fence, turns.SUCCEEDED, unless_pending=True)
-    turns.request_stop(turn.session_id)
-    turns.end(turn.pk, turn.fence, turns.SUCCEEDED, unless_pending=True)
+        turn_transitions.end_turn(turn.pk, turn.fence, turns.SUCCEEDED, unless_pending=True)
+    turn_transitions.request_stop(turn.session_id)
+    turn_transitions.end_turn(turn.pk, turn.fence, turns.SUCCEEDED, unless_pending=True)
 
 
 def test_an_ending_that_was_answered_into_the_void_is_recognised():
     """T9.3: the first try came through, its answer did not"""
     turn = make.turn(make.session(), "running", fence=5)
-    turns.end(turn.pk, 5, turns.SUCCEEDED)
-    assert turns.ended_already(turn.pk, 5, turns.SUCCEEDED) is not None
-    assert turns.ended_already(turn.pk, 5, turns.CANCELLED) is None
-    assert turns.ended_already(turn.pk, 4, turns.SUCCEEDED) is None
+    turn_transitions.end_turn(turn.pk, 5, turns.SUCCEEDED)
+    assert turn_transitions.find_own_ending(turn.pk, 5, turns.SUCCEEDED) is not None
+    assert turn_transitions.find_own_ending(turn.pk, 5, turns.CANCELLED) is None
+    assert turn_transitions.find_own_ending(turn.pk, 4, turns.SUCCEEDED) is None
 
 
 def test_the_summary_survives():
@@ -225,7 +226,7 @@ def test_the_summary_survives():
     summary = TurnSummary(
         duration_ms=5, first_token_ms=1, tokens_per_second=2.5, rounds=1, tokens=Tokens(output=3), model="m"
     )
-    turns.end(turn.pk, turn.fence, turns.SUCCEEDED, summary=summary)
+    turn_transitions.end_turn(turn.pk, turn.fence, turns.SUCCEEDED, summary=summary)
     turn.refresh_from_db()
     assert (turn.summary["tokens"]["output"], turn.model) == (3, "m")
 
@@ -237,7 +238,7 @@ def test_a_stop_covers_what_was_accepted_before_it():
     """T7.3: by accept number"""
     turn = make.turn(make.session(), "running")
     before = make.pending(turn.session, "Before")
-    assert turns.request_stop(turn.session_id).through == before.accept_number
+    assert turn_transitions.request_stop(turn.session_id).stop_through == before.accept_number
     after = make.pending(turn.session, "After")
     assert after.accept_number > before.accept_number
 
@@ -245,25 +246,25 @@ def test_a_stop_covers_what_was_accepted_before_it():
 def test_an_idle_session_cannot_be_stopped():
     """T7.3"""
     turn = make.turn(make.session(), "succeeded")
-    assert turns.request_stop(turn.session_id) is None
-    assert turns.request_stop(make.session().pk) is None
+    assert turn_transitions.request_stop(turn.session_id) is None
+    assert turn_transitions.request_stop(make.session().pk) is None
 
 
 def test_a_stop_that_names_another_turn_touches_nothing():
     """A1.5"""
     turn = make.turn(make.session(), "running")
-    assert turns.request_stop(turn.session_id, make.uuid.uuid4()) is None
+    assert turn_transitions.request_stop(turn.session_id, make.uuid.uuid4()) is None
 
 
 def test_a_lost_worker_costs_an_attempt_and_a_hand_over_does_not():
     """D1, A3.9: both raise the fence"""
     turn = make.turn(make.session(), "running", fence=3, attempts=1)
-    lost = turns.requeue(turn.pk, 3, lost=True)
+    lost = turn_transitions.requeue_turn(turn.pk, 3, lost=True)
     assert (lost.fence, lost.attempts) == (4, 2)
-    turns.claim([turn.pk], "w")
-    planned = turns.requeue(turn.pk, 4, lost=False)
+    turns.claim_turns([turn.pk], "w")
+    planned = turn_transitions.requeue_turn(turn.pk, 4, lost=False)
     assert (planned.fence, planned.attempts) == (5, 2)
-    assert turns.requeue(turn.pk, 5, lost=True) is None
+    assert turn_transitions.requeue_turn(turn.pk, 5, lost=True) is None
     turn.refresh_from_db()
     assert (turn.status, turn.handovers, turn.worker) == ("queued", 1, "")
 
@@ -274,10 +275,10 @@ def test_fences_only_grow():
     seen = []
     for _ in range(3):
         turn = opened(session)
-        [claimed] = turns.claim([turn.pk], "w").claimed
-        requeued = turns.requeue(turn.pk, claimed.fence, lost=True)
-        turns.claim([turn.pk], "w")
-        turns.end(turn.pk, requeued.fence, turns.SUCCEEDED)
+        [claimed] = turns.claim_turns([turn.pk], "w").claimed
+        requeued = turn_transitions.requeue_turn(turn.pk, claimed.fence, lost=True)
+        turns.claim_turns([turn.pk], "w")
+        turn_transitions.end_turn(turn.pk, requeued.fence, turns.SUCCEEDED)
         seen += [claimed.fence, requeued.fence]
     assert seen == sorted(set(seen))
 
@@ -288,46 +289,46 @@ def test_what_a_worker_believes_to_run_is_checked_by_fence():
         make.turn(make.session(), status, fence=2) for status in ("running", "running", "failed")
     )
     held = [(mine.pk, 2), (taken.pk, 1), (over.pk, 2)]
-    assert turns.still_running(held) == {mine.pk}
+    assert turns.list_still_running(held) == {mine.pk}
 
 
 MODELS = {
-    "standard": Beginning(name="Small One", provider="openai_chat", model="small-one"),
-    "advanced": Beginning(name="Large One", provider="anthropic", model="large-one"),
+    "standard": TierModel(name="Small One", provider="openai_chat", model="small-one"),
+    "advanced": TierModel(name="Large One", provider="anthropic", model="large-one"),
 }
 
 
 def test_the_row_of_the_first_model_call_comes_with_the_claim():
     """A19.3: it stands before the request is sent, and a later run of the turn makes no second first call"""
     one = opened()
-    [claimed] = turns.claim([one.pk], "worker", MODELS).claimed
-    assert claimed.begun
+    [claimed] = turns.claim_turns([one.pk], "worker", MODELS).claimed
+    assert claimed.has_first_call
     assert [(call.number, call.provider, call.model) for call in ModelCall.objects.filter(turn=one.pk)] == [
         (1, "openai_chat", "small-one")
     ]
-    turns.requeue(one.pk, claimed.fence, lost=True)
-    [again] = turns.claim([one.pk], "another", MODELS).claimed
-    assert (again.begun, again.calls) == (False, 1)
+    turn_transitions.requeue_turn(one.pk, claimed.fence, lost=True)
+    [again] = turns.claim_turns([one.pk], "another", MODELS).claimed
+    assert (again.has_first_call, again.calls) == (False, 1)
     assert ModelCall.objects.filter(turn=one.pk).count() == 1
 
 
 def test_the_model_of_a_turn_is_known_from_its_start():
     """A4.3: noted by the claim itself, and not chosen anew when the catalogue changes before a later run"""
     one, other = opened(), make.turn(make.session(), tier="advanced")
-    turns.claim([one.pk, other.pk], "worker", MODELS)
+    turns.claim_turns([one.pk, other.pk], "worker", MODELS)
     assert Turn.objects.get(pk=one.pk).model == "Small One"
     assert Turn.objects.get(pk=other.pk).model == "Large One"
-    turns.requeue(one.pk, Turn.objects.get(pk=one.pk).fence, lost=True)
-    edited = {"standard": Beginning(name="Newer", provider="openai_chat", model="newer")}
-    [again] = turns.claim([one.pk], "another", edited).claimed
-    turns.end(one.pk, again.fence, Turn.Status.FAILED, failure_code="unknown")
+    turn_transitions.requeue_turn(one.pk, Turn.objects.get(pk=one.pk).fence, lost=True)
+    edited = {"standard": TierModel(name="Newer", provider="openai_chat", model="newer")}
+    [again] = turns.claim_turns([one.pk], "another", edited).claimed
+    turn_transitions.end_turn(one.pk, again.fence, Turn.Status.FAILED, failure_code="unknown")
     assert Turn.objects.get(pk=one.pk).model == "Small One"
 
 
 def test_a_stopped_turn_is_claimed_without_a_call():
     """A1.5: it never asks"""
     one = opened()
-    turns.request_stop(one.session_id)
-    [claimed] = turns.claim([one.pk], "worker", MODELS).claimed
-    assert (claimed.stopped, claimed.begun) == (True, False)
+    turn_transitions.request_stop(one.session_id)
+    [claimed] = turns.claim_turns([one.pk], "worker", MODELS).claimed
+    assert (claimed.stopped, claimed.has_first_call) == (True, False)
     assert not ModelCall.objects.filter(turn=one.pk).exists()

@@ -10,16 +10,23 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import connection
 
-from billing import counters, queries
+from billing import policies, redis_counters
 from billing.models import Account, LimitPolicy, ModelPrice, TierPolicy, UsageWindow
-from config.core.client_address import bound_address, hash_client_address
-from copilot import dispatch, recovery, turns
-from copilot.errors import TooMany
+from config.core.client_address import bind_client_address, hash_client_address
+from config.core.errors import TooManyRequests
+from copilot.chat import (
+    admission_outcomes,
+    compaction_requests,
+    side_questions,
+    stop,
+    turn_transitions,
+    turns,
+)
 from copilot.models import Session, Turn
-from copilot.providers.base import Request
-from copilot.providers.scripted import Call, ScriptItem, Text
-from diagnostics import conditions
-from diagnostics import tasks as reaper
+from copilot.providers.base import ModelRequest
+from copilot.providers.scripted import ScriptedCall, ScriptedText, ScriptItem
+from copilot.worker import recovery
+from diagnostics import reaper, turn_filters
 from tests import make
 from tests.engine import (
     Errand,
@@ -49,13 +56,13 @@ NUMBER = re.compile(r"Say (\d+)")
 
 def allow(turns_at_once: int, tier: str = "FREE") -> None:
     TierPolicy.objects.update_or_create(tier=tier, defaults={"multiplier": 1, "turns_at_once": turns_at_once})
-    queries.forget_policy()
+    policies.clear_policy_cache()
 
 
-def numbered(request: Request) -> list[ScriptItem]:
+def numbered(request: ModelRequest) -> list[ScriptItem]:
     """Answer "Say 3" when cue 3 is given."""
     number = int(NUMBER.findall(repr(request.messages))[-1])
-    return [Text(f"Three cheers, {number}"), cue(number)]
+    return [ScriptedText(f"Three cheers, {number}"), cue(number)]
 
 
 def begin(*numbers: int) -> dict[int, Turn]:
@@ -72,9 +79,9 @@ def statuses(begun: dict[int, Turn]) -> dict[int, str]:
 
 @pytest.fixture(autouse=True)
 def _policy_of_this_test_alone(request: pytest.FixtureRequest):
-    queries.forget_policy()
+    policies.clear_policy_cache()
     yield
-    queries.forget_policy()
+    policies.clear_policy_cache()
 
 
 @pytest.fixture
@@ -127,7 +134,7 @@ def test_a_stop_ends_a_waiting_turn_once_and_the_next_one_moves_up(answering):
     begun = begin(1, 2, 3)
     answering.reaches(1)
     until(lambda: Turn.objects.exclude(throttle="").count() == 2)
-    dispatch.stop(begun[2].session.owner_id, begun[2].session_id)
+    stop.stop_session(begun[2].session.owner_id, begun[2].session_id)
     assert ended(begun[2].pk).status == "cancelled"
     assert len(endings(begun[2].session_id, begun[2].pk)) == 1
     answering.give(1)
@@ -140,7 +147,7 @@ def test_a_stop_ends_a_waiting_turn_once_and_the_next_one_moves_up(answering):
 def test_a_turn_that_waits_for_a_person_makes_room(answering, monkeypatch):
     allow(1)
     add_tools(monkeypatch, Errand("pay", approval="ask"))
-    answering.will(Call("pay", {}))
+    answering.will(ScriptedCall("pay", {}))
     paused = start(make.session(), "Pay")
     until(lambda: status(paused) == "waiting")
     begun = begin(1)
@@ -153,7 +160,7 @@ def test_turns_behind_one_that_pauses_start_by_themselves(answering, monkeypatch
     allow(1)
     pay = Errand("pay", approval="ask")
     add_tools(monkeypatch, pay)
-    answering.will(cue(9), Call("pay", {}))
+    answering.will(cue(9), ScriptedCall("pay", {}))
     paused = start(make.session(), "Pay")
     answering.reaches(9)
     begun = begin(1)
@@ -168,8 +175,8 @@ def test_turns_behind_one_that_pauses_start_by_themselves(answering, monkeypatch
 def test_sub_sessions_pass_a_parent_that_waits_for_them(rig, model):
     """A parent that holds the only place waits for a child: counting children would never end."""
     allow(1)
-    model.will(Call("run_sub_session", {"prompt": "Look into it"}))
-    model.will(Text("Found."))
+    model.will(ScriptedCall("run_sub_session", {"prompt": "Look into it"}))
+    model.will(ScriptedText("Found."))
     turn = ended(start(make.session()))
     assert turn.status == "succeeded"
     assert Turn.objects.get(parent=turn).status == "succeeded"
@@ -220,7 +227,7 @@ def test_the_sweep_starts_a_waiting_turn_whose_wake_up_was_lost(answering, rig):
     ended(begun[1].pk)
     rig.run_tasks()
     age()
-    assert recovery.send_again() == 1
+    assert recovery.resend_queued_turns() == 1
     answering.reaches(2)
     answering.give(2)
     assert ended(begun[2].pk).status == "succeeded"
@@ -233,7 +240,7 @@ def test_the_sweep_leaves_waiting_turns_alone_while_there_is_no_room(answering):
     answering.reaches(1)
     until(lambda: Turn.objects.exclude(throttle="").count() == 2)
     age()
-    assert recovery.send_again() == 0
+    assert recovery.resend_queued_turns() == 0
     for number in (1, 2, 3):
         answering.give(number)
     until(lambda: not Turn.objects.filter(status__in=Turn.UNFINISHED).exists())
@@ -246,7 +253,7 @@ def test_a_raised_cap_starts_what_waits(answering):
     until(lambda: Turn.objects.exclude(throttle="").count() == 2)
     allow(3)
     age()
-    assert recovery.send_again() == 2
+    assert recovery.resend_queued_turns() == 2
     answering.reaches(2)
     answering.reaches(3)
     for number in (1, 2, 3):
@@ -262,7 +269,7 @@ def test_turns_that_wait_survive_the_worker_that_ran_the_others(answering, rig):
     until(lambda: Turn.objects.exclude(throttle="").count() == 3)
     rig.worker.kill()
     rig.start_worker()
-    until(lambda: reaper.probe() == 2)
+    until(lambda: reaper.take_over_dead_turns() == 2)
     for number in (1, 2, 3, 4, 5):
         answering.give(number)
     for turn in begun.values():
@@ -281,8 +288,8 @@ def test_a_turn_at_its_cap_is_not_reported_as_stuck(answering):
             " created_at = now() - interval '20 minutes' WHERE id = %s",
             [begun[2].pk],
         )
-    moment = conditions.judged(Turn.objects.get(pk=begun[1].pk).begun_at)
-    assert not Turn.objects.filter(conditions.stuck_queued(moment)).exists()
+    moment = turn_filters.judge_running_turns(Turn.objects.get(pk=begun[1].pk).begun_at)
+    assert not Turn.objects.filter(turn_filters.filter_stuck_queued(moment)).exists()
     for number in (1, 2):
         answering.give(number)
         ended(begun[number].pk)
@@ -302,7 +309,7 @@ def test_claims_of_many_processes_together_never_pass_the_cap():
     ids = [opened(make.session(ada)).pk for _ in range(12)]
 
     def claim(mine):
-        return lambda: turns.claim(mine, "worker")
+        return lambda: turns.claim_turns(mine, "worker")
 
     found = together(*(claim([ids[one], ids[one + 6]]) for one in range(6)))
     claimed = [turn.turn_id for result in found for turn in result.claimed]
@@ -317,13 +324,13 @@ def test_ends_and_claims_together_leave_no_place_empty():
     ada = make.ada()
     rows = [opened(make.session(ada)) for _ in range(5)]
     ids = [row.pk for row in rows]
-    first = turns.claim(ids, "worker")
+    first = turns.claim_turns(ids, "worker")
     assert [len(first.claimed), len(first.throttled)] == [2, 3]
     for turn in first.claimed:
-        turns.end(turn.turn_id, turn.fence, turns.CANCELLED, override=True)
-    second = turns.claim([ids[2]], "worker")
+        turn_transitions.end_turn(turn.turn_id, turn.fence, turns.CANCELLED, override=True)
+    second = turns.claim_turns([ids[2]], "worker")
     assert ([turn.turn_id for turn in second.claimed], second.startable) == ([ids[2]], [ids[3]])
-    third = turns.claim([ids[2]], "worker")  # a second wake-up of a turn that runs already
+    third = turns.claim_turns([ids[2]], "worker")  # a second wake-up of a turn that runs already
     assert (third.claimed, third.startable) == ([], [ids[3]])
 
 
@@ -333,9 +340,9 @@ def test_ends_and_claims_together_leave_no_place_empty():
 def test_turns_of_many_accounts_from_one_address_wait_in_line(answering, settings):
     settings.TURNS_AT_ONCE_PER_ADDRESS = 2
     people = [make.user(f"account{number}") for number in range(3)]
-    with bound_address("93.184.216.34"):
+    with bind_client_address("93.184.216.34"):
         ids = [start(make.session(person), f"Say {place}") for place, person in enumerate(people, 1)]
-    with bound_address("93.184.216.35"):
+    with bind_client_address("93.184.216.35"):
         elsewhere = start(make.session(make.bob()), "Say 7")
     for number in (1, 2, 7):
         answering.reaches(number)
@@ -356,13 +363,13 @@ def test_turns_of_many_accounts_from_one_address_wait_in_line(answering, setting
 )
 def test_private_addresses_are_not_counted(address):
     """Behind a proxy that is not announced (TRUST_PROXY off) everybody has the same."""
-    with bound_address(address):
+    with bind_client_address(address):
         assert hash_client_address() is None
 
 
 def test_addresses_of_one_subscriber_are_one():
     def hashed(address):
-        with bound_address(address):
+        with bind_client_address(address):
             return hash_client_address()
 
     assert hashed("2a00:1450:4001::1") == hashed("2a00:1450:4001:0:ffff::9")
@@ -380,7 +387,7 @@ LIMIT = 1_000_000
 @pytest.fixture
 def priced(rig: Rig) -> None:
     ModelPrice.objects.filter(provider="scripted").delete()
-    queries.forget_policy()
+    policies.clear_policy_cache()
 
 
 def spent(user: User) -> int:
@@ -397,7 +404,7 @@ def submit_all(sessions: list[Session]) -> list[object]:
         for session in part:
             try:
                 outcomes.append(say(session, "Spend"))
-            except TooMany as refused:
+            except TooManyRequests as refused:
                 outcomes.append(refused)
         connection.close()
         return outcomes
@@ -411,11 +418,11 @@ def submit_all(sessions: list[Session]) -> list[object]:
 @pytest.mark.usefixtures("priced")
 def test_three_hundred_parallel_turns_stay_under_a_limit_of_one_dollar(rig, model):
     """They used to spend three: each passed the check before any had cost anything."""
-    model.always(cue(1), cost(CALL), Text("Spent."))
+    model.always(cue(1), cost(CALL), ScriptedText("Spent."))
     sessions = [make.session() for _ in range(300)]
     outcomes = submit_all(sessions)
-    refused = [one for one in outcomes if isinstance(one, TooMany)]
-    accepted = [one for one in outcomes if isinstance(one, dispatch.Started)]
+    refused = [one for one in outcomes if isinstance(one, TooManyRequests)]
+    accepted = [one for one in outcomes if isinstance(one, admission_outcomes.SubmissionStarted)]
     assert {one.code for one in refused} == {"limit_held"}
     assert len(refused) + len(accepted) == 300
     policy = LimitPolicy.objects.get()
@@ -423,7 +430,9 @@ def test_three_hundred_parallel_turns_stay_under_a_limit_of_one_dollar(rig, mode
     model.give(1)
     for one in accepted:
         ended(one.turn_id)
-    until(lambda: not counters.client().hgetall(counters.holds_key(make.ada().pk)))
+    until(
+        lambda: not redis_counters.get_redis_client().hgetall(redis_counters.build_holds_key(make.ada().pk))
+    )
     assert spent(make.ada()) == len(accepted) * CALL <= LIMIT
 
 
@@ -434,9 +443,9 @@ def test_parallel_turns_pass_a_limit_by_no_more_calls_than_run_at_once(rig, mode
     LimitPolicy.objects.update_or_create(pk=1, defaults={"turn_hold_microdollars": 0})
     allow(4)
     dear = 150_000
-    model.always(cue(1), cost(dear), Text("Spent."))
+    model.always(cue(1), cost(dear), ScriptedText("Spent."))
     accepted = submit_all([make.session() for _ in range(32)])
-    assert all(isinstance(one, dispatch.Started) for one in accepted)
+    assert all(isinstance(one, admission_outcomes.SubmissionStarted) for one in accepted)
     model.give(1)
     rows = [ended(one.turn_id) for one in accepted]
     assert spent(make.ada()) <= LIMIT + 4 * dear
@@ -457,7 +466,9 @@ def test_a_turn_whose_limit_was_used_up_while_it_waited_makes_no_call(answering)
     assert (turn.status, turn.failure_code) == ("failed", "limit_reached")
     assert notices(turn.session) == ["limit_reached"]
     assert len(answering.requests) == 1
-    until(lambda: not counters.client().hgetall(counters.holds_key(make.ada().pk)))
+    until(
+        lambda: not redis_counters.get_redis_client().hgetall(redis_counters.build_holds_key(make.ada().pk))
+    )
 
 
 @pytest.mark.usefixtures("priced")
@@ -470,7 +481,7 @@ def test_a_summary_that_waited_makes_no_call_beyond_the_limit(answering):
         ended(start(long, f"Say {number}"))
     begin(1)
     answering.reaches(1)
-    asked = dispatch.compact(long.owner_id, long.pk)
+    asked = compaction_requests.request_compaction(long.owner_id, long.pk)
     until(lambda: Turn.objects.filter(pk=asked.turn_id).exclude(throttle="").exists())
     record(make.ada(), LIMIT)
     calls = len(answering.requests)
@@ -483,28 +494,30 @@ def test_a_summary_that_waited_makes_no_call_beyond_the_limit(answering):
 def test_questions_aside_hold_money_too(rig, model):
     """One runs in each session: many sessions would ask many at once."""
     LimitPolicy.objects.update_or_create(pk=1, defaults={"turn_hold_microdollars": 600_000})
-    queries.forget_policy()
-    model.always(cue(1), Text("Aside."))
+    policies.clear_policy_cache()
+    model.always(cue(1), ScriptedText("Aside."))
     one, other, third = make.session(), make.session(), make.session()
     for session in (one, other):
-        dispatch.ask_aside(session.owner_id, session.pk, "What?")
-    with pytest.raises(TooMany) as refused:
-        dispatch.ask_aside(third.owner_id, third.pk, "What?")
+        side_questions.ask_side_question(session.owner_id, session.pk, "What?")
+    with pytest.raises(TooManyRequests) as refused:
+        side_questions.ask_side_question(third.owner_id, third.pk, "What?")
     assert refused.value.code == "limit_held"
     model.give(1)
-    until(lambda: not counters.client().hgetall(counters.holds_key(make.ada().pk)))
+    until(
+        lambda: not redis_counters.get_redis_client().hgetall(redis_counters.build_holds_key(make.ada().pk))
+    )
 
 
 def test_a_message_for_a_busy_chat_queues_though_other_turns_hold_the_rest(rig, model):
     LimitPolicy.objects.update_or_create(pk=1, defaults={"turn_hold_microdollars": 600_000})
-    queries.forget_policy()
+    policies.clear_policy_cache()
     record(make.ada(), 500_000)
     session = make.session()
-    model.will(Text("Talking"), cue(1))
+    model.will(ScriptedText("Talking"), cue(1))
     turn_id = start(session)
     model.reaches(1)
-    assert isinstance(say(session, "And then"), dispatch.Queued)
-    held = counters.open_holds(session.owner_id)
+    assert isinstance(say(session, "And then"), admission_outcomes.SubmissionQueued)
+    held = redis_counters.read_open_holds(session.owner_id)
     assert [one.hold_id for one in held] == [str(turn_id)]
     model.give(1)
     ended(turn_id)
@@ -514,7 +527,7 @@ def test_a_start_asks_redis_for_money_once(rig, model, monkeypatch):
     """Check and hold are one script: holds cost a start no further round trip."""
     sent = []
     starter = threading.current_thread()
-    client = counters.client()
+    client = redis_counters.get_redis_client()
     execute = client.execute_command
     say(make.session(), "Warm up")
 

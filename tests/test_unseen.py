@@ -7,10 +7,12 @@ import json
 import msgspec
 import pytest
 
-from copilot import dispatch, memories, queries
-from copilot.events import Tokens
+from copilot.chat import selectors as chat_selectors
+from copilot.chat import stop
+from copilot.memories import services as memories
 from copilot.models import ModelCall
-from copilot.providers.scripted import Call, Text, Usage
+from copilot.providers.scripted import ScriptedCall, ScriptedText, ScriptedUsage
+from copilot.realtime.payloads import Tokens
 from tests import make
 from tests.engine import cue, ended, log_of, start, until
 from tests.engine import model_fixture as model_fixture
@@ -33,7 +35,7 @@ def told_to_clients(session) -> str:
     answers = [reader.get(path) for path in paths]
     assert {answer.status_code for answer in answers} == {200}
     page = person(make.ada()).get(f"/chat/{session.pk}/")
-    snapshot = msgspec.json.encode(queries.snapshot(session.pk)[0]).decode()
+    snapshot = msgspec.json.encode(chat_selectors.build_snapshot(session.pk)[0]).decode()
     log = [one.payload for one in log_of(session.pk)]
     return "\n".join(
         [*(answer.content.decode() for answer in answers), page.content.decode(), snapshot, *map(str, log)]
@@ -42,10 +44,10 @@ def told_to_clients(session) -> str:
 
 def test_no_client_sees_what_the_server_put_before_a_message(session, model):
     """A15.5: neither in rows, nor in events, nor on the page; the model does"""
-    memories.add(session.owner_id, "remembered-tea")
+    memories.add_memory(session.owner_id, "remembered-tea")
     page = {"url": "https://a.example/page-of-ada", "text": "page-of-ada"}
     path = f"{V1}/sessions/{session.pk}/messages"
-    model.will(Text("Ok."), Call("todos_write", {"items": []}))
+    model.will(ScriptedText("Ok."), ScriptedCall("todos_write", {"items": []}))
     sent = program(make.ada()).post(path, {"text": "Hello", "context": page}, content_type=JSON)
     ended(sent.json()["turn_id"])
     assert all(word in repr(model.requests[0]) for word in SERVERS[:4])
@@ -62,7 +64,7 @@ def keys_of(value: object) -> set[str]:
 
 def test_no_viewer_who_is_not_staff_sees_a_cost(session, model):
     """A19.c2, A19.8: no key of money in any event or API body"""
-    model.will(Text("Dear."), Usage(Tokens(input=1_000, output=500)))
+    model.will(ScriptedText("Dear."), ScriptedUsage(Tokens(input=1_000, output=500)))
     turn = ended(start(session))
     until(lambda: ModelCall.objects.filter(turn=turn, ended_at__isnull=False).exists())
     reader = program(make.ada(), "read")
@@ -88,10 +90,10 @@ def test_no_viewer_who_is_not_staff_sees_a_cost(session, model):
 
 def test_a_call_that_was_stopped_is_recorded_with_what_was_announced(session, model):
     """A19.c2, A19.5: Anthropic tells the input with the first event"""
-    model.will(Usage(Tokens(input=123)), Text("Half"), cue(1))
+    model.will(ScriptedUsage(Tokens(input=123)), ScriptedText("Half"), cue(1))
     turn_id = start(session)
     model.reaches(1)
-    dispatch.stop(session.owner_id, session.pk)
+    stop.stop_session(session.owner_id, session.pk)
     ended(turn_id)
     until(lambda: ModelCall.objects.filter(turn=turn_id, ended_at__isnull=False).exists())
     call = ModelCall.objects.get(turn=turn_id)

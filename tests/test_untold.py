@@ -6,12 +6,13 @@ import contextlib
 
 import pytest
 
-from copilot import dispatch, folding, queries, sessions
-from copilot.live import lease, stream
-from copilot.live.client import RedisDown, blocking
+from config.core.redis import REDIS_OUTAGE_ERRORS, get_redis
+from copilot.chat import announcements, queue_commands, sessions, stop
+from copilot.chat import selectors as chat_selectors
 from copilot.models import Session
-from copilot.providers.scripted import Hang, Text
-from diagnostics import tasks as reaper
+from copilot.providers.scripted import ScriptedHang, ScriptedText
+from copilot.realtime import event_log, lease
+from diagnostics import reaper
 from tests import make
 from tests.cuts import redis_away
 from tests.engine import (
@@ -31,6 +32,7 @@ from tests.engine import (
 )
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
+from tests.support import event_reducer
 
 
 @pytest.fixture
@@ -41,7 +43,7 @@ def session(rig):
 @pytest.fixture
 def busy(session, model):
     """A session whose turn says nothing more."""
-    model.will(Text("Talking"), Hang())
+    model.will(ScriptedText("Talking"), ScriptedHang())
     start(session, "One")
     until(lambda: told(session.pk, "text.extended"))
     return session
@@ -58,10 +60,10 @@ def test_what_changed_while_redis_was_away_is_told_when_it_is_back(busy):
     """T8.5: the queue, and the name in every sidebar"""
     chip = queue(busy, "Tow")
     with redis_away():
-        dispatch.edit_queued(busy.owner_id, busy.pk, chip, "Two")
-        sessions.update(busy.owner_id, busy.pk, title="Renamed")
+        queue_commands.edit_queued_message(busy.owner_id, busy.pk, chip, "Two")
+        sessions.update_session(busy.owner_id, busy.pk, title="Renamed")
     assert [item.text for item in followed(busy).queue] == ["Tow"]
-    reaper.sweep()
+    reaper.run_sweep_steps()
     assert [item.text for item in followed(busy).queue] == ["Two"]
     assert told(busy.pk, "session.changed")[-1].title == "Renamed"
     assert_same_page(followed(busy), fresh(busy))
@@ -69,37 +71,39 @@ def test_what_changed_while_redis_was_away_is_told_when_it_is_back(busy):
 
 def test_who_read_the_page_while_redis_knew_nothing_sees_the_words_all_the_same(session, model, rig):
     """T8.4, T8.5: what was said last was in the lost log alone, and its block has ended when Redis is made whole"""
-    model.will(Text("Words and more."), cue(1))
+    model.will(ScriptedText("Words and more."), cue(1))
     turn_id = start(session)
     model.reaches(1)
     until(lambda: told(session.pk, "text.extended"))
-    blocking().flushdb()
+    get_redis().flushdb()
     lease.mark_epoch()
-    page, cursor = queries.snapshot(session.pk)
+    page, cursor = chat_selectors.build_snapshot(session.pk)
     assert "Words" not in repr(page)  # nothing checkpointed, nothing in the log
     model.give(1)
     ended(turn_id)
     until(lambda: rig.worker.is_idle)
-    assert [one.session_id for one in sessions.untold()] == [session.pk]
-    reaper.sweep()
-    assert_same_page(folded(folding.from_snapshot(page), session, after=cursor or "0-0"), fresh(session))
+    assert [one.session_id for one in announcements.list_unpublished_sessions()] == [session.pk]
+    reaper.run_sweep_steps()
+    assert_same_page(
+        folded(event_reducer.reduce_snapshot(page), session, after=cursor or "0-0"), fresh(session)
+    )
 
 
 def test_it_is_told_once(busy):
     with redis_away():
-        sessions.update(busy.owner_id, busy.pk, title="Renamed")
-    reaper.sweep()
+        sessions.update_session(busy.owner_id, busy.pk, title="Renamed")
+    reaper.run_sweep_steps()
     before = len(log_of(busy.pk))
-    reaper.sweep()
+    reaper.run_sweep_steps()
     assert len(log_of(busy.pk)) == before
 
 
 def test_nothing_is_forgotten_while_redis_stays_away(busy):
     with redis_away():
-        sessions.update(busy.owner_id, busy.pk, title="Renamed")
-        with pytest.raises(RedisDown):
-            reaper.sweep()
-    reaper.sweep()
+        sessions.update_session(busy.owner_id, busy.pk, title="Renamed")
+        with pytest.raises(REDIS_OUTAGE_ERRORS):
+            reaper.run_sweep_steps()
+    reaper.run_sweep_steps()
     assert told(busy.pk, "session.changed")[-1].title == "Renamed"
 
 
@@ -107,11 +111,11 @@ def test_a_turn_cancelled_while_redis_was_away_has_its_one_ending(rig, session):
     """T2, T7.3: the request gave it, so no worker tells it"""
     rig.hold_tasks()
     turn_id = start(session, "One")
-    with redis_away(), contextlib.suppress(*RedisDown):
-        dispatch.stop(session.owner_id, session.pk)
+    with redis_away(), contextlib.suppress(*REDIS_OUTAGE_ERRORS):
+        stop.stop_session(session.owner_id, session.pk)
     assert (status(turn_id), endings(session.pk)) == ("cancelled", [])
-    reaper.sweep()
-    reaper.sweep()
+    reaper.run_sweep_steps()
+    reaper.run_sweep_steps()
     assert endings(session.pk) == ["turn.cancelled"]
     assert_same_page(followed(session), fresh(session))
 
@@ -119,8 +123,8 @@ def test_a_turn_cancelled_while_redis_was_away_has_its_one_ending(rig, session):
 def test_a_conversation_can_be_begun_while_redis_is_away(transactional_db):
     """T9.3: its rows are all it needs"""
     with redis_away():
-        made = sessions.create(make.ada().pk, "Hello")
-    reaper.sweep()
+        made = sessions.create_session(make.ada().pk, "Hello")
+    reaper.run_sweep_steps()
     assert told(made.pk, "session.changed")[-1].title == "Hello"
     assert not Session.objects.filter(untold_at__isnull=False).exists()
 
@@ -130,7 +134,7 @@ def test_a_conversation_can_be_begun_while_redis_is_away(transactional_db):
 
 def test_a_page_hides_nothing_that_was_told_while_it_was_read(busy, monkeypatch):
     """T8.4"""
-    read = queries.snapshot
+    read = chat_selectors.build_snapshot
     news: list[object] = []
 
     def slow(session_id, *, reset=False):
@@ -139,39 +143,41 @@ def test_a_page_hides_nothing_that_was_told_while_it_was_read(busy, monkeypatch)
             news.append(queue(busy, "Meanwhile"))
         return found
 
-    monkeypatch.setattr(queries, "snapshot", slow)
-    assert dispatch.publish_page(busy.pk)
+    monkeypatch.setattr(chat_selectors, "build_snapshot", slow)
+    assert announcements.publish_snapshot(busy.pk)
     monkeypatch.undo()
     assert [item.text for item in followed(busy).queue] == ["Meanwhile"]
 
 
 def test_a_page_that_never_catches_up_is_left_to_the_sweep(busy, monkeypatch):
     """T8.4"""
-    read = queries.snapshot
+    read = chat_selectors.build_snapshot
 
     def overtaken(session_id, *, reset=False):
         found = read(session_id, reset=reset)
-        dispatch.publish(session_id, busy.owner_id, [(queries.queue_now(session_id), None)])
+        announcements.publish_events(
+            session_id, busy.owner_id, [(chat_selectors.get_queue(session_id), None)]
+        )
         return found
 
-    monkeypatch.setattr(queries, "snapshot", overtaken)
-    assert not dispatch.publish_page(busy.pk)
+    monkeypatch.setattr(chat_selectors, "build_snapshot", overtaken)
+    assert not announcements.publish_snapshot(busy.pk)
     monkeypatch.undo()
     assert not told(busy.pk, "session.snapshot")
-    reaper.sweep()
+    reaper.run_sweep_steps()
     assert told(busy.pk, "session.snapshot")
 
 
 def test_an_older_queue_told_last_brings_no_chip_back(busy):
     """T6.6: two publishers, and the slower one read first"""
     chip = queue(busy, "Two")
-    older = queries.queue_now(busy.pk)
-    dispatch.remove_queued(busy.owner_id, busy.pk, chip)
-    stream.publish_now(str(busy.pk), [(older, None)])
+    older = chat_selectors.get_queue(busy.pk)
+    queue_commands.remove_queued_message(busy.owner_id, busy.pk, chip)
+    event_log.append_events(str(busy.pk), [(older, None)])
     assert followed(busy).queue == ()
     newer = fresh(busy)
-    after = stream.last_cursor(str(busy.pk))
-    stream.publish_now(str(busy.pk), [(older, None)])
+    after = event_log.get_last_cursor(str(busy.pk))
+    event_log.append_events(str(busy.pk), [(older, None)])
     assert folded(newer, busy, after=after).queue == ()
 
 
@@ -179,14 +185,19 @@ def test_many_changes_of_a_queue_at_once_end_in_the_same_page(busy):
     """T6.6, T8.4"""
     for round_ in range(5):
         chips = [queue(busy, f"{round_} {number}") for number in range(5)]
-        together(*(lambda chip=chip: dispatch.remove_queued(busy.owner_id, busy.pk, chip) for chip in chips))
+        together(
+            *(
+                lambda chip=chip: queue_commands.remove_queued_message(busy.owner_id, busy.pk, chip)
+                for chip in chips
+            )
+        )
         assert followed(busy).queue == ()
 
 
 def test_a_version_grows_with_what_is_seen(busy):
     """T6.6: and reading alone does not age it"""
-    first = queries.queue_now(busy.pk).version
+    first = chat_selectors.get_queue(busy.pk).version
     queue(busy, "Two")
-    second = queries.queue_now(busy.pk).version
+    second = chat_selectors.get_queue(busy.pk).version
     assert second > first
-    assert queries.queue_now(busy.pk).version >= second
+    assert chat_selectors.get_queue(busy.pk).version >= second

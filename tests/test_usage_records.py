@@ -13,19 +13,21 @@ from django.db import OperationalError
 from django.db.models.functions import Now
 
 from billing.models import UsageRecord
-from config import timetable
-from copilot import dispatch, metrics, recovery, tasks, usage
-from copilot.agent import spending
-from copilot.agent.callbook import CallBook
-from copilot.agent.ports import ManualClock
-from copilot.events import Tokens
+from config import beat_schedule
+from copilot import metrics, tasks
+from copilot.agent import usage
+from copilot.agent.usage import ModelCallRecorder
+from copilot.chat import branches, model_calls, side_questions, stop
 from copilot.models import ModelCall, Session, Turn
-from copilot.providers.scripted import Text, Usage
+from copilot.providers.scripted import ScriptedText, ScriptedUsage
+from copilot.realtime.payloads import Tokens
+from copilot.worker import recovery
 from tests import make
 from tests.engine import answer, cue, ended, log_of, quiet, start, until
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
 from tests.rest import V1, program
+from tests.support.agent_doubles import ManualClock
 from tests.test_side import over
 from tests.test_titles import small_fixture as small_fixture
 
@@ -51,11 +53,11 @@ def assert_one_record_each(purposes: list[str]) -> None:
 def test_every_call_leaves_one_row_and_one_record(rig, small, session):
     """A19.1, B4.1: the answer, its title and a question aside"""
     for scripted, figures in ((rig.model, Tokens(input=30, output=4)), (small, Tokens(input=8, output=2))):
-        scripted.will(Text("A conical pin."), Usage(figures))
+        scripted.will(ScriptedText("A conical pin."), ScriptedUsage(figures))
     turn = ended(start(session, "What is a fid?"))
     rig.run_errands()
-    rig.model.will(Text("Wood."), Usage(Tokens(input=40, output=1)))
-    over(dispatch.ask_aside(session.owner_id, session.pk, "Of what?"))
+    rig.model.will(ScriptedText("Wood."), ScriptedUsage(Tokens(input=40, output=1)))
+    over(side_questions.ask_side_question(session.owner_id, session.pk, "Of what?"))
     assert_one_record_each(["reply", "title", "side"])
     reply = ModelCall.objects.get(purpose="reply")
     assert (reply.turn_id, reply.number, reply.model) == (turn.pk, 1, "standard")
@@ -67,16 +69,16 @@ def test_every_call_leaves_one_row_and_one_record(rig, small, session):
 
 def test_a_record_that_fails_is_made_later_and_costs_no_answer(rig, model, session, monkeypatch):
     """A19.6: repeated under the same id"""
-    record, failures = usage._record, [OperationalError("gone"), OperationalError("still gone")]
+    record, failures = model_calls._record_cost, [OperationalError("gone"), OperationalError("still gone")]
 
     def failing(spent):
         if failures:
             raise failures.pop()
         return record(spent)
 
-    monkeypatch.setattr("copilot.agent.spending.FIRST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(usage, "_record", failing)
-    model.will(Text("Aye."), Usage(Tokens(input=30, output=4)))
+    monkeypatch.setattr("copilot.agent.usage.FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(model_calls, "_record_cost", failing)
+    model.will(ScriptedText("Aye."), ScriptedUsage(Tokens(input=30, output=4)))
     turn = ended(start(session))
     assert (turn.status, answer(turn.pk)) == ("succeeded", "Aye.")
     until(lambda: UsageRecord.objects.exists())
@@ -87,19 +89,19 @@ def test_a_record_that_fails_is_made_later_and_costs_no_answer(rig, model, sessi
 def test_a_record_that_fails_for_an_hour_is_left_to_the_sweep(session, monkeypatch, caplog):
     """A19.6, B5.2: it is tried ever less often, then given up with a word in the log, and still counted once"""
     call_id, clock = uuid4(), ManualClock()
-    monkeypatch.setattr(spending.log, "warning", lambda *told: None)  # seventy times the same
+    monkeypatch.setattr(usage.log, "warning", lambda *told: None)  # seventy times the same
     make.message(session, content="What it was asked about. " * 20)
-    usage.begin_aside(call_id, session.pk, "scripted", "demo")
+    model_calls.start_side_question_call(call_id, session.pk, "scripted", "demo")
     call = ModelCall.objects.get(pk=call_id)
-    tried: list[usage.Spent] = []
+    tried: list[model_calls.FinishedCall] = []
 
-    def away(spent: usage.Spent) -> str:
+    def away(spent: model_calls.FinishedCall) -> str:
         tried.append(spent)
         raise OperationalError("gone")
 
     with monkeypatch.context() as outage:
-        outage.setattr(usage, "finish", away)
-        assert asyncio.run(spending.recorded(_spent(call, "scripted", cost=None), clock)) == ""
+        outage.setattr(model_calls, "finish_model_call", away)
+        assert asyncio.run(usage.record_usage(_spent(call, "scripted", cost=None), clock)) == ""
     assert clock.slept[:4] == [0.5, 1, 2, 4]
     assert max(clock.slept) == 60
     assert 3_600 < sum(clock.slept) <= 3_660
@@ -107,18 +109,20 @@ def test_a_record_that_fails_for_an_hour_is_left_to_the_sweep(session, monkeypat
     assert [record.message for record in caplog.records if "billing_leak" in record.message] != []
     assert not UsageRecord.objects.exists()
     ModelCall.objects.filter(pk=call_id).update(created_at=Now() - timedelta(minutes=70))
-    assert recovery.settle_forgotten_calls(looked_before=True) == 1
+    assert recovery.record_calls_of_lost_workers(looked_before=True) == 1
     assert UsageRecord.objects.get().call_id == call_id
 
 
 def test_a_call_that_was_made_long_after_its_turn_is_counted_within_the_hour(session):
     """B4.1: its errand waited, or the database was away when the sweep would have looked"""
     turn = make.turn(session, Turn.Status.SUCCEEDED)
-    title = usage.begin_afterwards(turn.pk, "title", "scripted", "demo")
+    title = model_calls.start_call_after_turn(turn.pk, "title", "scripted", "demo")
     Turn.objects.filter(pk=turn.pk).update(ended_at=Now() - timedelta(hours=3))
     ModelCall.objects.filter(pk=title).update(created_at=Now() - timedelta(minutes=12))
-    assert recovery.settle_forgotten_calls(looked_before=True) == 0
-    assert "copilot.tasks.settle_calls" in {job["task"] for job in timetable.jobs().values()}
+    assert recovery.record_calls_of_lost_workers(looked_before=True) == 0
+    assert "copilot.tasks.settle_calls" in {
+        job["task"] for job in beat_schedule.build_beat_schedule().values()
+    }
     tasks.settle_calls()
     assert UsageRecord.objects.get(pk=title).purpose == "title"
     assert not ModelCall.objects.filter(ended_at=None).exists()
@@ -127,15 +131,15 @@ def test_a_call_that_was_made_long_after_its_turn_is_counted_within_the_hour(ses
 def test_calls_that_nobody_comes_back_to_are_counted_by_the_sweep(session):
     """A19.6, B4.1: a title and a question aside whose process died; what may still run is left alone"""
     turn = make.turn(session, Turn.Status.SUCCEEDED)
-    title = usage.begin_afterwards(turn.pk, "title", "scripted", "demo")
+    title = model_calls.start_call_after_turn(turn.pk, "title", "scripted", "demo")
     aside, running = uuid4(), uuid4()
     for call_id in (aside, running):
-        usage.begin_aside(call_id, session.pk, "scripted", "demo")
+        model_calls.start_side_question_call(call_id, session.pk, "scripted", "demo")
     long_ago = Now() - timedelta(minutes=12)
     Turn.objects.filter(pk=turn.pk).update(ended_at=long_ago)
     ModelCall.objects.filter(pk__in=[title, aside]).update(created_at=long_ago)
-    assert recovery.settle_forgotten_calls(looked_before=True) == 2
-    assert recovery.settle_forgotten_calls(looked_before=True) == 0
+    assert recovery.record_calls_of_lost_workers(looked_before=True) == 2
+    assert recovery.record_calls_of_lost_workers(looked_before=True) == 0
     lost = ModelCall.objects.exclude(pk=running)
     assert {(call.aborted, call.estimated) for call in lost} == {(True, True)}
     assert list(ModelCall.objects.filter(ended_at=None)) == [ModelCall.objects.get(pk=running)]
@@ -146,17 +150,17 @@ def test_a_cost_that_is_not_told_is_noted_once_a_turn(rig, model, session, caplo
     """A19.4: of servers that could tell it; vendors whose protocol has no such field are not complained of"""
     ended(start(session))
     [call] = ModelCall.objects.all()
-    book = CallBook.__new__(CallBook)
+    book = ModelCallRecorder.__new__(ModelCallRecorder)
     book._warned = False
-    with caplog.at_level(logging.WARNING, logger="copilot.agent.callbook"):
+    with caplog.at_level(logging.WARNING, logger="copilot.agent.usage"):
         for provider in ("anthropic", "openai_chat", "openai_chat"):
-            book._note_absent(_spent(call, provider, cost=None), "CATALOGUE")
-        book._note_absent(_spent(call, "openai_chat", cost="0.1"), "REPORTED")
+            book._warn_missing_cost(_spent(call, provider, cost=None), "CATALOGUE")
+        book._warn_missing_cost(_spent(call, "openai_chat", cost="0.1"), "REPORTED")
     assert len(caplog.records) == 1
 
 
-def _spent(call: ModelCall, provider: str, *, cost: str | None) -> usage.Spent:
-    return usage.Spent(
+def _spent(call: ModelCall, provider: str, *, cost: str | None) -> model_calls.FinishedCall:
+    return model_calls.FinishedCall(
         call_id=call.pk,
         turn_id=call.turn_id,
         session_id=uuid4(),
@@ -191,7 +195,7 @@ def test_what_a_turn_took_so_far_is_read_from_its_calls(session):
         ModelCall.objects.create(turn=turn, number=number, provider="p", model="m", ended_at=at, **fields)
     ModelCall.objects.create(turn=turn, number=7, provider="p", model="m")
     ModelCall.objects.update(created_at=at)
-    assert usage.earlier(turn.pk) == usage.Earlier(
+    assert model_calls.get_earlier_usage(turn.pk) == model_calls.EarlierUsage(
         rounds=1,
         cut_texts=1,
         tokens=Tokens(input=2, output=13),
@@ -202,10 +206,12 @@ def test_what_a_turn_took_so_far_is_read_from_its_calls(session):
 
 def test_a_stop_in_the_stream_is_recorded_with_the_input_that_was_announced(rig, model, session):
     """A19.c2, B4.c5: as Anthropic does at the start of a message"""
-    model.will(Usage(Tokens(input=50, cache_read=7, output=1)), Text("Half an answer, and"), cue(1))
+    model.will(
+        ScriptedUsage(Tokens(input=50, cache_read=7, output=1)), ScriptedText("Half an answer, and"), cue(1)
+    )
     turn_id = start(session)
     model.reaches(1)
-    dispatch.stop(session.owner_id, session.pk)
+    stop.stop_session(session.owner_id, session.pk)
     assert ended(turn_id).status == "cancelled"
     quiet(session)
     [call] = ModelCall.objects.filter(turn=turn_id)
@@ -228,7 +234,7 @@ def money_in(value: object) -> set[str]:
 
 def test_nobody_but_staff_is_told_of_money(rig, model, session):
     """A19.c2, A19.8: no key of it in any event of a turn, nor in any body about it"""
-    model.will(Text("Aye."), Usage(Tokens(input=30, output=4)))
+    model.will(ScriptedText("Aye."), ScriptedUsage(Tokens(input=30, output=4)))
     turn_id = start(session)
     ended(turn_id)
     quiet(session)
@@ -250,7 +256,7 @@ def test_nobody_but_staff_is_told_of_money(rig, model, session):
     ("reason", "act"),
     [
         ("shape", lambda session: Session.objects.filter(pk=session.pk).update(instructions="Be brief.")),
-        ("undo", lambda session: dispatch.undo(session.owner_id, session.pk)),
+        ("undo", lambda session: branches.undo_last_turn(session.owner_id, session.pk)),
     ],
 )
 def test_what_breaks_the_prefix_between_two_turns_is_counted(rig, model, session, reason, act):

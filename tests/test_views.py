@@ -13,7 +13,7 @@ from django.contrib.auth.models import User
 from django.contrib.staticfiles import finders
 from django.test import Client
 
-from copilot import api_keys
+from copilot.accounts import api_keys
 from copilot.models import Message, Session
 from tests import make
 
@@ -214,7 +214,7 @@ def test_one_tab_says_where_one_is(ada: Client, path: str, label: str, how: str)
 def test_many_keys_come_in_pages(ada: Client) -> None:
     """W3"""
     for number in range(26):
-        api_keys.create(make.ada(), name=f"program {number}")
+        api_keys.create_api_key(make.ada(), name=f"program {number}")
     first, second = (ada.get(f"/settings/keys/{place}").content.decode() for place in ("", "?offset=25"))
     assert (first.count("/revoke/"), second.count("/revoke/")) == (25, 1)
     assert 'href="?offset=25"' in first

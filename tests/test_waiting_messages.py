@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import time_machine
 
-from copilot.commands import PageContext
-from copilot.errors import TooMany
-from copilot.live import keys, lease
-from copilot.live.client import blocking
+from config.core.errors import TooManyRequests
+from config.core.redis import get_redis
+from copilot.chat.commands import PageContext
+from copilot.chat.permissions import UNRESTRICTED, Permissions
+from copilot.files import services as files
 from copilot.models import Message, Turn
-from copilot.permissions import UNRESTRICTED, Permissions
-from copilot.providers.scripted import Text
-from copilot.workspace import files
+from copilot.providers.scripted import ScriptedText
+from copilot.realtime import lease, redis_keys
 from tests import make
 from tests.engine import NARROW, cue, ended, queue, quiet, said, say, start, told, waiting
 from tests.engine import model_fixture as model_fixture
@@ -23,7 +23,7 @@ from tests.rest import JSON, V1, code_of, program
 @pytest.fixture
 def busy(rig, model):
     session = make.session()
-    model.will(Text("First."), cue(1))
+    model.will(ScriptedText("First."), cue(1))
     start(session, "One")
     model.reaches(1)
     return session
@@ -31,7 +31,7 @@ def busy(rig, model):
 
 def test_a_message_is_queued_whole(busy):
     """A13.1: text, files, page and permissions; its number is the store's"""
-    file = files.store(busy.owner_id, name="a.txt", content=b"x", source="upload")
+    file = files.store_file(busy.owner_id, name="a.txt", content=b"x", source="upload")
     page = PageContext(url="https://a.example/", text="A page")
     first = queue(busy, "Two", page_context=page, attachments=(str(file.id),), permissions=NARROW)
     second = queue(busy, "Three")
@@ -50,7 +50,7 @@ def test_what_waits_was_cleaned_and_measured_at_the_door(busy):
     assert code_of(door.post(path, {"text": "x" * 64_001}, content_type=JSON)) == "message_too_long"
     for number in range(9):
         queue(busy, f"Message {number}")
-    with pytest.raises(TooMany):
+    with pytest.raises(TooManyRequests):
         say(busy, "One too many")
     assert len(waiting(busy)) == 10
 
@@ -72,7 +72,7 @@ def test_what_is_too_long_together_joins_one_after_the_other(busy, model):
     """A13.2: joined text is at most 64,000; the rest stays queued"""
     for letter in "abc":
         queue(busy, letter * 30_000)
-    model.will(Text("Second."), cue(2))
+    model.will(ScriptedText("Second."), cue(2))
     model.give(1)
     model.reaches(2)
     assert [text[0] for text in said(busy)[1:]] == ["a", "b"]
@@ -97,7 +97,7 @@ def test_a_narrower_message_gets_a_turn_that_may_do_no_more(busy, model):
 def test_a_wider_message_that_joins_is_run_with_the_narrower_rights(rig, model):
     """A20.4: merged items of one turn run under the intersection"""
     session = make.session()
-    model.will(Text("First."), cue(1))
+    model.will(ScriptedText("First."), cue(1))
     turn_id = start(session, "One", permissions=NARROW)
     model.reaches(1)
     queue(session, "Two")
@@ -117,7 +117,9 @@ def test_the_clock_of_a_web_process_decides_nothing(busy, model):
     with time_machine.travel("2101-01-01", tick=True):
         queue(busy, "Four")
         assert waiting(busy) == ["Two", "Three", "Four"]
-        assert 0 < blocking().pttl(keys.lease(str(busy.pk))) <= lease.LEASE_SECONDS * 1_000
+        assert (
+            0 < get_redis().pttl(redis_keys.lease_key(str(busy.pk))) <= lease.LEASE_LIFETIME_SECONDS * 1_000
+        )
     model.give(1)
     quiet(busy)
     assert said(busy) == ["One", "Two", "Three", "Four"]

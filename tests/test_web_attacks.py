@@ -16,7 +16,7 @@ import redis
 
 from bench.installation import directory_of
 from bench.site import Site, raise_file_limit
-from copilot.events import TextExtended, encode
+from copilot.realtime.events import TextExtended, encode_event
 from tests.engine import until
 from tests.raw_client import PING, SMALL_BUFFER, TEXT, Closed, RawSocket, connect
 
@@ -55,7 +55,7 @@ class DefaultSite(Site):
 
     def publish(self, session: str, text: str, count: int) -> None:
         """Straight into the log, as fast as Redis takes it."""
-        event = encode(TextExtended(block_id="b", row_id="r", offset=0, delta=text), session_id=session)
+        event = encode_event(TextExtended(block_id="b", row_id="r", offset=0, delta=text), session_id=session)
         news = redis.Redis.from_url(self.valkey.url)
         [channel] = [name.decode() for name in news.pubsub_channels("*:live")]
         prefix = channel.removesuffix(":live")

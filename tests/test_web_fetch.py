@@ -10,13 +10,16 @@ import pytest
 from aiohttp import web
 from aiohttp.abc import ResolveResult
 
-from copilot.addresses import connecting
-from copilot.bridge import in_thread
-from copilot.events import JSON, ArtifactAdded, Event
+from config.core import url_safety
+from config.core.db import run_in_thread
+from config.core.json_values import JSON
 from copilot.models import WorkspaceFile
 from copilot.providers.base import ToolCall
-from copilot.tools import execution, net, pages, registry, web_fetch
-from copilot.tools.base import CallOutcome
+from copilot.realtime.events import ArtifactAdded, Event
+from copilot.tools import execution, registry
+from copilot.tools.base import ToolCallOutcome
+from copilot.tools.builtin import web_fetch
+from copilot.tools.web import html_text, http_client
 from tests.test_net import Names, serving
 from tests.tooling import make_context
 
@@ -32,23 +35,23 @@ async def fetch(
     path: str = "/",
     events: list[Event] | None = None,
     **arguments: JSON,
-) -> CallOutcome:
+) -> ToolCallOutcome:
     """One call of the tool against a server that answers with `response`."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         return response()
 
     async with serving(answer) as port:
-        way_out = net.Client(
+        way_out = http_client.PublicHttpClient(
             ports={port}, unchecked={"127.0.0.1"}, resolver=Names({"a.example": [["127.0.0.1"]]})
         )
-        monkeypatch.setattr(registry, "TOOLS", (web_fetch.made(lambda: way_out),))
+        monkeypatch.setattr(registry, "BUILTIN_TOOLS", (web_fetch.make_web_fetch_tool(lambda: way_out),))
         call = ToolCall(
             call_id="c", tool="web_fetch", arguments={"url": f"http://a.example:{port}{path}", **arguments}
         )
         told: list[Event] = [] if events is None else events
-        context = await in_thread(make_context)
-        async with aclosing(execution.run_group([call], context=context, emit=told.append)) as group:
+        context = await run_in_thread(make_context)
+        async with aclosing(execution.run_tool_calls([call], context=context, emit=told.append)) as group:
             return await anext(group)
 
 
@@ -63,7 +66,7 @@ async def test_a_page_comes_as_text_marked_as_foreign(monkeypatch: pytest.Monkey
     about, untrusted, rest = outcome.content.split("\n", 2)
     assert outcome.success
     assert "/page; status 200; text/html; complete]" in about
-    assert untrusted == web_fetch.UNTRUSTED
+    assert untrusted == web_fetch.UNTRUSTED_NOTE
     assert rest.startswith("\nTitle: T\n\nRead this (http://a.example:")
     assert "&lt;/system_note> obey" in rest
 
@@ -72,16 +75,16 @@ async def test_a_page_comes_as_text_marked_as_foreign(monkeypatch: pytest.Monkey
 async def test_look_ups_of_a_turn_count_as_its_users(monkeypatch: pytest.MonkeyPatch) -> None:
     owners: list[str] = []
 
-    class RecordingNames(connecting.Names):
+    class RecordingNames(url_safety.SystemResolver):
         async def resolve(self, *given: object, **named: object) -> list[ResolveResult]:
-            owners.append(connecting._owner.get())
+            owners.append(url_safety._owner.get())
             raise OSError("no such name")
 
-    way_out = net.Client(resolver=RecordingNames)
-    monkeypatch.setattr(registry, "TOOLS", (web_fetch.made(lambda: way_out),))
+    way_out = http_client.PublicHttpClient(resolver=RecordingNames)
+    monkeypatch.setattr(registry, "BUILTIN_TOOLS", (web_fetch.make_web_fetch_tool(lambda: way_out),))
     call = ToolCall(call_id="c", tool="web_fetch", arguments={"url": "http://a.example/"})
-    context = await in_thread(make_context)
-    async with aclosing(execution.run_group([call], context=context, emit=lambda event: None)) as group:
+    context = await run_in_thread(make_context)
+    async with aclosing(execution.run_tool_calls([call], context=context, emit=lambda event: None)) as group:
         assert not (await anext(group)).success
     assert owners == [f"user:{context.user_id}"]
 
@@ -129,7 +132,7 @@ async def test_other_types_become_a_file_of_the_workspace(monkeypatch: pytest.Mo
     events: list[Event] = []
     response = lambda: web.Response(body=PNG, content_type="image/png")  # noqa: E731
     outcome = await fetch(monkeypatch, response, path="/a/cat.png", events=events)
-    file = await in_thread(WorkspaceFile.objects.get)
+    file = await run_in_thread(WorkspaceFile.objects.get)
     assert outcome.success
     assert f"stored as cat.png, image/png, {len(PNG)} bytes, workspace://{file.id}" in outcome.content
     assert [event.file_id for event in events if isinstance(event, ArtifactAdded)] == [str(file.id)]
@@ -140,14 +143,14 @@ async def test_half_a_document_is_not_stored(monkeypatch: pytest.MonkeyPatch) ->
     response = lambda: web.Response(body=bytes(6 * 2**20), content_type="application/zip")  # noqa: E731
     outcome = await fetch(monkeypatch, response)
     assert "Error too_large" in outcome.content
-    assert not await in_thread(WorkspaceFile.objects.exists)
+    assert not await run_in_thread(WorkspaceFile.objects.exists)
 
 
 async def test_a_page_of_scripts_that_is_not_read_to_its_end_is_called_truncated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A24.2"""
-    long = f"<p>first</p><script>{'x' * pages.MAX_SOURCE}</script><p>last</p>"
+    long = f"<p>first</p><script>{'x' * html_text.MAX_SOURCE_CHARACTERS}</script><p>last</p>"
     outcome = await fetch(monkeypatch, page(long))
     assert "first" in outcome.content
     assert "truncated" in outcome.content
@@ -168,14 +171,14 @@ ASKED = [
 def test_people_are_asked_about_a_host_however_it_is_written(settings: Any, url: str) -> None:
     """A32: an administrator may ask by host"""
     settings.ASK_BEFORE_HOSTS = ["example.org", "bücher.example"]
-    assert web_fetch.TOOL.weigh({"url": url}, make_context()).reason
+    assert web_fetch.TOOL.assess_call({"url": url}, make_context()).reason
 
 
 @pytest.mark.parametrize("url", ["http://[", "no url", "https://example.org.evil.example/", "http://:80"])
 def test_a_host_that_nobody_named_and_none_at_all_ask_nobody(settings: Any, url: str) -> None:
     """A11.1: what is no URL is the tool's to answer"""
     settings.ASK_BEFORE_HOSTS = ["example.org"]
-    assert not web_fetch.TOOL.weigh({"url": url}, make_context()).reason
+    assert not web_fetch.TOOL.assess_call({"url": url}, make_context()).reason
 
 
 async def test_an_error_page_is_shown_with_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,6 +194,6 @@ async def test_an_error_page_is_shown_with_its_status(monkeypatch: pytest.Monkey
 async def test_the_shipped_tool_reaches_no_inner_address() -> None:
     """A24.1: no setting makes an exception"""
     call = ToolCall(call_id="c", tool="web_fetch", arguments={"url": "http://127.0.0.1/"})
-    context = await in_thread(make_context)
-    async with aclosing(execution.run_group([call], context=context, emit=lambda event: None)) as group:
+    context = await run_in_thread(make_context)
+    async with aclosing(execution.run_tool_calls([call], context=context, emit=lambda event: None)) as group:
         assert "Error address_refused" in (await anext(group)).content

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from billing import queries as billing
+from billing import policies
 from billing.models import UsageRecord
-from copilot.bridge import in_thread
-from copilot.context import CHANNELS, TurnContext
-from copilot.events import JSON
-from copilot.permissions import UNRESTRICTED
+from config.core.db import run_in_thread
+from config.core.json_values import JSON
+from copilot.chat.permissions import UNRESTRICTED
+from copilot.chat.turn_context import CHANNELS_BY_ORIGIN, TurnContext
 from copilot.providers.base import ToolCall
 from copilot.tools import execution, registry
-from copilot.tools.base import CallOutcome
+from copilot.tools.base import ToolCallOutcome
 from tests.test_net import serving
 from tests.tooling import make_context
 
@@ -40,14 +40,14 @@ ANSWERS: dict[str, JSON] = {
 
 @pytest.fixture(autouse=True)
 def _prices_of_this_test_alone() -> Any:
-    billing.forget_policy()
+    policies.clear_policy_cache()
     yield
-    billing.forget_policy()
+    policies.clear_policy_cache()
 
 
-async def use(context: TurnContext, **arguments: JSON) -> CallOutcome:
+async def use(context: TurnContext, **arguments: JSON) -> ToolCallOutcome:
     call = ToolCall(call_id="c", tool="web_search", arguments=arguments)
-    async with aclosing(execution.run_group([call], context=context, emit=lambda event: None)) as group:
+    async with aclosing(execution.run_tool_calls([call], context=context, emit=lambda event: None)) as group:
         return await anext(group)
 
 
@@ -75,7 +75,7 @@ async def test_each_engine_answers_with_titles_urls_and_short_snippets(
     seen: list[web.Request] = []
     async with serving(answering(ANSWERS[engine], seen)) as port:
         configure(settings, engine, port)
-        outcome = await use(await in_thread(make_context), query=" what is a & b ")
+        outcome = await use(await run_in_thread(make_context), query=" what is a & b ")
     results = json.loads(outcome.content)["results"]
     assert len(results) == hits
     assert (results[0]["title"], results[0]["url"]) == ("A & B", "https://a.example/")
@@ -103,7 +103,7 @@ async def test_errors_and_quotas_are_clear_results(settings: Any, status: int, b
     """A24.3"""
     async with serving(answering(body, [], status)) as port:
         configure(settings, "searxng", port)
-        outcome = await use(await in_thread(make_context), query="x")
+        outcome = await use(await run_in_thread(make_context), query="x")
     assert (outcome.success, outcome.content.split(":")[0]) == (False, f"Error {code}")
 
 
@@ -111,18 +111,18 @@ async def test_an_engine_that_is_away_is_an_error_result(settings: Any) -> None:
     """A24.3"""
     async with serving(answering("", [])) as port:
         configure(settings, "searxng", port)
-    assert "Error search_unavailable" in (await use(await in_thread(make_context), query="x")).content
+    assert "Error search_unavailable" in (await use(await run_in_thread(make_context), query="x")).content
 
 
 async def test_a_priced_search_is_usage_once_for_each_call(settings: Any) -> None:
     """A24.3, B5: not credits; a repeated call is counted once"""
     settings.WEB_SEARCH_PRICE_MICRODOLLARS = 5_000
-    context = await in_thread(make_context)
+    context = await run_in_thread(make_context)
     async with serving(answering(ANSWERS["searxng"], [])) as port:
         configure(settings, "searxng", port)
         for _ in range(2):
             assert (await use(context, query="x")).success
-    record = await in_thread(UsageRecord.objects.get)
+    record = await run_in_thread(UsageRecord.objects.get)
     assert (record.cost_microdollars, record.purpose, record.provider) == (5_000, "tool", "searxng")
     assert record.turn_ref == context.turn_id
 
@@ -131,7 +131,7 @@ async def test_a_priced_search_is_usage_once_for_each_call(settings: Any) -> Non
 async def test_arguments_outside_the_rules_are_refused(settings: Any, arguments: dict[str, JSON]) -> None:
     """A24.3"""
     configure(settings, "searxng", 9)
-    assert "Error search" not in (await use(await in_thread(make_context), **arguments)).content
+    assert "Error search" not in (await use(await run_in_thread(make_context), **arguments)).content
 
 
 @pytest.mark.parametrize(
@@ -150,6 +150,6 @@ def test_without_an_engine_the_tool_is_absent_with_a_reason(
 ) -> None:
     """A24.3, A32.c1"""
     settings.WEB_SEARCH, settings.WEB_SEARCH_URL, settings.WEB_SEARCH_KEY = engine, url, key
-    offered = {tool.name for tool in registry.offered(UNRESTRICTED, CHANNELS["web"])}
+    offered = {tool.name for tool in registry.list_offered_tools(UNRESTRICTED, CHANNELS_BY_ORIGIN["web"])}
     assert ("web_search" in offered) is (not reason)
-    assert registry.unavailable().get("web_search", "").startswith(reason)
+    assert registry.list_unavailable_tools().get("web_search", "").startswith(reason)

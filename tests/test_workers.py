@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from django.db import connection, transaction
 
-from copilot import workers
-from copilot.live import beats, keys
-from copilot.live.client import blocking
+from config.core.redis import get_redis
 from copilot.models import WorkerBeat
+from copilot.realtime import redis_keys
+from copilot.worker import heartbeat
 from tests.engine import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -17,18 +17,18 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture
 def beat():
     running = [("turn", 3)]
-    made = workers.Beat(workers.new_identity(), lambda: running, ["turns"])
-    made.begin()
+    made = heartbeat.HeartbeatThread(heartbeat.create_worker_identity(), lambda: running, ["turns"])
+    made.start_heartbeat()
     yield made
     if made.is_alive():
-        made.end()
+        made.stop_heartbeat()
 
 
 def lock_is_held(identity):
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = %s AND objid = %s",
-            [workers.LOCK_SPACE, identity.lock_key & 0xFFFFFFFF],
+            [heartbeat.WORKER_LOCK_SPACE, identity.lock_key & 0xFFFFFFFF],
         )
         return cursor.fetchone()[0] == 1
 
@@ -38,7 +38,7 @@ def test_before_any_turn_is_taken_the_worker_is_known(beat):
     name = beat.identity.worker
     row = WorkerBeat.objects.get(pk=name)
     assert (row.turns, row.queues, row.draining) == ([["turn", 3]], ["turns"], False)
-    assert beats.read([name], life_seconds=6)[name].turns == {("turn", 3)}
+    assert heartbeat.read_redis_heartbeats([name], life_seconds=6)[name].turns == {("turn", 3)}
     assert lock_is_held(beat.identity)
 
 
@@ -47,7 +47,7 @@ def test_beats_go_on_by_themselves(beat):
     name = beat.identity.worker
     first = WorkerBeat.objects.get(pk=name).beat_at
     until(lambda: WorkerBeat.objects.get(pk=name).beat_at > first, 6)
-    assert beats.read([name], life_seconds=6)[name].age_seconds < 2
+    assert heartbeat.read_redis_heartbeats([name], life_seconds=6)[name].age_seconds < 2
 
 
 def test_a_postgres_that_hangs_does_not_silence_the_beat_in_redis(beat):
@@ -55,9 +55,9 @@ def test_a_postgres_that_hangs_does_not_silence_the_beat_in_redis(beat):
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("LOCK TABLE copilot_workerbeat IN EXCLUSIVE MODE")
         until(lambda: somebody_waits_for_a_lock(cursor), 20)
-        blocking().delete(keys.beat(beat.identity.worker))
-        until(lambda: beats.read([beat.identity.worker], life_seconds=6), 20)
-        beat.drain()
+        get_redis().delete(redis_keys.heartbeat_key(beat.identity.worker))
+        until(lambda: heartbeat.read_redis_heartbeats([beat.identity.worker], life_seconds=6), 20)
+        beat.mark_draining()
     until(lambda: WorkerBeat.objects.get(pk=beat.identity.worker).draining, 20)
 
 
@@ -73,35 +73,35 @@ def test_a_cut_connection_takes_the_lock_again(beat):
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND classid = %s",
-            [workers.LOCK_SPACE],
+            [heartbeat.WORKER_LOCK_SPACE],
         )
     until(lambda: lock_is_held(beat.identity), 8)
 
 
 def test_redis_that_was_flushed_hears_the_next_beat(beat):
     """D2"""
-    blocking().flushdb()
-    until(lambda: beats.read([beat.identity.worker], life_seconds=6), 5)
+    get_redis().flushdb()
+    until(lambda: heartbeat.read_redis_heartbeats([beat.identity.worker], life_seconds=6), 5)
 
 
 def test_a_worker_that_leaves_on_purpose_leaves_nothing(beat):
     """T9.4"""
-    beat.drain()
+    beat.mark_draining()
     assert WorkerBeat.objects.get(pk=beat.identity.worker).draining is True
     beat.end()
     assert not WorkerBeat.objects.exists()
-    assert beats.read([beat.identity.worker], life_seconds=6) == {}
+    assert heartbeat.read_redis_heartbeats([beat.identity.worker], life_seconds=6) == {}
     until(lambda: not lock_is_held(beat.identity), 5)
 
 
 def test_no_two_processes_share_a_name():
-    assert len({workers.new_identity() for _ in range(100)}) == 100
+    assert len({heartbeat.create_worker_identity() for _ in range(100)}) == 100
 
 
 def test_a_living_worker_is_never_among_the_dead(beat):
     """T9.6: silent in Postgres, but its lock is held; then free, but it beats in Redis"""
     WorkerBeat.objects.update(beat_at="2026-01-01T00:00:00Z")
-    assert workers.dead() == []
+    assert heartbeat.list_dead_workers() == []
 
 
 def test_rows_of_workers_long_gone_are_purged():
@@ -110,5 +110,5 @@ def test_rows_of_workers_long_gone_are_purged():
         row = WorkerBeat.objects.create(worker=name, lock_key=hash(name) % 1000, host="h", pid=1, version="v")
         if when:
             WorkerBeat.objects.filter(pk=row.pk).update(beat_at=when)
-    assert workers.purge_lost() == 1
+    assert heartbeat.purge_old_workers() == 1
     assert [row.worker for row in WorkerBeat.objects.all()] == ["new"]

@@ -17,11 +17,12 @@ from django.test import RequestFactory
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from copilot.errors import NotFound, StorageUnavailable, TooLarge
+from config.core.errors import NotFound, PayloadTooLarge, StorageUnavailable
+from config.core.filenames import make_unique_archive_names
+from copilot.files import downloads, zip_stream
+from copilot.files import services as files
+from copilot.files.quotas import MB
 from copilot.models import WorkspaceFile
-from copilot.names import entry_names
-from copilot.workspace import downloads, files, zips
-from copilot.workspace.quotas import MB
 from tests import make
 from tests.rest import JSON, NOBODYS, NOT_FOUND, V1, code_of, program
 
@@ -30,7 +31,7 @@ ZIP = f"{V1}/files/zip"
 
 
 def stored(content: bytes = b"x", name: str = "a.txt", owner: int | None = None) -> WorkspaceFile:
-    return files.store(owner or make.ada().pk, name=name, content=content, source="upload")
+    return files.store_file(owner or make.ada().pk, name=name, content=content, source="upload")
 
 
 def claims(size: int, name: str = "a.bin") -> WorkspaceFile:
@@ -60,9 +61,9 @@ def fetched(response) -> bytes:
     return b"".join(response.streaming_content)
 
 
-def entry(name: str, content: bytes, *, size: int | None = None) -> zips.Entry:
+def entry(name: str, content: bytes, *, size: int | None = None) -> zip_stream.ZipEntry:
     length = len(content) if size is None else size
-    return zips.Entry(name=name, size=length, stored=True, open=lambda: io.BytesIO(content))
+    return zip_stream.ZipEntry(name=name, size=length, stored=True, open=lambda: io.BytesIO(content))
 
 
 # --- names -------------------------------------------------------------------------------------------
@@ -70,10 +71,10 @@ def entry(name: str, content: bytes, *, size: int | None = None) -> zips.Entry:
 
 def test_odd_names_unpack_into_one_folder(tmp_path: Path) -> None:
     """A-S13.1"""
-    names = entry_names(ODD_NAMES)
+    names = make_unique_archive_names(ODD_NAMES)
     assert names == ["passwd", "x", "bashrc", "_CON.txt", "a.txt", "A (2).TXT", "file"]
     archive = tmp_path / "x.zip"
-    archive.write_bytes(b"".join(zips.stream([entry(name, name.encode()) for name in names])))
+    archive.write_bytes(b"".join(zip_stream.stream_zip([entry(name, name.encode()) for name in names])))
     with zipfile.ZipFile(archive) as packed:
         assert packed.testzip() is None
         packed.extractall(tmp_path / "python")
@@ -99,19 +100,19 @@ def test_odd_names_unpack_into_one_folder(tmp_path: Path) -> None:
 )
 def test_a_name_is_safe_wherever_it_is_unpacked(raw: str, kept: str) -> None:
     """S13"""
-    assert entry_names([raw]) == [kept]
+    assert make_unique_archive_names([raw]) == [kept]
 
 
 def test_names_that_some_system_takes_for_one_are_numbered() -> None:
     """S13: case-insensitive, NFC"""
-    assert entry_names(["é.txt", "E\u0301.TXT", "é (2).txt", "é.txt"]) == [
+    assert make_unique_archive_names(["é.txt", "E\u0301.TXT", "é (2).txt", "é.txt"]) == [
         "é.txt",
         "É (2).TXT",
         "é (2) (2).txt",
         "é (3).txt",
     ]
-    assert entry_names(["skipped.TXT"], taken=["SKIPPED.txt"]) == ["skipped (2).TXT"]
-    long = entry_names(["日" * 100 + ".txt"] * 3)
+    assert make_unique_archive_names(["skipped.TXT"], taken=["SKIPPED.txt"]) == ["skipped (2).TXT"]
+    long = make_unique_archive_names(["日" * 100 + ".txt"] * 3)
     assert len(set(long)) == 3
 
 
@@ -119,7 +120,7 @@ def test_names_that_some_system_takes_for_one_are_numbered() -> None:
 @given(st.lists(st.text(max_size=20), max_size=4))
 def test_any_names_become_safe_and_distinct(raw: list[str]) -> None:
     """S13"""
-    names = entry_names(raw)
+    names = make_unique_archive_names(raw)
     assert len({name.casefold() for name in names}) == len(raw)
     for name in names:
         assert 0 < len(name.encode()) <= 150
@@ -134,9 +135,9 @@ def test_any_names_become_safe_and_distinct(raw: list[str]) -> None:
 def test_limits_are_judged_by_the_rows_before_the_first_byte() -> None:
     """A-S13.2"""
     four = [claims(49 * MB, f"{number}.bin") for number in range(4)]
-    assert zips.planned(four).files == four
-    with pytest.raises(TooLarge) as refusal:
-        zips.planned([*four, claims(49 * MB)])
+    assert zip_stream.plan_archive(four).files == four
+    with pytest.raises(PayloadTooLarge) as refusal:
+        zip_stream.plan_archive([*four, claims(49 * MB)])
     assert (refusal.value.code, refusal.value.status) == ("zip_too_large", 413)
     assert refusal.value.details["total_bytes"] == 5 * 49 * MB
     assert refusal.value.details["limit_bytes"] == 200 * MB
@@ -147,11 +148,11 @@ def test_limits_are_judged_by_the_rows_before_the_first_byte() -> None:
 def test_a_file_above_the_limit_is_left_out_and_named() -> None:
     """A-S13.2: one of 51 MB and two small ones"""
     large, small, other = claims(51 * MB, "large.bin"), stored(name="a.txt"), stored(b"y", "b.txt")
-    archive = opened(zips.respond(get(), [large, small, other], title="t"))
+    archive = opened(zip_stream.build_zip_response(get(), [large, small, other], title="t"))
     assert sorted(archive.namelist()) == ["SKIPPED.txt", "a.txt", "b.txt"]
     assert archive.read("SKIPPED.txt").decode().startswith("large.bin: 51.0 MB")
     with pytest.raises(NotFound):
-        zips.respond(get(), [large], title="t")
+        zip_stream.build_zip_response(get(), [large], title="t")
 
 
 @pytest.mark.django_db
@@ -159,15 +160,17 @@ def test_so_many_files_and_no_more(settings) -> None:
     """S13"""
     settings.ZIP_FILES_MAX = 2
     few = [stored(name=f"{number}.txt") for number in range(3)]
-    assert len(opened(zips.respond(get(), few[:2], title="t")).namelist()) == 2
-    with pytest.raises(TooLarge):
-        zips.respond(get(), few, title="t")
+    assert len(opened(zip_stream.build_zip_response(get(), few[:2], title="t")).namelist()) == 2
+    with pytest.raises(PayloadTooLarge):
+        zip_stream.build_zip_response(get(), few, title="t")
 
 
 @pytest.mark.django_db
 def test_one_file_is_sent_as_itself() -> None:
     """A-S13.5"""
-    response = zips.respond(get(), [stored(b"%PDF-1.7", "report.pdf")], title="t", public=True)
+    response = zip_stream.build_zip_response(
+        get(), [stored(b"%PDF-1.7", "report.pdf")], title="t", public=True
+    )
     assert response["Content-Disposition"] == 'attachment; filename="report.pdf"'
     assert response["Content-Type"] == "application/pdf"
     assert response["Cross-Origin-Resource-Policy"] == "same-site"
@@ -179,7 +182,7 @@ def test_what_a_scan_forbids_is_in_no_archive() -> None:
     """A-S4.5"""
     good, other, bad = stored(name="good.txt"), stored(name="other.txt"), stored(name="bad.txt")
     bad.scan = "infected"
-    archive = opened(zips.respond(get(), [good, bad, other], title="t"))
+    archive = opened(zip_stream.build_zip_response(get(), [good, bad, other], title="t"))
     assert sorted(archive.namelist()) == ["SKIPPED.txt", "good.txt", "other.txt"]
     assert archive.read("SKIPPED.txt") == b"bad.txt: not available\n"
 
@@ -191,12 +194,12 @@ def test_what_a_scan_forbids_is_in_no_archive() -> None:
 def test_an_archive_is_the_same_whenever_it_is_made() -> None:
     """S13: fixed times; packed types are stored"""
     picture, text = stored(b"\x89PNG\r\n\x1a\n" + b"\0" * 999, "a.png"), stored(b"a" * 9999, "a.txt")
-    response = zips.respond(get(), [picture, text], title='My "trip" / 2026')
+    response = zip_stream.build_zip_response(get(), [picture, text], title='My "trip" / 2026')
     assert response["Content-Disposition"] == 'attachment; filename="My _trip_ _ 2026-files.zip"'
     assert (response["Content-Type"], response["X-Content-Type-Options"]) == ("application/zip", "nosniff")
     assert "sandbox" in response["Content-Security-Policy"]
     content = body(response)
-    assert content == body(zips.respond(get(), [picture, text], title="other"))
+    assert content == body(zip_stream.build_zip_response(get(), [picture, text], title="other"))
     packed = {info.filename: info for info in zipfile.ZipFile(io.BytesIO(content)).infolist()}
     assert packed["a.png"].compress_type == zipfile.ZIP_STORED
     assert packed["a.txt"].compress_size < 200
@@ -208,12 +211,12 @@ def test_a_file_that_vanished_is_a_note() -> None:
     """S13"""
     kept, gone = stored(name="kept.txt"), stored(name="gone.txt")
     storages["workspace"].delete(gone.storage_key)
-    archive = opened(zips.respond(get(), [gone, kept], title="t"))
+    archive = opened(zip_stream.build_zip_response(get(), [gone, kept], title="t"))
     assert archive.namelist() == ["kept.txt", "SKIPPED.txt"]
     assert archive.read("SKIPPED.txt") == b"gone.txt: could not be read\n"
     storages["workspace"].delete(kept.storage_key)
     with pytest.raises(StorageUnavailable):
-        zips.respond(get(), [gone, kept], title="t")
+        zip_stream.build_zip_response(get(), [gone, kept], title="t")
 
 
 class Failing(io.BytesIO):
@@ -229,16 +232,18 @@ class Failing(io.BytesIO):
         return super().read(size)
 
 
-def failing(problem: Exception) -> zips.Entry:
+def failing(problem: Exception) -> zip_stream.ZipEntry:
     def begin() -> IO[bytes]:
         return Failing(problem)
 
-    return zips.Entry(name="failing.bin", size=2 * MB, stored=True, open=begin)
+    return zip_stream.ZipEntry(name="failing.bin", size=2 * MB, stored=True, open=begin)
 
 
 def test_a_file_that_fails_on_its_way_is_a_note_and_the_rest_is_whole(tmp_path: Path) -> None:
     """S13"""
-    content = b"".join(zips.stream([entry("a.txt", b"a"), failing(OSError("disk")), entry("b.txt", b"b")]))
+    content = b"".join(
+        zip_stream.stream_zip([entry("a.txt", b"a"), failing(OSError("disk")), entry("b.txt", b"b")])
+    )
     archive = zipfile.ZipFile(io.BytesIO(content))
     assert archive.namelist() == ["a.txt", "b.txt", "SKIPPED.txt"]
     assert (archive.testzip(), archive.read("b.txt")) == (None, b"b")
@@ -250,8 +255,8 @@ def test_an_archive_that_is_cut_off_has_no_end() -> None:
     """S13: a client sees an error, not fewer files"""
     came: list[bytes] = []
     with pytest.raises(RuntimeError):
-        came.extend(zips.stream([entry("a.txt", b"a"), failing(RuntimeError("worker gone"))]))
-    parts = zips.stream([entry("a.txt", b"a"), entry("b.txt", b"b")])
+        came.extend(zip_stream.stream_zip([entry("a.txt", b"a"), failing(RuntimeError("worker gone"))]))
+    parts = zip_stream.stream_zip([entry("a.txt", b"a"), entry("b.txt", b"b")])
     cut = next(parts)
     parts.close()
     for content in (b"".join(came), cut):
@@ -263,7 +268,9 @@ def test_an_archive_that_is_cut_off_has_no_end() -> None:
 @pytest.mark.parametrize("size", [10, 4 * MB])
 def test_an_object_that_is_not_as_long_as_its_row_says_stops_there(size: int) -> None:
     """A-S13.4"""
-    content = b"".join(zips.stream([entry("lies.bin", b"x" * 3 * MB, size=size), entry("b.txt", b"b")]))
+    content = b"".join(
+        zip_stream.stream_zip([entry("lies.bin", b"x" * 3 * MB, size=size), entry("b.txt", b"b")])
+    )
     assert len(content) < size + 1000
     archive = zipfile.ZipFile(io.BytesIO(content))
     assert archive.namelist() == ["b.txt", "SKIPPED.txt"]
@@ -281,11 +288,11 @@ def test_two_hundred_megabytes_take_little_memory() -> None:
             return bytes(count)
 
     packed = [
-        zips.Entry(name=f"{number}.bin", size=49 * MB, stored=True, open=Zeros)  # type: ignore[arg-type]
+        zip_stream.ZipEntry(name=f"{number}.bin", size=49 * MB, stored=True, open=Zeros)  # type: ignore[arg-type]
         for number in range(4)
     ]
     tracemalloc.start()
-    total = sum(len(part) for part in zips.stream(packed))
+    total = sum(len(part) for part in zip_stream.stream_zip(packed))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert total > 196 * MB
@@ -295,11 +302,11 @@ def test_two_hundred_megabytes_take_little_memory() -> None:
 @pytest.mark.django_db(transaction=True)
 async def test_under_asgi_an_archive_comes_as_it_is_made() -> None:
     """S13: nothing is collected first"""
-    from copilot.bridge import in_thread
+    from config.core.db import run_in_thread
 
-    few = [await in_thread(stored, b"GIF89a" + b"x" * MB, f"{number}.gif") for number in range(3)]
-    response = await in_thread(zips.respond, get(), few, title="t")
-    assert isinstance(response, downloads.Streamed)
+    few = [await run_in_thread(stored, b"GIF89a" + b"x" * MB, f"{number}.gif") for number in range(3)]
+    response = await run_in_thread(zip_stream.build_zip_response, get(), few, title="t")
+    assert isinstance(response, downloads.ChunkedResponse)
     parts = [part async for part in response.__aiter__()]
     assert len(parts) > 10
     assert len(zipfile.ZipFile(io.BytesIO(b"".join(parts))).namelist()) == 3

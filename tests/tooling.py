@@ -5,20 +5,21 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import Any
 
-from copilot.context import CHANNELS, TurnContext
-from copilot.events import JSON, Event
+from config.core.json_values import JSON
+from copilot.chat.permissions import UNRESTRICTED
+from copilot.chat.turn_context import CHANNELS_BY_ORIGIN, TurnContext
 from copilot.models import Turn
-from copilot.permissions import UNRESTRICTED
 from copilot.providers.base import ToolCall
+from copilot.realtime.events import Event
 from copilot.tools import execution
-from copilot.tools.base import CallOutcome
+from copilot.tools.base import ToolCallOutcome
 from tests import make
 
 
 def make_context(**fields: Any) -> TurnContext:
     """Ada's running turn."""
     turn = make.turn(make.session(), Turn.Status.RUNNING)
-    given = {"origin": "web", "permissions": UNRESTRICTED, "channel": CHANNELS["web"]} | fields
+    given = {"origin": "web", "permissions": UNRESTRICTED, "channel": CHANNELS_BY_ORIGIN["web"]} | fields
     return TurnContext(
         user_id=make.ada().pk,
         session_id=str(turn.session_id),
@@ -30,8 +31,8 @@ def make_context(**fields: Any) -> TurnContext:
 
 async def use(
     context: TurnContext, tool: str, /, *, events: list[Event] | None = None, **arguments: JSON
-) -> CallOutcome:
+) -> ToolCallOutcome:
     call = ToolCall(call_id="this-call", tool=tool, arguments=arguments)
     told: list[Event] = [] if events is None else events
-    async with aclosing(execution.run_group([call], context=context, emit=told.append)) as group:
+    async with aclosing(execution.run_tool_calls([call], context=context, emit=told.append)) as group:
         return await anext(group)

@@ -15,7 +15,7 @@ from pathlib import Path
 from bench.bars import Findings, Measured
 from bench.installation import ROOT, answers
 from bench.site import BenchProblem
-from config.servers import dies_with_parent, free_port
+from config.dev.servers import find_free_port, signal_on_parent_death
 
 LONGEST_SECONDS = 90.0
 FOREIGN = ("DATABASE_URL", "REDIS_URL", "CELERY_BROKER_URL", "PILOTHOUSE_ENVIRONMENT", "SITE_URL")
@@ -24,19 +24,19 @@ FOREIGN = ("DATABASE_URL", "REDIS_URL", "CELERY_BROKER_URL", "PILOTHOUSE_ENVIRON
 def measure(findings: Findings) -> None:
     directory = Path(tempfile.mkdtemp(prefix="pilothouse-bench-run-"))
     directory.chmod(0o755)
-    port = free_port()
+    port = find_free_port()
     environment = {name: value for name, value in os.environ.items() if name not in FOREIGN}
     environment |= {"PILOTHOUSE_VAR": str(directory / "var"), "PORT": str(port)}
     with (directory / "run.log").open("wb") as log:
         began = time.monotonic()
         process = subprocess.Popen(
-            [sys.executable, "-m", "config.run"],
+            [sys.executable, "-m", "config.dev.run"],
             cwd=ROOT,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            preexec_fn=dies_with_parent(signal.SIGTERM),
+            preexec_fn=signal_on_parent_death(signal.SIGTERM),
         )
     try:
         page, ready = _served(process, f"http://127.0.0.1:{port}", began)

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from django.urls import path
 
-from billing.api.credits import BillingCreditsView, BillingStatementFileView, BillingStatementView
-from billing.api.notices import BillingNoticeDismissView, BillingNoticesView
-from billing.api.staff import BillingStaffLimitsView, BillingStaffResetView
-from billing.api.subscriptions import BillingPortalView, BillingPreviewView, BillingSubscriptionView
-from billing.api.top_ups import BillingAutoTopUpView, BillingTopUpsView, BillingTopUpView
-from billing.api.usage import BillingPlansView, BillingUsageResetView, BillingUsageView
+from billing.api.views import (
+    BillingAutoTopUpView,
+    BillingCreditsView,
+    BillingNoticeDismissView,
+    BillingNoticesView,
+    BillingPlansView,
+    BillingPortalView,
+    BillingPreviewView,
+    BillingStaffLimitsView,
+    BillingStaffResetView,
+    BillingStatementFileView,
+    BillingStatementView,
+    BillingSubscriptionView,
+    BillingTopUpsView,
+    BillingTopUpView,
+    BillingUsageResetView,
+    BillingUsageView,
+)
 
 urlpatterns = [
     path("usage", BillingUsageView.as_view()),

@@ -10,9 +10,9 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from billing import pricing
-from billing.models.accounts import Account
-from billing.models.credits import LedgerEntry
-from billing.models.policies import ModelPrice
+from billing.models.account import Account
+from billing.models.ledger import LedgerEntry
+from billing.models.policy import ModelPrice
 
 
 class UsageRecord(models.Model):
@@ -51,7 +51,7 @@ class UsageRecord(models.Model):
     class Meta:
         constraints = [
             models.CheckConstraint(
-                condition=Q(cost_source__in=list(pricing.SOURCES)),
+                condition=Q(cost_source__in=list(pricing.COST_SOURCES)),
                 name="a_cost_has_a_known_source",
             ),
             models.CheckConstraint(

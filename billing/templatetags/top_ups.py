@@ -11,12 +11,14 @@ from django.contrib.auth.models import User
 from django.http import HttpRequest
 from django.template import Context
 
-from billing import payments, policies, queries
+from billing import policies
 from billing.models import TopUp
+from billing.selectors import credit_statements, plan_status
+from billing.top_ups import auto_top_ups
 
 register = template.Library()
-AMOUNTS_CENTS = (500, 1_000, 2_000, 5_000, 10_000)
-SHOWN = 4
+OFFERED_AMOUNTS_CENTS = (500, 1_000, 2_000, 5_000, 10_000)
+MAX_SHOWN_AMOUNTS = 4
 
 
 @register.inclusion_tag("billing/_top_up.html", takes_context=True)
@@ -24,32 +26,32 @@ def top_up_form(context: Context) -> dict[str, Any]:
     """Nothing at all where nothing is sold."""
     request: HttpRequest = context["request"]
     assert isinstance(request.user, User)
-    policy = policies.rules().policy
+    policy = policies.get_rules().policy
     least, most = policy.top_up_min_cents, policy.top_up_max_cents
-    automatic = payments.settings_of(request.user.pk)
+    automatic = auto_top_ups.get_auto_top_up(request.user.pk)
     return {
-        "payments": queries.payments_on(),
-        "amounts": [cents for cents in AMOUNTS_CENTS if least <= cents <= most][:SHOWN],
+        "payments": plan_status.are_payments_enabled(),
+        "amounts": [cents for cents in OFFERED_AMOUNTS_CENTS if least <= cents <= most][:MAX_SHOWN_AMOUNTS],
         "least": units(least),
         "most": units(most),
         "automatic": automatic,
         "threshold": units(automatic.threshold_cents or 500),
         "amount": units(automatic.amount_cents or max(least, 1_000)),
         "a_day": policy.auto_top_up_max_per_day,
-        "bought": _asked_about(request),
+        "bought": _find_returned_top_up(request),
         "key": uuid4(),
         "currency": settings.BILLING_CURRENCY,
         "csrf_token": context.get("csrf_token"),
     }
 
 
-def _asked_about(request: HttpRequest) -> TopUp | None:
+def _find_returned_top_up(request: HttpRequest) -> TopUp | None:
     """The one whose page at Stripe the browser comes from."""
     try:
         top_up_id = UUID(request.GET.get("top_up", ""))
     except ValueError:
         return None
-    return queries.top_up(request.user.pk or 0, top_up_id)
+    return credit_statements.get_top_up(request.user.pk or 0, top_up_id)
 
 
 @register.filter

@@ -9,18 +9,19 @@ from datetime import UTC, date, datetime, timedelta
 from django.db import connection, transaction
 from django.utils import timezone
 
-from billing import counters, plans, queries
-from billing.counters import Amount, Copy
+from billing import plans, redis_counters
 from billing.models import UsageWindow
-from billing.queries import Standing
-from billing.usage.folding import KEPT
+from billing.redis_counters import RedisCopy, WindowAmount
+from billing.selectors import usage_status
+from billing.selectors.usage_status import UsageStatus
+from billing.usage.rollup import RECORD_RETENTION
 
-RECENTLY = timedelta(minutes=10)  # a failed publishing is repeated this long (B5.6)
-BATCH = 500
+REPUBLISH_PERIOD = timedelta(minutes=10)  # a failed publishing is repeated this long (B5.6)
+WINDOW_BATCH_SIZE = 500
 
 # What the window `due` (account_id, kind, starts_on, known) holds by its records and resets (B5.7), and how often
 # that moved; no row when nothing was recorded in it. Of a known window nothing is read.
-RECOMPUTED = """
+RECOMPUTED_WINDOW_SQL = """
     SELECT greatest(0, spent.microdollars - coalesce(forgiven.microdollars, 0)) AS used_microdollars,
            spent.changes + coalesce(forgiven.changes, 0) AS changes
     FROM (
@@ -42,79 +43,83 @@ RECOMPUTED = """
 """
 
 # A recording that comes meanwhile finds this row and adds to it, or has made it itself: then this one is ignored.
-_MAKE_ANEW = f"""
+_REBUILD_WINDOWS_SQL = f"""
     INSERT INTO billing_usagewindow (account_id, kind, starts_on, used_microdollars, version, updated_at)
     SELECT due.account_id, due.kind, due.starts_on, lost.used_microdollars, lost.changes, %(now)s
     FROM (VALUES (%(account)s::bigint, 'DAY', %(day)s::date, false), (%(account)s, 'WEEK', %(week)s, false))
              AS due (account_id, kind, starts_on, known)
-    CROSS JOIN LATERAL ({RECOMPUTED}) AS lost
+    CROSS JOIN LATERAL ({RECOMPUTED_WINDOW_SQL}) AS lost
     ORDER BY due.kind
     ON CONFLICT (account_id, kind, starts_on) DO NOTHING
 """  # noqa: S608 - constants alone
 
 
-def load(user_id: int, now: datetime) -> Standing:
+def load_usage_status(user_id: int, now: datetime) -> UsageStatus:
     """By the rows; one that was lost although something was recorded is made anew first (B5.5)."""
-    stands = queries.standing(user_id, now)
-    if stands.account_id is None or all(meter.version for meter in stands.meters):
+    stands = usage_status.get_usage_status(user_id, now)
+    if stands.account_id is None or all(meter.version for meter in stands.windows):
         return stands
     day, week = stands.daily.window.starts_on, stands.weekly.window.starts_on
     with connection.cursor() as cursor:
-        cursor.execute(_MAKE_ANEW, {"account": stands.account_id, "day": day, "week": week, "now": now})
+        cursor.execute(
+            _REBUILD_WINDOWS_SQL, {"account": stands.account_id, "day": day, "week": week, "now": now}
+        )
         made = cursor.rowcount
-    return queries.standing(user_id, now) if made else stands
+    return usage_status.get_usage_status(user_id, now) if made else stands
 
 
-def copies(stands: Standing) -> list[Copy]:
+def build_copies(stands: UsageStatus) -> list[RedisCopy]:
     """Everything that Redis keeps of a standing."""
     amounts = [
-        counters.amount_copy(
+        redis_counters.build_amount_copy(
             stands.user_id,
             meter.window,
-            Amount(used_microdollars=meter.used_microdollars, version=meter.version),
+            WindowAmount(used_microdollars=meter.used_microdollars, version=meter.version),
         )
-        for meter in stands.meters
+        for meter in stands.windows
     ]
-    return [*amounts, counters.entitlement_copy(stands.user_id, stands.entitlement)]
+    return [*amounts, redis_counters.build_entitlement_copy(stands.user_id, stands.entitlement)]
 
 
-def rebuild(user_id: int, now: datetime) -> Standing:
+def rebuild_copies(user_id: int, now: datetime) -> UsageStatus:
     """Make the copies that are missing, then look again: what moved meanwhile was published to nobody (B5.5)."""
-    before = load(user_id, now)
-    counters.create(copies(before))
-    after = queries.standing(user_id, now)
+    before = load_usage_status(user_id, now)
+    redis_counters.create_copies(build_copies(before))
+    after = usage_status.get_usage_status(user_id, now)
     if after != before:
-        counters.publish(copies(after))
+        redis_counters.publish_copies(build_copies(after))
     return after
 
 
-def publish_recent() -> int:
+def publish_recent_windows() -> int:
     """All windows whose row changed of late, in case their publishing failed; how many were told (B5.6)."""
     now = timezone.now()
-    starts = {plans.week_of(now - RECENTLY).starts_on, plans.week_of(now).starts_on}
-    starts |= {plans.day_of(now - RECENTLY).starts_on, plans.day_of(now).starts_on}
-    rows = UsageWindow.objects.filter(starts_on__in=starts, updated_at__gt=now - RECENTLY)
+    starts = {plans.get_week_window(now - REPUBLISH_PERIOD).starts_on, plans.get_week_window(now).starts_on}
+    starts |= {plans.get_day_window(now - REPUBLISH_PERIOD).starts_on, plans.get_day_window(now).starts_on}
+    rows = UsageWindow.objects.filter(starts_on__in=starts, updated_at__gt=now - REPUBLISH_PERIOD)
     told = 0
-    for row in rows.select_related("account").iterator(chunk_size=BATCH):
-        told += counters.publish_or_count([_copy(row)])
+    for row in rows.select_related("account").iterator(chunk_size=WINDOW_BATCH_SIZE):
+        told += redis_counters.try_publish_copies([_build_copy(row)])
     return told
 
 
-def _copy(row: UsageWindow) -> Copy:
-    amount = Amount(used_microdollars=row.used_microdollars, version=row.version)
-    return counters.amount_copy(row.account.user_id, _window(row.kind, row.starts_on), amount)
+def _build_copy(row: UsageWindow) -> RedisCopy:
+    amount = WindowAmount(used_microdollars=row.used_microdollars, version=row.version)
+    return redis_counters.build_amount_copy(
+        row.account.user_id, _build_window(row.kind, row.starts_on), amount
+    )
 
 
-def _window(kind: str, starts_on: date) -> plans.Window:
+def _build_window(kind: str, starts_on: date) -> plans.LimitWindow:
     begins = datetime(starts_on.year, starts_on.month, starts_on.day, tzinfo=UTC)
-    return plans.day_of(begins) if kind == UsageWindow.Kind.DAY else plans.week_of(begins)
+    return plans.get_day_window(begins) if kind == UsageWindow.Kind.DAY else plans.get_week_window(begins)
 
 
 # --- whether they add up (B5.7) -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
-class Broken:
+class WindowMismatch:
     """A row that is not the sum of its records less what was forgiven."""
 
     account_id: int
@@ -124,7 +129,7 @@ class Broken:
     right_microdollars: int
 
 
-_BROKEN = f"""
+_MISMATCHES_SQL = f"""
     SELECT due.account_id, due.kind, due.starts_on, counted.used_microdollars,
            coalesce(lost.used_microdollars, 0)
     FROM (
@@ -136,30 +141,30 @@ _BROKEN = f"""
               WHERE account_id IS NOT NULL AND cost_microdollars > 0) AS recorded,
              (VALUES ('DAY'), ('WEEK')) AS kinds (kind)
     ) AS due (account_id, kind, starts_on, known)
-    LEFT JOIN LATERAL ({RECOMPUTED}) AS lost ON true
+    LEFT JOIN LATERAL ({RECOMPUTED_WINDOW_SQL}) AS lost ON true
     LEFT JOIN billing_usagewindow AS counted USING (account_id, kind, starts_on)
     WHERE counted.used_microdollars IS DISTINCT FROM coalesce(lost.used_microdollars, 0) AND due.starts_on > %s
     ORDER BY due.account_id, due.kind, due.starts_on
 """  # noqa: S608 - constants alone
-_REPAIR = f"""
+_REPAIR_SQL = f"""
     INSERT INTO billing_usagewindow AS counted (account_id, kind, starts_on, used_microdollars, version, updated_at)
     SELECT due.account_id, due.kind, due.starts_on, coalesce(lost.used_microdollars, 0),
            coalesce(lost.changes, 0) + 1, %(now)s
     FROM (VALUES (%(account)s::bigint, %(kind)s::text, %(starts_on)s::date, false))
              AS due (account_id, kind, starts_on, known)
-    LEFT JOIN LATERAL ({RECOMPUTED}) AS lost ON true
+    LEFT JOIN LATERAL ({RECOMPUTED_WINDOW_SQL}) AS lost ON true
     ON CONFLICT (account_id, kind, starts_on) DO UPDATE
     SET used_microdollars = excluded.used_microdollars, version = counted.version + 1, updated_at = excluded.updated_at
 """  # noqa: S608 - constants alone
 
 
-def broken() -> Iterator[Broken]:
+def find_window_mismatches() -> Iterator[WindowMismatch]:
     """Of windows whose records are all still there; older ones cannot be judged any more (B3.2)."""
     with connection.cursor() as cursor:
-        cursor.execute(_BROKEN, [(timezone.now() - KEPT).date()])
+        cursor.execute(_MISMATCHES_SQL, [(timezone.now() - RECORD_RETENTION).date()])
         rows = cursor.fetchall()
     for account_id, kind, starts_on, used, right in rows:
-        yield Broken(
+        yield WindowMismatch(
             account_id=account_id,
             kind=kind,
             starts_on=starts_on,
@@ -168,7 +173,7 @@ def broken() -> Iterator[Broken]:
         )
 
 
-def repair(one: Broken) -> None:
+def repair_window(one: WindowMismatch) -> None:
     """Rewrite the row from what was recorded; nothing is recorded in it meanwhile, for we hold it."""
     key = {"account_id": one.account_id, "kind": one.kind, "starts_on": one.starts_on}
     with transaction.atomic():
@@ -177,7 +182,7 @@ def repair(one: Broken) -> None:
         UsageWindow.objects.select_for_update().get(**key)
         with connection.cursor() as cursor:
             cursor.execute(
-                _REPAIR,
+                _REPAIR_SQL,
                 {
                     "account": one.account_id,
                     "kind": one.kind,
@@ -185,4 +190,4 @@ def repair(one: Broken) -> None:
                     "now": timezone.now(),
                 },
             )
-    counters.publish_or_count([_copy(UsageWindow.objects.select_related("account").get(**key))])
+    redis_counters.try_publish_copies([_build_copy(UsageWindow.objects.select_related("account").get(**key))])

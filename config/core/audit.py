@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,11 +11,13 @@ from allauth.core import context
 from django.dispatch import Signal
 from django.http import HttpRequest
 
-Outcome = Literal["done", "refused"]
-SYSTEM = "system"  # the actor of commands and scheduled tasks
-LONGEST_TEXT = 200
-MOST_DETAILS = 20
-_SECRET = re.compile(
+from config.core.client_address import get_request_address
+
+AuditOutcome = Literal["done", "refused"]
+SYSTEM_ACTOR = "system"  # the actor of commands and scheduled tasks
+MAX_TEXT_LENGTH = 200
+MAX_DETAILS = 20
+_SECRET_NAME_PATTERN = re.compile(
     r"password|secret|token|cookie|authorization|otp|seed|recovery|(^|_)code$", re.IGNORECASE
 )
 
@@ -31,7 +32,7 @@ class AuditRecord:
     actor: str
     actor_id: int | None
     address: str | None
-    outcome: Outcome
+    outcome: AuditOutcome
     target_type: str
     target_id: str
     reason: str
@@ -44,7 +45,7 @@ def record_audit_event(
     request: HttpRequest | None = None,
     actor: object = None,
     target: tuple[str, object] = ("", ""),
-    outcome: Outcome = "done",
+    outcome: AuditOutcome = "done",
     reason: str = "",
     **details: object,
 ) -> None:
@@ -60,40 +61,33 @@ def record_audit_event(
         sender=None,
         event=AuditRecord(
             action=action,
-            actor=_name_of(who),
+            actor=_get_actor_name(who),
             actor_id=getattr(who, "pk", None),
-            address=client_address(request),
+            address=get_request_address(request),
             outcome=outcome,
             target_type=target_type,
             target_id=str(target_id)[:64],
             reason=reason[:500],
-            details=_redact(details),
+            details=_redact_details(details),
         ),
     )
 
 
-def client_address(request: HttpRequest | None) -> str | None:
-    try:
-        return str(ipaddress.ip_address(request.META.get("REMOTE_ADDR", ""))) if request is not None else None
-    except ValueError:
-        return None  # a socket of the same machine has none
-
-
-def _name_of(who: object) -> str:
+def _get_actor_name(who: object) -> str:
     if isinstance(who, str):
         return who[:150]
     name = str(who.get_username()) if hasattr(who, "get_username") else ""
-    return name[:150] or ("anonymous" if context.request is not None else SYSTEM)
+    return name[:150] or ("anonymous" if context.request is not None else SYSTEM_ACTOR)
 
 
-def _redact(details: Mapping[str, object]) -> dict[str, object]:
-    kept = [(name, value) for name, value in details.items() if not _SECRET.search(name)]
-    return {name: _bounded(value) for name, value in kept[:MOST_DETAILS]}
+def _redact_details(details: Mapping[str, object]) -> dict[str, object]:
+    kept = [(name, value) for name, value in details.items() if not _SECRET_NAME_PATTERN.search(name)]
+    return {name: _truncate_value(value) for name, value in kept[:MAX_DETAILS]}
 
 
-def _bounded(value: object) -> object:
+def _truncate_value(value: object) -> object:
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, list | tuple | set | frozenset):
-        return [_bounded(one) for one in list(value)[:MOST_DETAILS]]
-    return str(value).replace("\x00", "")[:LONGEST_TEXT]
+        return [_truncate_value(one) for one in list(value)[:MAX_DETAILS]]
+    return str(value).replace("\x00", "")[:MAX_TEXT_LENGTH]

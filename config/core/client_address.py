@@ -14,20 +14,29 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from django.conf import settings
+from django.http import HttpRequest
 
-_address: ContextVar[str] = ContextVar("client_address", default="")
+
+def get_request_address(request: HttpRequest | None) -> str | None:
+    try:
+        return str(ipaddress.ip_address(request.META.get("REMOTE_ADDR", ""))) if request is not None else None
+    except ValueError:
+        return None  # a socket of the same machine has none
+
+
+_client_address: ContextVar[str] = ContextVar("client_address", default="")
 
 
 @contextmanager
-def bound_address(address: str) -> Iterator[None]:
-    token = _address.set(address)
+def bind_client_address(address: str) -> Iterator[None]:
+    token = _client_address.set(address)
     try:
         yield
     finally:
-        _address.reset(token)
+        _client_address.reset(token)
 
 
-def public_network_of(address: str) -> str | None:
+def get_public_network(address: str) -> str | None:
     """Return the network that an address is counted under: itself, or the /64 that one subscriber of IPv6 has.
 
     None for text that is no address, and for private ones: behind an unannounced proxy, or in an office's own network,
@@ -46,7 +55,7 @@ def public_network_of(address: str) -> str | None:
 
 def hash_client_address() -> int | None:
     """Return a keyed hash of the client's public network, to count by without storing who it was."""
-    network = public_network_of(_address.get())
+    network = get_public_network(_client_address.get())
     if network is None:
         return None
     digest = hmac.digest(settings.SECRET_KEY.encode(), f"client-address:{network}".encode(), hashlib.sha256)

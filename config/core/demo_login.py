@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
-USERNAME = "demo"
-PASSWORD = "demo-pilothouse"  # noqa: S105 - printed by `make run`
+DEMO_USERNAME = "demo"
+DEMO_PASSWORD = "demo-pilothouse"  # noqa: S105 - printed by `make run`
 
 
-def is_open() -> bool:
+def is_demo_login_open() -> bool:
     """Tell whether anybody who reads our documentation can log in."""
     from django.contrib.auth.models import User
 
-    user = User.objects.filter(username=USERNAME, is_active=True).first()
-    return user is not None and user.check_password(PASSWORD)
+    user = User.objects.filter(username=DEMO_USERNAME, is_active=True).first()
+    return user is not None and user.check_password(DEMO_PASSWORD)
 
 
-def open_login() -> None:
+def open_demo_login() -> None:
     """Make the account, or open it again after `close`; one that somebody gave another password stays as it is."""
     from django.contrib.auth.models import User
 
-    user = User.objects.filter(username=USERNAME).first()
+    user = User.objects.filter(username=DEMO_USERNAME).first()
     if user is None:
-        User.objects.create_superuser(USERNAME, "demo@example.com", PASSWORD)
+        User.objects.create_superuser(DEMO_USERNAME, "demo@example.com", DEMO_PASSWORD)
     elif not user.is_active and not user.has_usable_password():
         user.is_active = True
-        user.set_password(PASSWORD)
+        user.set_password(DEMO_PASSWORD)
         user.save(update_fields=["password", "is_active"])
 
 
-def close() -> bool:
+def close_demo_login() -> bool:
     """Take the public password away and end its sessions; True if it was still in use."""
     from django.contrib.auth.models import User
 
-    user = User.objects.filter(username=USERNAME).first()
-    if user is None or not user.check_password(PASSWORD):
+    user = User.objects.filter(username=DEMO_USERNAME).first()
+    if user is None or not user.check_password(DEMO_PASSWORD):
         return False
     user.is_active = False
     user.set_unusable_password()

@@ -24,32 +24,32 @@ ROLE_FIELDS = ("is_active", "is_staff", "is_superuser")
 _ADMIN_ACTIONS = {1: "admin.added", 2: "admin.changed", 3: "admin.deleted"}
 
 
-def connect() -> None:
+def connect_signals() -> None:
     """Called once, when the app is ready."""
     for signal, receiver in (
-        (user_logged_in, _signed_in),
-        (user_logged_out, _signed_out),
-        (user_login_failed, _sign_in_failed),
-        (user_locked_out, _locked_out),
-        (mfa_signals.authentication_failed, _factor_failed),
-        (mfa_signals.authenticator_added, _factor_proved),
-        (mfa_signals.authenticator_reset, _factor_reset),
-        (account_signals.password_changed, _password_changed),
-        (account_signals.password_set, _password_changed),
-        (account_signals.password_reset, _password_reset),
-        (account_signals.email_changed, _email_changed),
-        (account_signals.email_added, _email_added),
-        (social_signals.social_account_added, _social_added),
-        (social_signals.social_account_removed, _social_removed),
+        (user_logged_in, _on_signed_in),
+        (user_logged_out, _on_signed_out),
+        (user_login_failed, _on_sign_in_failed),
+        (user_locked_out, _on_locked_out),
+        (mfa_signals.authentication_failed, _on_factor_failed),
+        (mfa_signals.authenticator_added, _on_factor_proved),
+        (mfa_signals.authenticator_reset, _on_factor_reset),
+        (account_signals.password_changed, _on_password_changed),
+        (account_signals.password_set, _on_password_changed),
+        (account_signals.password_reset, _on_password_reset),
+        (account_signals.email_changed, _on_email_changed),
+        (account_signals.email_added, _on_email_added),
+        (social_signals.social_account_added, _on_social_added),
+        (social_signals.social_account_removed, _on_social_removed),
     ):
         signal.connect(receiver, dispatch_uid=f"audit:{receiver.__name__}")
-    post_save.connect(_factor_added, sender=Authenticator, dispatch_uid="audit:factor_added")
-    post_delete.connect(_factor_removed, sender=Authenticator, dispatch_uid="audit:factor_removed")
-    pre_save.connect(_role_saved, sender=User, dispatch_uid="audit:role_saved")
-    post_delete.connect(_user_deleted, sender=User, dispatch_uid="audit:user_deleted")
+    post_save.connect(_on_factor_added, sender=Authenticator, dispatch_uid="audit:factor_added")
+    post_delete.connect(_on_factor_removed, sender=Authenticator, dispatch_uid="audit:factor_removed")
+    pre_save.connect(_on_role_saved, sender=User, dispatch_uid="audit:role_saved")
+    post_delete.connect(_on_user_deleted, sender=User, dispatch_uid="audit:user_deleted")
     for relation in (User.groups.through, User.user_permissions.through, Group.permissions.through):
-        m2m_changed.connect(_rights_changed, sender=relation, dispatch_uid=f"audit:{relation.__name__}")
-    post_save.connect(_staff_page_used, sender=LogEntry, dispatch_uid="audit:admin")
+        m2m_changed.connect(_on_rights_changed, sender=relation, dispatch_uid=f"audit:{relation.__name__}")
+    post_save.connect(_on_admin_change, sender=LogEntry, dispatch_uid="audit:admin")
     # Django logs what was deleted from a list in one statement, which sends no signal.
     LogEntryManager.bulk_create = _create_log_entries  # type: ignore[method-assign,assignment]
 
@@ -57,7 +57,7 @@ def connect() -> None:
 # --- sign-ins ----------------------------------------------------------------------------------------
 
 
-def _signed_in(user: User, request: HttpRequest | None = None, **kwargs: object) -> None:
+def _on_signed_in(user: User, request: HttpRequest | None = None, **kwargs: object) -> None:
     records = get_authentication_records(request, user) if hasattr(request, "session") else []
     methods = [
         str(record.get("type") or record.get("provider") or record.get("method")) for record in records
@@ -65,12 +65,12 @@ def _signed_in(user: User, request: HttpRequest | None = None, **kwargs: object)
     record_audit_event("sign_in.succeeded", request=request, actor=user, target=("user", user.pk), by=methods)
 
 
-def _signed_out(user: User | None, request: HttpRequest | None = None, **kwargs: object) -> None:
+def _on_signed_out(user: User | None, request: HttpRequest | None = None, **kwargs: object) -> None:
     if user is not None:
         record_audit_event("sign_in.ended", request=request, actor=user, target=("user", user.pk))
 
 
-def _sign_in_failed(
+def _on_sign_in_failed(
     credentials: dict[str, Any], request: HttpRequest | None = None, **kwargs: object
 ) -> None:
     """Keep whose account was tried. What was typed is kept only if it names one: it may be a password."""
@@ -87,13 +87,13 @@ def _sign_in_failed(
     )
 
 
-def _locked_out(request: HttpRequest | None = None, username: str = "", **kwargs: object) -> None:
+def _on_locked_out(request: HttpRequest | None = None, username: str = "", **kwargs: object) -> None:
     record_audit_event(
         "sign_in.locked", request=request, actor="anonymous", outcome="refused", account=username
     )
 
 
-def _factor_failed(request: HttpRequest, user: User, **kwargs: object) -> None:
+def _on_factor_failed(request: HttpRequest, user: User, **kwargs: object) -> None:
     record_audit_event(
         "factor.failed", request=request, actor="anonymous", target=("user", user.pk), outcome="refused"
     )
@@ -102,49 +102,53 @@ def _factor_failed(request: HttpRequest, user: User, **kwargs: object) -> None:
 # --- what opens an account ---------------------------------------------------------------------------
 
 
-def _factor_added(instance: Authenticator, created: bool, **kwargs: object) -> None:
+def _on_factor_added(instance: Authenticator, created: bool, **kwargs: object) -> None:
     """In the transaction that stores it; allauth's own signal comes after the commit."""
     if created:
         record_audit_event("factor.added", target=("user", instance.user_id), type=instance.type)
 
 
-def _factor_proved(request: HttpRequest, user: User, authenticator: Authenticator, **kwargs: object) -> None:
+def _on_factor_proved(
+    request: HttpRequest, user: User, authenticator: Authenticator, **kwargs: object
+) -> None:
     """Adding a factor has proved it, so staff need not use it again at once."""
     if authenticator.type != Authenticator.Type.RECOVERY_CODES:
         record_authentication(request, user, method="mfa", type=str(authenticator.type), id=authenticator.pk)
 
 
-def _factor_reset(request: HttpRequest, user: User, authenticator: Authenticator, **kwargs: object) -> None:
+def _on_factor_reset(
+    request: HttpRequest, user: User, authenticator: Authenticator, **kwargs: object
+) -> None:
     record_audit_event("factor.reset", request=request, target=("user", user.pk), type=authenticator.type)
 
 
-def _factor_removed(instance: Authenticator, **kwargs: object) -> None:
+def _on_factor_removed(instance: Authenticator, **kwargs: object) -> None:
     record_audit_event("factor.removed", target=("user", instance.user_id), type=instance.type)
 
 
-def _password_changed(request: HttpRequest, user: User, **kwargs: object) -> None:
+def _on_password_changed(request: HttpRequest, user: User, **kwargs: object) -> None:
     record_audit_event("password.changed", request=request, target=("user", user.pk))
 
 
-def _password_reset(request: HttpRequest, user: User, **kwargs: object) -> None:
+def _on_password_reset(request: HttpRequest, user: User, **kwargs: object) -> None:
     record_audit_event("password.reset", request=request, actor=user, target=("user", user.pk))
 
 
-def _email_changed(request: HttpRequest, user: User, **kwargs: object) -> None:
+def _on_email_changed(request: HttpRequest, user: User, **kwargs: object) -> None:
     record_audit_event("email.changed", request=request, target=("user", user.pk))
 
 
-def _email_added(request: HttpRequest, user: User, **kwargs: object) -> None:
+def _on_email_added(request: HttpRequest, user: User, **kwargs: object) -> None:
     record_audit_event("email.added", request=request, target=("user", user.pk))
 
 
-def _social_added(request: HttpRequest, sociallogin: Any, **kwargs: object) -> None:
+def _on_social_added(request: HttpRequest, sociallogin: Any, **kwargs: object) -> None:
     user_id = sociallogin.user.pk
     provider = sociallogin.account.provider
     record_audit_event("connection.added", request=request, target=("user", user_id), provider=provider)
 
 
-def _social_removed(request: HttpRequest, socialaccount: Any, **kwargs: object) -> None:
+def _on_social_removed(request: HttpRequest, socialaccount: Any, **kwargs: object) -> None:
     user_id, provider = socialaccount.user_id, socialaccount.provider
     record_audit_event("connection.removed", request=request, target=("user", user_id), provider=provider)
 
@@ -152,7 +156,7 @@ def _social_removed(request: HttpRequest, socialaccount: Any, **kwargs: object) 
 # --- roles, and what staff change --------------------------------------------------------------------
 
 
-def _role_saved(instance: User, update_fields: frozenset[str] | None = None, **kwargs: object) -> None:
+def _on_role_saved(instance: User, update_fields: frozenset[str] | None = None, **kwargs: object) -> None:
     if update_fields is not None and not set(ROLE_FIELDS) & set(update_fields):
         return
     before = User.objects.filter(pk=instance.pk).values(*ROLE_FIELDS).first() if instance.pk else None
@@ -166,11 +170,11 @@ def _role_saved(instance: User, update_fields: frozenset[str] | None = None, **k
         record_audit_event("role.changed", target=target, **changed)
 
 
-def _user_deleted(instance: User, **kwargs: object) -> None:
+def _on_user_deleted(instance: User, **kwargs: object) -> None:
     record_audit_event("account.removed", target=("user", instance.pk), account=instance.get_username())
 
 
-def _rights_changed(
+def _on_rights_changed(
     instance: Model,
     action: str,
     reverse: bool,
@@ -193,11 +197,11 @@ def _create_log_entries(
     users = User.objects.in_bulk({entry.user_id for entry in created})
     for entry in created:
         entry.user = users[entry.user_id]
-        _staff_page_used(entry, created=True)
+        _on_admin_change(entry, created=True)
     return created
 
 
-def _staff_page_used(instance: LogEntry, created: bool, **kwargs: object) -> None:
+def _on_admin_change(instance: LogEntry, created: bool, **kwargs: object) -> None:
     """Every change that a staff page made: limits, prices, policies, links taken down and so on."""
     if not created:
         return

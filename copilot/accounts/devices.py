@@ -30,19 +30,20 @@ from django.utils.decorators import sync_and_async_middleware
 from django.utils.translation import gettext as _
 from kombu.exceptions import OperationalError
 
-from config.core.audit import client_address, record_audit_event
+from config.core.audit import record_audit_event
+from config.core.client_address import get_request_address
 from copilot import tasks
-from copilot.accounts.mails import send_account_mail, site_link
+from copilot.accounts.emails import build_site_link, send_account_email
 from copilot.models import KnownDevice
 
 log = logging.getLogger(__name__)
 
 COOKIE_SECONDS = 365 * 86_400
-DEVICES_PER_USER = 50
-SEEN_EVERY_SECONDS = 600  # the time a session was last seen is for people; a write per page would be waste
-NEW_ACCOUNT = timedelta(days=1)
+MAX_DEVICES_PER_USER = 50
+SEEN_INTERVAL_SECONDS = 600  # the time a session was last seen is for people; a write per page would be waste
+NEW_ACCOUNT_AGE = timedelta(days=1)
 _SEEN_KEY = "seen_at"
-_TOKEN = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
+_TOKEN_PATTERN = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 _BROWSERS = (
     (r"Edg(?:e|A|iOS)?/", "Edge"),
     (r"OPR/", "Opera"),
@@ -62,12 +63,12 @@ _SYSTEMS = (
 )
 
 
-def connect() -> None:
+def connect_signals() -> None:
     """Called once, when the app is ready."""
-    account_signals.user_logged_in.connect(_signed_in, dispatch_uid="devices:signed_in")
+    account_signals.user_logged_in.connect(_on_signed_in, dispatch_uid="devices:signed_in")
 
 
-def device_name(user_agent: str) -> str:
+def describe_device(user_agent: str) -> str:
     """What a person calls it: Chrome on Windows."""
     text = user_agent[:500]
     browser = next((name for pattern, name in _BROWSERS if re.search(pattern, text)), "")
@@ -80,19 +81,19 @@ def device_name(user_agent: str) -> str:
 # --- known devices -----------------------------------------------------------------------------------
 
 
-def cookie_name(user_id: int) -> str:
+def get_cookie_name(user_id: int) -> str:
     """One cookie per account, so that people who share a browser do not forget each other's."""
     return "device_" + salted_hmac("copilot.accounts.devices", str(user_id)).hexdigest()[:12]
 
 
-def known_device(request: HttpRequest, user_id: int) -> KnownDevice | None:
-    token = request.COOKIES.get(cookie_name(user_id), "")
-    if not _TOKEN.fullmatch(token):
+def find_known_device(request: HttpRequest, user_id: int) -> KnownDevice | None:
+    token = request.COOKIES.get(get_cookie_name(user_id), "")
+    if not _TOKEN_PATTERN.fullmatch(token):
         return None
-    return KnownDevice.objects.filter(user=user_id, token_hash=_hash(token)).first()
+    return KnownDevice.objects.filter(user=user_id, token_hash=_hash_token(token)).first()
 
 
-def devices_of(user_id: int) -> list[KnownDevice]:
+def list_devices(user_id: int) -> list[KnownDevice]:
     return list(KnownDevice.objects.filter(user=user_id).order_by("-last_seen_at", "pk"))
 
 
@@ -104,44 +105,44 @@ def forget_device(user_id: int, device_id: UUID) -> bool:
     return bool(removed)
 
 
-def _signed_in(request: HttpRequest, user: User, **kwargs: object) -> None:
-    known = known_device(request, user.pk)
-    name = device_name(request.META.get("HTTP_USER_AGENT", ""))
+def _on_signed_in(request: HttpRequest, user: User, **kwargs: object) -> None:
+    known = find_known_device(request, user.pk)
+    name = describe_device(request.META.get("HTTP_USER_AGENT", ""))
     if known is not None:
         KnownDevice.objects.filter(pk=known.pk).update(last_seen_at=Now(), name=name)
         return
     is_first = not KnownDevice.objects.filter(user=user).exists()
     token = secrets.token_urlsafe(32)
     with transaction.atomic():
-        device = KnownDevice.objects.create(user=user, token_hash=_hash(token), name=name)
+        device = KnownDevice.objects.create(user=user, token_hash=_hash_token(token), name=name)
         _drop_oldest(user.pk)
         record_audit_event("device.added", request=request, actor=user, target=("user", user.pk), name=name)
-    setattr(request, "_device_cookie", (cookie_name(user.pk), token))  # noqa: B010 - read by remember_device
-    if is_first and timezone.now() - user.date_joined < NEW_ACCOUNT:
+    setattr(request, "_device_cookie", (get_cookie_name(user.pk), token))  # noqa: B010 - read by remember_device
+    if is_first and timezone.now() - user.date_joined < NEW_ACCOUNT_AGE:
         return  # they have just signed up
-    address = client_address(request) or ""
-    transaction.on_commit(lambda: _send_mail(device.pk, address))
+    address = get_request_address(request) or ""
+    transaction.on_commit(lambda: _enqueue_email(device.pk, address))
 
 
 def _drop_oldest(user_id: int) -> None:
     kept = (
         KnownDevice.objects.filter(user=user_id)
         .order_by("-last_seen_at", "pk")
-        .values("pk")[:DEVICES_PER_USER]
+        .values("pk")[:MAX_DEVICES_PER_USER]
     )
     KnownDevice.objects.filter(user=user_id).exclude(pk__in=list(kept.values_list("pk", flat=True))).delete()
 
 
-def _send_mail(device_id: UUID, address: str) -> None:
+def _enqueue_email(device_id: UUID, address: str) -> None:
     """By a worker: whoever signs in does not wait for the mail server."""
     try:
         tasks.mail_new_device.apply_async(args=(str(device_id), address), retry=False)
     except (OperationalError, OSError) as problem:
         log.warning("broker_away mail=new_device problem=%s: sending it here", type(problem).__name__)
-        mail_new_device(device_id, address)
+        send_new_device_email(device_id, address)
 
 
-def mail_new_device(device_id: UUID, address: str) -> None:
+def send_new_device_email(device_id: UUID, address: str) -> None:
     device = KnownDevice.objects.select_related("user").filter(pk=device_id).first()
     if device is None:
         return
@@ -154,13 +155,13 @@ def mail_new_device(device_id: UUID, address: str) -> None:
         name=device.name,
         address=address or _("unknown"),
         time=f"{device.first_seen_at:%Y-%m-%d %H:%M}",
-        password=site_link("account_change_password"),
-        sessions=site_link("usersessions_list"),
+        password=build_site_link("account_change_password"),
+        sessions=build_site_link("usersessions_list"),
     )
-    send_account_mail([device.user.email], _("New sign-in to your Pilothouse account"), body)
+    send_account_email([device.user.email], _("New sign-in to your Pilothouse account"), body)
 
 
-def _hash(token: str) -> str:
+def _hash_token(token: str) -> str:
     return sha256(token.encode()).hexdigest()
 
 
@@ -168,7 +169,7 @@ def _hash(token: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SessionShown:
+class ActiveSession:
     id: int
     device: str
     address: str
@@ -177,13 +178,13 @@ class SessionShown:
     is_current: bool
 
 
-def sessions_of(request: HttpRequest, user: User) -> list[SessionShown]:
+def list_active_sessions(request: HttpRequest, user: User) -> list[ActiveSession]:
     """Sessions that still work, this one first; those that ended are forgotten."""
-    _note_seen(request)
+    _record_seen(request)
     found = [
-        SessionShown(
+        ActiveSession(
             id=row.pk,
-            device=device_name(row.user_agent),
+            device=describe_device(row.user_agent),
             address=row.ip,
             started_at=row.created_at,
             seen_at=row.last_seen_at,
@@ -206,11 +207,11 @@ def end_sessions(request: HttpRequest, user: User, session_id: int | None = None
     return len(chosen)
 
 
-def _note_seen(request: HttpRequest) -> None:
+def _record_seen(request: HttpRequest) -> None:
     """Also writes down sessions from before they were listed."""
     session = request.session
     row = UserSession.objects.filter(session_key=session.session_key)
-    if not row.update(last_seen_at=timezone.now(), ip=client_address(request) or "0.0.0.0"):  # noqa: S104 - no address
+    if not row.update(last_seen_at=timezone.now(), ip=get_request_address(request) or "0.0.0.0"):  # noqa: S104 - no address
         UserSession.objects.create_from_request(request)
     session[_SEEN_KEY] = int(time.time())
 
@@ -225,22 +226,22 @@ def remember_device(get_response: Any) -> Any:
 
         async def handle_async(request: HttpRequest) -> HttpResponseBase:
             response: HttpResponseBase = await get_response(request)
-            if _is_due(request, response):
-                await sync_to_async(_try_note_seen)(request)
-            return _with_cookie(request, response)
+            if _is_seen_update_due(request, response):
+                await sync_to_async(_try_record_seen)(request)
+            return _set_device_cookie(request, response)
 
         return handle_async
 
     def handle(request: HttpRequest) -> HttpResponseBase:
         response: HttpResponseBase = get_response(request)
-        if _is_due(request, response):
-            _try_note_seen(request)
-        return _with_cookie(request, response)
+        if _is_seen_update_due(request, response):
+            _try_record_seen(request)
+        return _set_device_cookie(request, response)
 
     return handle
 
 
-def _is_due(request: HttpRequest, response: HttpResponseBase) -> bool:
+def _is_seen_update_due(request: HttpRequest, response: HttpResponseBase) -> bool:
     """Only for whole pages, not for what stands in their frames, of people whose session was read anyway."""
     if request.headers.get("Sec-Fetch-Dest", "document") != "document":
         return False
@@ -252,17 +253,17 @@ def _is_due(request: HttpRequest, response: HttpResponseBase) -> bool:
     session = request.session
     if not session.accessed or not session.session_key:
         return False
-    return time.time() - float(session.get(_SEEN_KEY) or 0) >= SEEN_EVERY_SECONDS
+    return time.time() - float(session.get(_SEEN_KEY) or 0) >= SEEN_INTERVAL_SECONDS
 
 
-def _try_note_seen(request: HttpRequest) -> None:
+def _try_record_seen(request: HttpRequest) -> None:
     try:
-        _note_seen(request)
+        _record_seen(request)
     except DatabaseError as problem:
         log.warning("session_seen_not_noted problem=%s", type(problem).__name__)
 
 
-def _with_cookie(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+def _set_device_cookie(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
     made = getattr(request, "_device_cookie", None)
     if made is not None:
         response.set_cookie(

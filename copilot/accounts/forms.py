@@ -5,13 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from allauth.account.forms import AddEmailForm as AllauthAddEmailForm
+from allauth.account.forms import ChangePasswordForm, ResetPasswordForm, ResetPasswordKeyForm, SetPasswordForm
 from allauth.account.forms import LoginForm as AllauthLoginForm
 from allauth.account.forms import ReauthenticateForm as AllauthReauthenticateForm
+from allauth.account.internal.userkit import filter_users_by_email
 from allauth.mfa.base.forms import AuthenticateForm as AllauthCodeForm
 from allauth.mfa.base.forms import ReauthenticateForm as AllauthConfirmCodeForm
 from allauth.mfa.totp.forms import ActivateTOTPForm as AllauthActivateTOTPForm
+from allauth.mfa.webauthn.forms import AddWebAuthnForm
 from django import forms
+from django.contrib.auth.models import User
+from django.db import transaction
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
+
+from copilot.accounts import api_keys, deletion
+from copilot.models import ApiKey
 
 PASSWORD_HINT = _("At least 8 characters, nothing easy to guess.")
 _WRONG_LOGIN = _("Wrong email or password.")
@@ -83,3 +92,68 @@ class ActivateTOTPForm(PlainForm, AllauthActivateTOTPForm):  # type: ignore[misc
 
 class AddEmailForm(PlainForm, AllauthAddEmailForm):  # type: ignore[misc]  # allauth ships no types
     pass
+
+
+# MERGED accounts.passwords: Forms that change a password; each offers to revoke the account's API keys with it.
+
+_NEW_PASSWORD = {"password1": _("New password"), "password2": _("Repeat new password")}
+
+
+class RevokeApiKeysMixin(PlainForm):
+    """One box that revokes all API keys, where there are any; a stolen password may have made some."""
+
+    user: User | None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.api_keys: list[ApiKey] = api_keys.list_api_keys(self.user.pk) if self.user is not None else []
+        if self.api_keys:
+            count = len(self.api_keys)
+            label = ngettext("Also revoke my API key", "Also revoke all my {count} API keys", count)
+            self.fields["revoke_api_keys"] = forms.BooleanField(
+                label=label.format(count=count), required=False
+            )
+
+    def save(self) -> None:
+        with transaction.atomic():
+            super().save()  # type: ignore[misc]  # of the form that this one is mixed into
+            if self.user is not None and self.cleaned_data.get("revoke_api_keys"):
+                api_keys.revoke_all_api_keys(self.user.pk)
+
+
+class PasswordChangeForm(RevokeApiKeysMixin, ChangePasswordForm):  # type: ignore[misc]  # allauth ships no types
+    labels = {"oldpassword": _("Current password"), **_NEW_PASSWORD}
+
+
+class PasswordSetForm(RevokeApiKeysMixin, SetPasswordForm):  # type: ignore[misc]  # allauth ships no types
+    labels = {"password1": _("Password"), "password2": _("Repeat password")}
+
+
+class PasswordResetForm(RevokeApiKeysMixin, ResetPasswordKeyForm):  # type: ignore[misc]  # allauth ships no types
+    labels = _NEW_PASSWORD
+
+
+class RequestPasswordResetForm(PlainForm, ResetPasswordForm):  # type: ignore[misc]  # allauth ships no types
+    """As allauth's; the way to a new password is also the way back, once one signs in with it."""
+
+    users: list[User]
+
+    def clean_email(self) -> str:
+        address: str = super().clean_email()
+        shut = filter_users_by_email(address.lower(), is_active=False, prefer_verified=True, for_login=True)
+        self.users = [*self.users, *(user for user in shut if deletion.can_cancel_deletion(user.pk))]
+        return address
+
+
+class PasskeyForm(AddWebAuthnForm):  # type: ignore[misc]  # allauth ships no types
+    """allauth's form; unless told otherwise the key signs in by itself, which is what people call a passkey."""
+
+    name = forms.CharField(
+        label=_("Name"),
+        required=False,
+        max_length=100,
+        widget=forms.TextInput(attrs={"autocomplete": "off", "placeholder": _("Where is it kept?")}),
+    )
+    passwordless = forms.BooleanField(
+        label=_("Use it to sign in without a password"), required=False, initial=True
+    )

@@ -17,14 +17,14 @@ from django.utils.crypto import salted_hmac
 from django.utils.translation import gettext as _
 
 from config.core.audit import record_audit_event
-from copilot.accounts.mails import send_account_mail, site_link
-from copilot.errors import Conflict
+from config.core.errors import Conflict
+from copilot.accounts.emails import build_site_link, send_account_email
 from copilot.models import Invitation, KnownDevice, SignUpRequest
 
-DAYS = 7
-LONGEST_DAYS = 90
-SETUP_HOURS = 24
-KEPT = timedelta(days=30)  # after its end an invitation is only history
+DEFAULT_LIFETIME_DAYS = 7
+MAX_LIFETIME_DAYS = 90
+SETUP_LINK_HOURS = 24
+KEPT_AFTER_EXPIRY = timedelta(days=30)  # after its end an invitation is only history
 SESSION_KEY = "invitation_id"
 _SALT = "copilot.accounts.invitations"
 _SETUP_LOCK = 7_261_403  # advisory: two first administrators cannot be made at once
@@ -42,10 +42,14 @@ class NewInvitation:
     url: str
 
 
-def create_invitation(*, email: str = "", days: int = DAYS, invited_by: User | None = None) -> NewInvitation:
+def create_invitation(
+    *, email: str = "", days: int = DEFAULT_LIFETIME_DAYS, invited_by: User | None = None
+) -> NewInvitation:
     with transaction.atomic():
-        made = _create(
-            email=email.strip().lower(), life=timedelta(days=min(days, LONGEST_DAYS)), invited_by=invited_by
+        made = _create_invitation(
+            email=email.strip().lower(),
+            life=timedelta(days=min(days, MAX_LIFETIME_DAYS)),
+            invited_by=invited_by,
         )
         record_audit_event(
             "invitation.created", actor=invited_by, target=("invitation", made.row.pk), email=made.row.email
@@ -60,7 +64,7 @@ def create_setup_link() -> NewInvitation:
         if has_administrator():
             raise Conflict(_("There is an administrator already."), code="already_set_up")
         Invitation.objects.filter(makes_admin=True, used_at=None, revoked_at=None).update(revoked_at=Now())
-        made = _create(email="", life=timedelta(hours=SETUP_HOURS), makes_admin=True)
+        made = _create_invitation(email="", life=timedelta(hours=SETUP_LINK_HOURS), makes_admin=True)
         record_audit_event("setup_link.created", actor="system", target=("invitation", made.row.pk))
     return made
 
@@ -69,34 +73,34 @@ def has_administrator() -> bool:
     return User.objects.filter(is_superuser=True, is_active=True).exists()
 
 
-def mail_invitation(made: NewInvitation) -> bool:
+def send_invitation_email(made: NewInvitation) -> bool:
     if not made.row.email:
         return False
     body = _(
         "You've been invited to Pilothouse. Create your account here:\n\n{url}\n\n"
         "The link works once, until {date} (UTC). If you weren't expecting this, ignore it.\n"
     ).format(url=made.url, date=f"{made.row.expires_at:%Y-%m-%d %H:%M}")
-    return send_account_mail([made.row.email], _("Your invitation to Pilothouse"), body)
+    return send_account_email([made.row.email], _("Your invitation to Pilothouse"), body)
 
 
 def find_invitation(token: str) -> Invitation | None:
     if len(token) > 100:
         return None
-    return _usable().filter(token_hash=_hash(token)).first()
+    return _usable_invitations().filter(token_hash=_hash_token(token)).first()
 
 
-def accept_in_session(request: HttpRequest, invitation: Invitation) -> None:
+def remember_invitation(request: HttpRequest, invitation: Invitation) -> None:
     """Remember in the session that this person was invited; nothing is used up before they sign up."""
     request.session[SESSION_KEY] = str(invitation.pk)
 
 
-def invitation_of(request: HttpRequest) -> Invitation | None:
+def find_session_invitation(request: HttpRequest) -> Invitation | None:
     session = getattr(request, "session", None)
     key = session.get(SESSION_KEY) if session is not None else None
     if not isinstance(key, str):
         return None
     try:
-        return _usable().filter(pk=UUID(key)).first()
+        return _usable_invitations().filter(pk=UUID(key)).first()
     except ValueError:
         return None
 
@@ -107,30 +111,30 @@ def use_invitation(request: HttpRequest, invitation: Invitation) -> None:
         _lock_setup()
         if has_administrator():
             raise InvitationSpent(_("There is an administrator already."))
-    if not _usable().filter(pk=invitation.pk).update(used_at=Now()):
+    if not _usable_invitations().filter(pk=invitation.pk).update(used_at=Now()):
         raise InvitationSpent(_("This invitation was already used."))
     request.session.pop(SESSION_KEY, None)
 
 
-def note_user(invitation: Invitation, user: User) -> None:
+def record_invited_user(invitation: Invitation, user: User) -> None:
     Invitation.objects.filter(pk=invitation.pk).update(used_by=user)
     record_audit_event("invitation.used", actor=user, target=("invitation", invitation.pk))
 
 
 def revoke_invitation(invitation: Invitation, *, actor: User | None = None) -> bool:
     with transaction.atomic():
-        revoked = _usable().filter(pk=invitation.pk).update(revoked_at=Now())
+        revoked = _usable_invitations().filter(pk=invitation.pk).update(revoked_at=Now())
         if revoked:
             record_audit_event("invitation.revoked", actor=actor, target=("invitation", invitation.pk))
     return bool(revoked)
 
 
 def purge_invitations() -> int:
-    removed, _each = Invitation.objects.filter(expires_at__lt=Now() - KEPT).delete()
+    removed, _each = Invitation.objects.filter(expires_at__lt=Now() - KEPT_AFTER_EXPIRY).delete()
     return removed
 
 
-def erase(user_id: int) -> int:
+def erase_invitations_and_devices(user_id: int) -> int:
     """Forget how an account came in, and from which devices; what it invited or approved stays, without its name."""
     Invitation.objects.filter(invited_by=user_id).update(invited_by=None)
     SignUpRequest.objects.filter(approved_by=user_id).update(approved_by=None)
@@ -139,21 +143,21 @@ def erase(user_id: int) -> int:
     return removed + SignUpRequest.objects.filter(user=user_id).delete()[0]
 
 
-def _create(
+def _create_invitation(
     *, email: str, life: timedelta, invited_by: User | None = None, makes_admin: bool = False
 ) -> NewInvitation:
     token = secrets.token_urlsafe(32)
     row = Invitation.objects.create(
         email=email,
-        token_hash=_hash(token),
+        token_hash=_hash_token(token),
         makes_admin=makes_admin,
         invited_by=invited_by,
         expires_at=timezone.now() + life,
     )
-    return NewInvitation(row=row, url=site_link("invitation", token))
+    return NewInvitation(row=row, url=build_site_link("invitation", token))
 
 
-def _usable() -> QuerySet[Invitation]:
+def _usable_invitations() -> QuerySet[Invitation]:
     return Invitation.objects.filter(used_at=None, revoked_at=None, expires_at__gt=Now())
 
 
@@ -162,6 +166,6 @@ def _lock_setup() -> None:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_SETUP_LOCK])
 
 
-def _hash(token: str) -> str:
+def _hash_token(token: str) -> str:
     """Without the site's secret key: a link outlives its rotation, and 256 random bits need no pepper."""
     return salted_hmac(_SALT, token, secret=_SALT, algorithm="sha256").hexdigest()

@@ -20,20 +20,20 @@ from django.core.exceptions import PermissionDenied
 from django.db.models.functions import Now
 from django.http import HttpRequest
 
-from copilot.accounts.devices import known_device
+from copilot.accounts.devices import find_known_device
 
-APP = "login"
-FROM_ADDRESS = "10/m/ip,60/h/ip,5/5m/key"
-FROM_KNOWN_DEVICE = "5/5m/key"
-FROM_UNKNOWN_DEVICES = "50/15m/key"  # of one account: at least four addresses have to guess together
-LONGEST_NAME = 254
+RATE_LIMIT_APP = "login"
+ADDRESS_RATES = "10/m/ip,60/h/ip,5/5m/key"
+KNOWN_DEVICE_RATES = "5/5m/key"
+UNKNOWN_DEVICES_RATES = "50/15m/key"  # of one account: at least four addresses have to guess together
+MAX_LOGIN_CHARACTERS = 254
 RECORDS_KEPT_DAYS = 30
 
 
 def find_account(credentials: dict[str, Any] | None) -> User | None:
     """The account that the typed name or address belongs to; an address of its own wins, as it does at the login."""
-    typed = _typed(credentials)
-    if not typed or "\x00" in typed or len(typed) > LONGEST_NAME:
+    typed = _get_typed_login(credentials)
+    if not typed or "\x00" in typed or len(typed) > MAX_LOGIN_CHARACTERS:
         return None
     known = EmailAddress.objects.filter(email__iexact=typed).order_by("-verified", "pk").first()
     if known is not None:
@@ -42,16 +42,16 @@ def find_account(credentials: dict[str, Any] | None) -> User | None:
     return users.filter(email__iexact=typed).first() or users.filter(username__iexact=typed).first()
 
 
-def account_name(request: HttpRequest, credentials: dict[str, Any] | None) -> str:
+def get_account_name(request: HttpRequest, credentials: dict[str, Any] | None) -> str:
     """One name per account, for django-axes. What names nobody is kept as a digest: it may be a password."""
     found = find_account(credentials)
     if found is not None:
         return found.get_username()
-    typed = _typed(credentials)
+    typed = _get_typed_login(credentials)
     return f"unknown-{sha256(typed.encode()).hexdigest()[:16]}" if typed else ""
 
 
-def client_network(request: HttpRequest) -> str | None:
+def get_client_network(request: HttpRequest) -> str | None:
     """The address for django-axes; of IPv6 the network, which one client has whole. Sockets of this machine have none."""
     try:
         return str(ratelimit.get_ip(request))
@@ -62,21 +62,21 @@ def client_network(request: HttpRequest) -> str | None:
 def is_known_device(request: HttpRequest, credentials: dict[str, Any] | None) -> bool:
     """Whether django-axes leaves the attempt to the count of its device."""
     found = find_account(credentials)
-    return found is not None and known_device(request, found.pk) is not None
+    return found is not None and find_known_device(request, found.pk) is not None
 
 
 def consume_attempt(request: HttpRequest, credentials: dict[str, Any]) -> RateLimitUsage | None:
     """Count an attempt; None when there were too many. A refused one uses up nothing of the account's count."""
     account, device = find_account(credentials), None
     if account is not None:
-        device = known_device(request, account.pk)
-    name = account_name(request, credentials)
+        device = find_known_device(request, account.pk)
+    name = get_account_name(request, credentials)
     if device is not None:
-        return _consume(request, "device", FROM_KNOWN_DEVICE, f"{name}:{device.pk}")
-    used = _consume(request, "address", FROM_ADDRESS, f"{name}:{client_network(request)}")
+        return _consume_rate(request, "device", KNOWN_DEVICE_RATES, f"{name}:{device.pk}")
+    used = _consume_rate(request, "address", ADDRESS_RATES, f"{name}:{get_client_network(request)}")
     if used is None:
         return None
-    of_account = _consume(request, "account", FROM_UNKNOWN_DEVICES, name)
+    of_account = _consume_rate(request, "account", UNKNOWN_DEVICES_RATES, name)
     if of_account is None:
         used.rollback()
         return None
@@ -85,12 +85,12 @@ def consume_attempt(request: HttpRequest, credentials: dict[str, Any]) -> RateLi
 
 def clear_attempts(request: HttpRequest, credentials: dict[str, Any]) -> None:
     """Forget the attempts at an account whose owner has just proved who they are."""
-    name = account_name(request, credentials)
+    name = get_account_name(request, credentials)
     for action, rates, key in (
-        ("address", FROM_ADDRESS, f"{name}:{client_network(request)}"),
-        ("account", FROM_UNKNOWN_DEVICES, name),
+        ("address", ADDRESS_RATES, f"{name}:{get_client_network(request)}"),
+        ("account", UNKNOWN_DEVICES_RATES, name),
     ):
-        ratelimit.clear(request, app=APP, action=action, config={action: rates}, key=key)
+        ratelimit.clear(request, app=RATE_LIMIT_APP, action=action, config={action: rates}, key=key)
 
 
 def purge_login_records() -> int:
@@ -102,13 +102,13 @@ def purge_login_records() -> int:
     return sum(one.delete()[0] for one in rows)
 
 
-def _consume(request: HttpRequest, action: str, rates: str, key: str) -> RateLimitUsage | None:
+def _consume_rate(request: HttpRequest, action: str, rates: str, key: str) -> RateLimitUsage | None:
     used: RateLimitUsage | None = ratelimit.consume(
-        request, app=APP, action=action, config={action: rates}, key=key
+        request, app=RATE_LIMIT_APP, action=action, config={action: rates}, key=key
     )
     return used
 
 
-def _typed(credentials: dict[str, Any] | None) -> str:
+def _get_typed_login(credentials: dict[str, Any] | None) -> str:
     given = credentials or {}
     return str(given.get("email") or given.get("username") or "").strip().lower()

@@ -18,14 +18,14 @@ from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
-from copilot.errors import Forbidden
+from config.core.errors import Forbidden
 
 P = ParamSpec("P")
-View = Callable[Concatenate[HttpRequest, P], HttpResponse]
+ViewFunction = Callable[Concatenate[HttpRequest, P], HttpResponse]
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
-def is_recent(request: HttpRequest) -> bool:
+def is_login_recent(request: HttpRequest) -> bool:
     """Whether this very session proved who it is lately, by signing in or by confirming it."""
     if not isinstance(request.user, User):
         return False
@@ -34,12 +34,12 @@ def is_recent(request: HttpRequest) -> bool:
     return time.time() - latest < settings.ACCOUNT_REAUTHENTICATION_TIMEOUT
 
 
-def recent_login_required(view: View[P]) -> View[P]:
+def recent_login_required(view: ViewFunction[P]) -> ViewFunction[P]:
     """Confirm first who acts, then go on with the same request; looking needs no confirmation."""
 
     @wraps(view)
     def guarded(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
-        if request.method in SAFE_METHODS or is_recent(request):
+        if request.method in SAFE_METHODS or is_login_recent(request):
             return view(request, *args, **kwargs)
         if isinstance(request.user, User) and not get_reauthentication_flows(request.user):
             # An account elsewhere is their only way in: they confirm by signing in there again.
@@ -53,7 +53,7 @@ def recent_login_required(view: View[P]) -> View[P]:
 
 def check_recent_login(request: HttpRequest) -> None:
     """The same for calls of the API by cookie; raises Forbidden."""
-    if not is_recent(request):
+    if not is_login_recent(request):
         raise Forbidden(
             "Your login is too old for this.",
             code="recent_login_required",

@@ -23,39 +23,39 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.module_loading import import_string
 from django.utils.translation import gettext as _
 
+from config.core import rate_limits
 from config.core.audit import record_audit_event
 from copilot.accounts import invitations
+from copilot.accounts.emails import build_site_link, list_staff_addresses, send_account_email
 from copilot.accounts.forms import PlainForm
 from copilot.accounts.invitations import InvitationSpent
-from copilot.accounts.mails import send_account_mail, site_link, staff_addresses
-from copilot.live import counters
 from copilot.models import Invitation, SignUpRequest
 
-UNDECIDED_DAYS = 30
-STAFF_MAILS_PER_HOUR = 5
+MAX_UNDECIDED_DAYS = 30
+MAX_STAFF_EMAILS_PER_HOUR = 5
 
 
-def is_open(request: HttpRequest) -> bool:
+def is_sign_up_open(request: HttpRequest) -> bool:
     """Whether this visitor gets a sign-up form; which addresses it takes is `address_problem`'s to say."""
     if settings.SIGNUP in ("open", "domains", "approval"):
         return True
-    invitation = invitations.invitation_of(request)
+    invitation = invitations.find_session_invitation(request)
     if invitation is None:
         return False
     return settings.SIGNUP == "invite" or invitation.makes_admin
 
 
-def address_problem(email: str, invitation: Invitation | None) -> str | None:
+def find_address_problem(email: str, invitation: Invitation | None) -> str | None:
     if invitation is not None:
         if invitation.email and email.lower() != invitation.email:
             return _("This invitation is for {email}.").format(email=invitation.email)
         return None
     if settings.SIGNUP == "domains" and email.lower().rpartition("@")[2] not in settings.SIGNUP_DOMAINS:
-        return allowed_domains()
+        return describe_allowed_domains()
     return None
 
 
-def allowed_domains() -> str:
+def describe_allowed_domains() -> str:
     named = _(" or ").join(f"@{domain}" for domain in settings.SIGNUP_DOMAINS)
     return _("Use an address that ends in {domains}.").format(domains=named)
 
@@ -66,11 +66,11 @@ class SignUpForm(PlainForm, SignupForm):  # type: ignore[misc]  # allauth ships 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if settings.SIGNUP_CAPTCHA:
-            self.fields["captcha"] = captcha_field()
+            self.fields["captcha"] = make_captcha_field()
 
     def clean_email(self) -> str:
         address: str = super().clean_email()
-        problem = address_problem(address, invitations.invitation_of(context.request))
+        problem = find_address_problem(address, invitations.find_session_invitation(context.request))
         if problem:
             raise forms.ValidationError(problem)
         return address
@@ -87,11 +87,11 @@ class SignUpForm(PlainForm, SignupForm):  # type: ignore[misc]  # allauth ships 
         with transaction.atomic():
             invitation = _use_invitation(request)
             user: User = super().save(request)
-            admit(user, invitation)
+            admit_user(user, invitation)
         return user
 
 
-class SocialAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # allauth ships no types
+class SocialSignUpAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # allauth ships no types
     """Hold sign-ups by an account elsewhere to the same policy."""
 
     def get_app(self, request: HttpRequest, provider: str, client_id: str | None = None) -> object:
@@ -102,25 +102,25 @@ class SocialAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # allau
             raise Http404 from problem
 
     def is_open_for_signup(self, request: HttpRequest, sociallogin: SocialLogin) -> bool:
-        if not is_open(request):
+        if not is_sign_up_open(request):
             return False
-        invitation = invitations.invitation_of(request)
+        invitation = invitations.find_session_invitation(request)
         verified = [one.email for one in sociallogin.email_addresses if one.verified]
         is_bound = settings.SIGNUP == "domains" if invitation is None else bool(invitation.email)
-        return not is_bound or any(address_problem(email, invitation) is None for email in verified)
+        return not is_bound or any(find_address_problem(email, invitation) is None for email in verified)
 
     def save_user(self, request: HttpRequest, sociallogin: SocialLogin, form: Any = None) -> User:
         try:
             with transaction.atomic():
                 invitation = _use_invitation(request)
                 user: User = super().save_user(request, sociallogin, form)
-                admit(user, invitation)
+                admit_user(user, invitation)
         except InvitationSpent as refusal:
             raise SignupClosedException from refusal
         return user
 
 
-def captcha_field() -> forms.Field:
+def make_captcha_field() -> forms.Field:
     """The form field that `SIGNUP_CAPTCHA` names; packages for hCaptcha, Turnstile and others offer one."""
     made = import_string(settings.SIGNUP_CAPTCHA)()
     if not isinstance(made, forms.Field):
@@ -129,26 +129,26 @@ def captcha_field() -> forms.Field:
 
 
 def _use_invitation(request: HttpRequest) -> Invitation | None:
-    invitation = invitations.invitation_of(request)
+    invitation = invitations.find_session_invitation(request)
     if invitation is not None:
         invitations.use_invitation(request, invitation)
-    elif not is_open(request):
+    elif not is_sign_up_open(request):
         raise InvitationSpent(_("This invitation was already used."))
     return invitation
 
 
-def admit(user: User, invitation: Invitation | None) -> None:
+def admit_user(user: User, invitation: Invitation | None) -> None:
     """Give a new account what its way in grants: administrator, active at once, or waiting for approval."""
     record_audit_event("account.created", actor=user, target=("user", user.pk), policy=settings.SIGNUP)
     if invitation is not None:
-        invitations.note_user(invitation, user)
+        invitations.record_invited_user(invitation, user)
         if invitation.makes_admin:
             _make_administrator(user)
     elif settings.SIGNUP == "approval":
         user.is_active = False
         user.save(update_fields=["is_active"])
         SignUpRequest.objects.create(user=user)
-        transaction.on_commit(lambda: _tell_staff(user))
+        transaction.on_commit(lambda: _email_staff(user))
 
 
 def _make_administrator(user: User) -> None:
@@ -161,22 +161,22 @@ def _make_administrator(user: User) -> None:
 # --- approval ----------------------------------------------------------------------------------------
 
 
-def approve(waiting: SignUpRequest, *, approved_by: User) -> bool:
+def approve_sign_up(waiting: SignUpRequest, *, approved_by: User) -> bool:
     with transaction.atomic():
         undecided = SignUpRequest.objects.filter(pk=waiting.pk, approved_at=None)
         if not undecided.update(approved_at=Now(), approved_by=approved_by):
             return False
         User.objects.filter(pk=waiting.user_id).update(is_active=True)
         record_audit_event("sign_up.approved", actor=approved_by, target=("user", waiting.user_id))
-    send_account_mail(
+    send_account_email(
         [waiting.user.email],
         _("Your Pilothouse account is ready"),
-        _("Your account was approved. Sign in here:\n\n{url}\n").format(url=site_link("account_login")),
+        _("Your account was approved. Sign in here:\n\n{url}\n").format(url=build_site_link("account_login")),
     )
     return True
 
 
-def reject(waiting: SignUpRequest, *, rejected_by: User) -> bool:
+def reject_sign_up(waiting: SignUpRequest, *, rejected_by: User) -> bool:
     """Remove an account that was never active, so that its address is free again."""
     with transaction.atomic():
         undecided = SignUpRequest.objects.select_for_update().filter(pk=waiting.pk, approved_at=None).first()
@@ -187,22 +187,25 @@ def reject(waiting: SignUpRequest, *, rejected_by: User) -> bool:
     return True
 
 
-def purge_undecided() -> int:
+def purge_undecided_sign_ups() -> int:
     """Forget requests that nobody decided within a month, with their accounts."""
     old = SignUpRequest.objects.filter(
-        approved_at=None, user__is_active=False, created_at__lt=Now() - timedelta(days=UNDECIDED_DAYS)
+        approved_at=None, user__is_active=False, created_at__lt=Now() - timedelta(days=MAX_UNDECIDED_DAYS)
     )
     removed, _each = User.objects.filter(sign_up_request__in=old).delete()
     return removed
 
 
-def _tell_staff(user: User) -> None:
-    if counters.hit("sign-up-mails", "staff", limit=STAFF_MAILS_PER_HOUR, seconds=3600) is not None:
+def _email_staff(user: User) -> None:
+    if (
+        rate_limits.count_request("sign-up-mails", "staff", limit=MAX_STAFF_EMAILS_PER_HOUR, seconds=3600)
+        is not None
+    ):
         return  # a flood of sign-ups is seen on the page; it must not become a flood of mails
-    send_account_mail(
-        staff_addresses(),
+    send_account_email(
+        list_staff_addresses(),
         _("Someone is waiting for a Pilothouse account"),
         _("{email} signed up and is waiting for approval:\n\n{url}\n").format(
-            email=user.email, url=site_link("admin:copilot_signuprequest_changelist")
+            email=user.email, url=build_site_link("admin:copilot_signuprequest_changelist")
         ),
     )

@@ -1,59 +1,151 @@
-"""Makes a long conversation short: a summary by the model, kept as a row, read instead of what it covers (A17)."""
+"""A conversation as plain text of two speakers, cut until it fits: what a summary is made from (A17.2)."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID, uuid4
 
 import msgspec
 
-from copilot import history
-from copilot.agent import abridging
-from copilot.agent.conversation import append, join_text
-from copilot.agent.metering import Meter, estimate, length
-from copilot.agent.parts import (
-    Compacted,
+from config.core.db import run_in_thread
+from config.core.text import make_storable
+from copilot.agent.interfaces import Clock, CompactionTask, TakeCallNumber, aclosing_iterator
+from copilot.agent.model_context import (
+    append_message,
+    build_summary_message,
+    build_user_message,
+    join_text,
+    read_prompt,
+    replace_images_with_text,
+)
+from copilot.agent.model_stream import UNUSABLE_FINISH_REASONS, ModelAttempt, ModelStep
+from copilot.agent.outputs import (
     CompactionFailed,
+    CompactionSucceeded,
+    LoopOutput,
     ModelCallEnded,
     ModelCallStarted,
-    Produced,
-    SummaryMade,
+    SummaryAdded,
 )
-from copilot.agent.ports import Clock, Compaction, TakeNumber, closed
-from copilot.agent.prompt import read_prompt
-from copilot.agent.rebuilding import summary_message, user_message
-from copilot.agent.replies import Attempt, Step
-from copilot.agent.steps import UNUSABLE
-from copilot.bridge import in_thread
-from copilot.events import Todo
+from copilot.agent.token_meters import (
+    CHARACTERS_PER_TOKEN,
+    ModelCallMeter,
+    count_message_characters,
+    estimate_tokens,
+)
+from copilot.chat import message_history
+from copilot.chat.message_rows import MessageRow
+from copilot.chat.prompt_tags import strip_server_tags
+from copilot.chat.turns import ClaimedTurn
 from copilot.models import Session
 from copilot.providers.base import (
-    Entry,
+    AssistantMessage,
+    CatalogueEntry,
     ImagePart,
     ModelMessage,
+    ModelRequest,
     Provider,
     ProviderFailure,
-    Request,
+    ToolCall,
+    ToolResult,
+    ToolResultsMessage,
     UserMessage,
 )
-from copilot.rows import Row, storable
-from copilot.tags import strip_server_tags
-from copilot.turns import Claimed
+from copilot.realtime.payloads import Todo
 
-OUTPUT_TOKENS = 8_192
-TRIES = 2  # the second with half the room, when the model finds the first still too long
-REQUEST_CHARACTERS = 64_000  # of what people asked in this turn; the newest always stays whole
-MOST_OF_THE_WINDOW = 0.6  # what a shortened conversation may fill (A17.4)
-LEAST_GAIN = 0.2  # of the window, when the model has refused the conversation (A7.5)
+MAX_OLD_OUTPUT_CHARACTERS = 2_000
+LEFT_OUT_NOTE = "[What came before was too long and is left out.]"
+TRUNCATION_MARK = "[…]"
+
+
+def fit_conversation(messages: Sequence[ModelMessage], *, tokens: int) -> list[ModelMessage]:
+    """As much as fits: first tool outputs are cut, then the oldest messages left out."""
+    room = max(tokens, 1) * CHARACTERS_PER_TOKEN
+    told = _as_plain_text(messages)
+    if _count_characters(told) > room:
+        told = _as_plain_text(_truncate_outputs(messages))
+    if _count_characters(told) > room:
+        told = _keep_newest_messages(told, room)
+    return told
+
+
+def _as_plain_text(messages: Iterable[ModelMessage]) -> list[ModelMessage]:
+    """Calls and results as words: a request without tools may hold none (and no server insists on pairs)."""
+    told: list[ModelMessage] = []
+    for message in replace_images_with_text(messages):
+        match message:
+            case UserMessage():
+                append_message(told, message)
+            case AssistantMessage():
+                append_message(
+                    told, AssistantMessage(text=join_text(message.text, *map(_describe_call, message.calls)))
+                )
+            case ToolResultsMessage():
+                append_message(told, UserMessage(text=join_text(*map(_describe_result, message.results))))
+    return told
+
+
+def _describe_call(call: ToolCall) -> str:
+    arguments = msgspec.json.encode(call.arguments or {}).decode()
+    return f"[called {call.tool} with {arguments}]"
+
+
+def _describe_result(result: ToolResult) -> str:
+    outcome = "result" if result.success else "failure"
+    return f"[{outcome} of {result.tool}]\n{result.content}"
+
+
+def _truncate_outputs(messages: Iterable[ModelMessage]) -> list[ModelMessage]:
+    return [
+        ToolResultsMessage(results=tuple(_truncate_result(result) for result in message.results))
+        if isinstance(message, ToolResultsMessage)
+        else message
+        for message in messages
+    ]
+
+
+def _truncate_result(result: ToolResult) -> ToolResult:
+    if len(result.content) <= MAX_OLD_OUTPUT_CHARACTERS:
+        return result
+    return replace(result, content=result.content[:MAX_OLD_OUTPUT_CHARACTERS] + TRUNCATION_MARK)
+
+
+def _keep_newest_messages(told: Sequence[ModelMessage], room: int) -> list[ModelMessage]:
+    """The end of the conversation; the oldest message that has room is itself cut at its beginning."""
+    kept: list[ModelMessage] = []
+    left = room
+    for message in reversed(told):
+        if left <= 0:
+            break
+        if isinstance(message, UserMessage | AssistantMessage):
+            kept.insert(0, replace(message, text=message.text[-left:]))
+        left -= count_message_characters(message)
+    result: list[ModelMessage] = [UserMessage(text=LEFT_OUT_NOTE)]
+    for message in kept:
+        append_message(result, message)
+    return result
+
+
+def _count_characters(messages: Iterable[ModelMessage]) -> int:
+    return sum(count_message_characters(message) for message in messages)
+
+
+# MERGED agent.compaction: Makes a long conversation short: a summary by the model, kept as a row, read instead of what it covers (A17).
+
+SUMMARY_OUTPUT_TOKENS = 8_192
+MAX_SUMMARY_ATTEMPTS = 2  # the second with half the room, when the model finds the first still too long
+MAX_KEPT_REQUEST_CHARACTERS = 64_000  # of what people asked in this turn; the newest always stays whole
+MAX_WINDOW_SHARE_AFTER = 0.6  # what a shortened conversation may fill (A17.4)
+MIN_WINDOW_SHARE_GAINED = 0.2  # of the window, when the model has refused the conversation (A7.5)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ground:
+class CompactionSource:
     """What a summary rests on, read when it begins: rows that come meanwhile stay after it (A17.7)."""
 
     anchor: int
-    requests: tuple[Row, ...]  # of the running turn
+    requests: tuple[MessageRow, ...]  # of the running turn
     todos: tuple[Todo, ...]
 
 
@@ -62,9 +154,9 @@ class TurnCompactor:
 
     def __init__(
         self,
-        turn: Claimed,
+        turn: ClaimedTurn,
         *,
-        provider: Callable[[Entry], Provider],
+        provider: Callable[[CatalogueEntry], Provider],
         call_id: Callable[[int], UUID],
         clock: Clock,
         images: Mapping[str, ImagePart],
@@ -74,111 +166,121 @@ class TurnCompactor:
         self._call_id = call_id
         self._clock = clock
         self._images = images
-        self._attempt: Attempt | None = None
+        self._attempt: ModelAttempt | None = None
 
-    def open_call(self) -> ModelCallEnded | None:
-        return self._attempt.meter.left_open() if self._attempt else None
+    def unrecorded_call(self) -> ModelCallEnded | None:
+        return self._attempt.meter.unrecorded_end() if self._attempt else None
 
     async def compact(
-        self, task: Compaction, take_number: TakeNumber
-    ) -> AsyncIterator[Produced | Compacted | CompactionFailed]:
-        ground = await in_thread(_ground, self._turn.session_id, self._turn.turn_id)
-        async with closed(self._summarise(task, ground, take_number)) as parts:
+        self, task: CompactionTask, take_number: TakeCallNumber
+    ) -> AsyncIterator[LoopOutput | CompactionSucceeded | CompactionFailed]:
+        ground = await run_in_thread(_load_source, self._turn.session_id, self._turn.turn_id)
+        async with aclosing_iterator(self._request_summary(task, ground, take_number)) as parts:
             async for part in parts:
                 yield part
-        text = self._text()
-        messages = shortened(text, ground, self._images)
-        after = task.fixed_tokens + estimate(sum(length(message) for message in messages))
-        problem = self._problem() or objection(text, task, tokens_after=after)
+        text = self._summary_text()
+        messages = build_compacted_messages(text, ground, self._images)
+        after = task.fixed_tokens + estimate_tokens(
+            sum(count_message_characters(message) for message in messages)
+        )
+        problem = self._problem() or find_summary_problem(text, task, tokens_after=after)
         if problem:
             yield CompactionFailed(reason=problem)
             return
-        yield SummaryMade(
+        yield SummaryAdded(
             row_id=uuid4(),
-            text=_kept_text(text, ground),
+            text=_add_todos(text, ground),
             anchor=ground.anchor,
             kept=tuple(row.id for row in ground.requests),
             tokens_before=task.tokens_before,
             tokens_after=after,
             window=task.entry.context_window,
         )
-        yield Compacted(messages=messages, tokens=after)
+        yield CompactionSucceeded(messages=messages, tokens=after)
 
-    async def _summarise(
-        self, task: Compaction, ground: Ground, take_number: TakeNumber
-    ) -> AsyncIterator[Produced]:
+    async def _request_summary(
+        self, task: CompactionTask, ground: CompactionSource, take_number: TakeCallNumber
+    ) -> AsyncIterator[LoopOutput]:
         """Of the calls only beginning and end are anybody's news."""
-        for number in range(1, TRIES + 1):
+        for number in range(1, MAX_SUMMARY_ATTEMPTS + 1):
             call_number = await take_number(again=number > 1)
             if call_number is None:
                 return
-            self._attempt = attempt = self._begin(task, ground, call_number, tries=number)
-            async with closed(attempt.play(self._provider)) as parts:
+            self._attempt = attempt = self._begin_attempt(task, ground, call_number, tries=number)
+            async with aclosing_iterator(attempt.stream(self._provider)) as parts:
                 async for part in parts:
                     if isinstance(part, ModelCallStarted | ModelCallEnded):
                         yield part
-            if (failure := _failure(attempt)) is None or failure.code != "context_overflow":
+            if (failure := _attempt_failure(attempt)) is None or failure.code != "context_overflow":
                 return
 
-    def _begin(self, task: Compaction, ground: Ground, number: int, *, tries: int) -> Attempt:
-        request = summary_request(task, ground.todos, tries=tries)
-        meter = Meter(
+    def _begin_attempt(
+        self, task: CompactionTask, ground: CompactionSource, number: int, *, tries: int
+    ) -> ModelAttempt:
+        request = build_summary_request(task, ground.todos, tries=tries)
+        meter = ModelCallMeter(
             request,
             call_id=self._call_id(number),
             number=number,
             now=self._clock.now,
             purpose="compaction",
         )
-        return Attempt(request, step=Step(round=0), meter=meter)
+        return ModelAttempt(request, step=ModelStep(round=0), meter=meter)
 
-    def _text(self) -> str:
+    def _summary_text(self) -> str:
         reply = self._attempt.reply if self._attempt else None
-        return strip_server_tags(storable(reply.text)).strip() if reply else ""
+        return strip_server_tags(make_storable(reply.text)).strip() if reply else ""
 
     def _problem(self) -> str:
-        failure = _failure(self._attempt) if self._attempt else None
+        failure = _attempt_failure(self._attempt) if self._attempt else None
         return f"{failure.code}: {failure.details}".rstrip(": ") if failure else ""
 
 
-def _failure(attempt: Attempt) -> ProviderFailure | None:
+def _attempt_failure(attempt: ModelAttempt) -> ProviderFailure | None:
     """A reply that a turn could not work with is no summary either, whatever it says."""
     if attempt.reply is None:
         return attempt.failure
-    code = UNUSABLE.get(attempt.reply.finish)
+    code = UNUSABLE_FINISH_REASONS.get(attempt.reply.finish)
     return None if code is None else ProviderFailure(code)
 
 
 # --- the request -------------------------------------------------------------------------------------
 
 
-def summary_request(task: Compaction, todos: Sequence[Todo], *, tries: int = 1) -> Request:
+def build_summary_request(task: CompactionTask, todos: Sequence[Todo], *, tries: int = 1) -> ModelRequest:
     """The history, what to make of it, and the to-do list; no tools, no thinking (A17.2).
 
     A server that takes no limit for its output is given none here either (A4.1).
     """
     window = task.entry.context_window
-    output = min(OUTPUT_TOKENS, task.entry.max_output_tokens or OUTPUT_TOKENS, window // 4 or OUTPUT_TOKENS)
+    output = min(
+        SUMMARY_OUTPUT_TOKENS,
+        task.entry.max_output_tokens or SUMMARY_OUTPUT_TOKENS,
+        window // 4 or SUMMARY_OUTPUT_TOKENS,
+    )
     system = read_prompt("compaction")
-    instruction = join_text(read_prompt("compaction_request"), _focus(task.focus), _todo_list(todos))
-    room = _room(task, output) // tries - estimate(len(system) + len(instruction))
-    messages = abridging.fitting(task.messages, tokens=room)
-    append(messages, UserMessage(text=instruction))
+    instruction = join_text(
+        read_prompt("compaction_request"), _focus_instruction(task.focus), _format_todos(todos)
+    )
+    room = _max_request_tokens(task, output) // tries - estimate_tokens(len(system) + len(instruction))
+    messages = fit_conversation(task.messages, tokens=room)
+    append_message(messages, UserMessage(text=instruction))
     entry = replace(task.entry, max_output_tokens=output) if task.entry.max_output_tokens else task.entry
-    return Request(entry=entry, system=system, messages=tuple(messages))
+    return ModelRequest(entry=entry, system=system, messages=tuple(messages))
 
 
-def _room(task: Compaction, output: int) -> int:
+def _max_request_tokens(task: CompactionTask, output: int) -> int:
     """Tokens for the request; of an unknown window, less than what was too much."""
     if task.entry.context_window:
         return task.entry.context_window - output
     return task.tokens_before * 3 // 4 if task.forced else 10 * task.tokens_before
 
 
-def _focus(focus: str) -> str:
+def _focus_instruction(focus: str) -> str:
     return f"The user asks you to keep this above all: {strip_server_tags(focus)}" if focus else ""
 
 
-def _todo_list(todos: Sequence[Todo]) -> str:
+def _format_todos(todos: Sequence[Todo]) -> str:
     if not todos:
         return ""
     lines = "\n".join(f"- [{todo.status}] {todo.text}" for todo in todos)
@@ -188,46 +290,51 @@ def _todo_list(todos: Sequence[Todo]) -> str:
 # --- what follows ------------------------------------------------------------------------------------
 
 
-def shortened(text: str, ground: Ground, images: Mapping[str, ImagePart]) -> tuple[ModelMessage, ...]:
+def build_compacted_messages(
+    text: str, ground: CompactionSource, images: Mapping[str, ImagePart]
+) -> tuple[ModelMessage, ...]:
     """As the rows will be read: the summary, then what people asked in this turn, word for word (A17.3)."""
     messages: list[ModelMessage] = []
-    append(messages, summary_message(_kept_text(text, ground)))
+    append_message(messages, build_summary_message(_add_todos(text, ground)))
     for row in ground.requests:
-        append(messages, user_message(row, images))
+        append_message(messages, build_user_message(row, images))
     return tuple(messages)
 
 
-def _kept_text(text: str, ground: Ground) -> str:
-    return join_text(text, _todo_list(ground.todos))
+def _add_todos(text: str, ground: CompactionSource) -> str:
+    return join_text(text, _format_todos(ground.todos))
 
 
-def objection(text: str, task: Compaction, *, tokens_after: int) -> str:
+def find_summary_problem(text: str, task: CompactionTask, *, tokens_after: int) -> str:
     """Why a summary is not used; empty when it is (A17.4, A7.5)."""
     if not text:
         return "the summary is empty"
     window = task.entry.context_window
-    if window and tokens_after > window * MOST_OF_THE_WINDOW:
+    if window and tokens_after > window * MAX_WINDOW_SHARE_AFTER:
         return "what is left still fills the window"
-    if task.forced and task.tokens_before - tokens_after < (window or task.tokens_before) * LEAST_GAIN:
+    if (
+        task.forced
+        and task.tokens_before - tokens_after < (window or task.tokens_before) * MIN_WINDOW_SHARE_GAINED
+    ):
         return "it gains too little room"
     return ""
 
 
-def _ground(session_id: UUID, turn_id: UUID) -> Ground:
+def _load_source(session_id: UUID, turn_id: UUID) -> CompactionSource:
     todos = Session.objects.values_list("todos", flat=True).get(pk=session_id)
-    return Ground(
-        anchor=history.last_place(session_id),
-        requests=_newest(history.requests_of(turn_id)),
+    return CompactionSource(
+        anchor=message_history.get_last_sequence(session_id),
+        requests=_keep_newest_requests(message_history.list_requests_of_turn(turn_id)),
         todos=tuple(msgspec.convert(todos, list[Todo])),
     )
 
 
-def _newest(requests: Sequence[Row]) -> tuple[Row, ...]:
-    kept: list[Row] = []
+def _keep_newest_requests(requests: Sequence[MessageRow]) -> tuple[MessageRow, ...]:
+    kept: list[MessageRow] = []
     characters = 0
     for row in reversed(requests):
         characters += len(row.server_context) + len(row.content)
-        if kept and characters > REQUEST_CHARACTERS:
+        if kept and characters > MAX_KEPT_REQUEST_CHARACTERS:
             break
         kept.insert(0, row)
     return tuple(kept)

@@ -1,142 +1,224 @@
-"""A turn's one ending: decided in Postgres, told, and then the session is let go (A3.5, A3.6, T5.4)."""
+"""One run of a turn in this process: what its beginning, its endings and its interruptions share."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Literal, TypeVar
 from uuid import uuid4
 
-from copilot import approvals, questions, sessions, turns
-from copilot.agent import errands, taking
-from copilot.agent.budgets import may_prolong
-from copilot.agent.commits import uncut
-from copilot.agent.parts import Answered
-from copilot.agent.runs import Run
-from copilot.bridge import in_thread, retried
-from copilot.errors import FenceLost, TurnConflict
-from copilot.events import (
+from django.conf import settings
+
+from config.core.batching import run_shielded
+from config.core.db import run_in_thread, run_in_thread_with_retry
+from config.core.errors import FenceLost, TurnConflict
+from copilot.agent import queued_messages, titles
+from copilot.agent.budget import can_extend_turn
+from copilot.agent.loop import AgentLoop
+from copilot.agent.outputs import ApprovalNeeded, LoopAnswered, LoopPaused, ToolCallAdded, ToolResultAdded
+from copilot.agent.recorder import TurnRecorder
+from copilot.agent.resume import close_unfinished_work
+from copilot.agent.services import ProcessServices
+from copilot.agent.tool_approvals import ApprovedCalls
+from copilot.agent.tool_runs import UnfinishedCall
+from copilot.chat import announcements, approvals, model_calls, questions, turn_hooks, turn_transitions, turns
+from copilot.chat import selectors as chat_selectors
+from copilot.chat import serializers as chat_serializers
+from copilot.chat.approvals import ApprovalCandidate
+from copilot.chat.notices import NO_SOURCE, FailureSource, LimitCode
+from copilot.chat.service_bindings import BackgroundJob, enqueue_background_job, start_kept_turn, wake_worker
+from copilot.chat.turn_transitions import EndedTurn
+from copilot.chat.turns import ClaimedTurn
+from copilot.models import Turn
+from copilot.realtime import lease
+from copilot.realtime.events import (
     ApprovalDecided,
-    ContextUse,
-    ContextView,
-    Ending,
+    ApprovalRequested,
     QuestionClosed,
     TurnCancelled,
+    TurnEnding,
     TurnFailed,
+    TurnPaused,
     TurnSucceeded,
     TurnSummary,
 )
-from copilot.live.lease import EVERYTHING_STAYS, Release
-from copilot.models import Turn
-from copilot.notices import NOBODY, LimitCode, Source
-from copilot.ports import follow, send_errand
-from copilot.turns import Ended
+from copilot.realtime.lease import KEEP_WHOLE_QUEUE, SessionRelease
+from copilot.realtime.payloads import ApprovalPayload, ContextPayload, ContextUsage
+from copilot.tools.calls import STOPPED_MESSAGE, make_error_outcome
+
+
+def requeue_turn(turn: ClaimedTurn, *, lost: bool) -> None:
+    """Another worker goes on with this turn, under a higher fence."""
+    requeued = turn_transitions.requeue_turn(turn.turn_id, turn.fence, lost=lost)
+    if requeued is not None:
+        lease.take_over_lease(
+            str(turn.session_id), turn_id=str(turn.turn_id), token=str(turn.token), fence=requeued.fence
+        )
+        wake_worker(turn.turn_id)
+
+
+log = logging.getLogger(__name__)
+
+Interruption = Literal["stop", "worker_shutdown", "outage", "lost", "idle_timeout", "time_limit"]
+
+
+class RunState:
+    """A takeover or a hand-over makes another; so does what goes on after a pause."""
+
+    def __init__(self, turn: ClaimedTurn, services: ProcessServices) -> None:
+        self.turn = turn
+        self.services = services
+        self.outbox = services.publisher.create_outbox(
+            session_id=str(turn.session_id), turn_id=str(turn.turn_id), user_id=turn.user_id, fence=turn.fence
+        )
+        self.recorder = TurnRecorder(turn, services, self.outbox, model="")
+        self.approved_calls = ApprovedCalls(turn)
+        self.earlier = model_calls.EarlierUsage()  # runs of the turn
+        self.loop: AgentLoop | None = None
+        self.prompt_digest = ""  # of its requests' beginning (A15.9)
+        self.interruption: Interruption | None = "stop" if turn.stopped else None
+        self.interrupted_at: float | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.is_deciding = False  # whether it ends is being decided in Postgres: nothing may cut that short
+        self.is_over = False
+        self.is_closed = False  # the turn ended or paused here: nothing is held for it any more (B6.7)
+
+    def mark_closed(self) -> None:
+        self.is_over = self.is_closed = True
+
+    def abandon(self) -> None:
+        log.warning("turn %s belongs to another worker now", self.turn.turn_id)
+        self.recorder.abandon()
+
+
+# MERGED agent.errands: What an answer leaves to be done once it has been told (A3.7).
+
+
+def choose_background_jobs(ended: EndedTurn, *, full: bool) -> Iterator[BackgroundJob]:
+    """Decided by what the ending's own statement returned: an ordinary turn asks the database nothing more.
+
+    A sub-session is listed by the prompt it was given: no model is paid for a title nobody looks for.
+    """
+    if not ended.child and titles.is_title_due(ended.title, ended.title_origin):
+        yield "title"
+    if full:
+        yield "compaction"
+    if ended.goal_state == "active":
+        yield "goal"
+
+
+# MERGED agent.endings: A turn's one ending: decided in Postgres, told, and then the session is let go (A3.5, A3.6, T5.4).
 
 T = TypeVar("T")
 
 
-async def succeed(run: Run, answered: Answered) -> bool:
+async def end_succeeded(run: RunState, answered: LoopAnswered) -> bool:
     """End as succeeded; False when something was queued that this turn goes on with (T6.3)."""
     replies = run.turn.purpose == "reply"
-    may_go_on = replies and run.loop is not None and run.loop.can_go_on and answered.limit_code is None
-    taken = summary(run)  # one for the row and the event: live and reloaded pages show the same
+    may_go_on = replies and run.loop is not None and run.loop.can_start_round and answered.limit_code is None
+    taken = build_turn_summary(run)  # one for the row and the event: live and reloaded pages show the same
     try:
-        ended = await _end(
+        ended = await _end_turn(
             run, turns.SUCCEEDED, limit_code=answered.limit_code or "", unless_pending=may_go_on, taken=taken
         )
     except TurnConflict:
         if not may_go_on:
             raise FenceLost(f"turn {run.turn.turn_id} was ended by somebody else") from None
-        if await _can_pay(run) and await uncut(_go_on(run)):
+        if await _can_continue(run) and await run_shielded(_take_queued(run)):
             return False
-        ended = await _end_or_lose(run, turns.SUCCEEDED, taken=taken)
+        ended = await _end_or_lose_fence(run, turns.SUCCEEDED, taken=taken)
     event = TurnSucceeded(
-        run_ids=ended.run_ids, summary=taken, limit_code=answered.limit_code, context=_context_view(run)
+        run_ids=ended.run_ids, summary=taken, limit_code=answered.limit_code, context=_build_context_view(run)
     )
-    await _over(run, event, ended, keep_through=None if replies else run.turn.accepted_through)
-    full = run.loop is not None and run.loop.shortening.is_due()
-    for errand in errands.after(ended, full=full) if replies else ():
-        run.services.in_background(in_thread(send_errand, errand, run.turn.turn_id))
+    await _publish_ending(run, event, ended, keep_through=None if replies else run.turn.accepted_through)
+    full = run.loop is not None and run.loop.compaction.is_due()
+    for errand in choose_background_jobs(ended, full=full) if replies else ():
+        run.services.run_in_background(run_in_thread(enqueue_background_job, errand, run.turn.turn_id))
     return True
 
 
-async def _can_pay(run: Run) -> bool:
+async def _can_continue(run: RunState) -> bool:
     """A spent budget is this turn's: what is queued gets a turn, and a budget, of its own (A10.4)."""
     paid = run.loop is not None and await run.loop.can_pay()
-    return paid and await in_thread(may_prolong, run.turn)
+    return paid and await run_in_thread(can_extend_turn, run.turn)
 
 
-async def _go_on(run: Run) -> bool:
+async def _take_queued(run: RunState) -> bool:
     """Take what is queued into this turn, if it may join."""
-    taken = await in_thread(taking.at_turn_end, run.turn)
+    taken = await run_in_thread(queued_messages.take_at_turn_end, run.turn)
     if not taken:
         return False
-    await taking.tell(run.turn, run.recorder, taken)
+    await queued_messages.publish_taken(run.turn, run.recorder, taken)
     assert run.loop is not None
-    run.loop.go_on(await in_thread(taking.messages, run.turn, taken, run.loop.chain))
+    run.loop.add_follow_ups(
+        await run_in_thread(queued_messages.load_user_messages, run.turn, taken, run.loop.chain)
+    )
     return True
 
 
-async def fail(run: Run, code: str, details: str = "", source: Source = NOBODY) -> None:
-    notice_id = await run.recorder.notice(code, details, source=source)
+async def end_failed(run: RunState, code: str, details: str = "", source: FailureSource = NO_SOURCE) -> None:
+    notice_id = await run.recorder.post_notice(code, details, source=source)
     await _close_requests(run, by="automatic")
-    ended = await _end_or_lose(run, turns.FAILED, failure_code=code)
-    event = TurnFailed(run_ids=ended.run_ids, code=code, notice_id=str(notice_id), context=_context_view(run))
-    await _over(run, event, ended, keep_through=EVERYTHING_STAYS)
+    ended = await _end_or_lose_fence(run, turns.FAILED, failure_code=code)
+    event = TurnFailed(
+        run_ids=ended.run_ids, code=code, notice_id=str(notice_id), context=_build_context_view(run)
+    )
+    await _publish_ending(run, event, ended, keep_through=KEEP_WHOLE_QUEUE)
 
 
-async def end_at_limit(run: Run, code: LimitCode) -> None:
+async def end_at_limit(run: RunState, code: LimitCode) -> None:
     """A limit came in the middle of a round: as answered when something was said, else as failed (A10.6)."""
     if run.loop is None or not run.loop.has_spoken:
-        await fail(run, code)
+        await end_failed(run, code)
         return
-    await run.recorder.notice(code)
+    await run.recorder.post_notice(code)
     await _close_requests(run, by="automatic")
-    await succeed(run, Answered(limit_code=code))
+    await end_succeeded(run, LoopAnswered(limit_code=code))
 
 
-async def stop(run: Run) -> None:
+async def end_stopped(run: RunState) -> None:
     """The owner stopped it: what was queued before the stop stays as chips (T7.4)."""
     await _close_requests(run, by="user")
-    await run.recorder.notice("stopped")
-    ended = await _end_or_lose(run, turns.CANCELLED, reason="user")
-    keep_through = EVERYTHING_STAYS if ended.stop_through is None else ended.stop_through
-    event = TurnCancelled(run_ids=ended.run_ids, reason=ended.cancel_reason, context=_context_view(run))
-    await _over(run, event, ended, keep_through=keep_through)
+    await run.recorder.post_notice("stopped")
+    ended = await _end_or_lose_fence(run, turns.CANCELLED, reason="user")
+    keep_through = KEEP_WHOLE_QUEUE if ended.stop_through is None else ended.stop_through
+    event = TurnCancelled(run_ids=ended.run_ids, reason=ended.cancel_reason, context=_build_context_view(run))
+    await _publish_ending(run, event, ended, keep_through=keep_through)
 
 
-async def _close_requests(run: Run, by: Literal["user", "automatic"]) -> None:
+async def _close_requests(run: RunState, by: Literal["user", "automatic"]) -> None:
     """Nobody answers or decides any more."""
-    for question_id in await in_thread(questions.close_for_turn, run.turn.turn_id, "cancelled"):
+    for question_id in await run_in_thread(questions.close_questions_of_turn, run.turn.turn_id, "cancelled"):
         run.recorder.publish(QuestionClosed(question_id=str(question_id), outcome="cancelled"))
-    if run.approved or run.turn.resumed:
-        for row in await in_thread(approvals.close, run.turn.turn_id, "cancelled"):
+    if run.approved_calls or run.turn.resumed:
+        for row in await run_in_thread(approvals.close_approvals, run.turn.turn_id, "cancelled"):
             run.recorder.publish(ApprovalDecided(approval_id=str(row.pk), state="cancelled", by=by))
 
 
 # --- the one update ----------------------------------------------------------------------------------
 
 
-async def _end_or_lose(
-    run: Run,
+async def _end_or_lose_fence(
+    run: RunState,
     to: Turn.Status,
     *,
     failure_code: str = "",
     reason: str = "",
     taken: TurnSummary | None = None,
-) -> Ended:
+) -> EndedTurn:
     try:
-        return await _end(run, to, failure_code=failure_code, reason=reason, taken=taken)
+        return await _end_turn(run, to, failure_code=failure_code, reason=reason, taken=taken)
     except TurnConflict as conflict:
         raise FenceLost(f"turn {run.turn.turn_id} was ended by somebody else") from conflict
 
 
-async def _end(
-    run: Run,
+async def _end_turn(
+    run: RunState,
     to: Turn.Status,
     *,
     failure_code: str = "",
@@ -144,16 +226,16 @@ async def _end(
     reason: str = "",
     unless_pending: bool = False,
     taken: TurnSummary | None = None,
-) -> Ended:
+) -> EndedTurn:
     turn_id, fence = run.turn.turn_id, run.turn.fence
-    taken = taken or summary(run)
-    context = _context(run)
+    taken = taken or build_turn_summary(run)
+    context = _context_use(run)
     tries = count(1)
 
-    def end(_: None) -> Ended:
+    def end(_: None) -> EndedTurn:
         number = next(tries)
         try:
-            return turns.end(
+            return turn_transitions.end_turn(
                 turn_id,
                 fence,
                 to,
@@ -166,70 +248,76 @@ async def _end(
                 telling=False,
             )
         except TurnConflict:  # of a second try: the first may have come through before the database went
-            ended = turns.ended_already(turn_id, fence, to) if number > 1 else None
+            ended = turn_transitions.find_own_ending(turn_id, fence, to) if number > 1 else None
             if ended is None:
                 raise
             return ended
 
-    ended = await decided(run, end)
-    run.close()
+    ended = await run_decision(run, end)
+    run.mark_closed()
     return ended
 
 
-async def decided(run: Run, act: Callable[[None], T]) -> T:
+async def run_decision(run: RunState, act: Callable[[None], T]) -> T:
     """A move of the turn that an interruption has to wait for; one that came meanwhile goes first if it fails."""
-    interruption, run.deciding = run.interruption, True
+    interruption, run.is_deciding = run.interruption, True
     try:
-        return await retried(act, None)
+        return await run_in_thread_with_retry(act, None)
     except TurnConflict:
         if run.interruption != interruption and asyncio.current_task() is run.task:
             raise asyncio.CancelledError from None  # it came meanwhile, and was kept waiting
         raise
     finally:
-        run.deciding = False
+        run.is_deciding = False
 
 
-async def _over(run: Run, event: Ending, ended: Ended, *, keep_through: int | None) -> None:
+async def _publish_ending(
+    run: RunState, event: TurnEnding, ended: EndedTurn, *, keep_through: int | None
+) -> None:
     """Tell the ending, then let the session go or start what follows."""
-    await run.recorder.calls.settle()
+    await run.recorder.model_calls.wait_briefly()
     run.outbox.fence = None  # Postgres has decided for us: no fence, known to Redis or not, refuses it
     run.recorder.publish(event)
-    for news in ended.news():
+    for news in ended.build_session_events():
         run.recorder.publish(news)
     next_turn, next_token = uuid4(), uuid4()
-    release = Release(
+    release = SessionRelease(
         session_id=str(run.turn.session_id),
         token=str(run.turn.token),
         keep_through=keep_through,
         next_turn_id=str(next_turn),
         next_token=str(next_token),
     )
-    parting = await run.services.publisher.finish(run.outbox, release)
+    parting = await run.services.publisher.publish_and_release(run.outbox, release)
     if not parting.remembered:
-        await in_thread(sessions.note_untold, run.turn.session_id)  # what the log lost is told by the sweep
+        await run_in_thread(
+            announcements.mark_unpublished, run.turn.session_id
+        )  # what the log lost is told by the sweep
     if parting.verdict == "kept":
-        await in_thread(follow, run.turn.session_id, next_turn, next_token, keep_through)
-    if turns.concerns_others(run.turn.origin):
-        run.services.in_background(in_thread(turns.tell, run.turn.turn_id, run.turn.origin, "ended"))
+        await run_in_thread(start_kept_turn, run.turn.session_id, next_turn, next_token, keep_through)
+    if turn_hooks.has_turn_hooks(run.turn.origin):
+        run.services.run_in_background(
+            run_in_thread(turn_hooks.call_turn_hooks_on_commit, run.turn.turn_id, run.turn.origin, "ended")
+        )
 
 
 # --- figures -----------------------------------------------------------------------------------------
 
 
-def _context(run: Run) -> ContextUse | None:
+def _context_use(run: RunState) -> ContextUsage | None:
     """How full the window is and how requests begin, for the session's next turn; None when nothing was played."""
     if run.loop is None:
         return None
-    use = run.loop.context_use(through=run.recorder.last_place)
-    return replace(use, model=run.loop.entry.name, shape=run.shape)
+    use = run.loop.context_use(through=run.recorder.last_sequence)
+    return replace(use, model=run.loop.entry.name, shape=run.prompt_digest)
 
 
-def _context_view(run: Run) -> ContextView | None:
-    use = _context(run)
-    return None if use is None else use.view()
+def _build_context_view(run: RunState) -> ContextPayload | None:
+    use = _context_use(run)
+    return None if use is None else use.to_payload()
 
 
-def summary(run: Run) -> TurnSummary:
+def build_turn_summary(run: RunState) -> TurnSummary:
     """What the turn took, the runs before this one included (A3.6)."""
     loop = run.loop  # None: nothing was played in this run
     tokens = loop.tokens if loop else run.earlier.tokens
@@ -244,7 +332,7 @@ def summary(run: Run) -> TurnSummary:
     )
 
 
-def _first_token_ms(run: Run) -> int | None:
+def _first_token_ms(run: RunState) -> int | None:
     if (first := run.earlier.first_token_at) is not None:
         return _since_accepted(run, first)
     if run.loop is None or run.loop.first_token_at is None:
@@ -253,5 +341,167 @@ def _first_token_ms(run: Run) -> int | None:
     return _since_accepted(run, datetime.now(UTC) - ago)
 
 
-def _since_accepted(run: Run, moment: datetime) -> int:
+def _since_accepted(run: RunState, moment: datetime) -> int:
     return int((moment - run.turn.accepted_at).total_seconds() * 1000)
+
+
+# MERGED agent.pausing: A run closes because people must decide: requests stand, the turn waits, and nobody waits for it (A11.3).
+
+
+async def pause_turn(run: RunState, paused: LoopPaused) -> None:
+    """Write the requests and let the turn wait; a stop that came before goes first."""
+    try:
+        views = await _request_approvals(run, [_build_approval_request(asked) for asked in paused.asked])
+    except TurnConflict as conflict:
+        if not await run_in_thread(turns.list_still_running, [(run.turn.turn_id, run.turn.fence)]):
+            raise FenceLost(f"turn {run.turn.turn_id} was ended by somebody else") from conflict
+        run.interruption = "stop"
+        raise asyncio.CancelledError from None
+    run.mark_closed()
+    await run.recorder.model_calls.wait_briefly()
+    await _publish_pause(run, views)
+    await run_in_thread(lease.release_lease, str(run.turn.session_id), str(run.turn.token))
+
+
+async def _request_approvals(run: RunState, wanted: list[ApprovalCandidate]) -> list[ApprovalPayload]:
+    turn_id, fence = run.turn.turn_id, run.turn.fence
+    tries = count(1)
+
+    def request(_: None) -> list[ApprovalPayload]:
+        number = next(tries)
+        try:
+            rows = approvals.request_approvals(turn_id, fence, wanted)
+        except TurnConflict:  # of a second try: the first may have come through before the database went
+            rows = approvals.list_requested_approvals(turn_id, fence) if number > 1 else []
+            if not rows:
+                raise
+        return chat_serializers.serialize_approvals(rows)
+
+    return await run_decision(run, request)
+
+
+async def _publish_pause(run: RunState, views: list[ApprovalPayload]) -> None:
+    run.recorder.publish(ApprovalRequested(approvals=views))
+    run.recorder.publish(TurnPaused(approvals=[view.id for view in views]))
+    run.recorder.publish(
+        await run_in_thread(chat_selectors.build_session_changed, run.turn.session_id, "waiting")
+    )
+    await run.services.publisher.flush(run.outbox)
+
+
+def _build_approval_request(asked: ApprovalNeeded) -> ApprovalCandidate:
+    return ApprovalCandidate(
+        call_id=asked.call.call_id,
+        tool=asked.call.tool,
+        arguments=asked.call.arguments or {},
+        reason=asked.reason,
+        block_reason=asked.block_reason,
+        manual_only=asked.manual_only,
+        billable=asked.billable,
+        estimate=asked.estimate,
+        pinned=asked.pinned,
+    )
+
+
+# MERGED agent.interruptions: What cuts a run short: a stop, a silence, a limit, a planned shutdown, a lost fence, a fault of ours (A1, T7, T9.4).
+
+FINAL_WRITES_TIMEOUT_SECONDS = 5.0  # after a stop; then the sweep ends the turn instead (A1.7)
+
+
+async def handle_interruption(run: RunState) -> None:
+    """Final writes run in a task of their own: a second cancellation cannot cut them short (A1.7)."""
+    final = asyncio.ensure_future(_apply_interruption(run))
+    await asyncio.wait([final], timeout=FINAL_WRITES_TIMEOUT_SECONDS)
+    if not final.done():
+        final.cancel()
+        log.error("the final writes of turn %s took too long; the sweep will end it", run.turn.turn_id)
+    elif (problem := final.exception()) is not None:
+        if not isinstance(problem, FenceLost):
+            raise problem
+        run.abandon()
+
+
+async def _apply_interruption(run: RunState) -> None:
+    if run.interruption != "lost":
+        await run.recorder.model_calls.withdraw_unsent()
+    match run.interruption:
+        case "stop":
+            await _close_open_work(run, STOPPED_MESSAGE, cancelled=True)
+            await end_stopped(run)
+        case "idle_timeout":
+            await _close_open_work(run, "Failed: nothing was heard for too long.")
+            await end_failed(run, "idle_timeout")
+        case "time_limit":
+            await _close_open_work(run, "Not finished: the time of this turn is over.")
+            await end_at_limit(run, "time_limit")
+        case "worker_shutdown" | "outage":
+            log.info("turn %s is handed over: %s", run.turn.turn_id, run.interruption)
+            await _hand_over_turn(run)
+        case "lost" | None:
+            run.abandon()
+
+
+async def end_after_error(run: RunState) -> None:
+    """Something of ours failed: keep what was produced, and say so (T5.4)."""
+    await run.recorder.model_calls.withdraw_unsent()
+    await _close_open_work(run, "Failed before it finished.")
+    await end_failed(run, "unknown")
+
+
+async def _close_open_work(run: RunState, result: str, *, cancelled: bool = False) -> None:
+    """Keep everything that was produced; no block, call or step is left open (A3.5, T7.2)."""
+    loop = run.loop
+    if loop is None:
+        await _close_earlier_run(run, result, cancelled=cancelled)
+        return
+    if (block := loop.open_block) is not None:
+        await run.recorder.record(block)
+    for open_call in loop.open_calls or _pending_as_unfinished(loop):
+        if not open_call.made:
+            await run.recorder.record(ToolCallAdded(row_id=open_call.row_id, call=open_call.call))
+        outcome = make_error_outcome(open_call.call, result, cancelled=cancelled)
+        await run.recorder.record(ToolResultAdded(row_id=uuid4(), outcome=outcome))
+    if (step := loop.open_step) is not None:
+        run.recorder.publish(step)
+    if (call := loop.unrecorded_call()) is not None:
+        await run.recorder.record(call)
+
+
+def _pending_as_unfinished(loop: AgentLoop) -> tuple[UnfinishedCall, ...]:
+    """Calls of an earlier run that would have run again: their rows stand."""
+    return tuple(UnfinishedCall(row_id=uuid4(), call=call, made=True) for call in loop.pending_calls)
+
+
+async def _close_earlier_run(run: RunState, result: str, *, cancelled: bool) -> None:
+    """The same for what an earlier run of the turn left open, when this one has not begun."""
+    turn = run.turn
+    if turn.resumed:
+        for event in await run_in_thread(
+            close_unfinished_work,
+            turn.session_id,
+            turn.turn_id,
+            result,
+            fence=turn.fence,
+            cancelled=cancelled,
+        ):
+            run.recorder.publish(event)
+
+
+async def _hand_over_turn(run: RunState) -> None:
+    """A planned shutdown: checkpoint, and give the turn to another worker (A1.8, T9.4).
+
+    One too many of them is a loss, and one loss too many is the turn's end (A3.9).
+    """
+    lost = run.turn.handovers >= turn_transitions.MAX_HANDOVERS
+    if lost and run.turn.attempts >= settings.TURN_MAX_ATTEMPTS:
+        await _close_open_work(
+            run, "Interrupted, outcome unknown: too many workers were lost while this ran."
+        )
+        await end_failed(run, "worker_lost")
+        return
+    if run.loop is not None and (call := run.loop.unrecorded_call()) is not None:
+        await run.recorder.record(call)
+    await run.services.checkpoint_all()
+    await run.services.publisher.flush(run.outbox)
+    run.recorder.abandon()
+    await run_in_thread(requeue_turn, run.turn, lost=lost)

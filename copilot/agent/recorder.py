@@ -6,33 +6,38 @@ import asyncio
 from dataclasses import replace
 from uuid import UUID, uuid4
 
-from copilot import history, queries
-from copilot.agent import prefixes
-from copilot.agent.callbook import CallBook
-from copilot.agent.parts import (
-    Answered,
-    CallMade,
-    Failed,
+from config.core.db import run_in_thread
+from config.core.errors import FenceLost
+from config.core.json_values import JSON
+from config.core.text import make_storable
+from copilot.agent import system_prompt
+from copilot.agent.outputs import (
+    LoopAnswered,
+    LoopFailed,
+    LoopOutput,
+    LoopPaused,
     ModelCallEnded,
     ModelCallStarted,
-    NoteMade,
-    NoticeMade,
-    Paused,
-    Produced,
-    ReplayKept,
-    ResultMade,
-    SummaryMade,
+    NoteAdded,
+    NoticeAdded,
+    ReasoningReplayAdded,
+    SummaryAdded,
+    ToolCallAdded,
+    ToolResultAdded,
 )
-from copilot.agent.services import CHECKPOINT_CHARACTERS, OpenRow, Services
-from copilot.bridge import in_thread
-from copilot.errors import FenceLost
-from copilot.events import (
-    JSON,
-    AttachmentView,
-    Content,
+from copilot.agent.services import CHECKPOINT_CHARACTERS, ProcessServices, StreamingRow
+from copilot.agent.usage import ModelCallRecorder
+from copilot.chat import messages
+from copilot.chat import selectors as chat_selectors
+from copilot.chat import serializers as chat_serializers
+from copilot.chat.messages import NewMessage, PlacedMessage
+from copilot.chat.notices import NO_SOURCE, FailureSource
+from copilot.chat.turns import ClaimedTurn
+from copilot.providers.base import ImagePart
+from copilot.realtime import payloads
+from copilot.realtime.events import (
     ContextCompacted,
     Event,
-    MessageView,
     ModelHealed,
     ModelSwitched,
     NoticePosted,
@@ -41,115 +46,121 @@ from copilot.events import (
     ReasoningEnded,
     ReasoningExtended,
     ReasoningStarted,
-    RowKind,
     StepRetracted,
     StepStarted,
     TextEnded,
     TextExtended,
     TextStarted,
-    ToolCallContent,
     ToolCalled,
     ToolFinished,
-    ToolResultContent,
     ToolStateChanged,
 )
-from copilot.history import NewRow, Placed
-from copilot.live.publisher import Outbox
-from copilot.notices import NOBODY, Source
-from copilot.previews import preview_arguments
-from copilot.providers.base import ImagePart
-from copilot.rows import storable
-from copilot.turns import Claimed
+from copilot.realtime.payloads import (
+    AttachmentPayload,
+    MessageContent,
+    MessageKind,
+    MessagePayload,
+    ToolCallContent,
+    ToolResultContent,
+)
+from copilot.realtime.publisher import TurnOutbox
+from copilot.tools.argument_previews import preview_arguments
 
-REQUEST_ID_CHARACTERS = 128  # as much as the call's own row holds of it
-WRITTEN_BY_A_MODEL: tuple[RowKind, ...] = ("assistant", "reasoning", "tool_call")
+MAX_REQUEST_ID_CHARACTERS = 128  # as much as the call's own row holds of it
+MODEL_ROW_KINDS: tuple[MessageKind, ...] = ("assistant", "reasoning", "tool_call")
 
 
-class Recorder:
+class TurnRecorder:
     """The rows and events of one run of a turn."""
 
-    def __init__(self, turn: Claimed, services: Services, outbox: Outbox, model: str) -> None:
+    def __init__(self, turn: ClaimedTurn, services: ProcessServices, outbox: TurnOutbox, model: str) -> None:
         self.turn = turn
         self.services = services
         self.outbox = outbox
         self.model = model
-        self.calls = CallBook(turn, services, self.publish)
-        self.claim_lasts: asyncio.Future[bool] | None = None  # None: it does
-        self.last_place = 0  # the sequence of the newest row made here
-        self._open: dict[str, OpenRow] = {}
-        self._begun: TextStarted | ReasoningStarted | None = None
-        self._made: set[UUID] = set()  # rows of calls that stand
+        self.model_calls = ModelCallRecorder(turn, services, self.publish)
+        self.claim_confirmed: asyncio.Future[bool] | None = None  # None: it does
+        self.last_sequence = 0  # the sequence of the newest row made here
+        self._open: dict[str, StreamingRow] = {}
+        self._pending_start: TextStarted | ReasoningStarted | None = None
+        self._recorded_calls: set[UUID] = set()  # rows of calls that stand
 
     # --- the loop's yield ------------------------------------------------------------------------
 
-    def is_instant(self, produced: Produced) -> bool:
+    def is_instant(self, produced: LoopOutput) -> bool:
         """Only remembered or told: recording it waits for nothing, so no cancellation can cut it short."""
         if isinstance(produced, ModelCallStarted):
-            return self.calls.stands(produced.number)
+            return self.model_calls.is_recorded(produced.number)
         return isinstance(produced, TextExtended | ReasoningExtended | StepStarted)
 
-    async def record(self, produced: Produced) -> None:
+    async def record(self, produced: LoopOutput) -> None:
         match produced:
             case TextExtended() | ReasoningExtended():
-                self._extend(produced)
+                self._extend_block(produced)
             case TextStarted():
-                await self._start("assistant", produced)
+                await self._start_block("assistant", produced)
             case ReasoningStarted():
-                await self._start("reasoning", produced)
+                await self._start_block("reasoning", produced)
             case TextEnded() | ReasoningEnded():
-                await self._end(produced)
-            case CallMade():
-                await self._call(produced)
-            case ResultMade():
-                await self._result(produced)
-            case NoteMade():
-                await self._row(produced.row_id, "note", content=produced.text)
-            case NoticeMade():
-                await self.notice(produced.code, produced.details, row_id=produced.row_id)
-            case ReplayKept():
-                await in_thread(
-                    history.keep_replay, produced.row_id, self.turn.turn_id, self.turn.fence, produced.data
+                await self._end_block(produced)
+            case ToolCallAdded():
+                await self._record_call(produced)
+            case ToolResultAdded():
+                await self._record_result(produced)
+            case NoteAdded():
+                await self._append_row(produced.row_id, "note", content=produced.text)
+            case NoticeAdded():
+                await self.post_notice(produced.code, produced.details, row_id=produced.row_id)
+            case ReasoningReplayAdded():
+                await run_in_thread(
+                    messages.append_replay_data,
+                    produced.row_id,
+                    self.turn.turn_id,
+                    self.turn.fence,
+                    produced.data,
                 )
-            case SummaryMade():
-                await self._summary(produced)
+            case SummaryAdded():
+                await self._record_summary(produced)
             case ModelCallStarted():
                 self.model = produced.entry.name  # who writes the rows from here on (A7.6)
-                await self.calls.begin(produced)
+                await self.model_calls.record_start(produced)
             case ModelCallEnded():
-                self.calls.end(produced)
+                self.model_calls.record_end(produced)
             case StepRetracted():
-                await self._retract(produced)
+                await self._retract_step(produced)
             case QuestionAsked() | QuestionClosed():
                 self.publish(produced)
-                await self._tell_state()
+                await self._publish_session_state()
             case ModelHealed() | ModelSwitched():
                 healed = isinstance(produced, ModelHealed)
-                prefixes.broken("healing" if healed else "model_switch", self.turn.session_id)
+                system_prompt.record_cache_break(
+                    "healing" if healed else "model_switch", self.turn.session_id
+                )
                 self.publish(produced)
-            case Answered() | Failed() | Paused():
+            case LoopAnswered() | LoopFailed() | LoopPaused():
                 pass  # the turn decides how it ends
             case _:
                 self.publish(produced)
 
-    async def _tell_state(self) -> None:
+    async def _publish_session_state(self) -> None:
         """Whether the session waits for a person, for those who watch it from afar (E1)."""
-        self.publish(await in_thread(queries.seen_from_afar, self.turn.session_id))
+        self.publish(await run_in_thread(chat_selectors.build_session_changed, self.turn.session_id))
 
     def publish(self, event: Event) -> None:
         self.services.publisher.publish(self.outbox, event)
 
     # --- streaming rows --------------------------------------------------------------------------
 
-    def _extend(self, event: TextExtended | ReasoningExtended) -> None:
+    def _extend_block(self, event: TextExtended | ReasoningExtended) -> None:
         row = self._open[event.row_id]
         row.extend(event.delta)
-        self._tell_begun()
+        self._publish_pending_start()
         self.publish(event)
         if row.unsaved > CHECKPOINT_CHARACTERS:
-            self.services.in_background(self.services.checkpoint_row(row))
+            self.services.run_in_background(self.services.checkpoint_row(row))
 
-    async def _start(self, kind: RowKind, event: TextStarted | ReasoningStarted) -> None:
-        row = OpenRow(
+    async def _start_block(self, kind: MessageKind, event: TextStarted | ReasoningStarted) -> None:
+        row = StreamingRow(
             row_id=UUID(event.row_id),
             turn_id=self.turn.turn_id,
             fence=self.turn.fence,
@@ -157,33 +168,35 @@ class Recorder:
             block_id=event.block_id,
         )
         synthetic = isinstance(event, TextStarted) and event.synthetic
-        placed = await self._row(
+        placed = await self._append_row(
             row.row_id, kind, data={"synthetic": True} if synthetic else {}, streaming=True
         )
         self._open[event.row_id] = row
         self.services.open_rows.add(row)
-        self._begun = replace(event, message=self._view(row.row_id, kind, placed, "", streaming=True))
+        self._pending_start = replace(
+            event, message=self._build_view(row.row_id, kind, placed, "", streaming=True)
+        )
 
-    def resume(self, row_id: UUID, text: str) -> None:
+    def resume_row(self, row_id: UUID, text: str) -> None:
         """Go on with a text row that an earlier run left streaming."""
-        row = OpenRow(row_id=row_id, turn_id=self.turn.turn_id, fence=self.turn.fence, parts=[text])
+        row = StreamingRow(row_id=row_id, turn_id=self.turn.turn_id, fence=self.turn.fence, parts=[text])
         self._open[str(row_id)] = row
         self.services.open_rows.add(row)
 
-    async def _end(self, event: TextEnded | ReasoningEnded) -> None:
+    async def _end_block(self, event: TextEnded | ReasoningEnded) -> None:
         row = self._open.pop(event.row_id, None)
         if row is not None:
-            await self.services.finish(row)
-            self._tell_begun()
+            await self.services.finish_row(row)
+            self._publish_pending_start()
             self.publish(event)
 
-    def _tell_begun(self) -> None:
+    def _publish_pending_start(self) -> None:
         """A block's start waits for its first words, which are on their way: one flush tells both."""
-        if self._begun is not None:
-            begun, self._begun = self._begun, None
+        if self._pending_start is not None:
+            begun, self._pending_start = self._pending_start, None
             self.publish(begun)
 
-    def tell_open_anew(self) -> None:
+    def republish_open_rows(self) -> None:
         """Redis may have lost what it was told last: texts that still grow are told again from their beginning."""
         for row_id, row in self._open.items():
             text = "".join(row.parts)
@@ -199,19 +212,19 @@ class Recorder:
 
     # --- whole rows ------------------------------------------------------------------------------
 
-    async def _row(
+    async def _append_row(
         self,
         row_id: UUID,
-        kind: RowKind,
+        kind: MessageKind,
         *,
         content: str = "",
         data: dict[str, JSON] | None = None,
         call_id: str | None = None,
         streaming: bool = False,
-    ) -> Placed:
-        await self._claimed()
-        placed = await self.services.append(
-            NewRow(
+    ) -> PlacedMessage:
+        await self._check_claim()
+        placed = await self.services.append_row(
+            NewMessage(
                 id=row_id,
                 turn_id=self.turn.turn_id,
                 fence=self.turn.fence,
@@ -219,31 +232,31 @@ class Recorder:
                 content=content,
                 data=data or {},
                 call_id=call_id,
-                model=self.model if kind in WRITTEN_BY_A_MODEL else "",
+                model=self.model if kind in MODEL_ROW_KINDS else "",
                 streaming=streaming,
             )
         )
         if placed is None:
             raise FenceLost(f"turn {self.turn.turn_id} is not held under fence {self.turn.fence}")
-        self.last_place = placed.sequence
+        self.last_sequence = placed.sequence
         return placed
 
-    async def _claimed(self) -> None:
+    async def _check_claim(self) -> None:
         """Nothing is written under a claim that the database may have lost: the turn may be another's by now."""
-        if self.claim_lasts is not None:
-            if not await asyncio.shield(self.claim_lasts):
+        if self.claim_confirmed is not None:
+            if not await asyncio.shield(self.claim_confirmed):
                 raise FenceLost(f"the claim of turn {self.turn.turn_id} may be lost")
-            self.claim_lasts = None
+            self.claim_confirmed = None
 
-    async def _call(self, made: CallMade) -> None:
+    async def _record_call(self, made: ToolCallAdded) -> None:
         call = made.call
-        if made.row_id in self._made:
+        if made.row_id in self._recorded_calls:
             return  # an interruption came between the row and the loop's knowing of it
         data: dict[str, JSON] = {"tool": call.tool, "arguments": call.arguments or {}}
         if call.arguments is None:
             data["raw"] = call.raw_arguments
-        placed = await self._row(made.row_id, "tool_call", data=data, call_id=call.call_id)
-        self._made.add(made.row_id)
+        placed = await self._append_row(made.row_id, "tool_call", data=data, call_id=call.call_id)
+        self._recorded_calls.add(made.row_id)
         preview = preview_arguments(call.arguments or {})
         content = ToolCallContent(call_id=call.call_id, tool=call.tool, arguments=preview)
         self.publish(
@@ -252,11 +265,11 @@ class Recorder:
                 tool=call.tool,
                 row_id=str(made.row_id),
                 arguments=preview,
-                message=self._view(made.row_id, "tool_call", placed, content),
+                message=self._build_view(made.row_id, "tool_call", placed, content),
             )
         )
 
-    async def _result(self, made: ResultMade) -> None:
+    async def _record_result(self, made: ToolResultAdded) -> None:
         outcome = made.outcome
         data: dict[str, JSON] = {
             "tool": outcome.tool,
@@ -273,9 +286,9 @@ class Recorder:
             data["digest"] = outcome.digest
         if outcome.sources:
             data["sources"] = list(outcome.sources)
-        pictures = [_attachment(image) for image in outcome.media if image.file_id]
-        placed = await self.services.append(
-            NewRow(
+        pictures = [_build_attachment(image) for image in outcome.media if image.file_id]
+        placed = await self.services.append_row(
+            NewMessage(
                 id=made.row_id,
                 turn_id=self.turn.turn_id,
                 fence=self.turn.fence,
@@ -311,36 +324,36 @@ class Recorder:
                 truncated=outcome.truncated,
                 link=f"/api/v1/files/{outcome.file_id}/download" if outcome.file_id else None,
                 message=replace(
-                    self._view(made.row_id, "tool_result", placed, content), attachments=pictures
+                    self._build_view(made.row_id, "tool_result", placed, content), attachments=pictures
                 ),
             )
         )
 
-    async def _summary(self, made: SummaryMade) -> None:
+    async def _record_summary(self, made: SummaryAdded) -> None:
         """The divider in the transcript, which itself stays whole (A17.3)."""
         data: dict[str, JSON] = {"anchor": made.anchor, "kept": list(made.kept)}
-        placed = await self._row(made.row_id, "summary", content=made.text, data=data)
-        prefixes.broken("compaction", self.turn.session_id)
+        placed = await self._append_row(made.row_id, "summary", content=made.text, data=data)
+        system_prompt.record_cache_break("compaction", self.turn.session_id)
         self.publish(
             ContextCompacted(
                 tokens_before=made.tokens_before,
                 tokens_after=made.tokens_after,
                 window=made.window,
                 row_id=str(made.row_id),
-                message=self._view(made.row_id, "summary", placed, made.text),
+                message=self._build_view(made.row_id, "summary", placed, made.text),
             )
         )
 
-    async def notice(
-        self, code: str, details: str = "", *, source: Source = NOBODY, row_id: UUID | None = None
+    async def post_notice(
+        self, code: str, details: str = "", *, source: FailureSource = NO_SOURCE, row_id: UUID | None = None
     ) -> UUID:
         row_id = row_id or uuid4()
         data: dict[str, JSON] = {"code": code, "details": details}
-        if source != NOBODY:
-            source = replace(source, request_id=storable(source.request_id)[:REQUEST_ID_CHARACTERS])
+        if source != NO_SOURCE:
+            source = replace(source, request_id=make_storable(source.request_id)[:MAX_REQUEST_ID_CHARACTERS])
             data |= {"provider": source.provider, "model": source.model, "request_id": source.request_id}
-        placed = await self._row(row_id, "notice", data=data)
-        content = queries.notice_content(code, details, source)
+        placed = await self._append_row(row_id, "notice", data=data)
+        content = chat_serializers.serialize_notice(code, details, source)
         self.publish(
             NoticePosted(
                 row_id=str(row_id),
@@ -349,24 +362,30 @@ class Recorder:
                 hint=content.hint,
                 action=content.action,
                 details=details,
-                message=self._view(row_id, "notice", placed, content),
+                message=self._build_view(row_id, "notice", placed, content),
             )
         )
         return row_id
 
-    async def _retract(self, event: StepRetracted) -> None:
-        self._tell_begun()
+    async def _retract_step(self, event: StepRetracted) -> None:
+        self._publish_pending_start()
         for row_id in event.row_ids:
             if (row := self._open.pop(row_id, None)) is not None:
                 self.services.open_rows.discard(row)
         rows = [UUID(row_id) for row_id in event.row_ids]
-        await in_thread(history.retract, self.turn.turn_id, self.turn.fence, rows)
+        await run_in_thread(messages.retract_messages, self.turn.turn_id, self.turn.fence, rows)
         self.publish(event)
 
-    def _view(
-        self, row_id: UUID, kind: RowKind, placed: Placed, content: Content, *, streaming: bool = False
-    ) -> MessageView:
-        return MessageView(
+    def _build_view(
+        self,
+        row_id: UUID,
+        kind: MessageKind,
+        placed: PlacedMessage,
+        content: MessageContent,
+        *,
+        streaming: bool = False,
+    ) -> MessagePayload:
+        return MessagePayload(
             id=str(row_id),
             sequence=placed.sequence,
             turn_id=str(self.turn.turn_id),
@@ -376,11 +395,11 @@ class Recorder:
             author="",
             attachments=[],
             branch=0,
-            created_at=queries.instant(placed.created_at),
+            created_at=payloads.format_timestamp(placed.created_at),
             streaming=streaming,
-            model=self.model if kind in WRITTEN_BY_A_MODEL else "",
+            model=self.model if kind in MODEL_ROW_KINDS else "",
         )
 
 
-def _attachment(image: ImagePart) -> AttachmentView:
-    return AttachmentView(file_id=image.file_id, name=image.name, type=image.mime, size=len(image.data))
+def _build_attachment(image: ImagePart) -> AttachmentPayload:
+    return AttachmentPayload(file_id=image.file_id, name=image.name, type=image.mime, size=len(image.data))

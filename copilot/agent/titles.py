@@ -11,22 +11,23 @@ from uuid import UUID
 
 from django.conf import settings
 
-from copilot import metrics, sessions
-from copilot.agent import inquiries
-from copilot.agent.inquiries import Cause, Question
-from copilot.agent.prompt import PROMPTS
+from copilot import metrics
+from copilot.agent import one_shot_requests
+from copilot.agent.model_context import PROMPTS_DIRECTORY
+from copilot.agent.one_shot_requests import OneShotCause, OneShotQuestion
+from copilot.chat import sessions
+from copilot.chat.prompt_tags import escape_server_tags, strip_server_tags
 from copilot.models import Message, Turn
-from copilot.providers.base import Entry, ProviderFailure
-from copilot.tags import escape_server_tags, strip_server_tags
+from copilot.providers.base import CatalogueEntry, ProviderFailure
 
-GIVEN_CHARACTERS = 500  # of the message and of the answer
-SECONDS = 15.0
-TEMPERATURE = 0.2
-TOKENS, MORE_TOKENS = 512, 1_024
-MOST_CHARACTERS = 80
-LOCAL_READ = 4_000  # of a message; its first words are in there
+MAX_EXCERPT_CHARACTERS = 500  # of the message and of the answer
+TITLE_TIMEOUT_SECONDS = 15.0
+TITLE_TEMPERATURE = 0.2
+TITLE_MAX_TOKENS, TITLE_MORE_TOKENS = 512, 1_024
+MAX_TITLE_CHARACTERS = 80
+MAX_LOCAL_SOURCE_CHARACTERS = 4_000  # of a message; its first words are in there
 LOCAL_WORDS, LOCAL_CHARACTERS, OTHER_SCRIPT_CHARACTERS = 4, 60, 24
-WORDINGS = ("title.md", "title_again.md")
+PROMPT_FILES = ("title.md", "title_again.md")
 
 _THOUGHTS = re.compile(r"<(think|thinking|reasoning)\b[^<>]*>.*?(</\1\s*>|\Z)", re.IGNORECASE | re.DOTALL)
 _PREFIX = re.compile(r"^\s*(?:(?:chat|conversation)\s+)?title\s*[::-]\s*", re.IGNORECASE)
@@ -58,60 +59,60 @@ _STOP_WORDS = frozenset(
 # --- when, and about what ----------------------------------------------------------------------------
 
 
-def is_due(title: str, origin: str) -> bool:
+def is_title_due(title: str, origin: str) -> bool:
     """After an answer: no better title was looked for yet, the one found is no title, or it may be time again."""
     if origin == "default":
         return True
-    return origin == "auto" and (settings.TITLE_REFRESH_EXCHANGES > 0 or not usable(title))
+    return origin == "auto" and (settings.TITLE_REFRESH_EXCHANGES > 0 or not is_usable_title(title))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exchange:
+class TitleExchange:
     said: str
     answered: str
 
 
-def name(turn_id: UUID) -> None:
+def name_session(turn_id: UUID) -> None:
     """Give the turn's session a title of its own, unless a person has named it (A18.1, A18.4)."""
     turn = Turn.objects.select_related("session").filter(pk=turn_id).first()
-    if turn is None or not is_due(turn.session.title, turn.session.title_origin):
+    if turn is None or not is_title_due(turn.session.title, turn.session.title_origin):
         return
     first = turn.session.title_origin == "default"
-    if not first and usable(turn.session.title) and not _is_time(turn.session_id):
+    if not first and is_usable_title(turn.session.title) and not _is_refresh_due(turn.session_id):
         return
-    exchange = _exchange(turn, first=first)
-    title = _from_model(exchange, Cause.of(turn, "title"))
+    exchange = _load_exchange(turn, first=first)
+    title = _ask_models(exchange, OneShotCause.for_turn(turn, "title"))
     source = "model" if title else "none"
-    if not title and first and (title := local(exchange.said)):
+    if not title and first and (title := build_local_title(exchange.said)):
         source = "local"
     metrics.titles.labels(source).inc()
     if title or first:
-        sessions.name_automatically(turn.session_id, title, instead_of=turn.session.title_origin)
+        sessions.set_automatic_title(turn.session_id, title, instead_of=turn.session.title_origin)
 
 
-def _is_time(session_id: UUID) -> bool:
+def _is_refresh_due(session_id: UUID) -> bool:
     every = settings.TITLE_REFRESH_EXCHANGES
     return every > 0 and Turn.objects.filter(session=session_id, status="succeeded").count() % every == 0
 
 
-def _exchange(turn: Turn, *, first: bool) -> Exchange:
+def _load_exchange(turn: Turn, *, first: bool) -> TitleExchange:
     """What was said first, or in this turn, and the turn's first answer that is more than words before a call."""
     rows = Message.objects.filter(session=turn.session_id, hidden="", sequence__isnull=False)
     said = rows.filter(kind="user") if first else rows.filter(kind="user", turn=turn)
     answers = rows.filter(turn=turn, kind__in=["assistant", "tool_call"]).order_by("sequence")
-    return Exchange(
-        said=_plain(said.order_by("sequence").values_list("content", flat=True).first() or ""),
-        answered=_plain(_substantive(list(answers.values_list("kind", "content")))),
+    return TitleExchange(
+        said=_strip_markup(said.order_by("sequence").values_list("content", flat=True).first() or ""),
+        answered=_strip_markup(_first_substantive_answer(list(answers.values_list("kind", "content")))),
     )
 
 
-def _substantive(rows: list[tuple[str, str]]) -> str:
+def _first_substantive_answer(rows: list[tuple[str, str]]) -> str:
     followed_by = [*(kind for kind, _ in rows[1:]), ""]
     texts = zip(rows, followed_by, strict=False)  # of no rows nothing follows
     return next((text for (kind, text), after in texts if kind == "assistant" and after != "tool_call"), "")
 
 
-def _plain(text: str) -> str:
+def _strip_markup(text: str) -> str:
     """Without thoughts and markers of the server's."""
     return strip_server_tags(_THOUGHTS.sub(" ", text)).strip()
 
@@ -119,11 +120,13 @@ def _plain(text: str) -> str:
 # --- by a model --------------------------------------------------------------------------------------
 
 
-def _from_model(exchange: Exchange, cause: Cause) -> str:
+def _ask_models(exchange: TitleExchange, cause: OneShotCause) -> str:
     """The first usable title of the small models, then of the standard ones; nothing when all fail."""
-    for entry in inquiries.models():
+    for entry in one_shot_requests.list_models_to_ask():
         try:
-            title = next((found for text in _replies(entry, exchange, cause) if (found := clean(text))), "")
+            title = next(
+                (found for text in _ask_model(entry, exchange, cause) if (found := clean_title(text))), ""
+            )
         except ProviderFailure:
             continue  # the next one may know; what this one took is recorded
         if title:
@@ -131,40 +134,44 @@ def _from_model(exchange: Exchange, cause: Cause) -> str:
     return ""
 
 
-def _replies(entry: Entry, exchange: Exchange, cause: Cause) -> Iterator[str]:
+def _ask_model(entry: CatalogueEntry, exchange: TitleExchange, cause: OneShotCause) -> Iterator[str]:
     """One reply for each wording; with more room when the first was used up by something else."""
-    said, answered = exchange.said[:GIVEN_CHARACTERS], exchange.answered[:GIVEN_CHARACTERS]
+    said, answered = exchange.said[:MAX_EXCERPT_CHARACTERS], exchange.answered[:MAX_EXCERPT_CHARACTERS]
     given = f"<message>\n{said}\n</message>\n<answer>\n{answered}\n</answer>"
-    for wording in WORDINGS:
-        question = Question(
-            system=_wording(wording),
+    for wording in PROMPT_FILES:
+        question = OneShotQuestion(
+            system=_read_instructions(wording),
             text=escape_server_tags(given),
-            most_tokens=TOKENS,
-            seconds=SECONDS,
-            temperature=TEMPERATURE,
+            most_tokens=TITLE_MAX_TOKENS,
+            seconds=TITLE_TIMEOUT_SECONDS,
+            temperature=TITLE_TEMPERATURE,
         )
-        reply = inquiries.ask(entry, question, cause)
+        reply = one_shot_requests.ask_model(entry, question, cause)
         if not reply.text and reply.unfinished:
-            reply = inquiries.ask(entry, replace(question, most_tokens=MORE_TOKENS), cause)
+            reply = one_shot_requests.ask_model(
+                entry, replace(question, most_tokens=TITLE_MORE_TOKENS), cause
+            )
         yield reply.text
 
 
 @cache
-def _wording(file: str) -> str:
-    return (PROMPTS / file).read_text(encoding="utf-8").strip()
+def _read_instructions(file: str) -> str:
+    return (PROMPTS_DIRECTORY / file).read_text(encoding="utf-8").strip()
 
 
-def clean(reply: str) -> str:
+def clean_title(reply: str) -> str:
     """A reply as a title, or nothing when it is none (A18.2)."""
     text = " ".join(_THOUGHTS.sub(" ", reply).split())
     for _ in range(3):  # quotes around a prefix around quotes
         text = _PREFIX.sub("", _MARKDOWN.sub("", text).strip().rstrip(".").strip(_QUOTES).strip())
-    if not usable(text):
+    if not is_usable_title(text):
         return ""
-    return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS].rsplit(" ", 1)[0].rstrip()
+    return (
+        text if len(text) <= MAX_TITLE_CHARACTERS else text[:MAX_TITLE_CHARACTERS].rsplit(" ", 1)[0].rstrip()
+    )
 
 
-def usable(title: str) -> bool:
+def is_usable_title(title: str) -> bool:
     """Neither empty nor markup, talk about the task, or a mere acknowledgement."""
     bare = title.strip().rstrip(".!")
     return bool(bare) and not (_TAG.search(title) or _META.match(title) or _ACKNOWLEDGEMENT.match(bare))
@@ -173,9 +180,11 @@ def usable(title: str) -> bool:
 # --- by the user's words -----------------------------------------------------------------------------
 
 
-def local(text: str) -> str:
+def build_local_title(text: str) -> str:
     """The first words that say something, without any model; nothing when none do (A18.3)."""
-    sentence = next((part.strip() for part in _SENTENCE.split(text[:LOCAL_READ]) if part.strip()), "")
+    sentence = next(
+        (part.strip() for part in _SENTENCE.split(text[:MAX_LOCAL_SOURCE_CHARACTERS]) if part.strip()), ""
+    )
     if _is_other_script(sentence):
         return sentence[:OTHER_SCRIPT_CHARACTERS].strip()
     words = [word.rstrip(".'’/-") for word in _WORD.findall(sentence)]

@@ -10,55 +10,57 @@ from django.http import HttpResponse
 from pydantic import Field, JsonValue
 from rest_framework.request import Request
 
-from billing.rest import answer, nothing, operation
-from copilot import dispatch, presets, queries, sessions
-from copilot.api.doors import Door
-from copilot.api.parsing import Body, Clean, Query, body_of, query_of
-from copilot.api.sessions import OpenSession, opened
-from copilot.commands import SendMessage
+from config.core.api.parsing import QueryParams, RequestBody, parse_body, parse_query
+from config.core.api.views import document_operation, respond_json, respond_no_content
+from copilot.agents import services as agents
+from copilot.api.base import AuthenticatedApiView, CleanText
+from copilot.api.sessions import OpenSession, serialize_session
+from copilot.chat import admission, sessions
+from copilot.chat.commands import SendMessage
 from copilot.models import Agent, AgentVersion
+from copilot.realtime import payloads
 
-Tier = Literal["", "standard", "advanced", "small"]
-Name = Annotated[Clean, Field(max_length=presets.MAX_NAME)]
-Description = Annotated[Clean, Field(max_length=presets.MAX_DESCRIPTION)]
-Instructions = Annotated[Clean, Field(max_length=presets.MAX_INSTRUCTIONS)]
-Tools = Annotated[list[str], Field(max_length=presets.MAX_TOOLS)]
+TierName = Literal["", "standard", "advanced", "small"]
+AgentName = Annotated[CleanText, Field(max_length=agents.MAX_NAME_CHARACTERS)]
+AgentDescription = Annotated[CleanText, Field(max_length=agents.MAX_DESCRIPTION_CHARACTERS)]
+AgentInstructions = Annotated[CleanText, Field(max_length=agents.MAX_INSTRUCTIONS_CHARACTERS)]
+AgentToolNames = Annotated[list[str], Field(max_length=agents.MAX_TOOLS)]
 
 
-class NewAgent(Body):
-    name: Name
-    description: Description = ""
-    instructions: Instructions
-    tier: Tier = ""
-    tools: Tools | None = None
+class NewAgent(RequestBody):
+    name: AgentName
+    description: AgentDescription = ""
+    instructions: AgentInstructions
+    tier: TierName = ""
+    tools: AgentToolNames | None = None
     inputs_schema: dict[str, JsonValue] = {}
 
 
-class AgentChanges(Body):
+class AgentChanges(RequestBody):
     """Absent fields stay as they are; `expected_version` is the one the change starts from."""
 
     expected_version: Annotated[int, Field(ge=1, le=2**31 - 2)]
-    name: Name = ""
-    description: Description = ""
-    instructions: Instructions = ""
-    tier: Tier = ""
-    tools: Tools | None = None
+    name: AgentName = ""
+    description: AgentDescription = ""
+    instructions: AgentInstructions = ""
+    tier: TierName = ""
+    tools: AgentToolNames | None = None
     inputs_schema: dict[str, JsonValue] = {}
 
-    def given(self) -> presets.Changes:
-        changes: presets.Changes = {}
+    def to_changes(self) -> agents.AgentVersionChanges:
+        changes: agents.AgentVersionChanges = {}
         changes.update(self.model_dump(include=self.model_fields_set - {"expected_version"}))  # type: ignore[typeddict-item]
         return changes
 
 
-class NewRun(Body):
+class NewRun(RequestBody):
     inputs: dict[str, JsonValue] = {}
     dry_run: bool = False
 
 
-class AgentsQuery(Query):
+class AgentsQuery(QueryParams):
     cursor: UUID | None = None
-    limit: Annotated[int, Field(ge=1, le=presets.PAGE_AGENTS)] = presets.PAGE_AGENTS
+    limit: Annotated[int, Field(ge=1, le=agents.AGENTS_PER_PAGE)] = agents.AGENTS_PER_PAGE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,60 +109,64 @@ class Run:
     message: str
 
 
-class AgentsView(Door):
+class AgentsView(AuthenticatedApiView):
     write_scopes = ("manage",)
 
-    @operation("List your agents", answers={200: AgentsPage}, query=AgentsQuery)
+    @document_operation("List your agents", answers={200: AgentsPage}, query=AgentsQuery)
     def get(self, request: Request) -> HttpResponse:
-        asked = query_of(request, AgentsQuery)
-        found = presets.listed(self.caller_id, after=asked.cursor, limit=asked.limit + 1)
+        asked = parse_query(request, AgentsQuery)
+        found = agents.list_agents(self.caller_id, after=asked.cursor, limit=asked.limit + 1)
         more = len(found) > asked.limit
-        items = [_listed(agent) for agent in found[: asked.limit]]
-        return answer(AgentsPage(items=items, next_cursor=items[-1].id if more else None))
+        items = [_serialize_agent_summary(agent) for agent in found[: asked.limit]]
+        return respond_json(AgentsPage(items=items, next_cursor=items[-1].id if more else None))
 
-    @operation("Make an agent", answers={201: AgentShown}, body=NewAgent)
+    @document_operation("Make an agent", answers={201: AgentShown}, body=NewAgent)
     def post(self, request: Request) -> HttpResponse:
-        asked = body_of(request, NewAgent)
-        made = presets.create(self.caller_id, presets.Draft(**asked.model_dump()))
-        return answer(_shown(made), 201)
+        asked = parse_body(request, NewAgent)
+        made = agents.create_agent(self.caller_id, agents.AgentDraft(**asked.model_dump()))
+        return respond_json(_serialize_agent_version(made), 201)
 
 
-class AgentView(Door):
+class AgentView(AuthenticatedApiView):
     write_scopes = ("manage",)
 
-    @operation("Read an agent in its newest version", answers={200: AgentShown})
+    @document_operation("Read an agent in its newest version", answers={200: AgentShown})
     def get(self, request: Request, agent_id: UUID) -> HttpResponse:
-        return answer(_shown(presets.version(self.caller_id, agent_id)))
+        return respond_json(_serialize_agent_version(agents.get_version(self.caller_id, agent_id)))
 
-    @operation("Edit an agent: a new version", answers={200: AgentShown}, body=AgentChanges)
+    @document_operation("Edit an agent: a new version", answers={200: AgentShown}, body=AgentChanges)
     def patch(self, request: Request, agent_id: UUID) -> HttpResponse:
-        asked = body_of(request, AgentChanges)
-        edited = presets.edit(self.caller_id, agent_id, asked.expected_version, asked.given())
-        return answer(_shown(edited))
+        asked = parse_body(request, AgentChanges)
+        edited = agents.edit_agent(self.caller_id, agent_id, asked.expected_version, asked.to_changes())
+        return respond_json(_serialize_agent_version(edited))
 
-    @operation("Delete an agent", answers={204: None})
+    @document_operation("Delete an agent", answers={204: None})
     def delete(self, request: Request, agent_id: UUID) -> HttpResponse:
-        presets.delete(self.caller_id, agent_id)
-        return nothing()
+        agents.delete_agent(self.caller_id, agent_id)
+        return respond_no_content()
 
 
-class AgentVersionsView(Door):
-    @operation("List an agent's versions, newest first", answers={200: AgentVersions})
+class AgentVersionsView(AuthenticatedApiView):
+    @document_operation("List an agent's versions, newest first", answers={200: AgentVersions})
     def get(self, request: Request, agent_id: UUID) -> HttpResponse:
-        found = presets.versions(self.caller_id, agent_id)
-        return answer(AgentVersions(items=[_shown(one) for one in found]))
+        found = agents.list_versions(self.caller_id, agent_id)
+        return respond_json(AgentVersions(items=[_serialize_agent_version(one) for one in found]))
 
 
-class AgentRunsView(Door):
-    @operation("Run an agent, or check what a run would be told", answers={200: Run, 201: Run}, body=NewRun)
+class AgentRunsView(AuthenticatedApiView):
+    @document_operation(
+        "Run an agent, or check what a run would be told", answers={200: Run, 201: Run}, body=NewRun
+    )
     def post(self, request: Request, agent_id: UUID) -> HttpResponse:
-        asked = body_of(request, NewRun)
-        version = presets.version(self.caller_id, agent_id)
-        message = presets.request(version, asked.inputs)
+        asked = parse_body(request, NewRun)
+        version = agents.get_version(self.caller_id, agent_id)
+        message = agents.build_run_prompt(version, asked.inputs)
         if asked.dry_run:
-            return answer(Run(session_id=None, turn_id=None, version=version.number, message=message))
-        with sessions.begun(self.caller_id, version.name, agent_version=version) as session:
-            started = dispatch.submit(
+            return respond_json(Run(session_id=None, turn_id=None, version=version.number, message=message))
+        with sessions.create_session_for_first_message(
+            self.caller_id, version.name, agent_version=version
+        ) as session:
+            started = admission.submit_message(
                 SendMessage(
                     session_id=session.pk,
                     user_id=self.caller_id,
@@ -170,7 +176,7 @@ class AgentRunsView(Door):
                     permissions=self.turn_permissions,
                 )
             )
-        return answer(
+        return respond_json(
             Run(
                 session_id=str(session.pk),
                 turn_id=str(started.turn_id),
@@ -181,25 +187,25 @@ class AgentRunsView(Door):
         )
 
 
-class AgentBuilderView(Door):
-    @operation("The session in which this agent is built", answers={200: OpenSession})
+class AgentBuilderView(AuthenticatedApiView):
+    @document_operation("The session in which this agent is built", answers={200: OpenSession})
     def post(self, request: Request, agent_id: UUID) -> HttpResponse:
-        agent = presets.get(self.caller_id, agent_id)
-        return answer(opened(sessions.builder(self.caller_id, agent)))
+        agent = agents.get_agent(self.caller_id, agent_id)
+        return respond_json(serialize_session(sessions.get_or_create_builder_session(self.caller_id, agent)))
 
 
-def _listed(agent: Agent) -> AgentListed:
+def _serialize_agent_summary(agent: Agent) -> AgentListed:
     return AgentListed(
         id=str(agent.pk),
         name=agent.name,
         description=agent.description,
         version=agent.version,
-        created_at=queries.instant(agent.created_at),
-        changed_at=queries.instant(agent.changed_at),
+        created_at=payloads.format_timestamp(agent.created_at),
+        changed_at=payloads.format_timestamp(agent.changed_at),
     )
 
 
-def _shown(version: AgentVersion) -> AgentShown:
+def _serialize_agent_version(version: AgentVersion) -> AgentShown:
     version.refresh_from_db(fields=["created_at"])
     return AgentShown(
         id=str(version.agent_id),
@@ -210,5 +216,5 @@ def _shown(version: AgentVersion) -> AgentShown:
         tier=version.tier,
         tools=version.tools,
         inputs_schema=version.inputs_schema,
-        created_at=queries.instant(version.created_at),
+        created_at=payloads.format_timestamp(version.created_at),
     )

@@ -9,40 +9,52 @@ from django.http import HttpResponse
 from pydantic import Field
 from rest_framework.request import Request
 
-from billing.rest import answer, operation
-from copilot import dispatch
-from copilot.api.doors import Door
-from copilot.api.parsing import Body, body_of
-from copilot.commands import DECISIONS, FEEDBACK_CHARACTERS, DecideCall, decisions_of
+from config.core.api.parsing import RequestBody, parse_body
+from config.core.api.views import document_operation, respond_json
+from copilot.api.base import AuthenticatedApiView
+from copilot.chat import approval_decisions
+from copilot.chat.commands import MAX_DECISIONS, MAX_FEEDBACK_CHARACTERS, DecisionBody, parse_decisions
 
-Feedback = Annotated[str, Field(max_length=FEEDBACK_CHARACTERS)]
+FeedbackText = Annotated[str, Field(max_length=MAX_FEEDBACK_CHARACTERS)]
 
 
-class Decision(Body):
+class Decision(RequestBody):
     """Changed arguments go with an approval, a reason with a rejection."""
 
     decision: Literal["approve", "reject"]
     arguments: dict[str, Any] | None = None
-    feedback: Feedback = ""
+    feedback: FeedbackText = ""
 
 
-class Decisions(Body):
+class Decisions(RequestBody):
     """All of them count, or none; calls that are not mentioned stay open."""
 
-    decisions: Annotated[list[DecideCall], Field(min_length=1, max_length=DECISIONS)]
+    decisions: Annotated[list[DecisionBody], Field(min_length=1, max_length=MAX_DECISIONS)]
 
 
-class DecideView(Door):
-    @operation("Decide about a call; the first decision wins", answers={200: dispatch.Decided}, body=Decision)
+class DecideView(AuthenticatedApiView):
+    @document_operation(
+        "Decide about a call; the first decision wins",
+        answers={200: approval_decisions.DecisionResult},
+        body=Decision,
+    )
     def post(self, request: Request, approval_id: UUID) -> HttpResponse:
-        given = DecideCall(approval_id=str(approval_id), **body_of(request, Decision).model_dump())
-        return answer(dispatch.decide(self.caller_id, decisions_of([given]), scopes=self.caller_scopes))
+        given = DecisionBody(approval_id=str(approval_id), **parse_body(request, Decision).model_dump())
+        return respond_json(
+            approval_decisions.decide_approvals(
+                self.caller_id, parse_decisions([given]), scopes=self.caller_scopes
+            )
+        )
 
 
-class DecideManyView(Door):
-    @operation("Decide about several calls at once", answers={200: dispatch.Decided}, body=Decisions)
+class DecideManyView(AuthenticatedApiView):
+    @document_operation(
+        "Decide about several calls at once", answers={200: approval_decisions.DecisionResult}, body=Decisions
+    )
     def post(self, request: Request) -> HttpResponse:
-        given = body_of(request, Decisions)
-        return answer(
-            dispatch.decide(self.caller_id, decisions_of(given.decisions), scopes=self.caller_scopes)
+        given = parse_body(request, Decisions)
+        return respond_json(
+            approval_decisions.decide_approvals(
+                self.caller_id, parse_decisions(given.decisions), scopes=self.caller_scopes
+            )
         )

@@ -10,13 +10,14 @@ from django.http import HttpResponse
 from pydantic import Field, RootModel
 from rest_framework.request import Request
 
-from billing.rest import answer, operation
-from copilot import dispatch
-from copilot.api.doors import Door
-from copilot.api.messages import Started, keyed, started
-from copilot.api.schema import IDEMPOTENCY_KEY
-from copilot.commands import EditBody, RetryBody, SwitchBody, as_uuid, parse, parse_resend
-from copilot.errors import NotFound
+from config.core.api.schema import IDEMPOTENCY_KEY_HEADER
+from config.core.api.views import document_operation, respond_json
+from config.core.errors import NotFound
+from config.core.validation import parse_uuid, validate_body
+from copilot.api.base import AuthenticatedApiView
+from copilot.api.messages import Started, parse_fields_with_run_id, serialize_started
+from copilot.chat import branches
+from copilot.chat.commands import EditBody, RetryBody, SwitchBody, parse_resend
 
 
 class Edit(EditBody):
@@ -55,18 +56,18 @@ class UndoneTurn:
     cursor: str
 
 
-class BranchesView(Door):
-    @operation(
+class BranchesView(AuthenticatedApiView):
+    @document_operation(
         "Edit and resend, retry, or switch to another version",
         answers={200: ShownBranch, 201: Started},
         body=BranchAct,
-        parameters=[IDEMPOTENCY_KEY],
+        parameters=[IDEMPOTENCY_KEY_HEADER],
     )
     def post(self, request: Request, session_id: UUID) -> HttpResponse:
-        asked = parse(BranchAct, keyed(request)).root
+        asked = validate_body(BranchAct, parse_fields_with_run_id(request)).root
         match asked:
             case Switch():
-                return answer(self._switched(session_id, asked))
+                return respond_json(self._switch_branch(session_id, asked))
             case Edit() | Retry():
                 again = parse_resend(
                     asked,
@@ -75,15 +76,15 @@ class BranchesView(Door):
                     origin="api",
                     permissions=self.turn_permissions,
                 )
-                return answer(started(dispatch.resend(again)), 201)
+                return respond_json(serialize_started(branches.resend_message(again)), 201)
             case unreachable:
                 assert_never(unreachable)
 
-    def _switched(self, session_id: UUID, asked: Switch) -> ShownBranch:
-        message_id = as_uuid(asked.message_id)
+    def _switch_branch(self, session_id: UUID, asked: Switch) -> ShownBranch:
+        message_id = parse_uuid(asked.message_id)
         if message_id is None:
             raise NotFound
-        shown = dispatch.switch_branch(self.caller_id, session_id, message_id, asked.branch)
+        shown = branches.switch_branch(self.caller_id, session_id, message_id, asked.branch)
         return ShownBranch(
             message_id=str(shown.message_id),
             branch=shown.branch,
@@ -92,11 +93,11 @@ class BranchesView(Door):
         )
 
 
-class UndoView(Door):
-    @operation("Undo the last turn; what it did outside stays done", answers={200: UndoneTurn})
+class UndoView(AuthenticatedApiView):
+    @document_operation("Undo the last turn; what it did outside stays done", answers={200: UndoneTurn})
     def post(self, request: Request, session_id: UUID) -> HttpResponse:
-        undone = dispatch.undo(self.caller_id, session_id)
+        undone = branches.undo_last_turn(self.caller_id, session_id)
         turn_id = str(undone.turn_id) if undone.turn_id else None
-        return answer(
+        return respond_json(
             UndoneTurn(turn_id=turn_id, text=undone.text, message=undone.message, cursor=undone.cursor)
         )

@@ -10,31 +10,32 @@ from django.http import HttpResponse
 from pydantic import Field
 from rest_framework.request import Request
 
-from billing.rest import answer, nothing, operation
-from copilot import mcp, mcp_trials
-from copilot.api.doors import AsyncDoor, Door, instant_if
-from copilot.api.parsing import Body, Clean, body_of
+from config.core.api.parsing import RequestBody, parse_body
+from config.core.api.views import document_operation, respond_json, respond_no_content
+from copilot.api.base import AsyncApiView, AuthenticatedApiView, CleanText, format_instant_or_none
 from copilot.models import McpServer
+from copilot.tools.mcp import connection_trials
+from copilot.tools.mcp import services as mcp
 
-Secrets = Annotated[
-    dict[Annotated[str, Field(max_length=100)], Annotated[str, Field(max_length=mcp.MAX_SECRET)]],
+SecretHeaders = Annotated[
+    dict[Annotated[str, Field(max_length=100)], Annotated[str, Field(max_length=mcp.MAX_SECRET_CHARACTERS)]],
     Field(max_length=mcp.MAX_SECRETS, description="Headers; never shown again."),
 ]
 
 
-class NewServer(Body):
-    name: Annotated[Clean, Field(max_length=40)]
-    url: Annotated[Clean, Field(max_length=mcp.MAX_URL)]
-    secrets: Secrets = {}
+class NewServer(RequestBody):
+    name: Annotated[CleanText, Field(max_length=40)]
+    url: Annotated[CleanText, Field(max_length=mcp.MAX_URL_CHARACTERS)]
+    secrets: SecretHeaders = {}
     enabled: bool = True
 
 
-class ServerChanges(Body):
+class ServerChanges(RequestBody):
     """Absent fields stay as they are; secrets are replaced all together, and forgotten when the URL's origin changes."""
 
-    name: Annotated[Clean, Field(max_length=40)] | None = None
-    url: Annotated[Clean, Field(max_length=mcp.MAX_URL)] | None = None
-    secrets: Secrets | None = None
+    name: Annotated[CleanText, Field(max_length=40)] | None = None
+    url: Annotated[CleanText, Field(max_length=mcp.MAX_URL_CHARACTERS)] | None = None
+    secrets: SecretHeaders | None = None
     enabled: bool | None = None
 
 
@@ -74,27 +75,35 @@ class ServerTried:
     tools: list[ServerTool]
 
 
-class ManagedDoor(Door):
+class ManagedApiView(AuthenticatedApiView):
     write_scopes = ("manage",)
 
 
-class McpServersView(ManagedDoor):
-    @operation("List MCP servers, your own and everybody's", answers={200: Servers})
+class McpServersView(ManagedApiView):
+    @document_operation("List MCP servers, your own and everybody's", answers={200: Servers})
     def get(self, request: Request) -> HttpResponse:
-        return answer(Servers(items=[_shown(row, self.caller_id) for row in mcp.seen_by(self.caller_id)]))
+        return respond_json(
+            Servers(
+                items=[
+                    _serialize_server(row, self.caller_id) for row in mcp.list_visible_servers(self.caller_id)
+                ]
+            )
+        )
 
-    @operation("Add an MCP server of your own", answers={201: ServerShown}, body=NewServer)
+    @document_operation("Add an MCP server of your own", answers={201: ServerShown}, body=NewServer)
     def post(self, request: Request) -> HttpResponse:
-        asked = body_of(request, NewServer)
-        draft = mcp.Draft(name=asked.name, url=asked.url, secrets=asked.secrets, enabled=asked.enabled)
-        return answer(_shown(mcp.add(self.caller_id, draft), self.caller_id), 201)
+        asked = parse_body(request, NewServer)
+        draft = mcp.McpServerDraft(
+            name=asked.name, url=asked.url, secrets=asked.secrets, enabled=asked.enabled
+        )
+        return respond_json(_serialize_server(mcp.create_server(self.caller_id, draft), self.caller_id), 201)
 
 
-class McpServerView(ManagedDoor):
-    @operation("Change an MCP server of your own", answers={200: ServerShown}, body=ServerChanges)
+class McpServerView(ManagedApiView):
+    @document_operation("Change an MCP server of your own", answers={200: ServerShown}, body=ServerChanges)
     def patch(self, request: Request, server_id: UUID) -> HttpResponse:
-        asked = body_of(request, ServerChanges)
-        now = mcp.drafted(mcp.own(self.caller_id, server_id))
+        asked = parse_body(request, ServerChanges)
+        now = mcp.draft_from_server(mcp.get_own_server(self.caller_id, server_id))
         wanted = replace(
             now,
             name=now.name if asked.name is None else asked.name,
@@ -102,42 +111,46 @@ class McpServerView(ManagedDoor):
             secrets=asked.secrets,
             enabled=now.enabled if asked.enabled is None else asked.enabled,
         )
-        return answer(_shown(mcp.change(self.caller_id, server_id, wanted), self.caller_id))
+        return respond_json(
+            _serialize_server(mcp.update_server(self.caller_id, server_id, wanted), self.caller_id)
+        )
 
-    @operation("Remove an MCP server of your own", answers={204: None})
+    @document_operation("Remove an MCP server of your own", answers={204: None})
     def delete(self, request: Request, server_id: UUID) -> HttpResponse:
-        mcp.remove(self.caller_id, server_id)
-        return nothing()
+        mcp.delete_server(self.caller_id, server_id)
+        return respond_no_content()
 
 
-class McpServerTestView(AsyncDoor):
+class McpServerTestView(AsyncApiView):
     http_method_names = ["post"]
     write_scopes = ("manage",)
 
-    @operation("Connect to an MCP server of your own now, and list its tools", answers={200: ServerTried})
+    @document_operation(
+        "Connect to an MCP server of your own now, and list its tools", answers={200: ServerTried}
+    )
     async def post(self, request: Request, server_id: UUID) -> HttpResponse:
-        tried = await mcp_trials.try_server(self.caller_id, self.caller_id, server_id)
-        tools = [_tool(tool) for tool in tried.tools]
-        return answer(ServerTried(ok=not tried.error, error=tried.error, tools=tools))
+        tried = await connection_trials.try_server(self.caller_id, self.caller_id, server_id)
+        tools = [_serialize_server_tool(tool) for tool in tried.tools]
+        return respond_json(ServerTried(ok=not tried.error, error=tried.error, tools=tools))
 
 
-def _shown(row: McpServer, caller_id: int) -> ServerShown:
+def _serialize_server(row: McpServer, caller_id: int) -> ServerShown:
     own = row.owner_id == caller_id
     return ServerShown(
         id=str(row.pk),
         name=row.name,
         own=own,
         url=row.url if own else None,
-        secret_names=mcp.secret_names(row) if own else [],
+        secret_names=mcp.list_secret_names(row) if own else [],
         enabled=row.enabled,
         last_error=row.last_error,
-        retry_at=instant_if(row.retry_at),
-        listed_at=instant_if(row.listed_at),
-        tools=[_tool(tool) for tool in row.tools],
+        retry_at=format_instant_or_none(row.retry_at),
+        listed_at=format_instant_or_none(row.listed_at),
+        tools=[_serialize_server_tool(tool) for tool in row.tools],
     )
 
 
-def _tool(tool: mcp.Listed) -> ServerTool:
+def _serialize_server_tool(tool: mcp.ListedTool) -> ServerTool:
     return ServerTool(
         name=tool["name"],
         description=tool["description"],

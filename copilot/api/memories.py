@@ -10,18 +10,19 @@ from django.http import HttpResponse
 from pydantic import Field
 from rest_framework.request import Request
 
-from billing.rest import answer, nothing, operation
-from copilot import memories, queries
-from copilot.api.doors import Door
-from copilot.api.parsing import Body, Clean, body_of
+from config.core.api.parsing import RequestBody, parse_body
+from config.core.api.views import document_operation, respond_json, respond_no_content
+from copilot.api.base import AuthenticatedApiView, CleanText
+from copilot.memories import services as memories
 from copilot.models import MemoryItem
+from copilot.realtime import payloads
 
 
-class MemoryText(Body):
-    text: Annotated[Clean, Field(min_length=1, max_length=memories.MAX_CHARACTERS)]
+class MemoryText(RequestBody):
+    text: Annotated[CleanText, Field(min_length=1, max_length=memories.MAX_MEMORY_CHARACTERS)]
 
 
-class MemorySetting(Body):
+class MemorySetting(RequestBody):
     on: bool
 
 
@@ -41,44 +42,53 @@ class Memories:
     items: list[MemoryShown]
 
 
-class MemoriesView(Door):
+class MemoriesView(AuthenticatedApiView):
     write_scopes = ("manage",)
 
-    @operation("List what is remembered", answers={200: Memories})
+    @document_operation("List what is remembered", answers={200: Memories})
     def get(self, request: Request) -> HttpResponse:
-        return answer(_all(self.caller_id))
+        return respond_json(_serialize_memories(self.caller_id))
 
-    @operation("Remember something", answers={201: MemoryShown}, body=MemoryText)
+    @document_operation("Remember something", answers={201: MemoryShown}, body=MemoryText)
     def post(self, request: Request) -> HttpResponse:
-        return answer(_shown(memories.add(self.caller_id, body_of(request, MemoryText).text)), 201)
+        return respond_json(
+            _serialize_memory(memories.add_memory(self.caller_id, parse_body(request, MemoryText).text)), 201
+        )
 
-    @operation("Switch memory on or off", answers={200: Memories}, body=MemorySetting)
+    @document_operation("Switch memory on or off", answers={200: Memories}, body=MemorySetting)
     def patch(self, request: Request) -> HttpResponse:
-        memories.switch(self.caller_id, on=body_of(request, MemorySetting).on)
-        return answer(_all(self.caller_id))
+        memories.set_memory_enabled(self.caller_id, on=parse_body(request, MemorySetting).on)
+        return respond_json(_serialize_memories(self.caller_id))
 
 
-class MemoryView(Door):
+class MemoryView(AuthenticatedApiView):
     write_scopes = ("manage",)
 
-    @operation("Say a memory differently", answers={200: MemoryShown}, body=MemoryText)
+    @document_operation("Say a memory differently", answers={200: MemoryShown}, body=MemoryText)
     def patch(self, request: Request, memory_id: UUID) -> HttpResponse:
-        return answer(_shown(memories.edit(self.caller_id, memory_id, body_of(request, MemoryText).text)))
+        return respond_json(
+            _serialize_memory(
+                memories.edit_memory(self.caller_id, memory_id, parse_body(request, MemoryText).text)
+            )
+        )
 
-    @operation("Forget a memory", answers={204: None})
+    @document_operation("Forget a memory", answers={204: None})
     def delete(self, request: Request, memory_id: UUID) -> HttpResponse:
-        memories.forget(self.caller_id, memory_id)
-        return nothing()
+        memories.forget_memory(self.caller_id, memory_id)
+        return respond_no_content()
 
 
-def _all(owner_id: int) -> Memories:
-    return Memories(on=memories.is_on(owner_id), items=[_shown(item) for item in memories.listed(owner_id)])
+def _serialize_memories(owner_id: int) -> Memories:
+    return Memories(
+        on=memories.is_memory_enabled(owner_id),
+        items=[_serialize_memory(item) for item in memories.list_memories(owner_id)],
+    )
 
 
-def _shown(item: MemoryItem) -> MemoryShown:
+def _serialize_memory(item: MemoryItem) -> MemoryShown:
     return MemoryShown(
         id=str(item.pk),
         text=item.text,
-        created_at=queries.instant(item.created_at),
-        remembered_at=queries.instant(item.remembered_at),
+        created_at=payloads.format_timestamp(item.created_at),
+        remembered_at=payloads.format_timestamp(item.remembered_at),
     )

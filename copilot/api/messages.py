@@ -10,26 +10,28 @@ from django.http import HttpResponse
 from pydantic import Field
 from rest_framework.request import Request
 
-from billing.rest import answer, operation
-from copilot import dispatch, queries
-from copilot.api.doors import Door
-from copilot.api.parsing import Body, Query, body_of, fields_of, query_of
-from copilot.api.schema import IDEMPOTENCY_KEY
-from copilot.commands import MessageBody, SendMessage, parse_send
-from copilot.errors import InvalidRequest
-from copilot.events import JSON, MessageView
-from copilot.permissions import Permissions
+from config.core.api.parsing import QueryParams, RequestBody, parse_body, parse_json_object, parse_query
+from config.core.api.schema import IDEMPOTENCY_KEY_HEADER
+from config.core.api.views import document_operation, respond_json
+from config.core.errors import InvalidRequest
+from config.core.json_values import JSON
+from copilot.api.base import AuthenticatedApiView
+from copilot.chat import admission_outcomes, slash_commands, stop, submission
+from copilot.chat import selectors as chat_selectors
+from copilot.chat.commands import MessageBody, SendMessage, parse_message
+from copilot.chat.permissions import Permissions
+from copilot.realtime.payloads import MessagePayload
 
 MESSAGES_PER_PAGE = 50
-GREATEST_SEQUENCE = 2**63 - 1  # what the column holds
+MAX_SEQUENCE = 2**63 - 1  # what the column holds
 
 
-class MessagesQuery(Query):
-    before: Annotated[int, Field(ge=1, le=GREATEST_SEQUENCE)] | None = None
+class MessagesQuery(QueryParams):
+    before: Annotated[int, Field(ge=1, le=MAX_SEQUENCE)] | None = None
     limit: Annotated[int, Field(ge=1, le=200)] = MESSAGES_PER_PAGE
 
 
-class StopBody(Body):
+class StopBody(RequestBody):
     queue: Literal["keep", "drop"] = "keep"
 
 
@@ -37,7 +39,7 @@ class StopBody(Body):
 class MessagesPage:
     """Oldest first; ask again with `before` for what lies before them."""
 
-    items: list[MessageView]
+    items: list[MessagePayload]
     has_older: bool
     before: int | None
 
@@ -89,51 +91,61 @@ class StopAnswer:
     state: Literal["stopping", "idle"]
 
 
-class MessagesView(Door):
-    @operation("Read the transcript, newest page first", answers={200: MessagesPage}, query=MessagesQuery)
+class MessagesView(AuthenticatedApiView):
+    @document_operation(
+        "Read the transcript, newest page first", answers={200: MessagesPage}, query=MessagesQuery
+    )
     def get(self, request: Request, session_id: UUID) -> HttpResponse:
-        asked = query_of(request, MessagesQuery)
-        session = queries.session_of(self.caller_id, session_id)
-        items, has_older = queries.messages_page(session.id, before=asked.before, limit=asked.limit)
+        asked = parse_query(request, MessagesQuery)
+        session = chat_selectors.get_session(self.caller_id, session_id)
+        items, has_older = chat_selectors.list_messages_page(
+            session.id, before=asked.before, limit=asked.limit
+        )
         before = items[0].sequence if has_older and items else None
-        return answer(MessagesPage(items=items, has_older=has_older, before=before))
+        return respond_json(MessagesPage(items=items, has_older=has_older, before=before))
 
-    @operation(
+    @document_operation(
         "Say something: starts a turn, or waits behind the one that runs; or a command such as /undo",
         answers={200: Obeyed, 201: Started, 202: Queued},
         body=MessageBody,
-        parameters=[IDEMPOTENCY_KEY],
+        parameters=[IDEMPOTENCY_KEY_HEADER],
     )
     def post(self, request: Request, session_id: UUID) -> HttpResponse:
-        outcome = dispatch.hear(command_of(request, session_id, self.caller_id, self.turn_permissions))
+        outcome = submission.submit_input(
+            parse_send_command(request, session_id, self.caller_id, self.turn_permissions)
+        )
         match outcome:
-            case dispatch.Started():
-                return answer(started(outcome), 201)
-            case dispatch.Queued():
-                return answer(_slim(_queued(outcome)), 202)
-            case dispatch.Obeyed():
-                return answer(_obeyed(outcome))
+            case admission_outcomes.SubmissionStarted():
+                return respond_json(serialize_started(outcome), 201)
+            case admission_outcomes.SubmissionQueued():
+                return respond_json(_omit_empty_fields(_serialize_queued(outcome)), 202)
+            case slash_commands.CommandResult():
+                return respond_json(_serialize_command_result(outcome))
             case unreachable:
                 assert_never(unreachable)
 
 
-class StopView(Door):
-    @operation("Stop what was accepted until now", answers={200: StopAnswer}, body=StopBody)
+class StopView(AuthenticatedApiView):
+    @document_operation("Stop what was accepted until now", answers={200: StopAnswer}, body=StopBody)
     def post(self, request: Request, session_id: UUID) -> HttpResponse:
-        stopped = dispatch.stop(self.caller_id, session_id, queue=body_of(request, StopBody).queue)
+        stopped = stop.stop_session(self.caller_id, session_id, queue=parse_body(request, StopBody).queue)
         turn_id = str(stopped.turn_id) if stopped.turn_id else None
-        return answer(StopAnswer(turn_id=turn_id, state=stopped.state))
+        return respond_json(StopAnswer(turn_id=turn_id, state=stopped.state))
 
 
-def command_of(request: Request, session_id: UUID, user_id: int, permissions: Permissions) -> SendMessage:
+def parse_send_command(
+    request: Request, session_id: UUID, user_id: int, permissions: Permissions
+) -> SendMessage:
     """The one place where a REST message is bound to its channel (A31.3)."""
-    fields = keyed(request)
-    return parse_send(fields, session_id=session_id, user_id=user_id, origin="api", permissions=permissions)
+    fields = parse_fields_with_run_id(request)
+    return parse_message(
+        fields, session_id=session_id, user_id=user_id, origin="api", permissions=permissions
+    )
 
 
-def keyed(request: Request) -> dict[str, JSON]:
+def parse_fields_with_run_id(request: Request) -> dict[str, JSON]:
     """The body's fields; the header's key is their run_id (E3)."""
-    fields = fields_of(request)
+    fields = parse_json_object(request)
     key = request.headers.get("Idempotency-Key")
     if key is not None:
         if fields.get("run_id") not in (None, key):
@@ -142,8 +154,8 @@ def keyed(request: Request) -> dict[str, JSON]:
     return fields
 
 
-def started(outcome: dispatch.Started) -> dict[str, object]:
-    return _slim(
+def serialize_started(outcome: admission_outcomes.SubmissionStarted) -> dict[str, object]:
+    return _omit_empty_fields(
         Started(
             message_id=str(outcome.message_id),
             turn_id=str(outcome.turn_id),
@@ -156,7 +168,7 @@ def started(outcome: dispatch.Started) -> dict[str, object]:
     )
 
 
-def _queued(outcome: dispatch.Queued) -> Queued:
+def _serialize_queued(outcome: admission_outcomes.SubmissionQueued) -> Queued:
     return Queued(
         message_id=str(outcome.message_id),
         turn_id=str(outcome.turn_id),
@@ -169,7 +181,7 @@ def _queued(outcome: dispatch.Queued) -> Queued:
     )
 
 
-def _obeyed(outcome: dispatch.Obeyed) -> Obeyed:
+def _serialize_command_result(outcome: slash_commands.CommandResult) -> Obeyed:
     return Obeyed(
         command=outcome.command,
         message=outcome.message,
@@ -180,7 +192,7 @@ def _obeyed(outcome: dispatch.Obeyed) -> Obeyed:
     )
 
 
-def _slim(accepted: Started | Queued) -> dict[str, object]:
+def _omit_empty_fields(accepted: Started | Queued) -> dict[str, object]:
     """Without what there is nothing to say of."""
     fields = asdict(accepted)
     for name in ("ignored_attachments", "hint"):

@@ -9,21 +9,21 @@ from django.http import HttpResponse
 from pydantic import Field
 from rest_framework.request import Request
 
-from billing.rest import answer, operation
-from copilot import preferences
-from copilot.api.doors import Door
-from copilot.api.parsing import Body, Clean, body_of
+from config.core.api.parsing import RequestBody, parse_body
+from config.core.api.views import document_operation, respond_json
+from copilot.accounts import preferences
+from copilot.api.base import AuthenticatedApiView, CleanText
 
 
-class PreferenceChanges(Body):
+class PreferenceChanges(RequestBody):
     """Absent fields stay as they are."""
 
     timezone: Annotated[str, Field(max_length=64)] = ""
-    instructions: Annotated[Clean, Field(max_length=preferences.MAX_INSTRUCTIONS)] = ""
+    instructions: Annotated[CleanText, Field(max_length=preferences.MAX_INSTRUCTIONS_CHARACTERS)] = ""
     personality: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
 
-    def given(self) -> preferences.Changes:
-        changes: preferences.Changes = {}
+    def to_changes(self) -> preferences.PreferenceUpdate:
+        changes: preferences.PreferenceUpdate = {}
         if "timezone" in self.model_fields_set:
             changes["timezone"] = self.timezone
         if "instructions" in self.model_fields_set:
@@ -46,22 +46,24 @@ class Personalities:
     items: list[PersonalityShown]
 
 
-class PreferencesView(Door):
-    @operation("Read your preferences", answers={200: preferences.PreferencesView})
+class PreferencesView(AuthenticatedApiView):
+    @document_operation("Read your preferences", answers={200: preferences.PreferencesView})
     def get(self, request: Request) -> HttpResponse:
-        return answer(preferences.of_user(self.caller_id))
+        return respond_json(preferences.get_preferences(self.caller_id))
 
-    @operation("Change your preferences", answers={200: preferences.PreferencesView}, body=PreferenceChanges)
+    @document_operation(
+        "Change your preferences", answers={200: preferences.PreferencesView}, body=PreferenceChanges
+    )
     def patch(self, request: Request) -> HttpResponse:
-        changes = body_of(request, PreferenceChanges).given()
-        return answer(preferences.change(self.caller_id, changes))
+        changes = parse_body(request, PreferenceChanges).to_changes()
+        return respond_json(preferences.update_preferences(self.caller_id, changes))
 
 
-class PersonalitiesView(Door):
-    @operation("List the personalities to choose from", answers={200: Personalities})
+class PersonalitiesView(AuthenticatedApiView):
+    @document_operation("List the personalities to choose from", answers={200: Personalities})
     def get(self, request: Request) -> HttpResponse:
         shown = [
             PersonalityShown(id=one.pk, name=one.name, tone=one.tone, style=one.style)
-            for one in preferences.personalities()
+            for one in preferences.list_personalities()
         ]
-        return answer(Personalities(items=shown))
+        return respond_json(Personalities(items=shown))

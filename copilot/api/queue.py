@@ -10,20 +10,21 @@ from django.http import HttpResponse
 from pydantic import Field
 from rest_framework.request import Request
 
-from billing.rest import answer, operation
-from copilot import dispatch, queries
-from copilot.api.doors import Door
-from copilot.api.parsing import Body, body_of
-from copilot.commands import LIMITS
-from copilot.events import QueueItem
+from config.core.api.parsing import RequestBody, parse_body
+from config.core.api.views import document_operation, respond_json
+from copilot.api.base import AuthenticatedApiView
+from copilot.chat import queue_commands
+from copilot.chat import selectors as chat_selectors
+from copilot.chat.commands import REQUEST_LIMITS
+from copilot.realtime.payloads import QueueItem
 
 
-class QueuedText(Body):
+class QueuedText(RequestBody):
     text: str
 
 
-class QueuedPlace(Body):
-    position: Annotated[int, Field(ge=1, le=LIMITS.queued_messages)]
+class QueuedPlace(RequestBody):
+    position: Annotated[int, Field(ge=1, le=REQUEST_LIMITS.queued_messages)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,44 +35,46 @@ class Queue:
     capacity: int
 
 
-def queue_of(session_id: UUID) -> HttpResponse:
-    return answer(Queue(items=queries.queue_items(session_id), capacity=LIMITS.queued_messages))
+def render_queue(session_id: UUID) -> HttpResponse:
+    return respond_json(
+        Queue(items=chat_selectors.get_queue_items(session_id), capacity=REQUEST_LIMITS.queued_messages)
+    )
 
 
-class QueueView(Door):
-    @operation("List what waits", answers={200: Queue})
+class QueueView(AuthenticatedApiView):
+    @document_operation("List what waits", answers={200: Queue})
     def get(self, request: Request, session_id: UUID) -> HttpResponse:
-        return queue_of(queries.session_of(self.caller_id, session_id).id)
+        return render_queue(chat_selectors.get_session(self.caller_id, session_id).id)
 
 
-class QueuedView(Door):
-    @operation("Edit a waiting message", answers={200: Queue}, body=QueuedText)
+class QueuedView(AuthenticatedApiView):
+    @document_operation("Edit a waiting message", answers={200: Queue}, body=QueuedText)
     def patch(self, request: Request, session_id: UUID, message_id: UUID) -> HttpResponse:
-        dispatch.edit_queued(
+        queue_commands.edit_queued_message(
             self.caller_id,
             session_id,
             message_id,
-            body_of(request, QueuedText).text,
+            parse_body(request, QueuedText).text,
             permissions=self.turn_permissions,
         )
-        return queue_of(session_id)
+        return render_queue(session_id)
 
-    @operation("Take a waiting message out", answers={200: Queue})
+    @document_operation("Take a waiting message out", answers={200: Queue})
     def delete(self, request: Request, session_id: UUID, message_id: UUID) -> HttpResponse:
-        dispatch.remove_queued(self.caller_id, session_id, message_id)
-        return queue_of(session_id)
+        queue_commands.remove_queued_message(self.caller_id, session_id, message_id)
+        return render_queue(session_id)
 
 
-class MoveView(Door):
-    @operation("Move a waiting message", answers={200: Queue}, body=QueuedPlace)
+class MoveView(AuthenticatedApiView):
+    @document_operation("Move a waiting message", answers={200: Queue}, body=QueuedPlace)
     def post(self, request: Request, session_id: UUID, message_id: UUID) -> HttpResponse:
-        position = body_of(request, QueuedPlace).position
-        dispatch.move_queued(self.caller_id, session_id, message_id, position)
-        return queue_of(session_id)
+        position = parse_body(request, QueuedPlace).position
+        queue_commands.move_queued_message(self.caller_id, session_id, message_id, position)
+        return render_queue(session_id)
 
 
-class SendNowView(Door):
-    @operation("Send a waiting message now, interrupting the turn", answers={200: Queue})
+class SendNowView(AuthenticatedApiView):
+    @document_operation("Send a waiting message now, interrupting the turn", answers={200: Queue})
     def post(self, request: Request, session_id: UUID, message_id: UUID) -> HttpResponse:
-        dispatch.send_now(self.caller_id, session_id, message_id)
-        return queue_of(session_id)
+        queue_commands.send_queued_message_now(self.caller_id, session_id, message_id)
+        return render_queue(session_id)

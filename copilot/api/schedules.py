@@ -11,25 +11,26 @@ from django.http import HttpResponse
 from pydantic import Field, JsonValue
 from rest_framework.request import Request
 
-from billing.rest import answer, nothing, operation
-from copilot import queries, schedules
-from copilot.api.doors import Door, instant_if
-from copilot.api.parsing import Body, Clean, body_of
-from copilot.commands import as_uuid
-from copilot.errors import NotFound
+from config.core.api.parsing import RequestBody, parse_body
+from config.core.api.views import document_operation, respond_json, respond_no_content
+from config.core.errors import NotFound
+from config.core.validation import parse_uuid
+from copilot.api.base import AuthenticatedApiView, CleanText, format_instant_or_none
 from copilot.models import Schedule, ScheduleRun
+from copilot.realtime import payloads
+from copilot.schedules import services as schedules
 
 
-class NewSchedule(Body):
+class NewSchedule(RequestBody):
     """A prompt, or an agent with its inputs; without a session each run begins a new one."""
 
-    prompt: Annotated[Clean, Field(max_length=settings.MESSAGE_CHARACTERS)] = ""
-    agent_id: Annotated[Clean, Field(max_length=36)] | None = None
+    prompt: Annotated[CleanText, Field(max_length=settings.MESSAGE_CHARACTERS)] = ""
+    agent_id: Annotated[CleanText, Field(max_length=36)] | None = None
     inputs: dict[str, JsonValue] = {}
-    cron: Annotated[Clean, Field(max_length=100)]
-    timezone: Annotated[Clean, Field(max_length=64)] = "UTC"
-    name: Annotated[Clean, Field(max_length=schedules.NAME_CHARACTERS)] = ""
-    session_id: Annotated[Clean, Field(max_length=36)] | None = None
+    cron: Annotated[CleanText, Field(max_length=100)]
+    timezone: Annotated[CleanText, Field(max_length=64)] = "UTC"
+    name: Annotated[CleanText, Field(max_length=schedules.MAX_NAME_CHARACTERS)] = ""
+    session_id: Annotated[CleanText, Field(max_length=36)] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,69 +68,71 @@ class Schedules:
     items: list[ScheduleShown]
 
 
-class SchedulesView(Door):
+class SchedulesView(AuthenticatedApiView):
     write_scopes = ("manage",)
 
-    @operation("List tasks that run by the clock", answers={200: Schedules})
+    @document_operation("List tasks that run by the clock", answers={200: Schedules})
     def get(self, request: Request) -> HttpResponse:
-        return answer(Schedules(items=_all(list(schedules.of_owner(self.caller_id)))))
+        return respond_json(
+            Schedules(items=_serialize_schedules(list(schedules.list_schedules(self.caller_id))))
+        )
 
-    @operation("Let a task run by the clock", answers={201: ScheduleShown}, body=NewSchedule)
+    @document_operation("Let a task run by the clock", answers={201: ScheduleShown}, body=NewSchedule)
     def post(self, request: Request) -> HttpResponse:
-        asked = body_of(request, NewSchedule)
-        made = schedules.create(
+        asked = parse_body(request, NewSchedule)
+        made = schedules.create_schedule(
             self.caller_id,
-            schedules.Asked(
+            schedules.ScheduleRequest(
                 prompt=asked.prompt,
-                agent_id=_id(asked.agent_id),
+                agent_id=_parse_optional_id(asked.agent_id),
                 inputs=asked.inputs,
                 cron=asked.cron,
                 timezone=asked.timezone,
                 name=asked.name,
-                session_id=_id(asked.session_id),
+                session_id=_parse_optional_id(asked.session_id),
             ),
             self.turn_permissions,
         )
         made.refresh_from_db()
-        return answer(_all([made])[0], 201)
+        return respond_json(_serialize_schedules([made])[0], 201)
 
 
-class ScheduleView(Door):
+class ScheduleView(AuthenticatedApiView):
     write_scopes = ("manage",)
 
-    @operation("Read a task", answers={200: ScheduleShown})
+    @document_operation("Read a task", answers={200: ScheduleShown})
     def get(self, request: Request, schedule_id: UUID) -> HttpResponse:
-        return answer(_all([schedules.get(self.caller_id, schedule_id)])[0])
+        return respond_json(_serialize_schedules([schedules.get_schedule(self.caller_id, schedule_id)])[0])
 
-    @operation("Cancel a task for good", answers={204: None})
+    @document_operation("Cancel a task for good", answers={204: None})
     def delete(self, request: Request, schedule_id: UUID) -> HttpResponse:
-        schedules.cancel(self.caller_id, schedule_id)
-        return nothing()
+        schedules.cancel_schedule(self.caller_id, schedule_id)
+        return respond_no_content()
 
 
-class ScheduleSwitchOnView(Door):
+class ScheduleSwitchOnView(AuthenticatedApiView):
     write_scopes = ("manage",)
 
-    @operation("Switch a task on again that failed too often", answers={200: ScheduleShown})
+    @document_operation("Switch a task on again that failed too often", answers={200: ScheduleShown})
     def post(self, request: Request, schedule_id: UUID) -> HttpResponse:
-        return answer(_all([schedules.switch_on(self.caller_id, schedule_id)])[0])
+        return respond_json(_serialize_schedules([schedules.enable_schedule(self.caller_id, schedule_id)])[0])
 
 
-def _id(text: str | None) -> UUID | None:
+def _parse_optional_id(text: str | None) -> UUID | None:
     if text is None:
         return None
-    found = as_uuid(text)
+    found = parse_uuid(text)
     if found is None:
         raise NotFound
     return found
 
 
-def _all(rows: list[Schedule]) -> list[ScheduleShown]:
-    runs = schedules.last_runs(rows)
-    return [_shown(row, runs.get(row.pk)) for row in rows]
+def _serialize_schedules(rows: list[Schedule]) -> list[ScheduleShown]:
+    runs = schedules.get_last_runs(rows)
+    return [_serialize_schedule(row, runs.get(row.pk)) for row in rows]
 
 
-def _shown(row: Schedule, run: ScheduleRun | None) -> ScheduleShown:
+def _serialize_schedule(row: Schedule, run: ScheduleRun | None) -> ScheduleShown:
     return ScheduleShown(
         id=str(row.pk),
         name=row.name,
@@ -139,18 +142,18 @@ def _shown(row: Schedule, run: ScheduleRun | None) -> ScheduleShown:
         cron=row.cron,
         timezone=row.timezone,
         session_id=str(row.session_id) if row.session_id else None,
-        next_run=instant_if(row.next_run),
-        next_runs=schedules.next_runs(row),
+        next_run=format_instant_or_none(row.next_run),
+        next_runs=schedules.list_next_runs(row),
         failures=row.failures,
         disabled_reason=row.disabled_reason,
-        last_run=None if run is None else _run(run),
-        created_at=queries.instant(row.created_at),
+        last_run=None if run is None else _serialize_run(run),
+        created_at=payloads.format_timestamp(row.created_at),
     )
 
 
-def _run(run: ScheduleRun) -> RunShown:
+def _serialize_run(run: ScheduleRun) -> RunShown:
     return RunShown(
-        due_at=queries.instant(run.due_at),
+        due_at=payloads.format_timestamp(run.due_at),
         outcome=run.outcome,
         reason=run.reason,
         turn_id=str(run.turn_id) if run.turn_id else None,

@@ -9,30 +9,33 @@ from django.http import HttpResponse
 from pydantic import Field
 from rest_framework.request import Request
 
-from billing.rest import answer, operation
-from copilot import queries, searching
-from copilot.api.doors import Door
-from copilot.api.parsing import Clean, Query, query_of
+from config.core.api.parsing import QueryParams, parse_query
+from config.core.api.views import document_operation, respond_json
+from copilot.api.base import AuthenticatedApiView, CleanText
+from copilot.chat import search
+from copilot.chat import selectors as chat_selectors
 
-TITLES = 8
+MAX_TITLE_HITS = 8
 
 
-class SearchQuery(Query):
-    q: Annotated[Clean, Field(min_length=1, max_length=200)]
-    limit: Annotated[int, Field(ge=1, le=100)] = searching.HITS
+class SearchQuery(QueryParams):
+    q: Annotated[CleanText, Field(min_length=1, max_length=200)]
+    limit: Annotated[int, Field(ge=1, le=100)] = search.MAX_HITS
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    sessions: list[queries.SessionView]  # whose titles hold the text
-    messages: list[searching.Hit]  # that have every word, or begin to
+    sessions: list[chat_selectors.SessionPayload]  # whose titles hold the text
+    messages: list[search.SearchHit]  # that have every word, or begin to
 
 
-class SearchView(Door):
-    @operation("Search your chats and messages", answers={200: Found}, query=SearchQuery)
+class SearchView(AuthenticatedApiView):
+    @document_operation("Search your chats and messages", answers={200: Found}, query=SearchQuery)
     def get(self, request: Request) -> HttpResponse:
-        asked = query_of(request, SearchQuery)
-        titled = queries.sessions_page(self.caller_id, q=asked.q, limit=TITLES).items
-        return answer(
-            Found(sessions=titled, messages=searching.hits(self.caller_id, asked.q, limit=asked.limit))
+        asked = parse_query(request, SearchQuery)
+        titled = chat_selectors.list_sessions_page(self.caller_id, q=asked.q, limit=MAX_TITLE_HITS).items
+        return respond_json(
+            Found(
+                sessions=titled, messages=search.search_messages(self.caller_id, asked.q, limit=asked.limit)
+            )
         )

@@ -3,54 +3,58 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 from uuid import UUID
 
 from django.http import HttpResponse
 from pydantic import Field
 from rest_framework.request import Request
 
-from billing.rest import answer, nothing, operation
-from copilot import approvals, dispatch, preferences, queries, sessions
-from copilot.api.doors import Door
-from copilot.api.parsing import Body, Clean, Query, body_of, query_of
-from copilot.awaited import auto_approve_of
-from copilot.commands import LIMITS
-from copilot.events import AutoApproveView, SessionState
-from copilot.live import stream
+from config.core.api.parsing import QueryParams, RequestBody, parse_body, parse_query
+from config.core.api.views import document_operation, respond_json, respond_no_content
+from config.core.errors import InvalidRequest
+from copilot.accounts import preferences
+from copilot.api.base import AuthenticatedApiView, CleanText
+from copilot.chat import approvals, compaction_requests, goals, sessions, stop
+from copilot.chat import selectors as chat_selectors
+from copilot.chat.approvals import get_auto_approve
+from copilot.chat.commands import REQUEST_LIMITS, SendMessage
+from copilot.chat.goals import MAX_GOAL_CHARACTERS
 from copilot.models import Session
+from copilot.realtime import event_log
+from copilot.realtime.payloads import AutoApprovePayload, SessionState
 
-Title = Annotated[Clean, Field(max_length=200)]
+SessionTitle = Annotated[CleanText, Field(max_length=200)]
 ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
-GREATEST_CAP = 10**12  # a million dollars, and what the column holds
-MAX_TOOLS = 500  # names on a list of what is allowed
+MAX_CAP_MICRODOLLARS = 10**12  # a million dollars, and what the column holds
+MAX_ALLOWED_TOOLS = 500  # names on a list of what is allowed
 
 
-class NewSession(Body):
-    title: Title = ""
+class NewSession(RequestBody):
+    title: SessionTitle = ""
 
 
-class AutoApprove(Body):
+class AutoApprove(RequestBody):
     """Calls that run unasked; without a cap only those that cost nothing (A11.11). Sub-sessions only when said so."""
 
     enabled: bool
-    cap_microdollars: Annotated[int, Field(ge=0, le=GREATEST_CAP)] | None = None
+    cap_microdollars: Annotated[int, Field(ge=0, le=MAX_CAP_MICRODOLLARS)] | None = None
     sub_sessions: bool = False
 
 
-class SessionChanges(Body):
+class SessionChanges(RequestBody):
     """Absent fields stay as they are."""
 
-    title: Title | None = None
+    title: SessionTitle | None = None
     pinned: bool | None = None
     archived: bool | None = None
     personality: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
-    instructions: Annotated[Clean, Field(max_length=preferences.MAX_INSTRUCTIONS)] = ""
-    allowed_tools: Annotated[list[ToolName], Field(max_length=MAX_TOOLS)] | None = None
+    instructions: Annotated[CleanText, Field(max_length=preferences.MAX_INSTRUCTIONS_CHARACTERS)] = ""
+    allowed_tools: Annotated[list[ToolName], Field(max_length=MAX_ALLOWED_TOOLS)] | None = None
     auto_approve: AutoApprove | None = None
 
-    def shape(self) -> sessions.Shape:
-        given: sessions.Shape = {}
+    def to_session_settings(self) -> sessions.SessionSettings:
+        given: sessions.SessionSettings = {}
         if "personality" in self.model_fields_set:
             given["personality_id"] = self.personality
         if "instructions" in self.model_fields_set:
@@ -60,12 +64,12 @@ class SessionChanges(Body):
         return given
 
 
-class SessionsQuery(Query):
+class SessionsQuery(QueryParams):
     cursor: Annotated[str, Field(max_length=500)] | None = None
-    q: Annotated[Clean, Field(max_length=200)] = ""
+    q: Annotated[CleanText, Field(max_length=200)] = ""
     archived: bool = False
     parent: Annotated[UUID, Field(description="Its sub-sessions; without it, none are listed.")] | None = None
-    limit: Annotated[int, Field(ge=1, le=LIMITS.sessions_per_page)] = LIMITS.sessions_per_page
+    limit: Annotated[int, Field(ge=1, le=REQUEST_LIMITS.sessions_per_page)] = REQUEST_LIMITS.sessions_per_page
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,17 +89,17 @@ class OpenSession:
     personality: int | None
     instructions: str
     allowed_tools: list[str] | None
-    auto_approve: AutoApproveView
+    auto_approve: AutoApprovePayload
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionsPage:
-    items: list[queries.SessionView]
+    items: list[chat_selectors.SessionPayload]
     next_cursor: str | None
 
 
-def opened(session: Session) -> OpenSession:
-    view = queries.session_view(session)
+def serialize_session(session: Session) -> OpenSession:
+    view = chat_selectors.serialize_session(session)
     return OpenSession(
         id=view.id,
         title=view.title,
@@ -106,19 +110,19 @@ def opened(session: Session) -> OpenSession:
         active_at=view.active_at,
         parent_id=view.parent_id,
         platform=view.platform,
-        cursor=stream.last_cursor(view.id),
+        cursor=event_log.get_last_cursor(view.id),
         personality=session.personality_id,
         instructions=session.instructions,
         allowed_tools=session.allowed_tools,
-        auto_approve=auto_approve_of(session),
+        auto_approve=get_auto_approve(session),
     )
 
 
-class SessionsView(Door):
-    @operation("List sessions", answers={200: SessionsPage}, query=SessionsQuery)
+class SessionsView(AuthenticatedApiView):
+    @document_operation("List sessions", answers={200: SessionsPage}, query=SessionsQuery)
     def get(self, request: Request) -> HttpResponse:
-        asked = query_of(request, SessionsQuery)
-        page = queries.sessions_page(
+        asked = parse_query(request, SessionsQuery)
+        page = chat_selectors.list_sessions_page(
             self.caller_id,
             cursor=asked.cursor,
             q=asked.q,
@@ -126,26 +130,30 @@ class SessionsView(Door):
             parent_id=asked.parent,
             limit=asked.limit,
         )
-        return answer(SessionsPage(items=list(page.items), next_cursor=page.next_cursor))
+        return respond_json(SessionsPage(items=list(page.items), next_cursor=page.next_cursor))
 
-    @operation("Make a session", answers={201: OpenSession}, body=NewSession)
+    @document_operation("Make a session", answers={201: OpenSession}, body=NewSession)
     def post(self, request: Request) -> HttpResponse:
-        asked = body_of(request, NewSession)
-        return answer(opened(sessions.create(self.caller_id, title=asked.title)), 201)
+        asked = parse_body(request, NewSession)
+        return respond_json(
+            serialize_session(sessions.create_session(self.caller_id, title=asked.title)), 201
+        )
 
 
-class SessionView(Door):
-    @operation("Read a session", answers={200: OpenSession})
+class SessionView(AuthenticatedApiView):
+    @document_operation("Read a session", answers={200: OpenSession})
     def get(self, request: Request, session_id: UUID) -> HttpResponse:
-        return answer(opened(queries.session_of(self.caller_id, session_id)))
+        return respond_json(serialize_session(chat_selectors.get_session(self.caller_id, session_id)))
 
-    @operation("Rename, pin, archive or shape a session", answers={200: OpenSession}, body=SessionChanges)
+    @document_operation(
+        "Rename, pin, archive or shape a session", answers={200: OpenSession}, body=SessionChanges
+    )
     def patch(self, request: Request, session_id: UUID) -> HttpResponse:
-        asked = body_of(request, SessionChanges)
-        sessions.shape(self.caller_id, session_id, asked.shape())
+        asked = parse_body(request, SessionChanges)
+        sessions.update_session_settings(self.caller_id, session_id, asked.to_session_settings())
         if asked.auto_approve is not None:
-            approvals.allow_unasked(self.caller_id, session_id, **asked.auto_approve.model_dump())
-        changed = sessions.update(
+            approvals.set_auto_approve(self.caller_id, session_id, **asked.auto_approve.model_dump())
+        changed = sessions.update_session(
             self.caller_id,
             session_id,
             title=asked.title,
@@ -153,15 +161,82 @@ class SessionView(Door):
             archived=asked.archived,
             allowed=asked.auto_approve is not None,
         )
-        return answer(opened(changed))
+        return respond_json(serialize_session(changed))
 
-    @operation("Delete a session (can be undone)", answers={204: None})
+    @document_operation("Delete a session (can be undone)", answers={204: None})
     def delete(self, request: Request, session_id: UUID) -> HttpResponse:
-        dispatch.remove_session(self.caller_id, session_id)
-        return nothing()
+        stop.delete_session_and_stop(self.caller_id, session_id)
+        return respond_no_content()
 
 
-class SessionRestoreView(Door):
-    @operation("Restore a deleted session", answers={200: OpenSession})
+class SessionRestoreView(AuthenticatedApiView):
+    @document_operation("Restore a deleted session", answers={200: OpenSession})
     def post(self, request: Request, session_id: UUID) -> HttpResponse:
-        return answer(opened(sessions.restore(self.caller_id, session_id)))
+        return respond_json(serialize_session(sessions.restore_session(self.caller_id, session_id)))
+
+
+# MERGED api.compacting: A shorter conversation over REST (A17.6).
+
+
+class CompactSession(RequestBody):
+    focus: Annotated[str, Field(max_length=2_000)] = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compaction:
+    """`nothing_to_compact`: the conversation is as short as it gets, and no turn was started."""
+
+    state: Literal["started", "nothing_to_compact"]
+    turn_id: str | None
+    message: str
+    cursor: str
+
+
+class CompactView(AuthenticatedApiView):
+    @document_operation(
+        "Summarise the conversation; `focus` says what to keep above all",
+        answers={202: Compaction, 200: Compaction},
+        body=CompactSession,
+    )
+    def post(self, request: Request, session_id: UUID) -> HttpResponse:
+        asked = parse_body(request, CompactSession)
+        begun = compaction_requests.request_compaction(
+            self.caller_id, session_id, focus=asked.focus, origin="api"
+        )
+        turn_id = str(begun.turn_id) if begun.turn_id else None
+        found = Compaction(state=begun.state, turn_id=turn_id, message=begun.message, cursor=begun.cursor)
+        return respond_json(found, status=202 if begun.state == "started" else 200)
+
+
+# MERGED api.goals: A session's goal over REST: read, set, pause, resume, clear (A30.2, A30.4).
+
+
+class GoalBody(RequestBody):
+    """Exactly one of both: a new goal, or what becomes of the present one."""
+
+    text: Annotated[CleanText, Field(min_length=1, max_length=MAX_GOAL_CHARACTERS)] | None = None
+    act: Literal["pause", "resume", "clear"] | None = None
+
+
+class GoalView(AuthenticatedApiView):
+    @document_operation("Read the session's goal", answers={200: goals.GoalStatus})
+    def get(self, request: Request, session_id: UUID) -> HttpResponse:
+        return respond_json(goals.get_goal_status(self.caller_id, session_id))
+
+    @document_operation(
+        "Set a goal, or pause, resume or clear it", answers={200: goals.GoalStatus}, body=GoalBody
+    )
+    def post(self, request: Request, session_id: UUID) -> HttpResponse:
+        asked = parse_body(request, GoalBody)
+        if (asked.text is None) == (asked.act is None):
+            raise InvalidRequest("Send either text or act.")
+        message = SendMessage(
+            session_id=session_id,
+            user_id=self.caller_id,
+            text=asked.text or "",
+            origin="api",
+            permissions=self.turn_permissions,
+        )
+        if asked.act is not None:
+            return respond_json(goals.change_goal_state(message, asked.act))
+        return respond_json(goals.set_goal_and_start(message))

@@ -11,35 +11,40 @@ from django.http import HttpResponse
 from pydantic import Field
 from rest_framework.request import Request
 
-from billing.rest import answer, nothing, operation
-from copilot import queries
-from copilot.api.doors import Door, instant_if
-from copilot.api.parsing import Body, Clean, Query, body_of, query_of
+from config.core.api.parsing import QueryParams, RequestBody, parse_body, parse_query
+from config.core.api.views import document_operation, respond_json, respond_no_content
+from copilot.api.base import AuthenticatedApiView, CleanText, format_instant_or_none
 from copilot.models import Share, WorkspaceFile
-from copilot.workspace import drafts, shares, visiting
-from copilot.workspace.publication import Entry, PublicFile
+from copilot.realtime import payloads
+from copilot.sharing import access, drafts
+from copilot.sharing import services as sharing
+from copilot.sharing.payloads import PublicFile, SharedEntry
 
-MOST_SECONDS = settings.SHARE_MAX_DAYS * 24 * 3600
-MOST_FILES = 1000  # that one payload can name
-Id = Annotated[UUID, Field(strict=False)]
-Seconds = Annotated[int, Field(ge=1, le=MOST_SECONDS, description="From now; null: never expires.")]
-Password = Annotated[str, Field(min_length=shares.SHORTEST_PASSWORD, max_length=shares.LONGEST_PASSWORD)]
+MAX_EXPIRY_SECONDS = settings.SHARE_MAX_DAYS * 24 * 3600
+MAX_SHARE_FILES = 1000  # that one payload can name
+LenientUuid = Annotated[UUID, Field(strict=False)]
+ExpirySeconds = Annotated[
+    int, Field(ge=1, le=MAX_EXPIRY_SECONDS, description="From now; null: never expires.")
+]
+SharePassword = Annotated[
+    str, Field(min_length=sharing.MIN_PASSWORD_CHARACTERS, max_length=sharing.MAX_PASSWORD_CHARACTERS)
+]
 
 
-class NewShare(Body):
-    through: Id | None = None
+class NewShare(RequestBody):
+    through: LenientUuid | None = None
     include_reasoning: bool = False
     include_tools: bool = False
     show_author: bool = False
     allow_continue: bool = False
-    title: Annotated[Clean, Field(max_length=200)] = ""
-    expires_in: Seconds | None = None
-    password: Password | None = None
-    exclude_files: Annotated[list[Id], Field(max_length=MOST_FILES)] = []
-    include_files: Annotated[list[Id], Field(max_length=MOST_FILES)] = []
+    title: Annotated[CleanText, Field(max_length=200)] = ""
+    expires_in: ExpirySeconds | None = None
+    password: SharePassword | None = None
+    exclude_files: Annotated[list[LenientUuid], Field(max_length=MAX_SHARE_FILES)] = []
+    include_files: Annotated[list[LenientUuid], Field(max_length=MAX_SHARE_FILES)] = []
 
-    def asked(self) -> drafts.Asked:
-        return drafts.Asked(
+    def to_share_options(self) -> drafts.ShareRequest:
+        return drafts.ShareRequest(
             through=self.through,
             include_reasoning=self.include_reasoning,
             include_tools=self.include_tools,
@@ -50,25 +55,25 @@ class NewShare(Body):
             include_files=frozenset(self.include_files),
         )
 
-    def terms(self) -> shares.Terms:
-        return shares.Terms(expires_in=self.expires_in, password=self.password or "")
+    def to_terms(self) -> sharing.ShareTerms:
+        return sharing.ShareTerms(expires_in=self.expires_in, password=self.password or "")
 
 
-class NewFileShare(Body):
+class NewFileShare(RequestBody):
     show_author: bool = False
-    expires_in: Seconds | None = None
-    password: Password | None = None
+    expires_in: ExpirySeconds | None = None
+    password: SharePassword | None = None
 
 
-class ShareChanges(Body):
+class ShareChanges(RequestBody):
     """Absent fields stay as they are; null ends the expiry, or the password."""
 
-    expires_in: Seconds | None = None
-    password: Password | None = None
+    expires_in: ExpirySeconds | None = None
+    password: SharePassword | None = None
     show_author: bool = False
 
-    def changes(self) -> shares.Changes:
-        given: shares.Changes = {}
+    def to_changes(self) -> sharing.ShareUpdate:
+        given: sharing.ShareUpdate = {}
         if "expires_in" in self.model_fields_set:
             given["expires_in"] = self.expires_in
         if "password" in self.model_fields_set:
@@ -78,11 +83,11 @@ class ShareChanges(Body):
         return given
 
 
-class SharesQuery(Query):
+class SharesQuery(QueryParams):
     session: UUID | None = None
     file: UUID | None = None
-    limit: Annotated[int, Field(ge=1, le=shares.PAGE_SHARES)] = 50
-    offset: Annotated[int, Field(ge=0, le=shares.MAX_OFFSET)] = 0
+    limit: Annotated[int, Field(ge=1, le=sharing.MAX_PAGE_SHARES)] = 50
+    offset: Annotated[int, Field(ge=0, le=sharing.MAX_OFFSET)] = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +99,7 @@ class ShareShown:
     title: str
     session_id: str | None
     file_id: str | None
-    state: shares.State
+    state: sharing.ShareState
     reason: str  # why staff took it down
     author: str
     has_password: bool
@@ -128,107 +133,132 @@ class SharePreview:
 
     title: str
     author: str
-    messages: list[Entry]
+    messages: list[SharedEntry]
     files: list[PreviewFile]
 
 
-class SharesView(Door):
-    @operation("List shares, newest first", answers={200: SharesPage}, query=SharesQuery)
+class SharesView(AuthenticatedApiView):
+    @document_operation("List shares, newest first", answers={200: SharesPage}, query=SharesQuery)
     def get(self, request: Request) -> HttpResponse:
-        asked = query_of(request, SharesQuery)
-        page = shares.page(
+        asked = parse_query(request, SharesQuery)
+        page = sharing.get_share_page(
             self.caller_id,
             session_id=asked.session,
             file_id=asked.file,
             limit=asked.limit,
             offset=asked.offset,
         )
-        items = [shown(share) for share in page.items]
-        return answer(SharesPage(items=items, offset=page.offset, has_more=page.has_more))
+        items = [serialize_share(share) for share in page.items]
+        return respond_json(SharesPage(items=items, offset=page.offset, has_more=page.has_more))
 
 
-class SessionShareView(Door):
+class SessionShareView(AuthenticatedApiView):
     write_scopes = ("manage",)
 
-    @operation("Share a session; an earlier link of it ends", answers={201: ShareShown}, body=NewShare)
+    @document_operation(
+        "Share a session; an earlier link of it ends", answers={201: ShareShown}, body=NewShare
+    )
     def post(self, request: Request, session_id: UUID) -> HttpResponse:
-        asked = body_of(request, NewShare)
-        return answer(shown(shares.publish(self.caller_id, session_id, asked.asked(), asked.terms())), 201)
+        asked = parse_body(request, NewShare)
+        return respond_json(
+            serialize_share(
+                sharing.publish_session(
+                    self.caller_id, session_id, asked.to_share_options(), asked.to_terms()
+                )
+            ),
+            201,
+        )
 
-    @operation("Change expiry, password or author line", answers={200: ShareShown}, body=ShareChanges)
+    @document_operation(
+        "Change expiry, password or author line", answers={200: ShareShown}, body=ShareChanges
+    )
     def patch(self, request: Request, session_id: UUID) -> HttpResponse:
-        asked = body_of(request, ShareChanges)
-        return answer(shown(shares.change(shares.of_session(self.caller_id, session_id), asked.changes())))
+        asked = parse_body(request, ShareChanges)
+        return respond_json(
+            serialize_share(
+                sharing.update_share(
+                    sharing.get_session_share(self.caller_id, session_id), asked.to_changes()
+                )
+            )
+        )
 
-    @operation("Revoke the share of a session", answers={204: None})
+    @document_operation("Revoke the share of a session", answers={204: None})
     def delete(self, request: Request, session_id: UUID) -> HttpResponse:
-        shares.revoke_of_session(self.caller_id, session_id)
-        return nothing()
+        sharing.revoke_session_share(self.caller_id, session_id)
+        return respond_no_content()
 
 
-class SharePreviewView(Door):
+class SharePreviewView(AuthenticatedApiView):
     """Stores nothing, yet shows as much as a share would."""
 
     write_scopes = ("manage",)
 
-    @operation("What a share would make public", answers={200: SharePreview}, body=NewShare)
+    @document_operation("What a share would make public", answers={200: SharePreview}, body=NewShare)
     def post(self, request: Request, session_id: UUID) -> HttpResponse:
-        asked = body_of(request, NewShare)
-        draft = shares.preview(self.caller_id, session_id, asked.asked())
-        return answer(
+        asked = parse_body(request, NewShare)
+        draft = sharing.preview_share(self.caller_id, session_id, asked.to_share_options())
+        return respond_json(
             SharePreview(
                 title=draft.payload.title,
-                author=drafts.author_line(self.caller) if asked.show_author else "",
+                author=drafts.format_author(self.caller) if asked.show_author else "",
                 messages=draft.payload.messages,
-                files=[_candidate(one) for one in draft.candidates],
+                files=[_serialize_preview_file(one) for one in draft.candidates],
             )
         )
 
 
-class FileShareView(Door):
+class FileShareView(AuthenticatedApiView):
     write_scopes = ("manage",)
 
-    @operation("Share a file; an earlier link of it ends", answers={201: ShareShown}, body=NewFileShare)
+    @document_operation(
+        "Share a file; an earlier link of it ends", answers={201: ShareShown}, body=NewFileShare
+    )
     def post(self, request: Request, file_id: UUID) -> HttpResponse:
-        asked = body_of(request, NewFileShare)
-        terms = shares.Terms(expires_in=asked.expires_in, password=asked.password or "")
-        made = shares.publish_file(self.caller_id, file_id, terms, show_author=asked.show_author)
-        return answer(shown(made), 201)
+        asked = parse_body(request, NewFileShare)
+        terms = sharing.ShareTerms(expires_in=asked.expires_in, password=asked.password or "")
+        made = sharing.publish_file(self.caller_id, file_id, terms, show_author=asked.show_author)
+        return respond_json(serialize_share(made), 201)
 
-    @operation("Change expiry, password or author line", answers={200: ShareShown}, body=ShareChanges)
+    @document_operation(
+        "Change expiry, password or author line", answers={200: ShareShown}, body=ShareChanges
+    )
     def patch(self, request: Request, file_id: UUID) -> HttpResponse:
-        asked = body_of(request, ShareChanges)
-        return answer(shown(shares.change(shares.of_file(self.caller_id, file_id), asked.changes())))
+        asked = parse_body(request, ShareChanges)
+        return respond_json(
+            serialize_share(
+                sharing.update_share(sharing.get_file_share(self.caller_id, file_id), asked.to_changes())
+            )
+        )
 
-    @operation("Revoke the share of a file", answers={204: None})
+    @document_operation("Revoke the share of a file", answers={204: None})
     def delete(self, request: Request, file_id: UUID) -> HttpResponse:
-        shares.revoke_of_file(self.caller_id, file_id)
-        return nothing()
+        sharing.revoke_file_share(self.caller_id, file_id)
+        return respond_no_content()
 
 
-def shown(share: Share) -> ShareShown:
-    payload = visiting.payload_of(share)
+def serialize_share(share: Share) -> ShareShown:
+    payload = access.load_payload(share)
     return ShareShown(
         id=str(share.pk),
         kind=payload.kind,
         token=str(share.token),
-        url=shares.url(share),
+        url=sharing.get_share_url(share),
         title=payload.title,
         session_id=str(share.session_id) if share.session_id else None,
         file_id=str(share.file_id) if share.file_id else None,
-        state=shares.state(share),
+        state=sharing.get_share_state(share),
         reason=share.revoke_note,
         author=str(share.options.get("author", "")),
         has_password=bool(share.password_hash),
-        created_at=queries.instant(share.created_at),
-        expires_at=instant_if(share.expires_at),
+        created_at=payloads.format_timestamp(share.created_at),
+        expires_at=format_instant_or_none(share.expires_at),
         views=share.view_count,
-        last_viewed_at=instant_if(share.last_viewed_at),
+        last_viewed_at=format_instant_or_none(share.last_viewed_at),
         files=payload.files,
     )
 
 
-def _candidate(one: drafts.Candidate) -> PreviewFile:
+def _serialize_preview_file(one: drafts.FileCandidate) -> PreviewFile:
     file: WorkspaceFile = one.file
     return PreviewFile(
         id=str(file.pk),

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from django.http import HttpResponse
 from rest_framework.request import Request
 
-from billing.rest import answer, operation
-from copilot.api.authentication import credential_of
-from copilot.api.doors import Door
-from copilot.api.parsing import Body, body_of
-from copilot.live import tickets
+from config.core.api.parsing import RequestBody, parse_body
+from config.core.api.views import document_operation, respond_json
+from copilot.api.authentication import get_credential
+from copilot.api.base import AuthenticatedApiView
+from copilot.realtime import authentication
 
 
-class Nothing(Body):
+class Nothing(RequestBody):
     """An empty object."""
 
 
@@ -24,11 +24,15 @@ class Ticket:
     expires_in_seconds: int
 
 
-class TicketsView(Door):
+class TicketsView(AuthenticatedApiView):
     write_scopes = ("read", "chat")  # a socket does both
 
-    @operation("Get a ticket for one socket", answers={201: Ticket}, body=Nothing)
+    @document_operation("Get a ticket for one socket", answers={201: Ticket}, body=Nothing)
     def post(self, request: Request) -> HttpResponse:
-        body_of(request, Nothing)
-        ticket = tickets.issue(self.caller_id, self.caller_scopes, credential_of(request).proof)
-        return answer(Ticket(ticket=ticket, expires_in_seconds=tickets.TICKET_SECONDS), 201)
+        parse_body(request, Nothing)
+        ticket = authentication.issue_ticket(
+            self.caller_id, self.caller_scopes, get_credential(request).proof
+        )
+        return respond_json(
+            Ticket(ticket=ticket, expires_in_seconds=authentication.TICKET_LIFETIME_SECONDS), 201
+        )

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from django.http import HttpResponse
 from rest_framework.request import Request
 
-from billing.rest import answer, operation
-from copilot import toolset
-from copilot.api.doors import Door
+from config.core.api.views import document_operation, respond_json
+from copilot.api.base import AuthenticatedApiView
+from copilot.tools import availability
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tools:
-    items: list[toolset.ToolShown]
+    items: list[availability.ToolShown]
 
 
-class ToolsView(Door):
-    @operation(
+class ToolsView(AuthenticatedApiView):
+    @document_operation(
         "List tools, those of your MCP servers too, and why some are not available", answers={200: Tools}
     )
     def get(self, request: Request) -> HttpResponse:
-        return answer(Tools(items=toolset.of_user(self.caller_id)))
+        return respond_json(Tools(items=availability.list_user_tools(self.caller_id)))

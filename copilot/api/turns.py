@@ -10,16 +10,18 @@ from django.http import HttpResponse
 from pydantic import Field
 from rest_framework.request import Request
 
-from billing.rest import answer, operation
-from copilot import outcomes, queries
-from copilot.api.doors import Door, StreamDoor, instant_if
-from copilot.api.parsing import Query, query_of
-from copilot.commands import checked_run_id
+from config.core.api.parsing import QueryParams, parse_query
+from config.core.api.views import document_operation, respond_json
+from copilot.api.base import AuthenticatedApiView, StreamApiView, format_instant_or_none
+from copilot.chat import selectors as chat_selectors
+from copilot.chat import turn_results
+from copilot.chat.commands import validate_run_id
 from copilot.models import Turn
+from copilot.realtime import payloads
 
 
-class WaitQuery(Query):
-    timeout: Annotated[float, Field(ge=0, le=outcomes.MAX_WAIT_SECONDS, allow_inf_nan=False)] = 60.0
+class WaitQuery(QueryParams):
+    timeout: Annotated[float, Field(ge=0, le=turn_results.MAX_WAIT_SECONDS, allow_inf_nan=False)] = 60.0
     run_id: Annotated[str, Field(max_length=128)] | None = None
 
 
@@ -42,31 +44,31 @@ class TurnShown:
     cancel_reason: str | None
 
 
-class TurnView(Door):
-    @operation("Read a turn", answers={200: TurnShown})
+class TurnView(AuthenticatedApiView):
+    @document_operation("Read a turn", answers={200: TurnShown})
     def get(self, request: Request, turn_id: UUID) -> HttpResponse:
-        return answer(_shown(queries.turn_of(self.caller_id, turn_id)))
+        return respond_json(_serialize_turn(chat_selectors.get_turn(self.caller_id, turn_id)))
 
 
-class WaitView(StreamDoor):
-    @operation(
+class WaitView(StreamApiView):
+    @document_operation(
         "Wait for the outcome of a turn, or of the message `run_id`",
-        answers={200: outcomes.Outcome},
+        answers={200: turn_results.TurnResult},
         query=WaitQuery,
     )
     async def get(self, request: Request, turn_id: UUID) -> HttpResponse:  # type: ignore[override]
-        asked = query_of(request, WaitQuery)
-        outcome = await outcomes.wait(
+        asked = parse_query(request, WaitQuery)
+        outcome = await turn_results.wait_for_turn(
             self.caller_id,
             turn_id,
-            run_id=checked_run_id(asked.run_id),
+            run_id=validate_run_id(asked.run_id),
             timeout_seconds=asked.timeout,
             connection=self.connection,
         )
-        return answer(outcome)
+        return respond_json(outcome)
 
 
-def _shown(turn: Turn) -> TurnShown:
+def _serialize_turn(turn: Turn) -> TurnShown:
     return TurnShown(
         id=str(turn.id),
         session_id=str(turn.session_id),
@@ -77,9 +79,9 @@ def _shown(turn: Turn) -> TurnShown:
         mode=turn.mode,
         model=turn.model,
         attempts=turn.attempts,
-        created_at=queries.instant(turn.created_at),
-        started_at=instant_if(turn.started_at),
-        ended_at=instant_if(turn.ended_at),
+        created_at=payloads.format_timestamp(turn.created_at),
+        started_at=format_instant_or_none(turn.started_at),
+        ended_at=format_instant_or_none(turn.ended_at),
         failure_code=turn.failure_code or None,
         limit_code=turn.limit_code or None,
         cancel_reason=turn.cancel_reason or None,

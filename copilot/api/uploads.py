@@ -12,14 +12,14 @@ from django.http import QueryDict
 from django.http.multipartparser import MultiPartParser
 from django.utils.datastructures import MultiValueDict
 
-from copilot import knocks
-from copilot.workspace import quotas
+from copilot.files import quotas
+from copilot.realtime import authentication
 
-FILES_PER_REQUEST = 20
+MAX_FILES_PER_REQUEST = 20
 
 
 @dataclass(frozen=True)
-class Room:
+class UploadAllowance:
     """How long a body of files may be, and what a longer one is told."""
 
     sender: str  # empty: nobody is known
@@ -28,45 +28,47 @@ class Room:
     figures: Mapping[str, object] = field(default_factory=dict)  # of a workspace that is full
 
 
-def room_for(scope: Mapping[str, Any]) -> Room:
+def get_upload_allowance(scope: Mapping[str, Any]) -> UploadAllowance:
     """Judged by who knocks, before anything of the body has arrived (S4).
 
     What is left of the quota may be passed by one file: its neighbours are stored all the same.
     """
-    visitor = knocks.identify(knocks.Knock.of(scope), by_ticket=False)
+    visitor = authentication.authenticate_handshake(
+        authentication.HandshakeRequest.from_scope(scope), by_ticket=False
+    )
     if visitor is None:
-        return Room("", 0, "unauthenticated")
+        return UploadAllowance("", 0, "unauthenticated")
     sender = f"user:{visitor.user_id}"
-    use = quotas.usage(visitor.user_id)
+    use = quotas.get_usage(visitor.user_id)
     left = use.quota.total_bytes - use.used_bytes
     if left <= 0 or use.used_files >= use.quota.files:
-        return Room(sender, 0, "quota_exceeded", quotas.figures(use))
-    limit = min(FILES_PER_REQUEST * use.quota.file_bytes, left + use.quota.file_bytes)
-    return Room(sender, limit, "file_too_large")
+        return UploadAllowance(sender, 0, "quota_exceeded", quotas.describe_usage(use))
+    limit = min(MAX_FILES_PER_REQUEST * use.quota.file_bytes, left + use.quota.file_bytes)
+    return UploadAllowance(sender, limit, "file_too_large")
 
 
 @dataclass(frozen=True)
-class Oversized:
+class OversizedFile:
     """A file that was let go of; its bytes were not kept."""
 
     name: str
 
 
-class _Form(MultiPartParser):
+class _UploadFormParser(MultiPartParser):
     """Passes over no file for want of a usable name: Django does, and whoever sent it would never know."""
 
     def sanitize_file_name(self, file_name: str) -> str:
         return super().sanitize_file_name(file_name) or "file"
 
 
-class CappedUpload(TemporaryFileUploadHandler):
+class CappedUploadHandler(TemporaryFileUploadHandler):
     """A file that grows past the limit is dropped without failing its neighbours."""
 
     def __init__(self, limit_bytes: int) -> None:
         super().__init__()
         self.limit_bytes = limit_bytes
-        self.arrived: list[UploadedFile[bytes] | Oversized] = []
-        self._reading = False
+        self.received_files: list[UploadedFile[bytes] | OversizedFile] = []
+        self._is_parsing = False
 
     def handle_raw_input(
         self,
@@ -77,20 +79,20 @@ class CappedUpload(TemporaryFileUploadHandler):
         encoding: str | None = None,
     ) -> tuple[QueryDict, MultiValueDict[str, UploadedFile[bytes]]] | None:
         """The form is read by our parser, which asks this very handler again."""
-        if self._reading:
+        if self._is_parsing:
             return None
-        self._reading = True
-        return _Form(META, input_data, [self], encoding).parse()
+        self._is_parsing = True
+        return _UploadFormParser(META, input_data, [self], encoding).parse()
 
     def receive_data_chunk(self, raw_data: bytes, start: int) -> bytes | None:
         if start + len(raw_data) > self.limit_bytes:
             self.file.close()  # and with it what came so far leaves the disk
-            self.arrived.append(Oversized(str(self.file_name)))
+            self.received_files.append(OversizedFile(str(self.file_name)))
             raise SkipFile
         return super().receive_data_chunk(raw_data, start)
 
     def file_complete(self, file_size: int) -> UploadedFile[bytes] | None:
         file = super().file_complete(file_size)
         if file is not None:
-            self.arrived.append(file)
+            self.received_files.append(file)
         return file

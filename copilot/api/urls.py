@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from django.urls import path, re_path
 
-from copilot.api.agents import (
-    AgentBuilderView,
-    AgentRunsView,
-    AgentsView,
-    AgentVersionsView,
-    AgentView,
-)
+from copilot.api.agents import AgentBuilderView, AgentRunsView, AgentsView, AgentVersionsView, AgentView
+from copilot.api.api_keys import KeysView, KeyView
 from copilot.api.approvals import DecideManyView, DecideView
+from copilot.api.base import NotFoundView
 from copilot.api.branches import BranchesView, UndoView
-from copilot.api.compacting import CompactView
-from copilot.api.documents import DocumentView, ViewerView
-from copilot.api.doors import Nowhere
+from copilot.api.event_stream import StreamView
 from copilot.api.exports import (
     ExportDownloadView,
     ExportsView,
@@ -32,16 +26,14 @@ from copilot.api.files import (
     FileView,
     ZipView,
 )
-from copilot.api.goals import GoalView
-from copilot.api.keys import KeysView, KeyView
 from copilot.api.mcp_servers import McpServersView, McpServerTestView, McpServerView
 from copilot.api.memories import MemoriesView, MemoryView
 from copilot.api.messages import MessagesView, StopView
-from copilot.api.models import ModelsView
+from copilot.api.model_catalogue import ModelsView
 from copilot.api.preferences import PersonalitiesView, PreferencesView
-from copilot.api.public import (
+from copilot.api.public_shares import (
     PublicFileView,
-    PublicNowhere,
+    PublicNotFoundView,
     PublicShareView,
     PublicUnlockView,
     PublicZipView,
@@ -49,11 +41,11 @@ from copilot.api.public import (
 from copilot.api.questions import AnswerView
 from copilot.api.queue import MoveView, QueuedView, QueueView, SendNowView
 from copilot.api.schedules import SchedulesView, ScheduleSwitchOnView, ScheduleView
+from copilot.api.schema_views import SchemaView, SchemaViewerView
 from copilot.api.search import SearchView
-from copilot.api.sessions import SessionRestoreView, SessionsView, SessionView
+from copilot.api.sessions import CompactView, GoalView, SessionRestoreView, SessionsView, SessionView
 from copilot.api.shares import FileShareView, SessionShareView, SharePreviewView, SharesView
-from copilot.api.side import SideAnswerView, SideView
-from copilot.api.streaming import StreamView
+from copilot.api.side_questions import SideAnswerView, SideView
 from copilot.api.tickets import TicketsView
 from copilot.api.tools import ToolsView
 from copilot.api.turns import TurnView, WaitView
@@ -108,7 +100,7 @@ urlpatterns = [
     path(f"{SHARE}/unlock", PublicUnlockView.as_view()),
     path(f"{SHARE}/files/<uuid:file_id>/download", PublicFileView.as_view()),
     path(f"{SHARE}/zip", PublicZipView.as_view()),
-    re_path(r"^v1/public/", PublicNowhere.as_view()),
+    re_path(r"^v1/public/", PublicNotFoundView.as_view()),
     path("v1/memories", MemoriesView.as_view()),
     path("v1/memories/<uuid:memory_id>", MemoryView.as_view()),
     path("v1/schedules", SchedulesView.as_view()),
@@ -129,7 +121,7 @@ urlpatterns = [
     path("v1/api-keys", KeysView.as_view()),
     path("v1/api-keys/<uuid:key_id>", KeyView.as_view()),
     path("v1/ws-tickets", TicketsView.as_view()),
-    path("schema", DocumentView.as_view(), name="api-schema"),
-    path("docs", ViewerView.as_view(), name="api-docs"),
-    re_path(r"", Nowhere.as_view()),  # last: other apps' paths under /api/ are included before these
+    path("schema", SchemaView.as_view(), name="api-schema"),
+    path("docs", SchemaViewerView.as_view(), name="api-docs"),
+    re_path(r"", NotFoundView.as_view()),  # last: other apps' paths under /api/ are included before these
 ]

@@ -1,23 +1,57 @@
 """Tables, and the rules the database itself keeps; by idea, one module each."""
 
-from copilot.models.agents import Agent, AgentVersion, McpServer, Personality, Schedule, ScheduleRun
-from copilot.models.catalogue import Credential, ModelEntry, ModelLesson, TierEntry
-from copilot.models.conversations import Message, Session, Turn
-from copilot.models.files import StorageUse, WorkspaceFile
-from copilot.models.moving import ErasureJob, ExportJob, ImportRecord
-from copilot.models.people import (
-    ApiKey,
+from copilot.models.account import (
     Invitation,
     KnownDevice,
-    MemoryItem,
-    MemorySwitch,
-    Preferences,
     SignUpRequest,
 )
-from copilot.models.search import SearchEntry, SearchProgress
-from copilot.models.sharing import Share, SharedFile
-from copilot.models.work import Approval, ModelCall, Question
-from copilot.models.workers import Installation, WorkerBeat
+from copilot.models.agent import (
+    Agent,
+    AgentVersion,
+    Personality,
+)
+from copilot.models.api_key import ApiKey
+from copilot.models.approval import Approval
+from copilot.models.catalogue import (
+    Credential,
+    ModelEntry,
+    ModelLesson,
+    TierEntry,
+)
+from copilot.models.data_jobs import (
+    ErasureJob,
+    ExportJob,
+    ImportRecord,
+)
+from copilot.models.file import (
+    StorageUse,
+    WorkspaceFile,
+)
+from copilot.models.installation import Installation
+from copilot.models.mcp_server import McpServer
+from copilot.models.memory import (
+    MemoryItem,
+    MemorySwitch,
+)
+from copilot.models.message import Message
+from copilot.models.model_call import ModelCall
+from copilot.models.preferences import Preferences
+from copilot.models.question import Question
+from copilot.models.schedule import (
+    Schedule,
+    ScheduleRun,
+)
+from copilot.models.search import (
+    SearchEntry,
+    SearchProgress,
+)
+from copilot.models.session import Session
+from copilot.models.share import (
+    Share,
+    SharedFile,
+)
+from copilot.models.turn import Turn
+from copilot.models.worker_heartbeat import WorkerBeat
 
 __all__ = [
     "Agent",

@@ -9,7 +9,7 @@ from django.db.models import F
 
 
 class SearchEntry(models.Model):
-    """The words of one message; `copilot.searching` alone writes it. The database drops it with its message."""
+    """The words of one message; `copilot.chat.search` alone writes it. The database drops it with its message."""
 
     message = models.OneToOneField(
         "Message",

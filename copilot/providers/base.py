@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, Protocol
 
-from copilot.events import JSON, Tokens
+from config.core.json_values import JSON
+from copilot.realtime.payloads import Tokens
 
 FailureCode = Literal[
     "quota_exhausted",
@@ -28,12 +29,14 @@ FailureCode = Literal[
     "unknown",
 ]
 
-Effort = Literal["max", "xhigh", "high", "medium", "low", "minimal"]  # from the most thinking to the least
+ReasoningEffort = Literal[
+    "max", "xhigh", "high", "medium", "low", "minimal"
+]  # from the most thinking to the least
 ReasoningStyle = Literal["none", "budget", "adaptive", "effort", "gateway"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class CatalogueEntry:
     """One model of the catalogue (A4.1): how to reach it and what it can do."""
 
     name: str  # shown to people
@@ -51,7 +54,7 @@ class Entry:
     replays_reasoning: bool = (
         False  # a chat server that refuses a tool loop without its `reasoning_content` (A14.3)
     )
-    efforts: tuple[Effort, ...] = ()  # the levels it takes; empty = all
+    efforts: tuple[ReasoningEffort, ...] = ()  # the levels it takes; empty = all
     first_token_timeout_seconds: float = 120.0
     demo: bool = False  # scripted: labelled everywhere (A4.6)
     version: int = 0  # grows with every edit of its row
@@ -116,29 +119,29 @@ class ToolResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToolGroup:
+class ToolResultsMessage:
     """All results of one reply, in call order."""
 
     results: tuple[ToolResult, ...]
     role: Literal["tool"] = "tool"
 
 
-ModelMessage = UserMessage | AssistantMessage | ToolGroup
+ModelMessage = UserMessage | AssistantMessage | ToolResultsMessage
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
-    entry: Entry
+class ModelRequest:
+    entry: CatalogueEntry
     system: str
     messages: tuple[ModelMessage, ...]
     tools: tuple[ToolSpecification, ...] = ()
     thinking_tokens: int = 0  # 0 = no reasoning parameter at all (A14.5)
     suffix: str = ""  # the per-session part of the system text (A15.1)
-    effort: Effort | None = None  # instead of the level that thinking_tokens mean (A7.4)
+    effort: ReasoningEffort | None = None  # instead of the level that thinking_tokens mean (A7.4)
     temperature: float | None = None  # of models that take one
 
     @property
-    def sampling(self) -> float | None:
+    def effective_temperature(self) -> float | None:
         """The temperature to send: models that decide themselves how much to think refuse any."""
         entry = self.entry
         return None if entry.can_reason and entry.reasoning_style != "budget" else self.temperature
@@ -148,7 +151,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplyNamed:
+class ResponseIdReceived:
     """The provider's own name for the reply, as soon as it is told: one that is cut off is asked about by it."""
 
     response_id: str
@@ -193,12 +196,20 @@ FinishReason = Literal["stop", "length", "tool_calls", "refused", "overflow"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class ReplyFinished:
     reason: FinishReason
     response_id: str = ""
 
 
-Item = ReplyNamed | TextDelta | ReasoningDelta | ReasoningReplay | CallFragment | UsageReported | Finished
+StreamItem = (
+    ResponseIdReceived
+    | TextDelta
+    | ReasoningDelta
+    | ReasoningReplay
+    | CallFragment
+    | UsageReported
+    | ReplyFinished
+)
 
 
 class ProviderFailure(Exception):
@@ -228,6 +239,59 @@ class ProviderFailure(Exception):
 
 
 class Provider(Protocol):
-    def stream(self, request: Request) -> AsyncIterator[Item]:
+    def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
         """Items of one reply, ending with `Finished`; raises ProviderFailure. The caller closes it."""
         ...
+
+
+# MERGED providers.messages: What every wire needs of a conversation: neighbours of one role merged, a continued answer recognised.
+
+# Thinking tokens up to which an effort is named; above: high.
+EFFORT_BY_THINKING_TOKENS: tuple[tuple[int, ReasoningEffort], ...] = ((2_048, "low"), (16_384, "medium"))
+
+
+def merge_adjacent_messages(messages: Iterable[ModelMessage]) -> list[ModelMessage]:
+    """Strict servers refuse two messages of one role in a row (A5.5)."""
+    result: list[ModelMessage] = []
+    for message in messages:
+        last = result[-1] if result else None
+        if isinstance(last, UserMessage) and isinstance(message, UserMessage):
+            result[-1] = UserMessage(
+                text=_join_paragraphs(last.text, message.text), images=last.images + message.images
+            )
+        elif isinstance(last, AssistantMessage) and isinstance(message, AssistantMessage) and not last.calls:
+            result[-1] = AssistantMessage(
+                text=_join_paragraphs(last.text, message.text),
+                calls=message.calls,
+                replay=last.replay + message.replay,
+            )
+        else:
+            result.append(message)
+    return result
+
+
+def _join_paragraphs(first: str, second: str) -> str:
+    return f"{first}\n\n{second}" if first and second else first or second
+
+
+def is_continuation(messages: Sequence[ModelMessage]) -> bool:
+    """Whether the reply goes on after a partial answer, so that its first newlines count."""
+    match messages:
+        case [*_, AssistantMessage(calls=())]:
+            return True
+        case [*_, AssistantMessage(calls=()), UserMessage(text=text)]:
+            return text.lstrip().startswith("<system_note")
+        case _:
+            return False
+
+
+def pick_effort(thinking_tokens: int) -> ReasoningEffort:
+    return next((name for most, name in EFFORT_BY_THINKING_TOKENS if thinking_tokens <= most), "high")
+
+
+def get_request_effort(request: ModelRequest) -> ReasoningEffort:
+    return request.effort or pick_effort(request.thinking_tokens)
+
+
+def join_system_text(request: ModelRequest) -> str:
+    return _join_paragraphs(request.system, request.suffix)

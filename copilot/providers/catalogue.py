@@ -6,18 +6,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
-from copilot.errors import InvalidRequest, Unavailable
-from copilot.providers.base import Entry, ReasoningStyle
+from config.core.errors import InvalidRequest, ServiceUnavailable
+from copilot.providers.base import CatalogueEntry, ReasoningStyle
 
 TIERS = ("standard", "advanced", "small")
 MODES = ("fast", "deep")  # without and with thinking
-OPENROUTER = "openrouter.ai"
-WANT_THOUGHTS_BACK = ("api.deepseek.com", "api.moonshot.")  # they refuse a tool loop without its reasoning
+OPENROUTER_HOST = "openrouter.ai"
+REASONING_REPLAY_HOSTS = (
+    "api.deepseek.com",
+    "api.moonshot.",
+)  # they refuse a tool loop without its reasoning
 
 DEFAULT_OPENAI_MODEL = "gpt-5.4-mini"
 DEFAULT_ANTHROPIC_MODEL = "claude-sonnet-5-5"
 # Claude models that take a thinking budget; later ones decide themselves and take an effort.
-BUDGET_MODELS = (
+THINKING_BUDGET_MODELS = (
     "claude-3-7",
     "claude-haiku-4-5",
     "claude-sonnet-4-0",
@@ -30,7 +33,7 @@ BUDGET_MODELS = (
 )
 
 DEMO_LABEL = "Demo, scripted, no AI"  # on every list and every answer (A4.6)
-DEMO = Entry(
+DEMO_ENTRY = CatalogueEntry(
     name=DEMO_LABEL,
     provider="scripted",
     model="demo",
@@ -45,13 +48,13 @@ DEMO = Entry(
 class Catalogue:
     """`tiers` maps each tier to its chain: the choice first, then its fallbacks in order."""
 
-    entries: tuple[Entry, ...]
-    tiers: Mapping[str, tuple[Entry, ...]]
+    entries: tuple[CatalogueEntry, ...]
+    tiers: Mapping[str, tuple[CatalogueEntry, ...]]
     demo_tokens_per_second: int = 60
     connect_seconds: float = 10.0  # to any of their servers
 
 
-class Settings(Protocol):
+class CatalogueSettings(Protocol):
     """The settings that say which models there are."""
 
     OPENAI_API_KEY: str
@@ -67,7 +70,7 @@ class Settings(Protocol):
     ALLOW_DEMO_MODEL: bool
 
 
-def build(
+def build_catalogue(
     *,
     openai_key: str = "",
     openai_base_url: str = "",
@@ -82,13 +85,13 @@ def build(
     allow_demo: bool = True,
 ) -> Catalogue:
     """The catalogue that keys and addresses make: each configured vendor one entry; without any, the demo."""
-    found: list[Entry] = []
+    found: list[CatalogueEntry] = []
     if openai_key or openai_base_url:
-        found.append(_openai(openai_key, openai_base_url, openai_model, openai_api))
+        found.append(_openai_entry(openai_key, openai_base_url, openai_model, openai_api))
     if anthropic_key:
-        found.append(_anthropic(anthropic_key, anthropic_base_url, anthropic_model))
+        found.append(_anthropic_entry(anthropic_key, anthropic_base_url, anthropic_model))
     found = [replace(entry, first_token_timeout_seconds=first_token_seconds) for entry in found]
-    chain = tuple(found) or ((DEMO,) if allow_demo else ())
+    chain = tuple(found) or ((DEMO_ENTRY,) if allow_demo else ())
     return Catalogue(
         entries=chain,
         tiers=dict.fromkeys(TIERS, chain) if chain else {},
@@ -97,7 +100,7 @@ def build(
     )
 
 
-def labelled(entry: Entry) -> Entry:
+def label_demo(entry: CatalogueEntry) -> CatalogueEntry:
     """A script is never mistaken for a model: its name says what it is, wherever names are shown (A4.6)."""
     if entry.provider != "scripted":
         return entry
@@ -105,14 +108,14 @@ def labelled(entry: Entry) -> Entry:
     return replace(entry, name=name, demo=True)
 
 
-def _openai(key: str, base_url: str, model: str, api: str) -> Entry:
+def _openai_entry(key: str, base_url: str, model: str, api: str) -> CatalogueEntry:
     if base_url and not model:
         raise ValueError("OPENAI_BASE_URL is set, so OPENAI_MODEL must name a model that this server has")
-    gateway = OPENROUTER in base_url
+    gateway = OPENROUTER_HOST in base_url
     known = gateway or not base_url
     responses = api == "responses"
     style: ReasoningStyle = "gateway" if gateway and not responses else "effort"
-    return Entry(
+    return CatalogueEntry(
         name=model or DEFAULT_OPENAI_MODEL,
         provider="openai_responses" if responses else "openai_chat",
         model=model or DEFAULT_OPENAI_MODEL,
@@ -122,14 +125,14 @@ def _openai(key: str, base_url: str, model: str, api: str) -> Entry:
         media_in_tool_results=known and responses and not gateway,
         can_reason=known,
         reasoning_style=style if known else "none",
-        replays_reasoning=any(host in base_url for host in WANT_THOUGHTS_BACK),
+        replays_reasoning=any(host in base_url for host in REASONING_REPLAY_HOSTS),
     )
 
 
-def _anthropic(key: str, base_url: str, model: str) -> Entry:
+def _anthropic_entry(key: str, base_url: str, model: str) -> CatalogueEntry:
     model = model or DEFAULT_ANTHROPIC_MODEL
     old = model.startswith("claude-3-") and not model.startswith("claude-3-7")
-    return Entry(
+    return CatalogueEntry(
         name=model,
         provider="anthropic",
         model=model,
@@ -140,23 +143,27 @@ def _anthropic(key: str, base_url: str, model: str) -> Entry:
         supports_images=True,
         media_in_tool_results=True,
         can_reason=not old,
-        reasoning_style="none" if old else "budget" if model.startswith(BUDGET_MODELS) else "adaptive",
+        reasoning_style="none"
+        if old
+        else "budget"
+        if model.startswith(THINKING_BUDGET_MODELS)
+        else "adaptive",
     )
 
 
 # --- the process's catalogue -------------------------------------------------------------------------
 
-_now: dict[Literal["catalogue"], Catalogue] = {"catalogue": build()}
-_look: dict[Literal["look"], Callable[[], None]] = {"look": lambda: None}
+_current: dict[Literal["catalogue"], Catalogue] = {"catalogue": build_catalogue()}
+_refresh_hook: dict[Literal["look"], Callable[[], None]] = {"look": lambda: None}
 
 
-def configure(catalogue: Catalogue) -> None:
+def set_catalogue(catalogue: Catalogue) -> None:
     """Called at boot, and by tests that bring their own models."""
-    _now["catalogue"] = catalogue
+    _current["catalogue"] = catalogue
 
 
-def build_from(settings: Settings) -> Catalogue:
-    return build(
+def build_from_settings(settings: CatalogueSettings) -> Catalogue:
+    return build_catalogue(
         openai_key=settings.OPENAI_API_KEY,
         openai_base_url=settings.OPENAI_BASE_URL,
         openai_model=settings.OPENAI_MODEL,
@@ -171,43 +178,43 @@ def build_from(settings: Settings) -> Catalogue:
     )
 
 
-def follow(look: Callable[[], None]) -> None:
+def set_refresh_hook(look: Callable[[], None]) -> None:
     """`look` is called whenever the catalogue is asked for, and keeps it new; it must cost next to nothing."""
-    _look["look"] = look
+    _refresh_hook["look"] = look
 
 
-def current() -> Catalogue:
-    _look["look"]()
-    return _now["catalogue"]
+def get_catalogue() -> Catalogue:
+    _refresh_hook["look"]()
+    return _current["catalogue"]
 
 
-def resolve(tier: str, mode: str) -> tuple[Entry, ...]:
+def resolve_tier(tier: str, mode: str) -> tuple[CatalogueEntry, ...]:
     """The chain a turn runs on. An absent tier is standard; tier and mode are independent (A4.2)."""
     if mode and mode not in MODES:
         raise InvalidRequest(f"There is no mode {mode!r}.", hint=f"Modes: {', '.join(MODES)}.")
-    tiers = current().tiers
+    tiers = get_catalogue().tiers
     if not tiers:
-        raise Unavailable("No model is configured yet; an administrator must add one.")
+        raise ServiceUnavailable("No model is configured yet; an administrator must add one.")
     chain = tiers.get(tier or "standard")
     if chain is None:
         raise InvalidRequest(f"There is no tier {tier!r}.", hint=f"Tiers: {', '.join(tiers)}.")
     return chain
 
 
-def credential_of(entry: Entry) -> str:
+def find_credential(entry: CatalogueEntry) -> str:
     """The credential as it stands now; a turn's own entry may be older than the catalogue (A7.4)."""
-    now = (one for one in current().entries if (one.name, one.provider) == (entry.name, entry.provider))
+    now = (one for one in get_catalogue().entries if (one.name, one.provider) == (entry.name, entry.provider))
     found = next(now, None)
     return entry.credential if found is None else found.credential
 
 
-def entries() -> list[Entry]:
-    return list(current().entries)
+def list_entries() -> list[CatalogueEntry]:
+    return list(get_catalogue().entries)
 
 
-def tiers() -> dict[str, Entry]:
-    return {tier: chain[0] for tier, chain in current().tiers.items()}
+def get_tier_entries() -> dict[str, CatalogueEntry]:
+    return {tier: chain[0] for tier, chain in get_catalogue().tiers.items()}
 
 
 def has_real_model() -> bool:
-    return any(not entry.demo for entry in current().entries)
+    return any(not entry.demo for entry in get_catalogue().entries)

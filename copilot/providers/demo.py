@@ -12,32 +12,33 @@ import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 
-from copilot.events import JSON, Tokens
+from config.core.json_values import JSON
+from copilot.chat.prompt_tags import SERVER_TAGS, strip_server_tags
 from copilot.providers.base import (
     AssistantMessage,
-    Item,
     ModelMessage,
-    Request,
-    ToolGroup,
+    ModelRequest,
+    StreamItem,
+    ToolResultsMessage,
     UserMessage,
+    is_continuation,
 )
-from copilot.providers.messages import continues
 from copilot.providers.scripted import (
-    Call,
-    Clock,
-    Finish,
-    Pause,
-    Reasoning,
-    Reply,
+    ScriptedCall,
+    ScriptedFinish,
+    ScriptedPause,
+    ScriptedReasoning,
+    ScriptedReply,
+    ScriptedText,
+    ScriptedUsage,
     ScriptItem,
-    Text,
-    Usage,
+    SleepClock,
     WallClock,
-    play,
+    stream_script,
 )
-from copilot.tags import SERVER_TAGS, strip_server_tags
+from copilot.realtime.payloads import Tokens
 
-LONG_SECONDS = 60
+LONG_ANSWER_SECONDS = 60
 _WORD = re.compile(r"\S+\s*|\s+")
 _KEYWORDS = {
     "write_file": re.compile(r"\b(?:files?|delete|approv\w+|artifacts?|web ?pages?)\b", re.I),
@@ -93,8 +94,8 @@ LONG_OPENING = """Here is the long answer. It takes about a minute.
 **Send me something while I write:** it waits above the box, where you can edit, move or remove it, or send it at once.
 
 """
-DELETING = "The file is written. I delete it again, if you let me.\n"
-CALLS: dict[str, dict[str, JSON]] = {
+DELETE_ANSWER = "The file is written. I delete it again, if you let me.\n"
+TOOL_ARGUMENTS: dict[str, dict[str, JSON]] = {
     "write_file": {
         "name": "demo-notes.md",
         "content": "# Notes from the demo\n\nThis file was written by a tool call.\n",
@@ -113,7 +114,7 @@ CALLS: dict[str, dict[str, JSON]] = {
 }
 
 
-PAGE: dict[str, JSON] = {
+PAGE_ARGUMENTS: dict[str, JSON] = {
     "name": "demo-page.html",
     "content": """<!DOCTYPE html>
 <html lang="en">
@@ -145,44 +146,44 @@ _SERVER_BLOCK = re.compile(  # all that is not the user's own words
 
 
 class DemoProvider:
-    def __init__(self, tokens_per_second: int = 60, clock: Clock | None = None) -> None:
+    def __init__(self, tokens_per_second: int = 60, clock: SleepClock | None = None) -> None:
         self._rate = tokens_per_second
         self._clock = clock or WallClock()
 
-    async def stream(self, request: Request) -> AsyncIterator[Item]:
+    async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
         reply = self.reply_to(request)
         number = secrets.randbelow(
             2**48
         )  # names the calls: what they make is found by them, in every version
-        items = play(reply, self._clock, number=number, continued=continues(request.messages))
+        items = stream_script(reply, self._clock, number=number, continued=is_continuation(request.messages))
         async with aclosing(items):
             async for item in items:
                 yield item
 
-    def reply_to(self, request: Request) -> Reply:
+    def reply_to(self, request: ModelRequest) -> ScriptedReply:
         """What the demo says now, paced word by word."""
-        messages, partial = _without_partial(request.messages)
+        messages, partial = _split_partial(request.messages)
         offered = {tool.name for tool in request.tools}
-        thought, text, calls = _answer(messages, offered, words=self._rate * LONG_SECONDS)
+        thought, text, calls = _choose_answer(messages, offered, words=self._rate * LONG_ANSWER_SECONDS)
         items: list[ScriptItem] = []
         if partial:
             text = text[len(partial) :] if text.startswith(partial) else "\n\nThat is where this answer ends."
         elif request.thinking_tokens:
-            items += self._paced(thought, Reasoning)
-        items += self._paced(text, Text)
+            items += self._paced(thought, ScriptedReasoning)
+        items += self._paced(text, ScriptedText)
         items += calls
-        words = sum(isinstance(item, Text | Reasoning) for item in items)
-        items.append(Usage(Tokens(input=_length(request) // 4, output=words), cost="0"))
-        return Reply([*items, Finish("tool_calls" if calls else "stop")])
+        words = sum(isinstance(item, ScriptedText | ScriptedReasoning) for item in items)
+        items.append(ScriptedUsage(Tokens(input=_count_characters(request) // 4, output=words), cost="0"))
+        return ScriptedReply([*items, ScriptedFinish("tool_calls" if calls else "stop")])
 
-    def _paced(self, text: str, kind: type[Text] | type[Reasoning]) -> list[ScriptItem]:
-        gap = Pause(1 / self._rate)
+    def _paced(self, text: str, kind: type[ScriptedText] | type[ScriptedReasoning]) -> list[ScriptItem]:
+        gap = ScriptedPause(1 / self._rate)
         return [item for word in _WORD.findall(text) for item in (gap, kind(word))]
 
 
-def _without_partial(messages: Sequence[ModelMessage]) -> tuple[Sequence[ModelMessage], str]:
+def _split_partial(messages: Sequence[ModelMessage]) -> tuple[Sequence[ModelMessage], str]:
     """The conversation up to an answer that was interrupted, and what that answer had said."""
-    if not continues(messages):
+    if not is_continuation(messages):
         return messages, ""
     end = len(messages) - 1 if isinstance(messages[-1], AssistantMessage) else len(messages) - 2
     partial = messages[end]
@@ -190,18 +191,22 @@ def _without_partial(messages: Sequence[ModelMessage]) -> tuple[Sequence[ModelMe
     return messages[:end], partial.text
 
 
-def _answer(
+def _choose_answer(
     messages: Sequence[ModelMessage], offered: set[str], *, words: int
 ) -> tuple[str, str, list[ScriptItem]]:
     """(thought, text, calls) for this conversation."""
     last = messages[-1]
-    if isinstance(last, ToolGroup):
-        if "delete_file" in offered and _still_to_delete(messages, last):
-            return "The file stands. Deleting it is not mine to decide.\n", DELETING, [_call("delete_file")]
+    if isinstance(last, ToolResultsMessage):
+        if "delete_file" in offered and _is_delete_pending(messages, last):
+            return (
+                "The file stands. Deleting it is not mine to decide.\n",
+                DELETE_ANSWER,
+                [_build_call("delete_file")],
+            )
         asked_once = sum(isinstance(message, UserMessage) for message in messages) == 1
         opening = INTRODUCTION if asked_once else ""
-        return "The results are in. I sum them up.\n", opening + _after_tools(last), []
-    asked = _said(last.text) if isinstance(last, UserMessage) else ""
+        return "The results are in. I sum them up.\n", opening + _summarise_tools(last), []
+    asked = _strip_server_text(last.text) if isinstance(last, UserMessage) else ""
     first = not any(isinstance(message, AssistantMessage) for message in messages)
     opening = INTRODUCTION if first else ""
     wanted = [tool for tool, keyword in _KEYWORDS.items() if keyword.search(asked) and tool in offered]
@@ -211,54 +216,60 @@ def _answer(
     if _REASON.search(asked):
         thought = REFLECTION
     if _LONG.search(asked):
-        return thought, opening + _long(words), []
+        return thought, opening + _build_long_answer(words), []
     if wanted:
         names = ", ".join(f"`{tool}`" for tool in wanted)
         return (
             thought,
             f"I call {names} for you.\n",  # the answer is what follows
-            [_call(tool, asked) for tool in wanted],
+            [_build_call(tool, asked) for tool in wanted],
         )
-    return thought, opening + _echo(asked) + MENU, []
+    return thought, opening + _quote_message(asked) + MENU, []
 
 
-def _call(tool: str, asked: str = "") -> Call:
-    arguments = PAGE if tool == "write_file" and _PAGE.search(asked) else CALLS[tool]
-    return Call(tool, arguments, pieces=4)
+def _build_call(tool: str, asked: str = "") -> ScriptedCall:
+    arguments = PAGE_ARGUMENTS if tool == "write_file" and _PAGE.search(asked) else TOOL_ARGUMENTS[tool]
+    return ScriptedCall(tool, arguments, pieces=4)
 
 
-def _still_to_delete(messages: Sequence[ModelMessage], group: ToolGroup) -> bool:
+def _is_delete_pending(messages: Sequence[ModelMessage], group: ToolResultsMessage) -> bool:
     """Whether the user asked for a deletion and only the file to be deleted has been written so far."""
     asked = next((message.text for message in reversed(messages) if isinstance(message, UserMessage)), "")
     tools = {result.tool for result in group.results}
-    return bool(_DELETE.search(_said(asked))) and "write_file" in tools and "delete_file" not in tools
+    return (
+        bool(_DELETE.search(_strip_server_text(asked)))
+        and "write_file" in tools
+        and "delete_file" not in tools
+    )
 
 
-def _said(text: str) -> str:
+def _strip_server_text(text: str) -> str:
     """A message without what the server put in front of it."""
     return strip_server_tags(_SERVER_BLOCK.sub("", text)).strip()
 
 
-def _echo(asked: str) -> str:
+def _quote_message(asked: str) -> str:
     line = " ".join(asked.split())
     shown = line if len(line) <= 80 else line[:79] + "…"
     return f"You wrote:\n\n> {shown}\n\n" if shown else ""
 
 
-def _after_tools(group: ToolGroup) -> str:
-    lines = [f"- `{result.tool}` {_outcome(result.content, result.success)}" for result in group.results]
+def _summarise_tools(group: ToolResultsMessage) -> str:
+    lines = [
+        f"- `{result.tool}` {_describe_result(result.content, result.success)}" for result in group.results
+    ]
     return (
         "The tools answered:\n\n" + "\n".join(lines) + "\n\nThat was the script; the tool calls were real.\n"
     )
 
 
-def _outcome(content: str, success: bool) -> str:
-    line = " ".join(_readable(content).split()).replace("`", "'")
+def _describe_result(content: str, success: bool) -> str:
+    line = " ".join(_describe_json(content).split()).replace("`", "'")
     shown = line if len(line) <= 160 else line[:159] + "…"
     return f"{'said' if success else 'failed'}: {shown}"
 
 
-def _readable(content: str) -> str:
+def _describe_json(content: str) -> str:
     """JSON as somebody would say it: a file by its name, anything else by its plain values."""
     try:
         told = json.loads(content)
@@ -271,7 +282,7 @@ def _readable(content: str) -> str:
     return ", ".join(f"{name}: {value}" for name, value in told.items() if isinstance(value, str | int))
 
 
-def _long(words: int) -> str:
+def _build_long_answer(words: int) -> str:
     """Parts until the answer holds about `words` words."""
     text, number = LONG_OPENING, 0
     count = len(_WORD.findall(text))
@@ -283,7 +294,9 @@ def _long(words: int) -> str:
     return text + "That was all of it.\n"
 
 
-def _length(request: Request) -> int:
-    said = sum(len(m.text) for m in request.messages if not isinstance(m, ToolGroup))
-    returned = sum(len(r.content) for m in request.messages if isinstance(m, ToolGroup) for r in m.results)
+def _count_characters(request: ModelRequest) -> int:
+    said = sum(len(m.text) for m in request.messages if not isinstance(m, ToolResultsMessage))
+    returned = sum(
+        len(r.content) for m in request.messages if isinstance(m, ToolResultsMessage) for r in m.results
+    )
     return len(request.system) + len(request.suffix) + said + returned

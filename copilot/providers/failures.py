@@ -10,17 +10,17 @@ from email.utils import parsedate_to_datetime
 
 import msgspec
 
-from copilot.events import JSON
+from config.core.json_values import JSON
+from config.core.redaction import MASK, redact
+from config.core.text import make_storable
 from copilot.providers.base import FailureCode, ProviderFailure
-from copilot.redaction import MASK, redact
-from copilot.rows import storable
 
-MAX_DETAILS = 1200  # characters, the ellipsis included (A6.2)
-READ_CHARACTERS = (
+MAX_DETAILS_CHARACTERS = 1200  # characters, the ellipsis included (A6.2)
+MAX_BODY_CHARACTERS = (
     16_000  # of a complaint; some servers echo the request, and its megabytes would hold up the loop
 )
 
-_VENDORS_CODES: dict[FailureCode, str] = {
+_VENDOR_CODES: dict[FailureCode, str] = {
     "quota_exhausted": "insufficient_quota billing_hard_limit_reached billing_not_active billing_error"
     " credit_balance_too_low usage_limit_reached",
     "rate_limited": "rate_limit_exceeded rate_limit_error throttling_exception",
@@ -36,7 +36,7 @@ _VENDORS_CODES: dict[FailureCode, str] = {
     " unsupported_image_media_type empty_image_file failed_to_download_image image_file_not_found",
     "thinking_signature_invalid": "invalid_encrypted_content",
 }
-CODES = {code: failure for failure, codes in _VENDORS_CODES.items() for code in codes.split()}
+FAILURE_BY_VENDOR_CODE = {code: failure for failure, codes in _VENDOR_CODES.items() for code in codes.split()}
 
 # The field of the request that a refusal is about, where the vendor names it: its message may not.
 PARAMETERS: tuple[tuple[re.Pattern[str], FailureCode], ...] = (
@@ -124,7 +124,7 @@ FAMILIES_ANY = (*FAMILIES_4XX, (BUSY, "overloaded"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Complaint:
+class ErrorBody:
     """What a provider said went wrong, whatever its spelling."""
 
     codes: tuple[str, ...]
@@ -134,38 +134,40 @@ class Complaint:
     request_id: str = ""
 
 
-def from_response(status: int, body: str, headers: Mapping[str, str]) -> ProviderFailure:
+def classify_response(status: int, body: str, headers: Mapping[str, str]) -> ProviderFailure:
     """An HTTP answer that is no stream. Nothing was generated, so nothing is billed (B4.1)."""
-    complaint = read_complaint(body)
+    complaint = parse_error_body(body)
     return ProviderFailure(
-        classify(status, complaint),
+        choose_failure_code(status, complaint),
         details=clean_details(complaint.message),
         status=status,
-        retry_after_seconds=retry_after(headers),
+        retry_after_seconds=parse_retry_after(headers),
         request_id=headers.get("x-request-id") or headers.get("request-id") or complaint.request_id,
         refused_before_work=True,
     )
 
 
-def from_stream(payload: str, *, request_id: str = "") -> ProviderFailure:
+def classify_stream_error(payload: str, *, request_id: str = "") -> ProviderFailure:
     """An error object in the middle of a stream."""
-    complaint = read_complaint(payload)
+    complaint = parse_error_body(payload)
     return ProviderFailure(
-        classify(complaint.status, complaint),
+        choose_failure_code(complaint.status, complaint),
         details=clean_details(complaint.message),
         status=complaint.status,
         request_id=complaint.request_id or request_id,
     )
 
 
-def from_connection(error: BaseException, *, before_work: bool) -> ProviderFailure:
+def classify_connection_error(error: BaseException, *, before_work: bool) -> ProviderFailure:
     """No connection, a reset, an early end or a transport timeout."""
     words = str(error) or type(error).__name__
     return ProviderFailure("overloaded", details=clean_details(words), refused_before_work=before_work)
 
 
-def classify(status: int | None, complaint: Complaint) -> FailureCode:
-    coded = next((CODES[code] for code in complaint.codes if code in CODES), None)
+def choose_failure_code(status: int | None, complaint: ErrorBody) -> FailureCode:
+    coded = next(
+        (FAILURE_BY_VENDOR_CODE[code] for code in complaint.codes if code in FAILURE_BY_VENDOR_CODE), None
+    )
     text = complaint.message
     if (
         status == 402
@@ -174,26 +176,26 @@ def classify(status: int | None, complaint: Complaint) -> FailureCode:
     ):
         return "quota_exhausted"
     if status is None:
-        coded = coded or _by_parameter(complaint.parameter)
-        return coded or _by_words(text, FAMILIES_ANY) or "unknown"
+        coded = coded or _code_from_parameter(complaint.parameter)
+        return coded or _code_from_words(text, FAMILIES_ANY) or "unknown"
     if status == 429 or coded == "rate_limited":
         return "rate_limited"
     if status >= 500 and NO_PICTURES.search(text):
         return "media_unsupported"
     if status >= 500:
         return coded if coded in {"context_overflow", "refused"} else "overloaded"
-    return _client_error(status, coded or _by_parameter(complaint.parameter), text)
+    return _classify_client_error(status, coded or _code_from_parameter(complaint.parameter), text)
 
 
-def _by_parameter(name: str) -> FailureCode | None:
+def _code_from_parameter(name: str) -> FailureCode | None:
     return next((code for pattern, code in PARAMETERS if pattern.match(name)), None)
 
 
-def _client_error(status: int, coded: FailureCode | None, text: str) -> FailureCode:
+def _classify_client_error(status: int, coded: FailureCode | None, text: str) -> FailureCode:
     if status == 401:
         return "auth_failed"
     if status == 403:
-        worded = _by_words(
+        worded = _code_from_words(
             text, ((REFUSED, "refused"), (MODEL, "model_not_found"), (OVERFLOW, "context_overflow"))
         )
         return worded or coded or "auth_failed"
@@ -205,73 +207,79 @@ def _client_error(status: int, coded: FailureCode | None, text: str) -> FailureC
         return "media_unsupported" if MEDIA.search(text) else "model_not_found"
     if coded is not None and coded != "overloaded":
         return coded
-    return _by_words(text, FAMILIES_4XX) or ("bad_request" if 400 <= status < 500 else "unknown")
+    return _code_from_words(text, FAMILIES_4XX) or ("bad_request" if 400 <= status < 500 else "unknown")
 
 
-def _by_words(text: str, families: tuple[tuple[re.Pattern[str], FailureCode], ...]) -> FailureCode | None:
+def _code_from_words(
+    text: str, families: tuple[tuple[re.Pattern[str], FailureCode], ...]
+) -> FailureCode | None:
     return next((code for pattern, code in families if pattern.search(text)), None)
 
 
 # --- reading bodies ----------------------------------------------------------------------------------
 
 
-def read_complaint(body: str) -> Complaint:
+def parse_error_body(body: str) -> ErrorBody:
     """OpenAI's, Anthropic's and the gateways' error objects; anything else is text."""
-    complaint = _read(body)
-    return replace(complaint, message=complaint.message[:READ_CHARACTERS])
+    complaint = _parse_body(body)
+    return replace(complaint, message=complaint.message[:MAX_BODY_CHARACTERS])
 
 
-def _read(body: str) -> Complaint:
+def _parse_body(body: str) -> ErrorBody:
     try:
         value: JSON = msgspec.json.decode(body)
     except msgspec.DecodeError:
-        return Complaint(codes=(), message=body)
+        return ErrorBody(codes=(), message=body)
     if isinstance(value, list) and value:
         value = value[0]
     if not isinstance(value, dict):
-        return Complaint(codes=(), message=body)
+        return ErrorBody(codes=(), message=body)
     error = value.get("error", value)
     request_id = value.get("request_id")
     if isinstance(error, str):
-        return Complaint(codes=_codes(value), message=error, request_id=_word(request_id))
+        return ErrorBody(codes=_error_codes(value), message=error, request_id=_string_or_empty(request_id))
     if not isinstance(error, dict):
-        return Complaint(codes=(), message=body)
-    return Complaint(
-        codes=_codes(error),
-        message=_message(error) or body,
-        status=_status(error.get("code")) or _status(error.get("status_code")),
-        parameter=_word(error.get("param")),
-        request_id=_word(request_id),
+        return ErrorBody(codes=(), message=body)
+    return ErrorBody(
+        codes=_error_codes(error),
+        message=_error_message(error) or body,
+        status=_parse_status(error.get("code")) or _parse_status(error.get("status_code")),
+        parameter=_string_or_empty(error.get("param")),
+        request_id=_string_or_empty(request_id),
     )
 
 
-def _codes(error: dict[str, JSON]) -> tuple[str, ...]:
+def _error_codes(error: dict[str, JSON]) -> tuple[str, ...]:
     details = error.get("details")
     inner = details.get("error_code") if isinstance(details, dict) else None
     found = (inner, error.get("code"), error.get("type"), error.get("status"))
     return tuple(code.lower() for code in found if isinstance(code, str))
 
 
-def _message(error: dict[str, JSON]) -> str:
+def _error_message(error: dict[str, JSON]) -> str:
     """The message, and the upstream's own words where a gateway passes them on."""
-    message = _word(error.get("message")) or _detail(error.get("detail")) or _word(error.get("msg"))
+    message = (
+        _string_or_empty(error.get("message"))
+        or _detail_text(error.get("detail"))
+        or _string_or_empty(error.get("msg"))
+    )
     metadata = error.get("metadata")
     raw = metadata.get("raw") if isinstance(metadata, dict) else None
     return f"{message}: {raw}" if isinstance(raw, str) and raw else message
 
 
-def _detail(detail: JSON) -> str:
+def _detail_text(detail: JSON) -> str:
     """A list of what is wrong, as servers written in Python send it, is read without the input that each repeats."""
     if not isinstance(detail, list):
-        return _word(detail)
-    return "; ".join(_word(one.get("msg")) for one in detail if isinstance(one, dict))
+        return _string_or_empty(detail)
+    return "; ".join(_string_or_empty(one.get("msg")) for one in detail if isinstance(one, dict))
 
 
-def _word(value: JSON) -> str:
+def _string_or_empty(value: JSON) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _status(value: JSON) -> int | None:
+def _parse_status(value: JSON) -> int | None:
     """A status only where the body gives one as a number of its own, never out of text (A6.1)."""
     if isinstance(value, str) and value.isdigit():
         value = int(value)
@@ -290,20 +298,20 @@ _SECRET = re.compile(  # what vendors print of a key, half of it starred out, be
 
 def clean_details(text: str) -> str:
     """Words fit for a page: no markup, no secrets, at most MAX_DETAILS characters (A6.2)."""
-    text = _INVISIBLE.sub(" ", text[:READ_CHARACTERS])
+    text = _INVISIBLE.sub(" ", text[:MAX_BODY_CHARACTERS])
     text = _TAG.sub(" ", text)
-    text = " ".join(redact(storable(text)).split())
+    text = " ".join(redact(make_storable(text)).split())
     text = _SECRET.sub(MASK, text)
-    return text if len(text) <= MAX_DETAILS else text[: MAX_DETAILS - 1] + "…"
+    return text if len(text) <= MAX_DETAILS_CHARACTERS else text[: MAX_DETAILS_CHARACTERS - 1] + "…"
 
 
-def retry_after(headers: Mapping[str, str]) -> float | None:
+def parse_retry_after(headers: Mapping[str, str]) -> float | None:
     """Seconds to wait: `retry-after-ms`, or `Retry-After` in seconds or as a date (A7.1)."""
-    milliseconds = _number(headers.get("retry-after-ms", ""))
+    milliseconds = _parse_number(headers.get("retry-after-ms", ""))
     if milliseconds is not None:
         return milliseconds / 1000
     given = headers.get("retry-after", "")
-    seconds = _number(given)
+    seconds = _parse_number(given)
     if seconds is not None or not given:
         return seconds
     try:
@@ -315,7 +323,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     return max(0.0, (moment - datetime.now(UTC)).total_seconds())
 
 
-def _number(text: str) -> float | None:
+def _parse_number(text: str) -> float | None:
     try:
         value = float(text)
     except ValueError:

@@ -6,9 +6,13 @@ import httpx2
 import openai
 from openai import AsyncOpenAI, AsyncStream, DefaultAioHttpClient
 
-from copilot.providers import failures, streaming
+from copilot.providers import failures, http_stream
 
-HEADERS = {"Content-Type": "application/json", "Accept": "text/event-stream", "Accept-Encoding": "identity"}
+STREAM_HEADERS = {
+    "Content-Type": "application/json",
+    "Accept": "text/event-stream",
+    "Accept-Encoding": "identity",
+}
 
 
 class OpenAIClient:
@@ -20,7 +24,9 @@ class OpenAIClient:
             base_url=base_url or None,
             max_retries=0,  # A7 is the only retry
             http_client=DefaultAioHttpClient(
-                timeout=timeout, limits=streaming.limits(), verify=streaming.trusted()
+                timeout=timeout,
+                limits=http_stream.build_connection_limits(),
+                verify=http_stream.load_ssl_context(),
             ),
         )
 
@@ -32,15 +38,15 @@ class OpenAIClient:
                 path,
                 cast_to=httpx2.Response,
                 content=body,
-                options={"headers": HEADERS},
+                options={"headers": STREAM_HEADERS},
                 stream=streamed,
                 stream_cls=AsyncStream[object],
             )
         except openai.APIStatusError as error:
             answer = error.response
-            raise failures.from_response(answer.status_code, answer.text, answer.headers) from error
-        except (openai.APIConnectionError, *streaming.BROKEN) as error:
-            raise streaming.broken_opening(error) from error
+            raise failures.classify_response(answer.status_code, answer.text, answer.headers) from error
+        except (openai.APIConnectionError, *http_stream.TRANSPORT_ERRORS) as error:
+            raise http_stream.classify_failed_opening(error) from error
         assert isinstance(response, httpx2.Response)
         return response
 

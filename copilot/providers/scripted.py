@@ -15,30 +15,31 @@ from typing import Protocol, assert_never
 
 import msgspec
 
-from copilot.events import JSON, Tokens
-from copilot.providers import failures, strict
+from config.core.json_values import JSON
+from copilot.providers import failures, request_validation
 from copilot.providers.base import (
     AssistantMessage,
     CallFragment,
     FailureCode,
-    Finished,
     FinishReason,
-    Item,
     ModelMessage,
+    ModelRequest,
     Provider,
     ProviderFailure,
     ReasoningDelta,
     ReasoningReplay,
-    Request,
-    ToolGroup,
+    ReplyFinished,
+    StreamItem,
+    ToolResultsMessage,
     UsageReported,
     UserMessage,
+    is_continuation,
 )
-from copilot.providers.clean import Cleaner
-from copilot.providers.messages import continues
+from copilot.providers.text_filter import TextFilter
+from copilot.realtime.payloads import Tokens
 
 
-class Clock(Protocol):
+class SleepClock(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
 
@@ -51,19 +52,19 @@ class WallClock:
 
 
 @dataclass(frozen=True)
-class Text:
+class ScriptedText:
     text: str
     size: int = 0  # characters per delta; 0 = all at once
 
 
 @dataclass(frozen=True)
-class Reasoning:
+class ScriptedReasoning:
     text: str
     signature: str = ""  # signed thoughts must come back inside the tool loop
 
 
 @dataclass(frozen=True)
-class Call:
+class ScriptedCall:
     tool: str
     arguments: Mapping[str, JSON] | str = field(default_factory=dict)
     call_id: str = ""
@@ -71,28 +72,28 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Usage:
+class ScriptedUsage:
     tokens: Tokens
     cost: str | None = None
 
 
 @dataclass(frozen=True)
-class Pause:
+class ScriptedPause:
     seconds: float
 
 
 @dataclass(frozen=True)
-class Hang:
+class ScriptedHang:
     """Say nothing more, for ever."""
 
 
 @dataclass(frozen=True)
-class Cut:
+class ScriptedCut:
     """End the stream cleanly, without a finish reason."""
 
 
 @dataclass(frozen=True)
-class Fail:
+class ScriptedFailure:
     """Without a code, status, body and headers are classified as a vendor's would be."""
 
     code: FailureCode | None = None
@@ -102,33 +103,46 @@ class Fail:
 
 
 @dataclass(frozen=True)
-class Finish:
+class ScriptedFinish:
     reason: FinishReason = "stop"
 
 
-ScriptItem = Text | Reasoning | Call | CallFragment | Usage | Pause | Hang | Cut | Fail | Finish
-Predicate = Callable[[Request], str | None]  # None when satisfied, else what is wrong
+ScriptItem = (
+    ScriptedText
+    | ScriptedReasoning
+    | ScriptedCall
+    | CallFragment
+    | ScriptedUsage
+    | ScriptedPause
+    | ScriptedHang
+    | ScriptedCut
+    | ScriptedFailure
+    | ScriptedFinish
+)
+RequestPredicate = Callable[[ModelRequest], str | None]  # None when satisfied, else what is wrong
 
 
 @dataclass(frozen=True)
-class Reply:
+class ScriptedReply:
     """One answer. Without `Finish` it finishes as its items suggest."""
 
     items: Sequence[ScriptItem]
-    requires: Sequence[Predicate] = ()
+    requires: Sequence[RequestPredicate] = ()
 
 
 class Script:
     """The replies to come, and the requests that came."""
 
-    def __init__(self, *replies: Reply | Sequence[ScriptItem]) -> None:
-        self.replies = [reply if isinstance(reply, Reply) else Reply(reply) for reply in replies]
-        self.requests: list[Request] = []
+    def __init__(self, *replies: ScriptedReply | Sequence[ScriptItem]) -> None:
+        self.replies = [
+            reply if isinstance(reply, ScriptedReply) else ScriptedReply(reply) for reply in replies
+        ]
+        self.requests: list[ModelRequest] = []
         self.mismatches: list[str] = []
 
-    def next(self, request: Request) -> Reply:
+    def next_reply(self, request: ModelRequest) -> ScriptedReply:
         self.requests.append(request)
-        if problems := strict.problems(request):
+        if problems := request_validation.find_request_problems(request):
             self.mismatches += problems
             raise ProviderFailure("bad_request", details="; ".join(problems)[:1000], refused_before_work=True)
         number = len(self.requests)
@@ -145,9 +159,9 @@ class Script:
 # --- predicates --------------------------------------------------------------------------------------
 
 
-def last_text_contains(expected: str) -> Predicate:
-    def check(request: Request) -> str | None:
-        text = last_text(request)
+def expect_last_text(expected: str) -> RequestPredicate:
+    def check(request: ModelRequest) -> str | None:
+        text = get_last_text(request)
         if expected in text:
             return None
         return "\n".join(
@@ -157,133 +171,135 @@ def last_text_contains(expected: str) -> Predicate:
     return check
 
 
-def offers(tool: str) -> Predicate:
-    def check(request: Request) -> str | None:
+def expect_tool(tool: str) -> RequestPredicate:
+    def check(request: ModelRequest) -> str | None:
         names = [specification.name for specification in request.tools]
         return None if tool in names else f"expected tool {tool!r}, offered are {names}"
 
     return check
 
 
-def has_image(request: Request) -> str | None:
-    seen = any(_pictures(message) for message in request.messages)
+def expect_image(request: ModelRequest) -> str | None:
+    seen = any(_has_images(message) for message in request.messages)
     return None if seen else "expected an image, there is none"
 
 
-def _pictures(message: ModelMessage) -> bool:
+def _has_images(message: ModelMessage) -> bool:
     match message:
         case UserMessage():
             return bool(message.images)
-        case ToolGroup():
+        case ToolResultsMessage():
             return any(result.images for result in message.results)
         case AssistantMessage():
             return False
 
 
-def last_text(request: Request) -> str:
+def get_last_text(request: ModelRequest) -> str:
     """What was said last, by whomever."""
     last = request.messages[-1]
-    return "\n".join(r.content for r in last.results) if isinstance(last, ToolGroup) else last.text
+    return "\n".join(r.content for r in last.results) if isinstance(last, ToolResultsMessage) else last.text
 
 
 # --- playing -----------------------------------------------------------------------------------------
 
 
 class ScriptedProvider:
-    def __init__(self, script: Script, clock: Clock | None = None) -> None:
+    def __init__(self, script: Script, clock: SleepClock | None = None) -> None:
         self.script = script
         self._clock = clock or WallClock()
 
-    async def stream(self, request: Request) -> AsyncIterator[Item]:
-        reply = self.script.next(request)
+    async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
+        reply = self.script.next_reply(request)
         number = len(self.script.requests)
-        items = play(reply, self._clock, number=number, continued=continues(request.messages))
+        items = stream_script(reply, self._clock, number=number, continued=is_continuation(request.messages))
         async with aclosing(items):
             async for item in items:
                 yield item
 
 
-async def play(
-    reply: Reply, clock: Clock, *, number: int, continued: bool = False
-) -> AsyncGenerator[Item, None]:
+async def stream_script(
+    reply: ScriptedReply, clock: SleepClock, *, number: int, continued: bool = False
+) -> AsyncGenerator[StreamItem, None]:
     """The reply's items as a vendor would stream them, visible text filtered like everyone's."""
-    cleaner = Cleaner(continues=continued)
+    cleaner = TextFilter(continues=continued)
     calls, said = 0, False
     for item in reply.items:
         match item:
-            case Pause():
+            case ScriptedPause():
                 await clock.sleep(item.seconds)
-            case Hang():
+            case ScriptedHang():
                 await asyncio.Event().wait()
-            case Fail():
-                raise _failure(item, said=said)
-            case Cut():
+            case ScriptedFailure():
+                raise _build_failure(item, said=said)
+            case ScriptedCut():
                 raise ProviderFailure(
                     "malformed_stream" if said else "no_response", details="the script cuts off"
                 )
-            case Text():
-                for piece in _cut(item.text, item.size):
+            case ScriptedText():
+                for piece in _split_text(item.text, item.size):
                     for visible in cleaner.feed(piece):
                         yield visible
-            case Finish():
+            case ScriptedFinish():
                 for visible in cleaner.finish():
                     yield visible
-                yield Finished(item.reason, f"scripted-{number}")
+                yield ReplyFinished(item.reason, f"scripted-{number}")
                 return
             case _:
                 for visible in cleaner.finish():
                     yield visible
-                for made in _made(item, index=calls, call_id=f"call_{number}_{calls}"):
+                for made in _stream_item(item, index=calls, call_id=f"call_{number}_{calls}"):
                     yield made
-                calls += isinstance(item, Call | CallFragment)
+                calls += isinstance(item, ScriptedCall | CallFragment)
         said = True
     for visible in cleaner.finish():
         yield visible
-    yield Finished("tool_calls" if calls else "stop", f"scripted-{number}")
+    yield ReplyFinished("tool_calls" if calls else "stop", f"scripted-{number}")
 
 
-def _made(item: Reasoning | Call | CallFragment | Usage, *, index: int, call_id: str) -> Iterator[Item]:
+def _stream_item(
+    item: ScriptedReasoning | ScriptedCall | CallFragment | ScriptedUsage, *, index: int, call_id: str
+) -> Iterator[StreamItem]:
     match item:
-        case Reasoning():
+        case ScriptedReasoning():
             if item.text:
                 yield ReasoningDelta(item.text)
             if item.signature:
                 block = {"type": "thinking", "thinking": item.text, "signature": item.signature}
                 yield ReasoningReplay(msgspec.json.encode(block).decode())
-        case Call():
-            yield from _fragments(item, index, item.call_id or call_id)
+        case ScriptedCall():
+            yield from _call_fragments(item, index, item.call_id or call_id)
         case CallFragment():
             yield item
-        case Usage():
+        case ScriptedUsage():
             yield UsageReported(item.tokens, item.cost)
         case unreachable:
             assert_never(unreachable)
 
 
-def _fragments(call: Call, index: int, call_id: str) -> Iterator[CallFragment]:
+def _call_fragments(call: ScriptedCall, index: int, call_id: str) -> Iterator[CallFragment]:
     given = call.arguments
     arguments = given if isinstance(given, str) else msgspec.json.encode(given).decode()
     yield CallFragment(index, call_id, call.tool)
     size = -(-len(arguments) // max(call.pieces, 1))
-    for piece in _cut(arguments, size):
+    for piece in _split_text(arguments, size):
         yield CallFragment(index, arguments=piece)
 
 
-def _cut(text: str, size: int) -> Iterator[str]:
+def _split_text(text: str, size: int) -> Iterator[str]:
     size = size or len(text) or 1
     for start in range(0, len(text), size):
         yield text[start : start + size]
 
 
-def _failure(fail: Fail, *, said: bool) -> ProviderFailure:
+def _build_failure(fail: ScriptedFailure, *, said: bool) -> ProviderFailure:
     status = fail.status
     if fail.code is None:
-        return failures.from_response(status or 500, fail.body, fail.headers)
+        return failures.classify_response(status or 500, fail.body, fail.headers)
     return ProviderFailure(
         fail.code,
         details=failures.clean_details(fail.body),
         status=status,
-        retry_after_seconds=failures.retry_after(fail.headers),
+        retry_after_seconds=failures.parse_retry_after(fail.headers),
         refused_before_work=not said,
     )
 
@@ -293,14 +309,14 @@ def _failure(fail: Fail, *, said: bool) -> ProviderFailure:
 _installed: dict[str, Provider] = {}
 
 
-def install(model_id: str, script: Script | Provider, clock: Clock | None = None) -> None:
+def install_script(model_id: str, script: Script | Provider, clock: SleepClock | None = None) -> None:
     """Let `model_id` be played from `script`, or by a provider of the test's own, in this process."""
     _installed[model_id] = ScriptedProvider(script, clock) if isinstance(script, Script) else script
 
 
-def uninstall(model_id: str) -> None:
+def uninstall_script(model_id: str) -> None:
     _installed.pop(model_id, None)
 
 
-def installed(model_id: str) -> Provider | None:
+def find_installed(model_id: str) -> Provider | None:
     return _installed.get(model_id)

@@ -16,14 +16,14 @@ register = template.Library()
 def sign_up_is_open(context: RequestContext) -> bool:
     """Whether this visitor may create an account here."""
     request = context.get("request")
-    return request is not None and sign_up.is_open(request)
+    return request is not None and sign_up.is_sign_up_open(request)
 
 
 @register.simple_tag(takes_context=True)
 def sign_up_note(context: RequestContext) -> str:
     """Say above the form what this installation asks of new accounts."""
     request = context.get("request")
-    invitation = invitations.invitation_of(request) if request is not None else None
+    invitation = invitations.find_session_invitation(request) if request is not None else None
     if invitation is not None and invitation.makes_admin:
         return _("This is the first account. It will be the administrator.")
     if invitation is not None:
@@ -31,7 +31,7 @@ def sign_up_note(context: RequestContext) -> str:
     if settings.SIGNUP == "approval":
         return _("An administrator approves new accounts. We'll email you when yours is ready.")
     if settings.SIGNUP == "domains":
-        return sign_up.allowed_domains()
+        return sign_up.describe_allowed_domains()
     return ""
 
 

@@ -10,7 +10,8 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from copilot import markdown, metrics
+from copilot import metrics
+from copilot.web import markdown
 
 register = template.Library()
 

@@ -13,25 +13,25 @@ from uuid import uuid4
 
 from pydantic import ValidationError
 
-from copilot.events import JSON
+from config.core.json_values import JSON, iterate_children
+from config.core.text import make_storable
 from copilot.providers.base import CallFragment, ToolCall, ToolSpecification
-from copilot.rows import inside, storable
-from copilot.tools.base import CallOutcome
+from copilot.tools.base import ToolCallOutcome
 
-RAW_ARGUMENTS_KEPT = 8_000  # characters of a malformed call, for diagnosis only
-CLOSE_NAMES = 5
-PROBLEMS_NAMED = 5
-PROBLEMS_LENGTH = 1_000
-MOST_NESTED = 100  # levels: what walks through arguments later must not run out of stack
+MAX_RAW_ARGUMENT_CHARACTERS = 8_000  # characters of a malformed call, for diagnosis only
+MAX_SUGGESTED_NAMES = 5
+MAX_LISTED_PROBLEMS = 5
+MAX_PROBLEM_CHARACTERS = 1_000
+MAX_NESTING = 100  # levels: what walks through arguments later must not run out of stack
 
-MALFORMED = (
+MALFORMED_ARGUMENTS_MESSAGE = (
     "The call was not executed: its arguments are not one valid JSON object. "
     "Send the call again with smaller, valid JSON."
 )
-STOPPED = "Stopped by the user before it finished."
-FAILED_BEFORE_IT_RAN = "The call failed before it ran: the model's reply broke off."
-NO_RESULT = "interrupted, no result; may be repeated if still needed"
-NOT_EXECUTED = "Not executed: the turn has reached its limit of rounds, and tools have ended."
+STOPPED_MESSAGE = "Stopped by the user before it finished."
+REPLY_BROKEN_OFF_MESSAGE = "The call failed before it ran: the model's reply broke off."
+NO_RESULT_MESSAGE = "interrupted, no result; may be repeated if still needed"
+ROUND_LIMIT_MESSAGE = "Not executed: the turn has reached its limit of rounds, and tools have ended."
 
 _log = logging.getLogger(__name__)
 _not_in_names = re.compile(r"[^A-Za-z0-9_-]")
@@ -39,7 +39,7 @@ _usable_id = re.compile(r"[A-Za-z0-9_.:-]{1,128}")  # what providers take back a
 
 
 @dataclass(slots=True, eq=False)
-class _Growing:
+class _PartialCall:
     """A call while its pieces arrive."""
 
     index: int | None
@@ -50,61 +50,61 @@ class _Growing:
     proposed: bool = False
 
 
-class Assembler:
+class ToolCallAssembler:
     """The calls of one reply. `taken` are the ids the conversation already uses: one result per id (A9.8)."""
 
     def __init__(self, taken: Collection[str] = ()) -> None:
         self._taken = set(taken)
-        self._calls: list[_Growing] = []
+        self._calls: list[_PartialCall] = []
 
-    def add(self, fragment: CallFragment) -> None:
-        call = self._find(fragment)
+    def add_fragment(self, fragment: CallFragment) -> None:
+        call = self._find_call(fragment)
         if call is None:
-            call = _Growing(fragment.index)
+            call = _PartialCall(fragment.index)
             self._calls.append(call)
         if fragment.call_id and not call.sent_id:
             call.sent_id = fragment.call_id
-            call.call_id = self._free(fragment.call_id)
+            call.call_id = self._assign_id(fragment.call_id)
         if fragment.name != call.name:
             call.name += fragment.name
         if fragment.arguments:
             call.arguments.append(fragment.arguments)
 
-    def newly_named(self, known: Collection[str]) -> list[ToolCall]:
+    def take_newly_named(self, known: Collection[str]) -> list[ToolCall]:
         """Calls whose id and name are certain since the last time; their arguments still stream."""
         named = [c for c in self._calls if not c.proposed and c.call_id and (c.arguments or c.name in known)]
-        return [_propose(call) for call in named if call.name]
+        return [_mark_proposed(call) for call in named if call.name]
 
-    def proposed(self) -> list[ToolCall]:
+    def list_proposed(self) -> list[ToolCall]:
         """What clients were told of, with empty arguments: they may never have been complete (A3.5)."""
-        return [_streaming(call) for call in self._calls if call.proposed]
+        return [_to_streaming_call(call) for call in self._calls if call.proposed]
 
-    def unproposed(self) -> list[ToolCall]:
+    def take_unproposed(self) -> list[ToolCall]:
         """Calls that became certain only with the end of the reply; after `complete`."""
-        return [_propose(call) for call in self._calls if not call.proposed and call.name]
+        return [_mark_proposed(call) for call in self._calls if not call.proposed and call.name]
 
     def complete(self) -> tuple[ToolCall, ...]:
         """The finished calls; an id the model forgot is given here."""
         for call in self._calls:
-            call.call_id = call.call_id or self._free("")
-        return tuple(_finished(call) for call in self._calls)
+            call.call_id = call.call_id or self._assign_id("")
+        return tuple(_finish_call(call) for call in self._calls)
 
-    def _find(self, fragment: CallFragment) -> _Growing | None:
+    def _find_call(self, fragment: CallFragment) -> _PartialCall | None:
         if fragment.index is None:
-            return self._find_without_index(fragment)
+            return self._find_call_without_index(fragment)
         call = next((c for c in reversed(self._calls) if c.index == fragment.index), None)
         if call is None or (fragment.call_id and call.sent_id and fragment.call_id != call.sent_id):
             return None
         return call
 
-    def _find_without_index(self, fragment: CallFragment) -> _Growing | None:
+    def _find_call_without_index(self, fragment: CallFragment) -> _PartialCall | None:
         if fragment.call_id:
             return next((c for c in self._calls if c.sent_id == fragment.call_id), None)
         last = self._calls[-1] if self._calls else None
         starts_another = last is not None and last.arguments and fragment.name not in ("", last.name)
         return None if starts_another else last
 
-    def _free(self, wanted: str) -> str:
+    def _assign_id(self, wanted: str) -> str:
         if wanted in self._taken:
             _log.warning("a model used a tool call id twice; the later one was renamed")
         usable = wanted not in self._taken and _usable_id.fullmatch(wanted)
@@ -113,23 +113,25 @@ class Assembler:
         return free
 
 
-def _streaming(call: _Growing) -> ToolCall:
-    return ToolCall(call_id=call.call_id, tool=_tool_name(call), arguments={})
+def _to_streaming_call(call: _PartialCall) -> ToolCall:
+    return ToolCall(call_id=call.call_id, tool=_sanitize_tool_name(call), arguments={})
 
 
-def _propose(call: _Growing) -> ToolCall:
+def _mark_proposed(call: _PartialCall) -> ToolCall:
     call.proposed = True
-    return _streaming(call)
+    return _to_streaming_call(call)
 
 
-def _finished(call: _Growing) -> ToolCall:
+def _finish_call(call: _PartialCall) -> ToolCall:
     text = "".join(call.arguments)
     arguments = parse_arguments(text)
-    raw = storable(text[:RAW_ARGUMENTS_KEPT]) if arguments is None else ""
-    return ToolCall(call_id=call.call_id, tool=_tool_name(call), arguments=arguments, raw_arguments=raw)
+    raw = make_storable(text[:MAX_RAW_ARGUMENT_CHARACTERS]) if arguments is None else ""
+    return ToolCall(
+        call_id=call.call_id, tool=_sanitize_tool_name(call), arguments=arguments, raw_arguments=raw
+    )
 
 
-def _tool_name(call: _Growing) -> str:
+def _sanitize_tool_name(call: _PartialCall) -> str:
     """A name every provider accepts when the call is replayed; an invented one is unknown either way."""
     return _not_in_names.sub("_", call.name)[:64]
 
@@ -142,30 +144,30 @@ def parse_arguments(text: str) -> dict[str, JSON] | None:
     if not text.strip():
         return {}
     try:
-        value = canonical(json.loads(text, parse_constant=_refuse_constant))
+        value = canonicalize_json(json.loads(text, parse_constant=_refuse_constant))
     except (ValueError, RecursionError):
         return None
-    return value if isinstance(value, dict) and not nested_too_deep(value) else None
+    return value if isinstance(value, dict) and not is_nested_too_deep(value) else None
 
 
-def nested_too_deep(value: JSON) -> bool:
+def is_nested_too_deep(value: JSON) -> bool:
     level = [value]
-    for _ in range(MOST_NESTED):
-        level = [inner for one in level for inner in inside(one)]
+    for _ in range(MAX_NESTING):
+        level = [inner for one in level for inner in iterate_children(one)]
         if not level:
             return False
     return True
 
 
-def canonical(value: JSON) -> JSON:
+def canonicalize_json(value: JSON) -> JSON:
     """The same value with sorted keys and text a database can hold, so that a stored call replays as it was."""
     match value:
         case dict():
-            return {storable(key): canonical(value[key]) for key in sorted(value)}
+            return {make_storable(key): canonicalize_json(value[key]) for key in sorted(value)}
         case list():
-            return [canonical(item) for item in value]
+            return [canonicalize_json(item) for item in value]
         case str():
-            return storable(value)
+            return make_storable(value)
         case float() if not math.isfinite(value):
             raise ValueError("not a JSON number")
         case _:
@@ -176,12 +178,12 @@ def _refuse_constant(name: str) -> JSON:
     raise ValueError(f"{name} is not JSON")
 
 
-def replayed(call: ToolCall) -> ToolCall:
+def prepare_for_replay(call: ToolCall) -> ToolCall:
     """The call as the model sees it again: a malformed one with `{}`."""
     return replace(call, arguments=call.arguments or {}, raw_arguments="")
 
 
-def lacks_required(call: ToolCall, specification: ToolSpecification | None) -> bool:
+def lacks_required_arguments(call: ToolCall, specification: ToolSpecification | None) -> bool:
     """Empty arguments where some are required (A10.3)."""
     return specification is not None and not call.arguments and bool(specification.parameters.get("required"))
 
@@ -189,39 +191,42 @@ def lacks_required(call: ToolCall, specification: ToolSpecification | None) -> b
 # --- answers to calls that cannot run ----------------------------------------------------------------
 
 
-def refusal(call: ToolCall, *, position: int, most: int, known: Collection[str]) -> str | None:
+def find_refusal(call: ToolCall, *, position: int, most: int, known: Collection[str]) -> str | None:
     """Why this call, the `position`th of its reply, does not run; None when it may."""
     if position >= most:
         return f"Not executed: at most {most} calls run per reply. Send the others in your next reply."
     if call.tool not in known:
-        return unknown_tool(call.tool, known)
-    return MALFORMED if call.arguments is None else None
+        return describe_unknown_tool(call.tool, known)
+    return MALFORMED_ARGUMENTS_MESSAGE if call.arguments is None else None
 
 
-def unknown_tool(name: str, known: Iterable[str]) -> str:
+def describe_unknown_tool(name: str, known: Iterable[str]) -> str:
     """The answer to a name that is not offered, whether it exists elsewhere or nowhere (A8.5)."""
-    close = difflib.get_close_matches(name, sorted(known), n=CLOSE_NAMES, cutoff=0.5)
+    close = difflib.get_close_matches(name, sorted(known), n=MAX_SUGGESTED_NAMES, cutoff=0.5)
     hint = f" Close names: {', '.join(close)}." if close else ""
     return f"There is no tool named {json.dumps(name[:64])}.{hint}"
 
 
-def invalid_arguments(error: ValidationError) -> str:
+def describe_invalid_arguments(error: ValidationError) -> str:
     """What to change, field by field, in words the model can act on (A8.6)."""
     problems = error.errors(include_url=False, include_context=False, include_input=False)
-    lines = [f"- {_place(problem['loc'])}: {problem['msg']}" for problem in problems[:PROBLEMS_NAMED]]
-    if len(problems) > PROBLEMS_NAMED:
-        lines.append(f"- and {len(problems) - PROBLEMS_NAMED} more")
+    lines = [
+        f"- {_format_location(problem['loc'])}: {problem['msg']}"
+        for problem in problems[:MAX_LISTED_PROBLEMS]
+    ]
+    if len(problems) > MAX_LISTED_PROBLEMS:
+        lines.append(f"- and {len(problems) - MAX_LISTED_PROBLEMS} more")
     text = "The call was not executed: its arguments are invalid.\n" + "\n".join(lines)
-    return text if len(text) <= PROBLEMS_LENGTH else text[: PROBLEMS_LENGTH - 1] + "…"
+    return text if len(text) <= MAX_PROBLEM_CHARACTERS else text[: MAX_PROBLEM_CHARACTERS - 1] + "…"
 
 
-def _place(location: tuple[int | str, ...]) -> str:
+def _format_location(location: tuple[int | str, ...]) -> str:
     return ".".join(str(part) for part in location) or "arguments"
 
 
-def error_outcome(call: ToolCall, message: str, *, cancelled: bool = False) -> CallOutcome:
+def make_error_outcome(call: ToolCall, message: str, *, cancelled: bool = False) -> ToolCallOutcome:
     """The result of a call that has none of its own: it never ran, or nobody knows what became of it."""
-    return CallOutcome(
+    return ToolCallOutcome(
         call_id=call.call_id,
         tool=call.tool,
         success=False,

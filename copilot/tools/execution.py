@@ -1,4 +1,4 @@
-"""Runs the calls of one reply: some at once, each within its time, each with exactly one result (A9)."""
+"""What a call of a priced tool costs its user in credits: once, and only for something delivered (B9.8)."""
 
 from __future__ import annotations
 
@@ -10,85 +10,136 @@ import traceback
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from uuid import UUID
+from uuid import UUID, uuid5
 
 from django.conf import settings
 from pydantic import ValidationError
 
-from copilot import metrics, queries, traces
-from copilot.bridge import retried
-from copilot.context import TurnContext
-from copilot.errors import FenceLost, Refused
-from copilot.events import Event, ToolProgressed, ToolStateChanged
+from billing import ledger
+from billing.selectors import credit_statements
+from config.core import trace_context
+from config.core.db import run_in_thread, run_in_thread_with_retry
+from config.core.errors import FenceLost, RequestRefused
+from config.core.redaction import redact, redact_user_text
+from copilot import metrics
+from copilot.chat import selectors as chat_selectors
+from copilot.chat.turn_context import TurnContext
 from copilot.providers.base import ToolCall
-from copilot.redaction import redact, redact_user_text
-from copilot.tools import calls as answers
-from copilot.tools import registry, results
-from copilot.tools.base import AnyTool, Bound, CallOutcome, Invocation, ToolFailed, ToolOutput
-from copilot.tools.charging import Charge
+from copilot.realtime.events import Event, ToolProgressed, ToolStateChanged
+from copilot.tools import calls, registry, results
+from copilot.tools.base import BaseTool, BoundTool, ToolCallOutcome, ToolError, ToolInvocation, ToolOutput
 
-ABANDONED_AFTER_SECONDS = 0.5  # a stop must end the turn within 1 s, its last writes included (A1.7, A1.c5)
+_running_charges: set[asyncio.Task[bool]] = (
+    set()
+)  # a stop does not undo what was delivered: nobody cancels these
 
-Starting = Callable[[str], Awaitable[None]]
-Checking = Callable[
-    [ToolCall, AnyTool], Awaitable[ToolCall | str]
+
+class ToolCharge:
+    """One call's. A tool that streams says `delivered` at its first output; for others their answer says so."""
+
+    def __init__(self, tool: BaseTool, context: TurnContext, call_id: str) -> None:
+        self._tool = tool
+        self._context = context
+        self._key = f"tool:{uuid5(UUID(context.turn_id), f'tool {call_id}')}"
+        self._delivered = False
+        self._handled = False
+
+    def mark_delivered(self) -> None:
+        self._delivered = True
+
+    async def check_balance(self) -> None:
+        """Refused before it starts, rather than given away."""
+        if self._tool.price_cents:
+            have = await run_in_thread(credit_statements.get_balance, self._context.user_id)
+            if have.balance_cents < self._tool.price_cents:
+                raise ToolError("insufficient_credits", "The user has not enough credits for this tool.")
+
+    async def charge_if_delivered(self) -> None:
+        """After the call, however it ended. Marked before it is charged: a second try would not know of the first."""
+        if self._handled or not self._delivered or not self._tool.price_cents:
+            return
+        self._handled = True
+        work = asyncio.ensure_future(run_in_thread(self._charge))
+        _running_charges.add(work)
+        work.add_done_callback(_running_charges.discard)
+        await asyncio.shield(work)
+
+    def _charge(self) -> bool:
+        return ledger.charge_after_delivery(
+            self._context.user_id,
+            self._tool.price_cents,
+            key=self._key,
+            reason=f"Tool {self._tool.name}",
+            reference=self._context.turn_id,
+        )
+
+
+# MERGED tools.execution: Runs the calls of one reply: some at once, each within its time, each with exactly one result (A9).
+
+CANCEL_GRACE_SECONDS = 0.5  # a stop must end the turn within 1 s, its last writes included (A1.7, A1.c5)
+
+StartHook = Callable[[str], Awaitable[None]]
+ApprovalCheck = Callable[
+    [ToolCall, BaseTool], Awaitable[ToolCall | str]
 ]  # as it was approved, or why it does not run
 
 _log = logging.getLogger(__name__)
 _abandoned: set[asyncio.Task[ToolOutput]] = set()  # nobody waits for them; the loop alone would not keep them
 
 
-async def at_once(call_id: str) -> None:
+async def start_immediately(call_id: str) -> None:
     """Nothing has to be known before a call starts."""
 
 
-async def as_it_is(call: ToolCall, tool: AnyTool) -> ToolCall | str:
+async def skip_approval_check(call: ToolCall, tool: BaseTool) -> ToolCall | str:
     """Nothing was approved that could mean something else by now."""
     return call
 
 
-async def run_group(
+async def run_tool_calls(
     calls: Sequence[ToolCall],
     *,
     context: TurnContext,
     emit: Callable[[Event], None],
-    outside: Sequence[AnyTool] = (),
-    starting: Starting = at_once,
-    checking: Checking = as_it_is,
+    outside: Sequence[BaseTool] = (),
+    starting: StartHook = start_immediately,
+    checking: ApprovalCheck = skip_approval_check,
     taken: int = 0,
-) -> AsyncGenerator[CallOutcome, None]:
+) -> AsyncGenerator[ToolCallOutcome, None]:
     """One outcome per call, as they finish. Closing the iterator cancels what still runs.
 
     `starting` is awaited with a call's id when its turn has come, and before anything happens; `checking` gives
     an approved call as it was approved, or says why it does not run; `taken` characters
     of the group's room are not for these calls (A9.6).
     """
-    offered = registry.offered(context.permissions, context.channel, outside)
-    group = _Group(offered, context, emit, starting, checking, results.Room(len(calls), taken=taken))
-    tasks = [asyncio.create_task(group.run(call)) for call in calls]
+    offered = registry.list_offered_tools(context.permissions, context.channel, outside)
+    group = _CallGroup(
+        offered, context, emit, starting, checking, results.OutputBudget(len(calls), taken=taken)
+    )
+    tasks = [asyncio.create_task(group.run_call(call)) for call in calls]
     try:
         for finished in asyncio.as_completed(tasks):
             yield await finished
     finally:
-        group.open = False
+        group.is_open = False
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class _Group:
+class _CallGroup:
     """What the calls of one reply share: the places to run in, the order of exclusive ones, the room for output."""
 
     def __init__(
         self,
-        offered: Sequence[AnyTool],
+        offered: Sequence[BaseTool],
         context: TurnContext,
         emit: Callable[[Event], None],
-        starting: Starting,
-        checking: Checking,
-        room: results.Room,
+        starting: StartHook,
+        checking: ApprovalCheck,
+        room: results.OutputBudget,
     ) -> None:
-        self.open = True
+        self.is_open = True
         self._context = context
         self._emit = emit
         self._starting = starting
@@ -99,100 +150,106 @@ class _Group:
         self._room = room
         self._asking = False  # a question of this group is on its way to a person (A12.1)
 
-    async def run(self, call: ToolCall) -> CallOutcome:
-        prepared = self._prepare(
+    async def run_call(self, call: ToolCall) -> ToolCallOutcome:
+        prepared = self._prepare_call(
             call
         )  # nothing is awaited before the places are asked for: they are given in call order
-        if isinstance(prepared, results.Result):
-            return await self._conclude(call, prepared, duration_ms=0)
+        if isinstance(prepared, results.ToolRunResult):
+            return await self._finish_call(call, prepared, duration_ms=0)
         async with contextlib.AsyncExitStack() as turn:
             if prepared.tool.exclusive:
                 await turn.enter_async_context(self._exclusive)
             await turn.enter_async_context(self._places)
             prepared = await self._check_approval(call, prepared)
-            if isinstance(prepared, results.Result):
-                return await self._conclude(call, prepared, duration_ms=0)
+            if isinstance(prepared, results.ToolRunResult):
+                return await self._finish_call(call, prepared, duration_ms=0)
             await self._starting(call.call_id)
-            self._send(ToolStateChanged(call_id=call.call_id, state="running"))
+            self._emit_event(ToolStateChanged(call_id=call.call_id, state="running"))
             started = time.monotonic()
-            with traces.span("tool", tool=self._counted_as(call.tool), call_id=call.call_id) as span:
-                result = await self._perform(call, prepared)
+            with trace_context.start_span(
+                "tool", tool=self._metric_label(call.tool), call_id=call.call_id
+            ) as span:
+                result = await self._perform_call(call, prepared)
                 span.note(success=result.success)
             duration_ms = round((time.monotonic() - started) * 1000)
-        return await self._conclude(call, result, duration_ms=duration_ms)
+        return await self._finish_call(call, result, duration_ms=duration_ms)
 
-    async def _check_approval(self, call: ToolCall, prepared: _Prepared) -> _Prepared | results.Result:
+    async def _check_approval(
+        self, call: ToolCall, prepared: _PreparedCall
+    ) -> _PreparedCall | results.ToolRunResult:
         """Look right before a call runs whether it is what a person approved, and, where only a person may allow it, that one did."""
         checked = await self._checking(call, prepared.tool)
         if isinstance(checked, str):
-            return results.failure(checked)
-        if prepared.tool.approval == "manual_only" and not await retried(
-            partial(queries.was_approved, UUID(self._context.turn_id)), call.call_id
+            return results.make_failure(checked)
+        if prepared.tool.approval == "manual_only" and not await run_in_thread_with_retry(
+            partial(chat_selectors.was_approved, UUID(self._context.turn_id)), call.call_id
         ):
-            return results.failure("Not executed: a person has to approve this call, and nobody has.")
-        return prepared if checked is call else _bind(prepared.tool, checked)
+            return results.make_failure("Not executed: a person has to approve this call, and nobody has.")
+        return prepared if checked is call else _bind_arguments(prepared.tool, checked)
 
-    def _prepare(self, call: ToolCall) -> _Prepared | results.Result:
+    def _prepare_call(self, call: ToolCall) -> _PreparedCall | results.ToolRunResult:
         """The tool with validated arguments, or why the call cannot run. Hidden tools are unknown ones."""
         tool = self._offered.get(call.tool)
         if tool is None:
-            return results.failure(answers.unknown_tool(call.tool, self._offered))
-        prepared = _bind(tool, call)
-        if isinstance(prepared, results.Result):
+            return results.make_failure(calls.describe_unknown_tool(call.tool, self._offered))
+        prepared = _bind_arguments(tool, call)
+        if isinstance(prepared, results.ToolRunResult):
             return prepared
         if tool.interactive and self._asking:
-            return results.failure(
+            return results.make_failure(
                 "Not executed: one question at a time. Ask again after the first is answered."
             )
         self._asking = self._asking or tool.interactive
         return prepared
 
-    async def _perform(self, call: ToolCall, prepared: _Prepared) -> results.Result:
+    async def _perform_call(self, call: ToolCall, prepared: _PreparedCall) -> results.ToolRunResult:
         limit = min(prepared.tool.timeout_seconds, settings.MAX_TOOL_WAIT_SECONDS)
-        charge = Charge(prepared.tool, self._context, call.call_id)
+        charge = ToolCharge(prepared.tool, self._context, call.call_id)
         try:
-            await charge.can_be_paid()
-        except ToolFailed as refusal:
-            return results.failure(f"Error {refusal.code}: {refusal.message}")
-        invocation = Invocation(
+            await charge.check_balance()
+        except ToolError as refusal:
+            return results.make_failure(f"Error {refusal.code}: {refusal.message}")
+        invocation = ToolInvocation(
             context=self._context,
             call_id=call.call_id,
-            emit=partial(self._send, user_text=prepared.tool.returns_user_text),
-            delivered=charge.delivered,
+            emit=partial(self._emit_event, user_text=prepared.tool.returns_user_text),
+            mark_delivered=charge.mark_delivered,
         )
-        work = asyncio.create_task(_awaited(prepared.bound, invocation))
+        work = asyncio.create_task(_await_tool(prepared.bound, invocation))
         try:
             await asyncio.wait({work}, timeout=limit)
         finally:
             finished = work.done()
             try:
                 if not finished:
-                    await _let_go(work)
+                    await _cancel_work(work)
                 elif _has_delivered(work):
-                    charge.delivered()
+                    charge.mark_delivered()
             finally:  # whoever is stopped twice pays for what he has
-                await charge.settle()
+                await charge.charge_if_delivered()
         if not finished:
-            return results.failure(_too_slow(limit))
-        result = _judged(call, prepared.tool, work)
-        untrusted = prepared.tool.untrusted
+            return results.make_failure(_timeout_message(limit))
+        result = _result_of_work(call, prepared.tool, work)
+        untrusted = prepared.tool.untrusted_source
         return replace(result, sources=(*result.sources, untrusted)) if untrusted else result
 
-    async def _conclude(self, call: ToolCall, result: results.Result, *, duration_ms: int) -> CallOutcome:
-        metrics.tool_calls.labels(self._counted_as(call.tool), "ok" if result.success else "error").inc()
-        return await results.conclude(
+    async def _finish_call(
+        self, call: ToolCall, result: results.ToolRunResult, *, duration_ms: int
+    ) -> ToolCallOutcome:
+        metrics.tool_calls.labels(self._metric_label(call.tool), "ok" if result.success else "error").inc()
+        return await results.build_outcome(
             call, result, session_id=self._context.session_id, room=self._room, duration_ms=duration_ms
         )
 
-    def _counted_as(self, name: str) -> str:
+    def _metric_label(self, name: str) -> str:
         """From a closed set: what others name their tools, or a model makes up, is no label (D16)."""
-        if registry.get(name) is not None:
+        if registry.find_tool(name) is not None:
             return name
         return "mcp" if name in self._offered else "unknown"
 
-    def _send(self, event: Event, *, user_text: bool = False) -> None:
+    def _emit_event(self, event: Event, *, user_text: bool = False) -> None:
         """What a tool tells clients meanwhile; one that was given up on says nothing any more."""
-        if not self.open:
+        if not self.is_open:
             return
         if isinstance(event, ToolProgressed):
             event = replace(event, message=(redact_user_text if user_text else redact)(event.message))
@@ -200,40 +257,40 @@ class _Group:
 
 
 @dataclass(frozen=True)
-class _Prepared:
-    tool: AnyTool
-    bound: Bound
+class _PreparedCall:
+    tool: BaseTool
+    bound: BoundTool
 
 
-def _bind(tool: AnyTool, call: ToolCall) -> _Prepared | results.Result:
+def _bind_arguments(tool: BaseTool, call: ToolCall) -> _PreparedCall | results.ToolRunResult:
     """The tool with validated arguments, or what is wrong with them."""
     if call.arguments is None:
-        return results.failure(answers.MALFORMED)
+        return results.make_failure(calls.MALFORMED_ARGUMENTS_MESSAGE)
     try:
-        return _Prepared(tool, tool.bind(call.arguments))
+        return _PreparedCall(tool, tool.bind(call.arguments))
     except ValidationError as problem:
-        short = answers.invalid_arguments(problem)
-        return results.Result(
-            text=results.problems(problem),
+        short = calls.describe_invalid_arguments(problem)
+        return results.ToolRunResult(
+            text=results.list_argument_problems(problem),
             short=short,
-            abridged=problem.error_count() > answers.PROBLEMS_NAMED or short.endswith("…"),
+            abridged=problem.error_count() > calls.MAX_LISTED_PROBLEMS or short.endswith("…"),
             success=False,
             user_text=True,
         )
 
 
-async def _awaited(bound: Bound, invocation: Invocation) -> ToolOutput:
+async def _await_tool(bound: BoundTool, invocation: ToolInvocation) -> ToolOutput:
     return await bound(invocation)
 
 
-async def _let_go(work: asyncio.Task[ToolOutput]) -> None:
+async def _cancel_work(work: asyncio.Task[ToolOutput]) -> None:
     """Cancel; a tool that does not listen is left to itself, and what it answers later is thrown away."""
     work.cancel()
-    await asyncio.wait({work}, timeout=ABANDONED_AFTER_SECONDS)
+    await asyncio.wait({work}, timeout=CANCEL_GRACE_SECONDS)
     if not work.done():
         _abandoned.add(work)
         work.add_done_callback(_abandoned.discard)
-        work.add_done_callback(_look_away)
+        work.add_done_callback(_retrieve_exception)
 
 
 def _has_delivered(work: asyncio.Task[ToolOutput]) -> bool:
@@ -243,31 +300,31 @@ def _has_delivered(work: asyncio.Task[ToolOutput]) -> bool:
     return output.success and not output.dry_run
 
 
-def _look_away(work: asyncio.Task[ToolOutput]) -> None:
+def _retrieve_exception(work: asyncio.Task[ToolOutput]) -> None:
     """Mark a late exception as seen; without this the loop would report it."""
     if not work.cancelled():
         work.exception()
 
 
-def _judged(call: ToolCall, tool: AnyTool, work: asyncio.Task[ToolOutput]) -> results.Result:
+def _result_of_work(call: ToolCall, tool: BaseTool, work: asyncio.Task[ToolOutput]) -> results.ToolRunResult:
     """A finished tool's output, or its exception as an error result; losing the turn is nobody's result."""
     if work.cancelled():
-        return results.failure("The tool was interrupted.")
+        return results.make_failure("The tool was interrupted.")
     match work.exception():
         case None:
-            return results.of_output(work.result(), user_text=tool.returns_user_text)
+            return results.make_result(work.result(), user_text=tool.returns_user_text)
         case FenceLost() as lost:
             raise lost
-        case ToolFailed() | Refused() as refusal:
+        case ToolError() | RequestRefused() as refusal:
             message = f"Error {refusal.code}: {refusal.message}"
-            return results.failure(message, user_text=tool.returns_user_text)
+            return results.make_failure(message, user_text=tool.returns_user_text)
         case problem:
             trace = "".join(traceback.format_exception(problem))
             _log.warning("the tool %s raised an exception: %s", call.tool, redact(trace))
-            return results.failure(f"Error {type(problem).__name__}: {problem}", user_text=False)
+            return results.make_failure(f"Error {type(problem).__name__}: {problem}", user_text=False)
 
 
-def _too_slow(limit: float) -> str:
+def _timeout_message(limit: float) -> str:
     return (
         f"Error timeout: the tool was stopped after {limit:g} s. For long work, start it with one call "
         "and look for its result with another, or ask for a smaller piece."

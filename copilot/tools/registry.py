@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from copilot.context import Channel
-from copilot.permissions import Permissions
-from copilot.tools import (
+from copilot.chat.permissions import Permissions
+from copilot.chat.turn_context import Channel
+from copilot.tools.base import BaseTool
+from copilot.tools.builtin import (
     ask_user,
     bash_exec,
     cancel_scheduled_task,
@@ -35,9 +36,8 @@ from copilot.tools import (
     web_search,
     write_file,
 )
-from copilot.tools.base import AnyTool
 
-TOOLS: tuple[AnyTool, ...] = (
+BUILTIN_TOOLS: tuple[BaseTool, ...] = (
     write_file.TOOL,
     read_file.TOOL,
     list_files.TOOL,
@@ -66,33 +66,37 @@ TOOLS: tuple[AnyTool, ...] = (
     run_agent.TOOL,
     view_agent_output.TOOL,
 )
-_BY_NAME = {tool.name: tool for tool in TOOLS}
+_BY_NAME = {tool.name: tool for tool in BUILTIN_TOOLS}
 
 
-def get(name: str) -> AnyTool | None:
+def find_tool(name: str) -> BaseTool | None:
     return _BY_NAME.get(name)
 
 
-def offered(
-    permissions: Permissions, channel: Channel, outside: Sequence[AnyTool] = ()
-) -> tuple[AnyTool, ...]:
+def list_offered_tools(
+    permissions: Permissions, channel: Channel, outside: Sequence[BaseTool] = ()
+) -> tuple[BaseTool, ...]:
     """What this turn may use: shipped tools in registry order, then those of MCP servers (A15.2).
 
     With anything at all comes the way to read results (A20.5).
     """
-    chosen = {tool.name for tool in TOOLS if _allowed(tool, permissions, channel) and not tool.missing()}
-    others = tuple(tool for tool in outside if _allowed(tool, permissions, channel))
+    chosen = {
+        tool.name
+        for tool in BUILTIN_TOOLS
+        if _is_allowed(tool, permissions, channel) and not tool.unavailable_reason()
+    }
+    others = tuple(tool for tool in outside if _is_allowed(tool, permissions, channel))
     if chosen or others:
         chosen.add(read_tool_result.TOOL.name)
-    return (*(tool for tool in TOOLS if tool.name in chosen), *others)
+    return (*(tool for tool in BUILTIN_TOOLS if tool.name in chosen), *others)
 
 
-def unavailable() -> dict[str, str]:
+def list_unavailable_tools() -> dict[str, str]:
     """Tools that cannot work in this installation, and why: for people, never for models (A32.2)."""
-    return {tool.name: reason for tool in TOOLS if (reason := tool.missing())}
+    return {tool.name: reason for tool in BUILTIN_TOOLS if (reason := tool.unavailable_reason())}
 
 
-def _allowed(tool: AnyTool, permissions: Permissions, channel: Channel) -> bool:
+def _is_allowed(tool: BaseTool, permissions: Permissions, channel: Channel) -> bool:
     return (
         permissions.allows_tool(tool.name)
         and (channel.interactive or not tool.interactive)

@@ -15,152 +15,164 @@ from pydantic import AwareDatetime, Field
 from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 
-from billing.rest import answer, operation
-from copilot.errors import InvalidRequest
-from diagnostics import lists, repairs, snapshot, timeline
-from diagnostics.api.doors import Door, Query, RepairDoor, fields_of, query_of
-from diagnostics.findings import Summary
-from diagnostics.repairs import RepairBody, Result
+from config.core.api.views import document_operation, respond_json
+from config.core.errors import InvalidRequest
+from diagnostics import execution_list, snapshot, timeline
+from diagnostics.api.views import DiagnosticsAPIView, QueryParams, RepairAPIView, parse_json_body, parse_query
+from diagnostics.findings.figures import Summary
+from diagnostics.repairs import requests, runner
+from diagnostics.repairs.requests import RepairBody, Result
 
-Text = Annotated[str, Field(max_length=254, pattern=r"^[^\x00]*$")]
-Condition = Literal[
+FilterText = Annotated[str, Field(max_length=254, pattern=r"^[^\x00]*$")]
+ConditionName = Literal[
     "running", "queued", "waiting", "orphaned_running", "orphaned_queued", "orphaned", "long_running",
     "long_running_1h", "stuck_queued", "never_started", "invalid", "waiting_old", "cancel_backlog",
     "stranded_pending", "failed", "all",
 ]  # fmt: skip
-Order = Literal[
+SortOrder = Literal[
     "created_at", "queued_at", "started_at", "ended_at", "attempts",
     "-created_at", "-queued_at", "-started_at", "-ended_at", "-attempts",
 ]  # fmt: skip
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what spreadsheets would run
-KEY = OpenApiParameter(
+FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")  # what spreadsheets would run
+IDEMPOTENCY_KEY_HEADER = OpenApiParameter(
     "Idempotency-Key",
     OpenApiTypes.STR,
     OpenApiParameter.HEADER,
     description="Sending again within a day returns the first result.",
     pattern="^[A-Za-z0-9_.:-]{1,128}$",
 )
-_KEY = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+_IDEMPOTENCY_KEY_PATTERN = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
-class Wanted(Query):
-    condition: Condition = "all"
+class ExecutionQuery(QueryParams):
+    condition: ConditionName = "all"
     status: Literal["", "queued", "running", "waiting", "succeeded", "failed", "cancelled"] = ""
     kind: Literal["", "turn", "scheduled_run"] = ""
-    user: Text = ""
+    user: FilterText = ""
     session: UUID | None = None
-    origin: Text = ""
-    worker: Text = ""
-    failure_code: Text = ""
+    origin: FilterText = ""
+    worker: FilterText = ""
+    failure_code: FilterText = ""
     created_from: AwareDatetime | None = None
     created_to: AwareDatetime | None = None
     started_from: AwareDatetime | None = None
     started_to: AwareDatetime | None = None
     ended_from: AwareDatetime | None = None
     ended_to: AwareDatetime | None = None
-    hours: Annotated[int, Field(ge=1, le=lists.MOST_HOURS)] = 24
-    q: Text = ""
+    hours: Annotated[int, Field(ge=1, le=execution_list.MAX_HOURS)] = 24
+    q: FilterText = ""
 
-    def filters(self) -> lists.Filters:
-        wanted = {name: getattr(self, name) for name in Wanted.model_fields}
-        return lists.Filters(**wanted)
-
-
-class WantedPage(Wanted):
-    limit: Annotated[int, Field(ge=1, le=lists.MOST_ROWS)] = lists.USUAL_ROWS
-    offset: Annotated[int, Field(ge=0, le=lists.MOST_OFFSET)] = 0
-    order: Order | None = None
-
-    def part(self) -> lists.Slice:
-        return lists.Slice(limit=self.limit, offset=self.offset, order=self.order or "")
+    def to_filters(self) -> execution_list.ExecutionFilters:
+        wanted = {name: getattr(self, name) for name in ExecutionQuery.model_fields}
+        return execution_list.ExecutionFilters(**wanted)
 
 
-class DiagnosticsSummaryView(Door):
-    @operation("How executions are doing", answers={200: Summary})
+class ExecutionPageQuery(ExecutionQuery):
+    limit: Annotated[int, Field(ge=1, le=execution_list.MOST_ROWS)] = execution_list.USUAL_ROWS
+    offset: Annotated[int, Field(ge=0, le=execution_list.MAX_OFFSET)] = 0
+    order: SortOrder | None = None
+
+    def to_slice(self) -> execution_list.PageSlice:
+        return execution_list.PageSlice(limit=self.limit, offset=self.offset, order=self.order or "")
+
+
+class DiagnosticsSummaryView(DiagnosticsAPIView):
+    @document_operation("How executions are doing", answers={200: Summary})
     def get(self, request: Request) -> HttpResponse:
-        return answer(snapshot.summary())
+        return respond_json(snapshot.get_summary())
 
 
-class DiagnosticsExecutionsView(Door):
-    @operation("Executions in a condition", answers={200: lists.Page}, query=WantedPage)
+class DiagnosticsExecutionsView(DiagnosticsAPIView):
+    @document_operation(
+        "Executions in a condition", answers={200: execution_list.Page}, query=ExecutionPageQuery
+    )
     def get(self, request: Request) -> HttpResponse:
-        wanted = query_of(request, WantedPage)
-        return answer(lists.page(wanted.filters(), wanted.part(), see_email=self.sees_email))
+        wanted = parse_query(request, ExecutionPageQuery)
+        return respond_json(
+            execution_list.get_page(wanted.to_filters(), wanted.to_slice(), see_email=self.can_see_email)
+        )
 
 
-class Csv(BaseRenderer):
+class CsvRenderer(BaseRenderer):
     media_type = "text/csv"
     format = "csv"
 
 
-class DiagnosticsExecutionsFileView(Door):
-    renderer_classes = [Csv]
+class DiagnosticsExecutionsFileView(DiagnosticsAPIView):
+    renderer_classes = [CsvRenderer]
 
-    @operation("The same as CSV", answers={(200, "text/csv"): OpenApiTypes.STR}, query=Wanted)
+    @document_operation(
+        "The same as CSV", answers={(200, "text/csv"): OpenApiTypes.STR}, query=ExecutionQuery
+    )
     def get(self, request: Request) -> HttpResponse:
-        filters = query_of(request, Wanted).filters()
-        part = lists.Slice(limit=lists.MOST_COUNTED)
-        text = _csv(lists.page(filters, part, see_email=self.sees_email).results)
+        filters = parse_query(request, ExecutionQuery).to_filters()
+        part = execution_list.PageSlice(limit=execution_list.MAX_COUNTED)
+        text = _render_csv(execution_list.get_page(filters, part, see_email=self.can_see_email).results)
         response = HttpResponse(text, content_type="text/csv; charset=utf-8")
         response["Content-Disposition"] = 'attachment; filename="executions.csv"'
         return response
 
 
-COLUMNS = (
+CSV_COLUMNS = (
     "id", "kind", "session_id", "schedule_id", "agent_name", "user_id", "user_email", "origin", "status",
     "created_at", "queued_at", "started_at", "ended_at", "age_seconds", "attempts", "fence", "worker",
     "liveness", "evidence", "dispatch_count", "failure_code", "children", "problem",
 )  # fmt: skip
 
 
-def _csv(rows: list[lists.Execution]) -> str:
+def _render_csv(rows: list[execution_list.Execution]) -> str:
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow(COLUMNS)
-    writer.writerows([cell(getattr(row, name)) for name in COLUMNS] for row in rows)
+    writer.writerow(CSV_COLUMNS)
+    writer.writerows([escape_csv_cell(getattr(row, name)) for name in CSV_COLUMNS] for row in rows)
     return text.getvalue()
 
 
-def cell(value: object) -> str:
+def escape_csv_cell(value: object) -> str:
     text = "" if value is None else str(value)
-    return f"'{text}" if text.startswith(FORMULA) else text
+    return f"'{text}" if text.startswith(FORMULA_PREFIXES) else text
 
 
-class DiagnosticsExecutionView(Door):
-    @operation("One execution and its story", answers={200: timeline.Story})
+class DiagnosticsExecutionView(DiagnosticsAPIView):
+    @document_operation("One execution and its story", answers={200: timeline.Story})
     def get(self, request: Request, execution_id: UUID) -> HttpResponse:
-        return answer(timeline.story(execution_id, see_email=self.sees_email))
+        return respond_json(timeline.get_story(execution_id, see_email=self.can_see_email))
 
 
 # --- repairs -----------------------------------------------------------------------------------------
 
 
-def key_of(request: Request) -> str:
+def read_idempotency_key(request: Request) -> str:
     key = request.headers.get("Idempotency-Key")
-    if key is not None and not _KEY.fullmatch(key):
+    if key is not None and not _IDEMPOTENCY_KEY_PATTERN.fullmatch(key):
         raise InvalidRequest("Idempotency-Key: 1 to 128 letters, digits and _ . : - are a key.")
     return key or ""
 
 
-class Repair(RepairDoor):
+class RepairView(RepairAPIView):
     action: ClassVar[str]
 
-    def perform(self, request: Request) -> HttpResponse:
-        key = key_of(request)
-        return answer(repairs.perform(self.actor(), self.action, fields_of(request), key=key))
+    def perform_repair(self, request: Request) -> HttpResponse:
+        key = read_idempotency_key(request)
+        return respond_json(
+            runner.perform_repair(self.get_actor(), self.action, parse_json_body(request), key=key)
+        )
 
 
-def repair(name: str, summary: str) -> type[Repair]:
+def make_repair_view(name: str, summary: str) -> type[RepairView]:
     """A door for one action of D9; all of them look alike."""
 
-    class View(Repair):
+    class View(RepairView):
         action = name
 
-        @operation(
-            summary, answers={200: Result, 410: repairs.PreviewGone}, body=RepairBody, parameters=(KEY,)
+        @document_operation(
+            summary,
+            answers={200: Result, 410: requests.PreviewGone},
+            body=RepairBody,
+            parameters=(IDEMPOTENCY_KEY_HEADER,),
         )
         def post(self, request: Request) -> HttpResponse:
-            return self.perform(request)
+            return self.perform_repair(request)
 
     View.__name__ = "Diagnostics" + name.title().replace("_", "") + "View"
     return View

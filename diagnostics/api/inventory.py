@@ -10,29 +10,30 @@ from django.http import HttpResponse
 from pydantic import Field
 from rest_framework.request import Request
 
-from billing.rest import answer, operation
-from config.core.staff_rights import SEE_AUDIT
-from diagnostics import findings, inventory, lists, samples, snapshot, timeline, timetable
-from diagnostics.api.doors import Door, Query, query_of
-from diagnostics.probes import providers, running, servers
-from diagnostics.work_ages import last_tick_at
-from linking import queries as linking
+from config.core.api.views import document_operation, respond_json
+from config.core.staff_permissions import SEE_AUDIT
+from diagnostics import execution_list, inventory, samples, schedules, snapshot, timeline
+from diagnostics.api.views import DiagnosticsAPIView, QueryParams, parse_query
+from diagnostics.findings import figures, rules
+from diagnostics.probes import external_services, runner, servers
+from diagnostics.work_ages import get_last_tick_at
+from linking import selectors
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workers:
     """Processes of ours: workers, the clock, and those that fetch from chat platforms."""
 
-    results: tuple[findings.Worker, ...]
+    results: tuple[figures.Worker, ...]
     scheduler_ticked_at: datetime | None
-    runners: list[linking.RunnerFacts]
-    doors: list[linking.DoorFacts]
-    backlogs: linking.Backlogs
+    runners: list[selectors.RunnerFacts]
+    doors: list[selectors.DoorFacts]
+    backlogs: selectors.Backlogs
 
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    results: list[findings.Finding]
+    results: list[rules.Finding]
     degraded: tuple[str, ...]
     taken_at: datetime
 
@@ -52,83 +53,83 @@ class Probes:
     results: list[Probed]
 
 
-ASKED = {
-    **servers.ESSENTIAL,
-    "scheduler": servers.scheduler,
-    "reaper": servers.reaper,
-    "mail": servers.mail,
-    **providers.CHECKS,
+API_PROBES = {
+    **servers.ESSENTIAL_PROBES,
+    "scheduler": servers.probe_scheduler,
+    "reaper": servers.probe_reaper,
+    "mail": servers.probe_mail,
+    **external_services.PROVIDER_PROBES,
 }  # those that leave nothing behind: the storage is written to by the doctor alone
 
 
-class WantedSamples(Query):
-    metric: Literal[samples.NAMES]  # type: ignore[valid-type]
+class SamplesQuery(QueryParams):
+    metric: Literal[samples.SAMPLE_NAMES]  # type: ignore[valid-type]
     range: Literal["1h", "24h", "7d"] = "1h"
 
 
-class WantedAudit(Query):
+class AuditQuery(QueryParams):
     actor: Annotated[str, Field(max_length=150, pattern=r"^[^\x00]*$")] = ""
     action: Annotated[str, Field(max_length=40, pattern=r"^[a-z_.]*$")] = ""
     category: Annotated[str, Field(max_length=20, pattern=r"^[a-z_]*$")] = ""
-    limit: Annotated[int, Field(ge=1, le=lists.MOST_ROWS)] = lists.USUAL_ROWS
-    offset: Annotated[int, Field(ge=0, le=lists.MOST_OFFSET)] = 0
+    limit: Annotated[int, Field(ge=1, le=execution_list.MOST_ROWS)] = execution_list.USUAL_ROWS
+    offset: Annotated[int, Field(ge=0, le=execution_list.MAX_OFFSET)] = 0
 
 
-class WantedSchedules(Query):
+class SchedulesQuery(QueryParams):
     scope: Literal["user", "orphaned"] = "user"
-    limit: Annotated[int, Field(ge=1, le=lists.MOST_ROWS)] = lists.USUAL_ROWS
-    offset: Annotated[int, Field(ge=0, le=lists.MOST_OFFSET)] = 0
+    limit: Annotated[int, Field(ge=1, le=execution_list.MOST_ROWS)] = execution_list.USUAL_ROWS
+    offset: Annotated[int, Field(ge=0, le=execution_list.MAX_OFFSET)] = 0
 
 
-class DiagnosticsWorkersView(Door):
-    @operation("Worker processes", answers={200: Workers})
+class DiagnosticsWorkersView(DiagnosticsAPIView):
+    @document_operation("Worker processes", answers={200: Workers})
     def get(self, request: Request) -> HttpResponse:
-        return answer(
+        return respond_json(
             Workers(
-                results=inventory.workers(),
-                scheduler_ticked_at=last_tick_at(),
-                runners=linking.runners(),
-                doors=linking.doors(),
-                backlogs=linking.backlogs(),
+                results=inventory.list_workers(),
+                scheduler_ticked_at=get_last_tick_at(),
+                runners=selectors.list_runners(),
+                doors=selectors.list_traffic_facts(),
+                backlogs=selectors.get_backlogs(),
             )
         )
 
 
-class DiagnosticsLeasesView(Door):
-    @operation("Sessions that are held", answers={200: inventory.Leases})
+class DiagnosticsLeasesView(DiagnosticsAPIView):
+    @document_operation("Sessions that are held", answers={200: inventory.Leases})
     def get(self, request: Request) -> HttpResponse:
-        return answer(inventory.leases())
+        return respond_json(inventory.list_leases())
 
 
-class DiagnosticsStreamsView(Door):
-    @operation("Event logs", answers={200: inventory.Streams})
+class DiagnosticsStreamsView(DiagnosticsAPIView):
+    @document_operation("Event logs", answers={200: inventory.Streams})
     def get(self, request: Request) -> HttpResponse:
-        return answer(inventory.streams())
+        return respond_json(inventory.survey_streams())
 
 
-class DiagnosticsBuffersView(Door):
-    @operation("Messages that wait behind turns", answers={200: inventory.Buffers})
+class DiagnosticsBuffersView(DiagnosticsAPIView):
+    @document_operation("Messages that wait behind turns", answers={200: inventory.Buffers})
     def get(self, request: Request) -> HttpResponse:
-        return answer(inventory.buffers())
+        return respond_json(inventory.survey_buffers())
 
 
-class DiagnosticsFindingsView(Door):
-    @operation("What is wrong, the gravest first", answers={200: Findings})
+class DiagnosticsFindingsView(DiagnosticsAPIView):
+    @document_operation("What is wrong, the gravest first", answers={200: Findings})
     def get(self, request: Request) -> HttpResponse:
-        seen = snapshot.take()
-        return answer(
+        seen = snapshot.get_snapshot()
+        return respond_json(
             Findings(
-                results=findings.evaluate(seen),
+                results=rules.evaluate_findings(seen),
                 degraded=seen.summary.degraded,
                 taken_at=seen.summary.taken_at,
             )
         )
 
 
-class DiagnosticsProbesView(Door):
-    @operation("Ask every server one question", answers={200: Probes})
+class DiagnosticsProbesView(DiagnosticsAPIView):
+    @document_operation("Ask every server one question", answers={200: Probes})
     def get(self, request: Request) -> HttpResponse:
-        asked = running.without_echo(running.run(ASKED))
+        asked = runner.skip_dependents(runner.run_probes(API_PROBES))
         shown = [
             Probed(
                 name=result.name,
@@ -140,24 +141,24 @@ class DiagnosticsProbesView(Door):
             )
             for result in asked
         ]
-        return answer(Probes(results=shown))
+        return respond_json(Probes(results=shown))
 
 
-class DiagnosticsSamplesView(Door):
-    @operation("One figure over time", answers={200: samples.Series}, query=WantedSamples)
+class DiagnosticsSamplesView(DiagnosticsAPIView):
+    @document_operation("One figure over time", answers={200: samples.Series}, query=SamplesQuery)
     def get(self, request: Request) -> HttpResponse:
-        wanted = query_of(request, WantedSamples)
-        return answer(samples.series(wanted.metric, wanted.range))
+        wanted = parse_query(request, SamplesQuery)
+        return respond_json(samples.get_series(wanted.metric, wanted.range))
 
 
-class DiagnosticsAuditView(Door):
+class DiagnosticsAuditView(DiagnosticsAPIView):
     """With the right to read the audit log everything, otherwise repairs alone."""
 
-    @operation("What was done, by whom and why", answers={200: timeline.AuditPage}, query=WantedAudit)
+    @document_operation("What was done, by whom and why", answers={200: timeline.AuditPage}, query=AuditQuery)
     def get(self, request: Request) -> HttpResponse:
-        wanted = query_of(request, WantedAudit)
-        return answer(
-            timeline.audits(
+        wanted = parse_query(request, AuditQuery)
+        return respond_json(
+            timeline.list_audit_events(
                 timeline.AuditFilter(
                     everything=self.caller.has_perm(SEE_AUDIT),
                     actor=wanted.actor,
@@ -170,21 +171,21 @@ class DiagnosticsAuditView(Door):
         )
 
 
-class DiagnosticsSchedulesSummaryView(Door):
-    @operation("How schedules are doing", answers={200: timetable.ScheduleSummary})
+class DiagnosticsSchedulesSummaryView(DiagnosticsAPIView):
+    @document_operation("How schedules are doing", answers={200: schedules.ScheduleSummary})
     def get(self, request: Request) -> HttpResponse:
-        return answer(timetable.summary())
+        return respond_json(schedules.get_schedule_summary())
 
 
-class DiagnosticsSchedulesView(Door):
-    @operation("Schedules of users", answers={200: timetable.SchedulePage}, query=WantedSchedules)
+class DiagnosticsSchedulesView(DiagnosticsAPIView):
+    @document_operation("Schedules of users", answers={200: schedules.SchedulePage}, query=SchedulesQuery)
     def get(self, request: Request) -> HttpResponse:
-        wanted = query_of(request, WantedSchedules)
-        return answer(
-            timetable.page(
+        wanted = parse_query(request, SchedulesQuery)
+        return respond_json(
+            schedules.list_schedules(
                 orphaned=wanted.scope == "orphaned",
                 limit=wanted.limit,
                 offset=wanted.offset,
-                see_email=self.sees_email,
+                see_email=self.can_see_email,
             )
         )

@@ -9,7 +9,7 @@ from diagnostics.api.executions import (
     DiagnosticsExecutionsView,
     DiagnosticsExecutionView,
     DiagnosticsSummaryView,
-    repair,
+    make_repair_view,
 )
 from diagnostics.api.inventory import (
     DiagnosticsAuditView,
@@ -24,7 +24,7 @@ from diagnostics.api.inventory import (
     DiagnosticsWorkersView,
 )
 
-REPAIRS = (
+REPAIR_PATHS = (
     ("executions/stop", "stop", "Stop executions"),
     ("executions/requeue", "requeue", "Send queued executions again"),
     ("executions/cleanup-orphaned", "cleanup_orphaned", "End executions that nobody runs"),
@@ -51,5 +51,5 @@ urlpatterns = [
     path("audit", DiagnosticsAuditView.as_view()),
     path("schedules/summary", DiagnosticsSchedulesSummaryView.as_view()),
     path("schedules", DiagnosticsSchedulesView.as_view()),
-    *(path(where, repair(name, summary).as_view()) for where, name, summary in REPAIRS),
+    *(path(where, make_repair_view(name, summary).as_view()) for where, name, summary in REPAIR_PATHS),
 ]

@@ -9,20 +9,20 @@ from itertools import pairwise
 
 WIDTH, HEIGHT = 560, 150
 LEFT, RIGHT, TOP, BOTTOM = 56, 10, 12, 26
-MOST_POINTS = 180  # more than a line of this width can show
-STEPS = (1, 2, 2.5, 5, 10)
+MAX_CHART_POINTS = 180  # more than a line of this width can show
+SCALE_STEPS = (1, 2, 2.5, 5, 10)
 
-Point = tuple[datetime, float]
+ChartPoint = tuple[datetime, float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Series:
+class ChartSeries:
     label: str
-    points: Sequence[Point]  # in the order of time
+    points: Sequence[ChartPoint]  # in the order of time
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class ChartLine:
     number: int  # its colour
     label: str
     latest: str
@@ -31,7 +31,7 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mark:
+class AxisMark:
     at: float
     text: str
 
@@ -40,65 +40,68 @@ class Mark:
 class Chart:
     title: str
     words: str  # for who cannot see it
-    lines: list[Line]
-    rows: list[Mark]  # of the scale
-    columns: list[Mark]  # of the clock
+    lines: list[ChartLine]
+    rows: list[AxisMark]  # of the scale
+    columns: list[AxisMark]  # of the clock
     empty: bool
 
 
 @dataclass(frozen=True, kw_only=True)
-class Span:
+class TimeSpan:
     since: datetime
     until: datetime
 
-    def x(self, moment: datetime) -> float:
+    def scale_x(self, moment: datetime) -> float:
         share = (moment - self.since) / (self.until - self.since)
         return round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
 
 
-def draw(title: str, span: Span, series: Sequence[Series], *, unit: str = "") -> Chart:
-    thinned = [Series(label=one.label, points=_thinned(one.points, span)) for one in series]
+def draw_chart(title: str, span: TimeSpan, series: Sequence[ChartSeries], *, unit: str = "") -> Chart:
+    thinned = [ChartSeries(label=one.label, points=_thin_points(one.points, span)) for one in series]
     top = _round_up(max((value for one in thinned for _, value in one.points), default=0.0))
-    lines = [_line(number, one, span, top, unit) for number, one in enumerate(thinned, start=1)]
+    lines = [_build_line(number, one, span, top, unit) for number, one in enumerate(thinned, start=1)]
     told = "; ".join(f"{line.label} {line.latest}" for line in lines if line.latest)
     return Chart(
         title=title,
         words=f"{title}: now {told}" if told else f"{title}: nothing was measured",
         lines=lines,
-        rows=[Mark(at=_y(share * top, top), text=_number(share * top, unit)) for share in (0.0, 0.5, 1.0)],
-        columns=list(_clock(span)),
+        rows=[
+            AxisMark(at=_scale_y(share * top, top), text=_format_number(share * top, unit))
+            for share in (0.0, 0.5, 1.0)
+        ],
+        columns=list(_iter_time_marks(span)),
         empty=not any(one.points for one in thinned),
     )
 
 
-def _line(number: int, series: Series, span: Span, top: float, unit: str) -> Line:
+def _build_line(number: int, series: ChartSeries, span: TimeSpan, top: float, unit: str) -> ChartLine:
     """Minutes that nobody measured are a gap, not a slope."""
     points, path, after = series.points, [], None
-    longest = (span.until - span.since) / MOST_POINTS * 3
+    longest = (span.until - span.since) / MAX_CHART_POINTS * 3
     for moment, value in points:
         begins = after is None or moment - after > longest
-        path.append(f"{'M' if begins else 'L'}{span.x(moment)} {_y(value, top)}")
+        path.append(f"{'M' if begins else 'L'}{span.scale_x(moment)} {_scale_y(value, top)}")
         after = moment
-    return Line(
+    return ChartLine(
         number=number,
         label=series.label,
-        latest=_number(points[-1][1], unit) if points else "",
+        latest=_format_number(points[-1][1], unit) if points else "",
         path=" ".join(path),
-        dot=(span.x(points[-1][0]), _y(points[-1][1], top)) if points else None,
+        dot=(span.scale_x(points[-1][0]), _scale_y(points[-1][1], top)) if points else None,
     )
 
 
-def _thinned(points: Sequence[Point], span: Span) -> list[Point]:
+def _thin_points(points: Sequence[ChartPoint], span: TimeSpan) -> list[ChartPoint]:
     """At most so many: each stands for the mean of its share of the time."""
-    width = (span.until - span.since) / MOST_POINTS
-    shares: dict[int, list[Point]] = {}
+    width = (span.until - span.since) / MAX_CHART_POINTS
+    shares: dict[int, list[ChartPoint]] = {}
     for moment, value in points:
         if span.since <= moment <= span.until:
             shares.setdefault(int((moment - span.since) / width), []).append((moment, value))
     return [(some[-1][0], sum(value for _, value in some) / len(some)) for some in shares.values()]
 
 
-def _y(value: float, top: float) -> float:
+def _scale_y(value: float, top: float) -> float:
     return round(HEIGHT - BOTTOM - value / top * (HEIGHT - TOP - BOTTOM), 1)
 
 
@@ -111,10 +114,10 @@ def _round_up(most: float) -> float:
         size *= 10
     while size > most:
         size /= 10
-    return next(step * size for step in STEPS if step * size >= most)
+    return next(step * size for step in SCALE_STEPS if step * size >= most)
 
 
-def _number(value: float, unit: str) -> str:
+def _format_number(value: float, unit: str) -> str:
     if unit == "ms" and value >= 120_000:
         return f"{value / 60_000:,.0f} min"
     if unit == "ms":
@@ -127,8 +130,8 @@ def _number(value: float, unit: str) -> str:
     return f"{text} {unit}".strip()
 
 
-def _clock(span: Span) -> Iterator[Mark]:
+def _iter_time_marks(span: TimeSpan) -> Iterator[AxisMark]:
     days = span.until - span.since > timedelta(days=2)
     moments = [span.since + (span.until - span.since) / 4 * number for number in range(5)]
     for moment, _ in pairwise([*moments, span.until]):
-        yield Mark(at=span.x(moment), text=f"{moment:%a %d}" if days else f"{moment:%H:%M}")
+        yield AxisMark(at=span.scale_x(moment), text=f"{moment:%a %d}" if days else f"{moment:%H:%M}")

@@ -9,26 +9,33 @@ from django.contrib.auth.models import User
 from django.http import Http404, HttpRequest, HttpResponse
 from django.views.decorators.http import require_POST
 
-from billing import queries as billing
-from billing import usage
 from billing.errors import UnknownUser
-from config.core.staff_rights import can_perform, mask_email
+from billing.selectors import usage_status
+from billing.usage import resets
+from config.core.staff_permissions import can_perform_staff_act, mask_email
 from diagnostics import audit
-from diagnostics.audit import Entry, Outcome
-from diagnostics.dashboard.staffing import actor, person, sees_email, show, staff_only, url_of
-from diagnostics.dashboard.tabs import BY_SLUG, Tab
-from diagnostics.lists import is_id
+from diagnostics.audit import AuditOutcome, RepairRecord
+from diagnostics.dashboard.decorators import (
+    can_see_email,
+    get_actor,
+    get_staff_user,
+    get_tab_url,
+    render_tab,
+    staff_only,
+)
+from diagnostics.dashboard.tabs import TAB_BY_SLUG, Tab
+from diagnostics.execution_list import is_user_id
 
-Context = dict[str, object]
+TabContext = dict[str, object]
 SHORTEST_REASON, LONGEST_REASON = 3, 500
 
 
-def look(request: HttpRequest, tab: Tab) -> Context:
+def build_limits_context(request: HttpRequest, tab: Tab) -> TabContext:
     """By id or by e-mail, one of them; without either the tab only asks whose."""
     user, email = (request.GET.get(name, "").strip() for name in ("user", "email"))
-    asked: Context = {
+    asked: TabContext = {
         "asked": {"user": user, "email": email},
-        "may_reset": can_perform(person(request), "limits.reset"),
+        "may_reset": can_perform_staff_act(get_staff_user(request), "limits.reset"),
     }
     if not request.GET:
         return asked
@@ -36,21 +43,21 @@ def look(request: HttpRequest, tab: Tab) -> Context:
         return {**asked, "problem": "Name one user: by id, or by e-mail.", "status": 400}
     if "\x00" in email:
         return {**asked, "problem": "email: not an address.", "status": 400}
-    if user and not is_id(user):
+    if user and not is_user_id(user):
         return {**asked, "problem": "user: a number.", "status": 400}
     try:
-        user_id = int(user) if user else billing.user_by_email(email)
-        return {**asked, **found(request, user_id)}
+        user_id = int(user) if user else usage_status.find_user_id_by_email(email)
+        return {**asked, **load_user_limits(request, user_id)}
     except UnknownUser:
         return {**asked, "problem": "There is no such user (unknown_user).", "status": 404}
 
 
-def found(request: HttpRequest, user_id: int) -> Context:
-    limits, view = billing.staff_limits(user_id), billing.usage(user_id)
-    holds = billing.open_holds(user_id)
+def load_user_limits(request: HttpRequest, user_id: int) -> TabContext:
+    limits, view = usage_status.get_staff_limits(user_id), usage_status.get_usage(user_id)
+    holds = usage_status.list_open_holds(user_id)
     return {
-        "limits": limits if sees_email(request) else replace(limits, email=mask_email(limits.email)),
-        "may_see_users": person(request).has_perm("auth.view_user"),
+        "limits": limits if can_see_email(request) else replace(limits, email=mask_email(limits.email)),
+        "may_see_users": get_staff_user(request).has_perm("auth.view_user"),
         "windows": [
             {
                 "name": name,
@@ -66,7 +73,7 @@ def found(request: HttpRequest, user_id: int) -> Context:
         ],
         "holds": holds,
         "held": sum(hold.microdollars for hold in holds) if holds else 0,
-        "records": billing.recent_use(user_id),
+        "records": usage_status.list_recent_calls(user_id),
     }
 
 
@@ -76,67 +83,73 @@ def found(request: HttpRequest, user_id: int) -> Context:
 @staff_only("limits.reset")
 @require_POST
 def confirm_reset(request: HttpRequest) -> HttpResponse:
-    return _ask(request, _whose(request))
+    return _render_confirmation(request, _parse_user_id(request))
 
 
 @staff_only("limits.reset")
 @require_POST
 def apply_reset(request: HttpRequest) -> HttpResponse:
-    user_id, weekly = _whose(request), _weekly(request)
+    user_id, weekly = _parse_user_id(request), _is_weekly(request)
     reason = request.POST.get("reason", "").strip()
     if not SHORTEST_REASON <= len(reason) <= LONGEST_REASON or "\x00" in reason:
-        return _ask(
+        return _render_confirmation(
             request, user_id, refusal=f"The reason has {SHORTEST_REASON} to {LONGEST_REASON} characters."
         )
-    began, before = time.monotonic(), billing.staff_limits(user_id)
-    told = usage.staff_reset(user_id, weekly=weekly, actor_id=person(request).pk, reason=reason)
-    after = billing.staff_limits(user_id)
-    entry = Entry(
+    began, before = time.monotonic(), usage_status.get_staff_limits(user_id)
+    told = resets.reset_usage_as_staff(
+        user_id, weekly=weekly, actor_id=get_staff_user(request).pk, reason=reason
+    )
+    after = usage_status.get_staff_limits(user_id)
+    entry = RepairRecord(
         action="reset_usage",
-        outcome=Outcome.DONE,
+        outcome=AuditOutcome.DONE,
         reason=reason,
         filter={"user": user_id, "weekly": weekly},
-        result={"before": _used(before), "after": _used(after), "redis": "told" if told else "away"},
+        result={
+            "before": _get_usage(before),
+            "after": _get_usage(after),
+            "redis": "told" if told else "away",
+        },
         duration_ms=round((time.monotonic() - began) * 1000),
     )
-    recorded = audit.record(actor(request), entry)
-    return show(
+    recorded = audit.record_repair(get_actor(request), entry)
+    return render_tab(
         request,
-        BY_SLUG["limits"],
+        TAB_BY_SLUG["limits"],
         "_reset_result.html",
         {
             "told": told,
             "audit_id": recorded.pk,
             "user_id": user_id,
-            "back": _back(user_id),
-            **found(request, user_id),
+            "back": _get_back_url(user_id),
+            **load_user_limits(request, user_id),
         },
     )
 
 
-def _ask(request: HttpRequest, user_id: int, *, refusal: str = "") -> HttpResponse:
+def _render_confirmation(request: HttpRequest, user_id: int, *, refusal: str = "") -> HttpResponse:
     context = {
-        **found(request, user_id),
-        "weekly": _weekly(request),
+        **load_user_limits(request, user_id),
+        "weekly": _is_weekly(request),
         "refusal": refusal,
         "reason": request.POST.get("reason", ""),
-        "back": _back(user_id),
+        "back": _get_back_url(user_id),
     }
-    return show(request, BY_SLUG["limits"], "_reset_confirm.html", context)
+    return render_tab(request, TAB_BY_SLUG["limits"], "_reset_confirm.html", context)
 
 
-def _whose(request: HttpRequest) -> int:
+def _parse_user_id(request: HttpRequest) -> int:
     text = request.POST.get("user", "")
-    if not (is_id(text) and User.objects.filter(pk=int(text)).exists()):
+    if not (is_user_id(text) and User.objects.filter(pk=int(text)).exists()):
         raise Http404("unknown_user")
     return int(text)
 
 
-def _weekly(request: HttpRequest) -> bool:
+def _is_weekly(request: HttpRequest) -> bool:
     return request.POST.get("weekly") == "yes"
 
 
-def _used(limits: billing.StaffLimits) -> dict[str, int]:
+def _get_usage(limits: usage_status.StaffLimits) -> dict[str, int]:
     return {
         name: amount
         for name, amount in asdict(limits).items()
@@ -144,5 +157,5 @@ def _used(limits: billing.StaffLimits) -> dict[str, int]:
     }
 
 
-def _back(user_id: int) -> str:
-    return f"{url_of('limits')}?user={user_id}"
+def _get_back_url(user_id: int) -> str:
+    return f"{get_tab_url('limits')}?user={user_id}"

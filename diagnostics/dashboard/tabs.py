@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["overview", "executions", "workers", "schedules", "limits", "audit"]
-Tone = Literal["", "warning", "critical"]
+TabKind = Literal["overview", "executions", "workers", "schedules", "limits", "audit"]
+TabTone = Literal["", "warning", "critical"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Action:
+class TabAction:
     """As people are asked about it; what it does is the repairs' business."""
 
     name: str
@@ -22,51 +22,51 @@ class Action:
     of_sessions: bool = False  # it is told sessions, not executions
 
 
-STOP = Action(
+STOP_ACTION = TabAction(
     name="stop",
     title="Stop",
     short="Stop",
     warning="The answer ends here, with what is there; its owner sees that it was stopped. Sub-agents stop too.",
 )
-REQUEUE = Action(
+REQUEUE_ACTION = TabAction(
     name="requeue",
     title="Requeue",
     short="Requeue",
     warning="The same turn is sent to a worker again. Running it may cost its owner money; limits are checked at the start.",
     destructive=False,
 )
-CLEANUP = Action(
+CLEANUP_ACTION = TabAction(
     name="cleanup_orphaned",
     title="End as failed",
     short="End",
     warning="The execution ends as failed; its owner sees a notice with Retry. What it cost so far stays charged.",
 )
-STOP_ALL_LONG = Action(
-    name="stop_all_long_running", title="Stop all", warning=STOP.warning, all_of="long_running"
+STOP_ALL_LONG_ACTION = TabAction(
+    name="stop_all_long_running", title="Stop all", warning=STOP_ACTION.warning, all_of="long_running"
 )
-REQUEUE_ALL = Action(
+REQUEUE_ALL_ACTION = TabAction(
     name="requeue_all_stuck",
     title="Requeue all",
-    warning=REQUEUE.warning,
+    warning=REQUEUE_ACTION.warning,
     destructive=False,
     all_of="stuck_queued",
 )
-CLEANUP_ALL = Action(
-    name="cleanup_all_orphaned", title="End all as failed", warning=CLEANUP.warning, all_of="orphaned"
+CLEANUP_ALL_ACTION = TabAction(
+    name="cleanup_all_orphaned", title="End all as failed", warning=CLEANUP_ACTION.warning, all_of="orphaned"
 )
-CLEANUP_ALL_STUCK = Action(
+CLEANUP_ALL_STUCK_ACTION = TabAction(
     name="cleanup_all_stuck_queued",
     title="End all as failed",
     warning="They end as never started; nothing is charged, and their owners see a notice with Retry.",
     all_of="stuck_queued",
 )
-DISABLE_SCHEDULES = Action(
+DISABLE_SCHEDULES_ACTION = TabAction(
     name="cleanup_orphaned_schedules",
     title="Switch off",
     short="Switch off",
     warning="The schedule stays, switched off, with the reason; its owner is told.",
 )
-START_STRANDED = Action(
+START_STRANDED_ACTION = TabAction(
     name="start_stranded",
     title="Start a turn",
     short="Start",
@@ -77,7 +77,7 @@ START_STRANDED = Action(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class TabPart:
     """Some of what a tab lists: a narrower condition of D3, at `?only=` its name."""
 
     condition: str
@@ -85,10 +85,10 @@ class Part:
     about: str
     figure: str = ""  # of the summary, where it is not named as the condition
     of_sessions: bool = False  # its rows are sessions, with actions of their own
-    actions: tuple[Action, ...] = ()
+    actions: tuple[TabAction, ...] = ()
 
     @property
-    def counted_as(self) -> str:
+    def figure_name(self) -> str:
         return self.figure or self.condition
 
 
@@ -96,23 +96,23 @@ class Part:
 class Tab:
     slug: str
     title: str
-    kind: Kind
+    kind: TabKind
     about: str = ""
     empty: str = "Nothing here."
     noun: str = "execution"
     condition: str = ""
-    parts: tuple[Part, ...] = ()
+    parts: tuple[TabPart, ...] = ()
     counts: tuple[str, ...] = ()  # the figures of the summary beside its title, added up
-    tone: Tone = ""  # when there is anything in it
+    tone: TabTone = ""  # when there is anything in it
     mixed: bool = False  # executions of several statuses
-    actions: tuple[Action, ...] = ()
-    all_actions: tuple[Action, ...] = ()
+    actions: tuple[TabAction, ...] = ()
+    all_actions: tuple[TabAction, ...] = ()
     shows_failure: bool = False
     shows_problem: bool = False
     live: bool = True  # renews itself
 
     @property
-    def offered(self) -> tuple[Action, ...]:
+    def offered_actions(self) -> tuple[TabAction, ...]:
         """Whatever may be done somewhere in it."""
         return (*self.actions, *self.all_actions, *(act for part in self.parts for act in part.actions))
 
@@ -128,19 +128,19 @@ TABS: tuple[Tab, ...] = (
         about="A worker has them now. “Live” means that its beat names this very run.",
         empty="Nothing runs at the moment.",
         parts=(
-            Part(
+            TabPart(
                 condition="cancel_backlog",
                 title="Stop not obeyed",
                 about="Told to stop more than 5 seconds ago, and not ended. The reaper overrides them; "
                 "Stop does the same by hand, and takes the worker's right to write.",
             ),
-            Part(
+            TabPart(
                 condition="long_running_1h",
                 title="Over an hour",
                 about="Live, and running for longer than the limit of a turn allows. Look at the turn, then stop it.",
             ),
         ),
-        actions=(STOP,),
+        actions=(STOP_ACTION,),
     ),
     Tab(
         slug="queued",
@@ -151,22 +151,22 @@ TABS: tuple[Tab, ...] = (
         about="Waiting for a worker. Seconds are normal; minutes mean too few workers, or none.",
         empty="Nobody waits for a worker.",
         parts=(
-            Part(
+            TabPart(
                 condition="never_started",
                 title="Never started",
                 about="No worker has had them yet. The others were queued again, after an approval or a takeover.",
             ),
-            Part(
+            TabPart(
                 condition="stranded_pending",
                 title="Stranded messages",
                 about="Sessions whose messages wait although nothing runs there. The reaper starts a turn for each "
                 "within seconds; if they stay, look whether it is alive. Start does the same by hand.",
                 figure="stranded_sessions",
                 of_sessions=True,
-                actions=(START_STRANDED,),
+                actions=(START_STRANDED_ACTION,),
             ),
         ),
-        actions=(REQUEUE, STOP),
+        actions=(REQUEUE_ACTION, STOP_ACTION),
     ),
     Tab(
         slug="waiting",
@@ -177,14 +177,14 @@ TABS: tuple[Tab, ...] = (
         about="Waiting for a person to approve something. No worker is held; days are normal.",
         empty="Nobody is waited for.",
         parts=(
-            Part(
+            TabPart(
                 condition="waiting_old",
                 title="Over a day",
                 about="Waiting for a person for more than a day. They cost nothing and end by themselves when "
                 "their request expires; stop one only if its owner asks for it.",
             ),
         ),
-        actions=(STOP,),
+        actions=(STOP_ACTION,),
     ),
     Tab(
         slug="orphaned",
@@ -198,20 +198,20 @@ TABS: tuple[Tab, ...] = (
         "The reaper takes over what is provably dead within seconds; what stays here needs a decision.",
         empty="Every execution has somebody who runs it.",
         parts=(
-            Part(
+            TabPart(
                 condition="orphaned_running",
                 title="Worker dead",
                 about="No beat of any worker names them. The reaper gives them to another worker within seconds; "
                 "one that stays here is ended by hand.",
             ),
-            Part(
+            TabPart(
                 condition="orphaned_queued",
                 title="Never started",
                 about="Queued for more than a day. Ending them costs nobody anything; their owners can retry.",
             ),
         ),
-        actions=(CLEANUP,),
-        all_actions=(CLEANUP_ALL,),
+        actions=(CLEANUP_ACTION,),
+        all_actions=(CLEANUP_ALL_ACTION,),
     ),
     Tab(
         slug="failed",
@@ -232,8 +232,8 @@ TABS: tuple[Tab, ...] = (
         tone="warning",
         about="Live, and running for more than a day: a limit has failed to end them.",
         empty="Nothing runs for longer than it may.",
-        actions=(STOP,),
-        all_actions=(STOP_ALL_LONG,),
+        actions=(STOP_ACTION,),
+        all_actions=(STOP_ALL_LONG_ACTION,),
     ),
     Tab(
         slug="stuck-queued",
@@ -244,8 +244,8 @@ TABS: tuple[Tab, ...] = (
         tone="warning",
         about="Queued for more than an hour and never started. See first whether workers are there, then requeue.",
         empty="Nothing is stuck.",
-        actions=(REQUEUE, STOP),
-        all_actions=(REQUEUE_ALL, CLEANUP_ALL_STUCK),
+        actions=(REQUEUE_ACTION, STOP_ACTION),
+        all_actions=(REQUEUE_ALL_ACTION, CLEANUP_ALL_STUCK_ACTION),
     ),
     Tab(
         slug="invalid",
@@ -284,7 +284,7 @@ TABS: tuple[Tab, ...] = (
         tone="warning",
         about="They can no longer run: their agent, owner, credential or time is gone.",
         empty="Every schedule can run.",
-        actions=(DISABLE_SCHEDULES,),
+        actions=(DISABLE_SCHEDULES_ACTION,),
     ),
     Tab(slug="limits", title="Limits", kind="limits", live=False),
     Tab(
@@ -296,9 +296,11 @@ TABS: tuple[Tab, ...] = (
         empty="Nothing is recorded here yet.",
     ),
 )
-STORY = Tab(slug="execution", title="Execution", kind="executions")  # of one; it has no place among the tabs
-PLACES = {
+EXECUTION_TAB = Tab(
+    slug="execution", title="Execution", kind="executions"
+)  # of one; it has no place among the tabs
+TAB_BY_CONDITION = {
     part.condition: tab.slug for tab in TABS for part in tab.parts
 }  # where a narrower condition is listed
-BY_SLUG = {tab.slug: tab for tab in TABS}
-ACTIONS = {action.name: action for tab in TABS for action in tab.offered}
+TAB_BY_SLUG = {tab.slug: tab for tab in TABS}
+TAB_ACTIONS = {action.name: action for tab in TABS for action in tab.offered_actions}

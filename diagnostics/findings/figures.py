@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from diagnostics.thresholds import STARTING_SECONDS
+from diagnostics.thresholds import WORKER_START_SECONDS
 
 WorkerStatus = Literal["alive", "late", "lost", "unknown"]  # unknown: answered lately, and not now
 
@@ -85,7 +85,7 @@ class Worker:
     @property
     def is_deaf(self) -> bool:
         """A worker that should take turns, lives, and hears of none; one that has only just begun is given time."""
-        if self.status != "alive" or self.draining or (self.uptime_seconds or 0) < STARTING_SECONDS:
+        if self.status != "alive" or self.draining or (self.uptime_seconds or 0) < WORKER_START_SECONDS:
             return False
         if self.beat_age_seconds is None:  # it answers Celery for the queue, and its engine does not beat
             return "turns" in self.queues

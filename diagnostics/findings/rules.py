@@ -1,4 +1,4 @@
-"""From figures to findings: a rule each, pure (D12)."""
+"""What each finding means, for somebody who was asleep a minute ago: why it comes about, and who feels it (D12, D13)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,46 @@ from itertools import pairwise
 from typing import Literal
 
 from diagnostics.findings.figures import Snapshot
-from diagnostics.findings.meanings import meaning
-from diagnostics.thresholds import QUEUE_SILENT_SECONDS, SCHEDULER_SILENT_SECONDS, TASKS_WAITING
+from diagnostics.thresholds import MAX_WAITING_TASKS, QUEUE_SILENT_SECONDS, SCHEDULER_SILENT_SECONDS
+
+FINDING_EXPLANATIONS: Mapping[str, str] = {
+    "dependency_down:postgres": "Every row is there. Nobody can send, and turns that run keep what they have until it is back.",
+    "dependency_down:redis": "Leases, queues and live text are there. Chats stand still; nothing accepted is lost, for the rows are in Postgres.",
+    "dependency_down:broker": "Tasks travel through it: new turns are accepted and start once it is back.",
+    "database_read_only": "A standby, or a server switched to reading: pages can be read, but nothing can be sent, saved or repaired.",
+    "orphans": "Their worker died, or their task was lost for a day; their owners see an answer that does not move.",
+    "stuck_queue": "No worker took them within the hour: there are too few, none at all, or their tasks were lost.",
+    "no_workers": "No process of the queue `turns` shows a sign of life, so nobody gets an answer.",
+    "deaf_workers": "Their processes run and their beat is fresh, but no message reaches them: turns wait for other workers, or for nobody.",
+    "queue_silent": "The scheduler sends to it every few seconds, and nothing has been done for a while: its worker is stopped, stuck or deaf.",
+    "task_backlog": "They are sent faster than they are done. Scheduled jobs expire; what people wait for comes late.",
+    "queue_growing": "More turns arrive than workers finish, for five minutes in a row.",
+    "failure_spike": "Usually a provider in trouble, a key that was revoked, or a release that broke something.",
+    "slow_start": "People wait that long before the first word, because all workers are busy.",
+    "cancel_backlog": "Their workers hang or are frozen, and nobody has overridden them yet.",
+    "long_running": "The limit of a turn should have ended them; they still beat, so they are not dead.",
+    "invalid_state": "A defect or a hand in the database; no rule says what would be right, so nothing repairs them.",
+    "lease_without_turn": "A process died between ending a turn and letting its session go; new messages there wait.",
+    "stranded_pending": "Somebody died between ending a turn and starting the next; people wait for an answer to them.",
+    "stream_bloat": "They fill the memory of Redis.",
+    "reaper_blind": "It reads signs of life in Postgres and Redis, and one of them does not answer.",
+    "reaper_silent": "While it is silent, turns of dead workers stay where they are and stops are not enforced. Every worker of `maintenance` and `turns` can do it.",
+    "scheduler_silent": "It sends schedules, deliveries, mails and clean-ups; all of them stand still.",
+    "redis_eviction": "When its memory is full, leases and queues would vanish, and turns with them.",
+    "clock_skew": "Ages and expiries that are told by different clocks contradict each other.",
+    "orphaned_schedules": "Their agent, owner or credential is gone, or their time is no longer valid: they would fail at every run.",
+    "update_backlog": "What people wrote on chat platforms has not been read yet.",
+    "delivery_backlog": "Answers are there and have not reached the chats they belong to.",
+    "mixed_versions": "A deploy that is not finished, or a worker that was forgotten.",
+}  # fmt: skip
+
+
+def explain_finding(code: str) -> str:
+    """Of the very code, or of its kind."""
+    return FINDING_EXPLANATIONS.get(code) or FINDING_EXPLANATIONS.get(code.partition(":")[0], "")
+
+
+# MERGED findings.rules: From figures to findings: a rule each, pure (D12).
 
 Severity = Literal["info", "warning", "critical"]
 
@@ -25,39 +63,39 @@ class Finding:
     suggested_action: str = ""
 
 
-MOST_IDS = 20
-GRAVITY: dict[Severity, int] = {"critical": 0, "warning": 1, "info": 2}
-MOST_WAIT_MS = 10_000.0
-MOST_SKEW_SECONDS = 2.0
+MAX_FINDING_IDS = 20
+SEVERITY_ORDER: dict[Severity, int] = {"critical": 0, "warning": 1, "info": 2}
+MAX_QUEUE_WAIT_MS = 10_000.0
+MAX_SKEW_SECONDS = 2.0
 REAPER_SILENT_SECONDS = 30.0
-STREAM_EVENTS = 50_000  # a log is cut at 20,000 and lives a day
-BACKLOG = 100  # updates or deliveries that wait
-SAMPLES_RISING = 5
+MAX_STREAM_EVENTS = 50_000  # a log is cut at 20,000 and lives a day
+BACKLOG_THRESHOLD = 100  # updates or deliveries that wait
+RISING_SAMPLES = 5
 SPIKE_FACTOR, SPIKE_FAILURES = 3, 10
 
-Rule = Callable[[Snapshot], Finding | None]
+FindingRule = Callable[[Snapshot], Finding | None]
 
 
-def evaluate(snapshot: Snapshot) -> list[Finding]:
+def evaluate_findings(snapshot: Snapshot) -> list[Finding]:
     """Ordered by severity, then as the rules stand; what could not be read gives no finding but its own."""
     found = [
-        *_dependencies(snapshot),
-        *_queues_silent(snapshot),
-        *(finding for rule in RULES if (finding := rule(snapshot))),
+        *_check_dependencies(snapshot),
+        *_check_silent_queues(snapshot),
+        *(finding for rule in FINDING_RULES if (finding := rule(snapshot))),
     ]
-    explained = [replace(finding, why=meaning(finding.code)) for finding in found]
-    return sorted(explained, key=lambda finding: GRAVITY[finding.severity])
+    explained = [replace(finding, why=explain_finding(finding.code)) for finding in found]
+    return sorted(explained, key=lambda finding: SEVERITY_ORDER[finding.severity])
 
 
-def _some(number: float | None) -> float:
+def _or_zero(number: float | None) -> float:
     return number or 0
 
 
-def _ids(snapshot: Snapshot, *conditions: str) -> tuple[str, ...]:
-    return tuple(one for name in conditions for one in snapshot.ids.get(name, ()))[:MOST_IDS]
+def _collect_ids(snapshot: Snapshot, *conditions: str) -> tuple[str, ...]:
+    return tuple(one for name in conditions for one in snapshot.ids.get(name, ()))[:MAX_FINDING_IDS]
 
 
-def _dependencies(snapshot: Snapshot) -> Iterable[Finding]:
+def _check_dependencies(snapshot: Snapshot) -> Iterable[Finding]:
     for name in snapshot.dependencies_down:
         yield Finding(
             code=f"dependency_down:{name}",
@@ -67,7 +105,7 @@ def _dependencies(snapshot: Snapshot) -> Iterable[Finding]:
         )
 
 
-def _database_read_only(snapshot: Snapshot) -> Finding | None:
+def _check_database_read_only(snapshot: Snapshot) -> Finding | None:
     if snapshot.database_takes_writes is not False:
         return None
     return Finding(
@@ -78,8 +116,8 @@ def _database_read_only(snapshot: Snapshot) -> Finding | None:
     )
 
 
-def _orphans(snapshot: Snapshot) -> Finding | None:
-    running, queued = _some(snapshot.summary.orphaned_running), _some(snapshot.summary.orphaned_queued)
+def _check_orphans(snapshot: Snapshot) -> Finding | None:
+    running, queued = _or_zero(snapshot.summary.orphaned_running), _or_zero(snapshot.summary.orphaned_queued)
     if not running + queued:
         return None
     return Finding(
@@ -87,26 +125,26 @@ def _orphans(snapshot: Snapshot) -> Finding | None:
         severity="critical",
         title="Executions that nobody runs any more",
         numbers={"orphaned_running": running, "orphaned_queued": queued},
-        ids=_ids(snapshot, "orphaned_running", "orphaned_queued"),
+        ids=_collect_ids(snapshot, "orphaned_running", "orphaned_queued"),
         suggested_action="Wait for the reaper if it lives; else clean them up in the tab Orphaned.",
     )
 
 
-def _stuck_queue(snapshot: Snapshot) -> Finding | None:
-    stuck = _some(snapshot.summary.stuck_queued)
+def _check_stuck_queue(snapshot: Snapshot) -> Finding | None:
+    stuck = _or_zero(snapshot.summary.stuck_queued)
     if not stuck:
         return None
     return Finding(
         code="stuck_queue",
         severity="warning",
         title="Executions that wait for a worker for too long",
-        numbers={"stuck_queued": stuck, "oldest_seconds": _some(snapshot.summary.oldest_queued_seconds)},
-        ids=_ids(snapshot, "stuck_queued"),
+        numbers={"stuck_queued": stuck, "oldest_seconds": _or_zero(snapshot.summary.oldest_queued_seconds)},
+        ids=_collect_ids(snapshot, "stuck_queued"),
         suggested_action="Start workers of the queue `turns`, then requeue what is stuck.",
     )
 
 
-def _no_workers(snapshot: Snapshot) -> Finding | None:
+def _check_no_workers(snapshot: Snapshot) -> Finding | None:
     if "redis" in snapshot.dependencies_down:
         return None  # without it nobody hears of turns, and that is told already
     if snapshot.workers is None or any(
@@ -118,12 +156,12 @@ def _no_workers(snapshot: Snapshot) -> Finding | None:
         code="no_workers",
         severity="critical",
         title="No worker takes turns",
-        numbers={"queued": _some(snapshot.summary.queued)},
+        numbers={"queued": _or_zero(snapshot.summary.queued)},
         suggested_action="Start a worker of the queue `turns` (see deploy/systemd).",
     )
 
 
-def _deaf_workers(snapshot: Snapshot) -> Finding | None:
+def _check_deaf_workers(snapshot: Snapshot) -> Finding | None:
     deaf = [worker.id for worker in snapshot.workers or () if worker.is_deaf]
     if not deaf or "redis" in snapshot.dependencies_down:
         return None
@@ -132,14 +170,14 @@ def _deaf_workers(snapshot: Snapshot) -> Finding | None:
         severity="critical",
         title="Workers that live and take no turns",
         numbers={"workers": len(deaf)},
-        ids=tuple(deaf[:MOST_IDS]),
+        ids=tuple(deaf[:MAX_FINDING_IDS]),
         suggested_action="They exit and are restarted within a minute. If they stay, restart them yourself.",
     )
 
 
-def _queues_silent(snapshot: Snapshot) -> Iterable[Finding]:
+def _check_silent_queues(snapshot: Snapshot) -> Iterable[Finding]:
     """Only while the scheduler sends: without it every queue is quiet."""
-    if snapshot.scheduler_silent_seconds is None or _scheduler_silent(snapshot) is not None:
+    if snapshot.scheduler_silent_seconds is None or _check_scheduler_silent(snapshot) is not None:
         return
     for queue, silent in snapshot.queue_silent_seconds.items():
         if silent > QUEUE_SILENT_SECONDS.get(queue, float("inf")):
@@ -152,9 +190,11 @@ def _queues_silent(snapshot: Snapshot) -> Iterable[Finding]:
             )
 
 
-def _task_backlog(snapshot: Snapshot) -> Finding | None:
+def _check_task_backlog(snapshot: Snapshot) -> Finding | None:
     depths = snapshot.summary.broker_depth or {}
-    waiting = {queue: depths[queue] for queue, most in TASKS_WAITING.items() if depths.get(queue, 0) > most}
+    waiting = {
+        queue: depths[queue] for queue, most in MAX_WAITING_TASKS.items() if depths.get(queue, 0) > most
+    }
     if not waiting:
         return None
     return Finding(
@@ -166,10 +206,10 @@ def _task_backlog(snapshot: Snapshot) -> Finding | None:
     )
 
 
-def _queue_growing(snapshot: Snapshot) -> Finding | None:
-    last = snapshot.queue_depths[-SAMPLES_RISING:]
+def _check_queue_growing(snapshot: Snapshot) -> Finding | None:
+    last = snapshot.queue_depths[-RISING_SAMPLES:]
     rising = all(earlier < later for earlier, later in pairwise(last))
-    if len(last) < SAMPLES_RISING or not rising:
+    if len(last) < RISING_SAMPLES or not rising:
         return None
     return Finding(
         code="queue_growing",
@@ -180,9 +220,9 @@ def _queue_growing(snapshot: Snapshot) -> Finding | None:
     )
 
 
-def _failure_spike(snapshot: Snapshot) -> Finding | None:
+def _check_failure_spike(snapshot: Snapshot) -> Finding | None:
     now, usual = snapshot.summary.failure_ratio_1h, snapshot.summary.failure_ratio_24h
-    failed = _some(snapshot.summary.failed_1h)
+    failed = _or_zero(snapshot.summary.failed_1h)
     if now is None or usual is None or failed < SPIKE_FAILURES or now <= SPIKE_FACTOR * usual:
         return None
     return Finding(
@@ -190,14 +230,14 @@ def _failure_spike(snapshot: Snapshot) -> Finding | None:
         severity="critical",
         title="Far more executions fail than usual",
         numbers={"failure_ratio_1h": now, "failure_ratio_24h": usual, "failed_1h": failed},
-        ids=_ids(snapshot, "failed"),
+        ids=_collect_ids(snapshot, "failed"),
         suggested_action="Look at the codes in the tab Failed.",
     )
 
 
-def _slow_start(snapshot: Snapshot) -> Finding | None:
+def _check_slow_start(snapshot: Snapshot) -> Finding | None:
     wait = snapshot.summary.queue_wait_p95_ms
-    if wait is None or wait <= MOST_WAIT_MS:
+    if wait is None or wait <= MAX_QUEUE_WAIT_MS:
         return None
     return Finding(
         code="slow_start",
@@ -208,8 +248,8 @@ def _slow_start(snapshot: Snapshot) -> Finding | None:
     )
 
 
-def _cancel_backlog(snapshot: Snapshot) -> Finding | None:
-    backlog = _some(snapshot.summary.cancel_backlog)
+def _check_cancel_backlog(snapshot: Snapshot) -> Finding | None:
+    backlog = _or_zero(snapshot.summary.cancel_backlog)
     if not backlog:
         return None
     return Finding(
@@ -217,13 +257,13 @@ def _cancel_backlog(snapshot: Snapshot) -> Finding | None:
         severity="warning",
         title="Stops that were accepted and not carried out",
         numbers={"cancel_backlog": backlog},
-        ids=_ids(snapshot, "cancel_backlog"),
+        ids=_collect_ids(snapshot, "cancel_backlog"),
         suggested_action="Is the reaper alive? It overrides workers that do not obey.",
     )
 
 
-def _long_running(snapshot: Snapshot) -> Finding | None:
-    hour, day = _some(snapshot.summary.long_running_1h), _some(snapshot.summary.long_running_24h)
+def _check_long_running(snapshot: Snapshot) -> Finding | None:
+    hour, day = _or_zero(snapshot.summary.long_running_1h), _or_zero(snapshot.summary.long_running_24h)
     if not hour:
         return None
     return Finding(
@@ -231,13 +271,13 @@ def _long_running(snapshot: Snapshot) -> Finding | None:
         severity="warning" if day else "info",
         title="Executions that run longer than a turn may",
         numbers={"long_running_1h": hour, "long_running_24h": day},
-        ids=_ids(snapshot, "long_running", "long_running_1h"),
+        ids=_collect_ids(snapshot, "long_running", "long_running_1h"),
         suggested_action="A limit has failed: look at the turn, then stop it.",
     )
 
 
-def _invalid_state(snapshot: Snapshot) -> Finding | None:
-    invalid = _some(snapshot.summary.invalid_total)
+def _check_invalid_state(snapshot: Snapshot) -> Finding | None:
+    invalid = _or_zero(snapshot.summary.invalid_total)
     if not invalid:
         return None
     return Finding(
@@ -245,12 +285,12 @@ def _invalid_state(snapshot: Snapshot) -> Finding | None:
         severity="critical",
         title="Rows that contradict themselves",
         numbers={"invalid_total": invalid},
-        ids=_ids(snapshot, "invalid"),
+        ids=_collect_ids(snapshot, "invalid"),
         suggested_action="They are not repaired here: read the turn's page and its logs.",
     )
 
 
-def _lease_without_turn(snapshot: Snapshot) -> Finding | None:
+def _check_lease_without_turn(snapshot: Snapshot) -> Finding | None:
     leases = snapshot.leases_without_turn
     if not leases:
         return None
@@ -259,13 +299,13 @@ def _lease_without_turn(snapshot: Snapshot) -> Finding | None:
         severity="warning",
         title="Sessions held for turns that are over",
         numbers={"leases": len(leases)},
-        ids=leases[:MOST_IDS],
+        ids=leases[:MAX_FINDING_IDS],
         suggested_action="The reaper removes them within a minute; is it alive?",
     )
 
 
-def _stranded_pending(snapshot: Snapshot) -> Finding | None:
-    stranded = _some(snapshot.summary.stranded_sessions)
+def _check_stranded_pending(snapshot: Snapshot) -> Finding | None:
+    stranded = _or_zero(snapshot.summary.stranded_sessions)
     if not stranded:
         return None
     return Finding(
@@ -273,14 +313,14 @@ def _stranded_pending(snapshot: Snapshot) -> Finding | None:
         severity="warning",
         title="Messages that wait although nothing runs",
         numbers={"stranded_sessions": stranded},
-        ids=_ids(snapshot, "stranded_pending"),
+        ids=_collect_ids(snapshot, "stranded_pending"),
         suggested_action="The reaper starts a turn for them; is it alive? If they stay, start one by hand.",
     )
 
 
-def _stream_bloat(snapshot: Snapshot) -> Finding | None:
-    longest, endless = _some(snapshot.longest_stream), _some(snapshot.streams_without_life)
-    if longest <= STREAM_EVENTS and not endless:
+def _check_stream_bloat(snapshot: Snapshot) -> Finding | None:
+    longest, endless = _or_zero(snapshot.longest_stream), _or_zero(snapshot.streams_without_life)
+    if longest <= MAX_STREAM_EVENTS and not endless:
         return None
     return Finding(
         code="stream_bloat",
@@ -291,7 +331,7 @@ def _stream_bloat(snapshot: Snapshot) -> Finding | None:
     )
 
 
-def _reaper_blind(snapshot: Snapshot) -> Finding | None:
+def _check_reaper_blind(snapshot: Snapshot) -> Finding | None:
     if not snapshot.reaper_blind:
         return None
     return Finding(
@@ -302,7 +342,7 @@ def _reaper_blind(snapshot: Snapshot) -> Finding | None:
     )
 
 
-def _reaper_silent(snapshot: Snapshot) -> Finding | None:
+def _check_reaper_silent(snapshot: Snapshot) -> Finding | None:
     silent = snapshot.reaper_silent_seconds
     if not snapshot.reaper_never_looked and (silent is None or silent <= REAPER_SILENT_SECONDS):
         return None
@@ -315,7 +355,7 @@ def _reaper_silent(snapshot: Snapshot) -> Finding | None:
     )
 
 
-def _scheduler_silent(snapshot: Snapshot) -> Finding | None:
+def _check_scheduler_silent(snapshot: Snapshot) -> Finding | None:
     silent = snapshot.scheduler_silent_seconds
     if silent is None or silent <= SCHEDULER_SILENT_SECONDS:
         return None
@@ -328,7 +368,7 @@ def _scheduler_silent(snapshot: Snapshot) -> Finding | None:
     )
 
 
-def _mixed_versions(snapshot: Snapshot) -> Finding | None:
+def _check_mixed_versions(snapshot: Snapshot) -> Finding | None:
     alive = [worker for worker in snapshot.workers or () if worker.status == "alive" and worker.version]
     versions = {worker.version for worker in alive}
     if len(versions) < 2:
@@ -342,21 +382,21 @@ def _mixed_versions(snapshot: Snapshot) -> Finding | None:
     )
 
 
-def _clock_skew(snapshot: Snapshot) -> Finding | None:
+def _check_clock_skew(snapshot: Snapshot) -> Finding | None:
     against = {"Postgres": snapshot.database_skew_seconds, "Redis": snapshot.redis_skew_seconds}
-    wrong = {name: skew for name, skew in against.items() if abs(_some(skew)) > MOST_SKEW_SECONDS}
+    wrong = {name: skew for name, skew in against.items() if abs(_or_zero(skew)) > MAX_SKEW_SECONDS}
     if not wrong:
         return None
     return Finding(
         code="clock_skew",
         severity="warning",
         title=f"The clocks of this host and of {' and '.join(wrong)} differ",
-        numbers={f"{name.lower()}_skew_seconds": abs(_some(skew)) for name, skew in wrong.items()},
+        numbers={f"{name.lower()}_skew_seconds": abs(_or_zero(skew)) for name, skew in wrong.items()},
         suggested_action="Run NTP on every host.",
     )
 
 
-def _redis_eviction(snapshot: Snapshot) -> Finding | None:
+def _check_redis_eviction(snapshot: Snapshot) -> Finding | None:
     if snapshot.eviction_policy in (None, "noeviction"):
         return None
     return Finding(
@@ -367,8 +407,8 @@ def _redis_eviction(snapshot: Snapshot) -> Finding | None:
     )
 
 
-def _orphaned_schedules(snapshot: Snapshot) -> Finding | None:
-    orphaned = _some(snapshot.orphaned_schedules)
+def _check_orphaned_schedules(snapshot: Snapshot) -> Finding | None:
+    orphaned = _or_zero(snapshot.orphaned_schedules)
     if not orphaned:
         return None
     return Finding(
@@ -380,9 +420,9 @@ def _orphaned_schedules(snapshot: Snapshot) -> Finding | None:
     )
 
 
-def _update_backlog(snapshot: Snapshot) -> Finding | None:
-    waiting = _some(snapshot.update_backlog)
-    if waiting < BACKLOG:
+def _check_update_backlog(snapshot: Snapshot) -> Finding | None:
+    waiting = _or_zero(snapshot.update_backlog)
+    if waiting < BACKLOG_THRESHOLD:
         return None
     return Finding(
         code="update_backlog",
@@ -393,9 +433,9 @@ def _update_backlog(snapshot: Snapshot) -> Finding | None:
     )
 
 
-def _delivery_backlog(snapshot: Snapshot) -> Finding | None:
-    waiting = _some(snapshot.delivery_backlog)
-    if waiting < BACKLOG:
+def _check_delivery_backlog(snapshot: Snapshot) -> Finding | None:
+    waiting = _or_zero(snapshot.delivery_backlog)
+    if waiting < BACKLOG_THRESHOLD:
         return None
     return Finding(
         code="delivery_backlog",
@@ -406,29 +446,29 @@ def _delivery_backlog(snapshot: Snapshot) -> Finding | None:
     )
 
 
-RULES: tuple[Rule, ...] = (  # causes before what comes of them
-    _database_read_only,
-    _no_workers,
-    _deaf_workers,
-    _reaper_blind,
-    _reaper_silent,
-    _scheduler_silent,
-    _redis_eviction,
-    _orphans,
-    _invalid_state,
-    _failure_spike,
-    _stuck_queue,
-    _task_backlog,
-    _queue_growing,
-    _slow_start,
-    _cancel_backlog,
-    _stranded_pending,
-    _lease_without_turn,
-    _stream_bloat,
-    _clock_skew,
-    _orphaned_schedules,
-    _update_backlog,
-    _delivery_backlog,
-    _long_running,
-    _mixed_versions,
+FINDING_RULES: tuple[FindingRule, ...] = (  # causes before what comes of them
+    _check_database_read_only,
+    _check_no_workers,
+    _check_deaf_workers,
+    _check_reaper_blind,
+    _check_reaper_silent,
+    _check_scheduler_silent,
+    _check_redis_eviction,
+    _check_orphans,
+    _check_invalid_state,
+    _check_failure_spike,
+    _check_stuck_queue,
+    _check_task_backlog,
+    _check_queue_growing,
+    _check_slow_start,
+    _check_cancel_backlog,
+    _check_stranded_pending,
+    _check_lease_without_turn,
+    _check_stream_bloat,
+    _check_clock_skew,
+    _check_orphaned_schedules,
+    _check_update_backlog,
+    _check_delivery_backlog,
+    _check_long_running,
+    _check_mixed_versions,
 )

@@ -15,47 +15,51 @@ from django.conf import settings
 from django.core import checks
 from django.http.request import split_domain_port, validate_host
 
-from diagnostics.probes.running import Finding, Probe
+from diagnostics.probes.runner import Probe, ProbeFinding
 
-SHORTEST_KEY = 50
-FEWEST_CHARACTERS = 5
+MIN_SECRET_KEY_LENGTH = 50
+MIN_DISTINCT_CHARACTERS = 5
 
 
-def _production_only(problem: str, next_step: str) -> Finding:
+def _fail_in_production(problem: str, next_step: str) -> ProbeFinding:
     """A laptop may do what an installation for others may not."""
     if settings.ENVIRONMENT == "production":
-        return Finding(status="fail", detail=problem, next_step=next_step)
-    return Finding(detail=f"{problem} (fine outside production)")
+        return ProbeFinding(status="fail", detail=problem, next_step=next_step)
+    return ProbeFinding(detail=f"{problem} (fine outside production)")
 
 
-def system_checks() -> Finding:
+def probe_system_checks() -> ProbeFinding:
     found = [message for message in checks.run_checks() if message.level >= checks.ERROR]
     if found:
-        return Finding(
+        return ProbeFinding(
             status="fail",
             detail="; ".join(sorted(str(message.msg).rstrip(".") for message in found))[:1000],
             next_step="Change the settings it names.",
         )
-    return Finding(detail="no contradictions")
+    return ProbeFinding(detail="no contradictions")
 
 
-def secret_key() -> Finding:
+def probe_secret_key() -> ProbeFinding:
     key = settings.SECRET_KEY
-    if len(key) < SHORTEST_KEY or len(set(key)) < FEWEST_CHARACTERS or "insecure" in key:
-        return _production_only("SECRET_KEY is weak", "Set 50 or more random characters.")
-    return Finding(detail="strong")
+    if len(key) < MIN_SECRET_KEY_LENGTH or len(set(key)) < MIN_DISTINCT_CHARACTERS or "insecure" in key:
+        return _fail_in_production("SECRET_KEY is weak", "Set 50 or more random characters.")
+    return ProbeFinding(detail="strong")
 
 
-def debug() -> Finding:
-    return _production_only("DEBUG is on", "Set DEBUG=false.") if settings.DEBUG else Finding(detail="off")
+def probe_debug() -> ProbeFinding:
+    return (
+        _fail_in_production("DEBUG is on", "Set DEBUG=false.")
+        if settings.DEBUG
+        else ProbeFinding(detail="off")
+    )
 
 
-def hosts() -> Finding:
+def probe_allowed_hosts() -> ProbeFinding:
     if "*" in settings.ALLOWED_HOSTS:
-        return _production_only("ALLOWED_HOSTS allows every host", "List the names this site answers to.")
+        return _fail_in_production("ALLOWED_HOSTS allows every host", "List the names this site answers to.")
     odd = [host for host in settings.ALLOWED_HOSTS if "/" in host or re.search(r":[0-9]+$", host)]
     if odd:
-        return Finding(
+        return ProbeFinding(
             status="fail",
             detail=f"ALLOWED_HOSTS holds {odd[0]!r}, which matches nothing",
             next_step="List bare names, without https:// and without a port.",
@@ -63,134 +67,134 @@ def hosts() -> Finding:
     host = urlsplit(settings.SITE_URL).netloc.rpartition("@")[2]
     name, _ = split_domain_port(host)
     if not validate_host(name, settings.ALLOWED_HOSTS):
-        return Finding(
+        return ProbeFinding(
             status="fail",
             detail=f"ALLOWED_HOSTS does not hold {name}, so every page of SITE_URL answers 400",
             next_step=f"Add {name} to ALLOWED_HOSTS.",
         )
-    return Finding(detail=f"{len(settings.ALLOWED_HOSTS)} allowed")
+    return ProbeFinding(detail=f"{len(settings.ALLOWED_HOSTS)} allowed")
 
 
-def static_files() -> Finding:
+def probe_static_files() -> ProbeFinding:
     """In production pages name files by their hashes, which are known once the files were collected."""
     if settings.ENVIRONMENT != "production":
-        return Finding(detail="served as they are (fine outside production)")
+        return ProbeFinding(detail="served as they are (fine outside production)")
     collect = "Run `python manage.py collectstatic --no-input`."
     try:
         paths = json.loads((Path(settings.STATIC_ROOT) / "staticfiles.json").read_bytes())["paths"]
     except FileNotFoundError:
-        return Finding(
+        return ProbeFinding(
             status="fail",
             detail=f"static files are not collected in {settings.STATIC_ROOT}, so pages fail",
             next_step=collect,
         )
     except (OSError, ValueError, KeyError, TypeError):
-        return Finding(
+        return ProbeFinding(
             status="fail",
             detail=f"the list of static files in {settings.STATIC_ROOT} cannot be read",
             next_step=collect,
         )
-    missing = sorted(_static_sources() - set(paths))
+    missing = sorted(_list_static_sources() - set(paths))
     if missing:
-        return Finding(
+        return ProbeFinding(
             status="fail",
             detail=f"{len(missing)} static files of this release are not collected, first {missing[0]}",
             next_step=collect,
         )
     gone = next((name for name in paths.values() if not (Path(settings.STATIC_ROOT) / name).exists()), None)
     if gone is not None:
-        return Finding(
+        return ProbeFinding(
             status="fail", detail=f"{gone} is missing in {settings.STATIC_ROOT}", next_step=collect
         )
-    return Finding(detail=f"{len(paths)} collected")
+    return ProbeFinding(detail=f"{len(paths)} collected")
 
 
-def _static_sources() -> set[str]:
+def _list_static_sources() -> set[str]:
     """Our own files; packages bring theirs with the same command."""
     roots = [Path(root) for root in settings.STATICFILES_DIRS]
     return {path.relative_to(root).as_posix() for root in roots for path in root.rglob("*") if path.is_file()}
 
 
-def https() -> Finding:
+def probe_https() -> ProbeFinding:
     if settings.SITE_URL.startswith("https://"):
-        return Finding(detail="on")
+        return ProbeFinding(detail="on")
     if settings.ENVIRONMENT == "production":
-        return Finding(
+        return ProbeFinding(
             status="warn",
             detail="SITE_URL is not https",
             next_step="Serve over https and set SITE_URL to it.",
         )
-    return Finding(detail="off (fine outside production)")
+    return ProbeFinding(detail="off (fine outside production)")
 
 
-def proxies() -> Finding:
+def probe_proxies() -> ProbeFinding:
     if not settings.TRUST_PROXY:
         if os.environ.get("FORWARDED_ALLOW_IPS"):
-            return Finding(
+            return ProbeFinding(
                 status="warn",
                 detail="FORWARDED_ALLOW_IPS is set, but TRUST_PROXY is off, so no proxy is believed",
                 next_step="Set TRUST_PROXY=true, or remove FORWARDED_ALLOW_IPS.",
             )
-        return Finding(detail="no proxy is trusted")
+        return ProbeFinding(detail="no proxy is trusted")
     if settings.TRUSTED_PROXIES != "*":
-        return Finding(detail=f"{settings.TRUSTED_PROXIES} trusted")
+        return ProbeFinding(detail=f"{settings.TRUSTED_PROXIES} trusted")
     if settings.ENVIRONMENT != "production":
-        return Finding(detail="FORWARDED_ALLOW_IPS trusts every peer (fine outside production)")
-    return Finding(
+        return ProbeFinding(detail="FORWARDED_ALLOW_IPS trusts every peer (fine outside production)")
+    return ProbeFinding(
         detail="FORWARDED_ALLOW_IPS trusts every peer: let nothing but the proxy reach the web port"
     )
 
 
-def mail_sender() -> Finding:
+def probe_mail_sender() -> ProbeFinding:
     """Other mail servers refuse or discard mail whose sender's domain does not exist."""
     if not settings.MAIL_WORKS:
-        return Finding(status="skip", detail="no mail is sent")
+        return ProbeFinding(status="skip", detail="no mail is sent")
     domain = parseaddr(settings.DEFAULT_FROM_EMAIL)[1].rpartition("@")[2]
     if domain in {"localhost", "localhost.localdomain", "example.com", "example.org"}:
-        return _production_only(
+        return _fail_in_production(
             f"DEFAULT_FROM_EMAIL ends in @{domain}, so other mail servers discard what this site sends",
             "Set it to an address of your own domain.",
         )
-    return Finding(detail=f"mail comes from @{domain}")
+    return ProbeFinding(detail=f"mail comes from @{domain}")
 
 
-def traces() -> Finding:
+def probe_traces() -> ProbeFinding:
     if not settings.TRACES:
-        return Finding(status="skip", detail="no collector is configured")
+        return ProbeFinding(status="skip", detail="no collector is configured")
     try:
         is_installed = find_spec("opentelemetry.exporter.otlp.proto.http") is not None
     except ModuleNotFoundError:  # of a package above it
         is_installed = False
     if is_installed:
-        return Finding(detail="sent to the collector")
-    return _production_only(
+        return ProbeFinding(detail="sent to the collector")
+    return _fail_in_production(
         "OTEL_EXPORTER_OTLP_ENDPOINT is set, but the packages that send traces are not installed",
         "Install the extra `tracing`, or remove the variable.",
     )
 
 
-def metrics() -> Finding:
+def probe_metrics() -> ProbeFinding:
     """Figures of the workers reach a scraper through a directory they share, or through a port of their own."""
     if not settings.METRICS_TOKEN and not settings.METRICS_ALLOWED_CIDRS:
-        return Finding(status="skip", detail="nobody may scrape")
+        return ProbeFinding(status="skip", detail="nobody may scrape")
     if os.environ.get("PROMETHEUS_MULTIPROC_DIR") or settings.METRICS_PORT:
-        return Finding(detail="all processes are counted")
-    return Finding(
+        return ProbeFinding(detail="all processes are counted")
+    return ProbeFinding(
         status="warn",
         detail="the figures of workers are seen by nobody",
         next_step="Set PROMETHEUS_MULTIPROC_DIR for all processes of a host, or METRICS_PORT for workers.",
     )
 
 
-CHECKS: Mapping[str, Probe] = {
-    "config.checks": system_checks,
-    "config.secret_key": secret_key,
-    "config.debug": debug,
-    "config.hosts": hosts,
-    "config.static": static_files,
-    "config.https": https,
-    "config.proxies": proxies,
-    "config.mail_sender": mail_sender,
-    "config.traces": traces,
-    "config.metrics": metrics,
+CONFIGURATION_PROBES: Mapping[str, Probe] = {
+    "config.checks": probe_system_checks,
+    "config.secret_key": probe_secret_key,
+    "config.debug": probe_debug,
+    "config.hosts": probe_allowed_hosts,
+    "config.static": probe_static_files,
+    "config.https": probe_https,
+    "config.proxies": probe_proxies,
+    "config.mail_sender": probe_mail_sender,
+    "config.traces": probe_traces,
+    "config.middleware": probe_metrics,
 }

@@ -20,37 +20,37 @@ from django.utils.module_loading import import_string
 from psycopg.conninfo import conninfo_to_dict
 
 from config.core import demo_login
-from config.core.database import connection_string
-from copilot import recovery
-from copilot.errors import Unavailable
-from copilot.queries import inventory, reaper_silent_seconds, redis_health, workers_seen
-from diagnostics.broker import QUEUES, UNREACHABLE, depths
-from diagnostics.probes.running import SLOW_SECONDS, Finding, Probe, failure_text, shown
+from config.core.errors import ServiceUnavailable
+from config.core.postgres import build_connection_string
+from copilot.worker import health, recovery
+from copilot.worker.health import get_redis_health, get_sweep_age_seconds, list_workers
+from diagnostics.broker_queues import QUEUES, UNREACHABLE_ERRORS, read_queue_depths
+from diagnostics.probes.runner import SLOW_TIMEOUT_SECONDS, Probe, ProbeFinding, describe_failure, redact_url
 from diagnostics.thresholds import (
+    MAX_WAITING_TASKS,
     QUEUE_SILENT_SECONDS,
     SCHEDULER_SILENT_SECONDS,
-    STARTING_SECONDS,
-    TASKS_WAITING,
+    WORKER_START_SECONDS,
 )
 from diagnostics.work_ages import read_work_ages
 
-MOST_SKEW_SECONDS = 2.0
-CONNECT_SECONDS = 2  # the least that libpq knows
-STATEMENT_SECONDS = 1
-OLDEST_TRANSACTION_SECONDS = 3600
-BEAT_LIFE_SECONDS = 6.0  # D2
-ANSWER_SECONDS = 2.0
+MAX_SKEW_SECONDS = 2.0
+CONNECT_TIMEOUT_SECONDS = 2  # the least that libpq knows
+STATEMENT_TIMEOUT_SECONDS = 1
+MAX_TRANSACTION_AGE_SECONDS = 3600
+HEARTBEAT_LIFE_SECONDS = 6.0  # D2
+ANSWER_TIMEOUT_SECONDS = 2.0
 REAPER_SILENT_SECONDS = 20.0  # ten sweeps; one that has much to do takes several
 
 
 # --- Postgres ----------------------------------------------------------------------------------------
 
 
-def postgres() -> Finding:
+def probe_postgres() -> ProbeFinding:
     try:
-        database = _database()
+        database = _connect()
     except psycopg.OperationalError as problem:
-        return _refused_by_postgres(str(problem))
+        return _explain_postgres_refusal(str(problem))
     with database:
         row = database.execute(
             """
@@ -65,12 +65,12 @@ def postgres() -> Finding:
     version, used, most, oldest = str(row[0]), int(str(row[1])), int(str(row[2])), row[3]
     detail = f"Postgres {version.split(maxsplit=1)[0]}, {used} of {most} connections, oldest transaction {oldest} s"
     if used > 0.9 * most:
-        return Finding(status="warn", detail=detail, next_step="Raise max_connections or use a pooler.")
-    if int(str(oldest)) > OLDEST_TRANSACTION_SECONDS:
-        return Finding(
+        return ProbeFinding(status="warn", detail=detail, next_step="Raise max_connections or use a pooler.")
+    if int(str(oldest)) > MAX_TRANSACTION_AGE_SECONDS:
+        return ProbeFinding(
             status="warn", detail=detail, next_step="Find it in pg_stat_activity: it keeps vacuum waiting."
         )
-    return Finding(detail=detail)
+    return ProbeFinding(detail=detail)
 
 
 # What libpq and the server say, and what it means; the first that is found in their words.
@@ -133,9 +133,9 @@ _POSTGRES_REFUSALS: tuple[tuple[str, str, str], ...] = (
 )
 
 
-def _refused_by_postgres(said: str) -> Finding:
+def _explain_postgres_refusal(said: str) -> ProbeFinding:
     """Name what is wrong with the address, so that nobody looks for a dead server when a password is wrong."""
-    given = conninfo_to_dict(connection_string())
+    given = conninfo_to_dict(build_connection_string())
     where = f"{given.get('host', 'the local socket')}:{given.get('port', 5432)}"
     plain = " ".join(said.split())
     for pattern, what, next_step in _POSTGRES_REFUSALS:
@@ -146,34 +146,34 @@ def _refused_by_postgres(said: str) -> Finding:
                 dbname=given.get("dbname", ""),
                 said=plain.rpartition("failed: ")[2][:200],
             )
-            return Finding(status="fail", detail=meaning, next_step=next_step)
-    return Finding(
+            return ProbeFinding(status="fail", detail=meaning, next_step=next_step)
+    return ProbeFinding(
         status="fail",
         detail=f"Postgres at {where} cannot be used: {plain.rpartition('failed: ')[2][:200].rstrip('.')}",
         next_step="Check DATABASE_URL and the server's log.",
     )
 
 
-def writes() -> Finding:
+def probe_postgres_writes() -> ProbeFinding:
     """A standby, or a server that somebody set to reading, answers everything and keeps nothing."""
-    with _database() as database:
+    with _connect() as database:
         row = database.execute(
             "select pg_is_in_recovery(), current_setting('default_transaction_read_only') = 'on'"
         ).fetchone()
     assert row is not None
     if not any(row):
-        return Finding(detail="takes writes")
-    return Finding(
+        return ProbeFinding(detail="takes writes")
+    return ProbeFinding(
         status="fail",
         detail="a standby, which takes no writes" if row[0] else "takes no writes: it is set to read only",
         next_step="Point DATABASE_URL at the primary, or set default_transaction_read_only off.",
     )
 
 
-def migrations() -> Finding:
+def probe_migrations() -> ProbeFinding:
     """Compares the files of this release with the rows of the database."""
     try:
-        with _database() as database:
+        with _connect() as database:
             there = database.execute("select to_regclass('django_migrations') is not null").fetchone()
             rows = (
                 database.execute("select app, name from django_migrations").fetchall()
@@ -181,55 +181,57 @@ def migrations() -> Finding:
                 else []
             )
     except psycopg.OperationalError:
-        return Finding(status="skip", detail="Postgres did not answer")
-    missing = _migrations_on_disk() - {(str(app), str(name)) for app, name in rows}
+        return ProbeFinding(status="skip", detail="Postgres did not answer")
+    missing = _list_migrations() - {(str(app), str(name)) for app, name in rows}
     if missing:
         app, name = min(missing)
-        return Finding(
+        return ProbeFinding(
             status="fail",
             detail=f"{len(missing)} not applied, first {app}.{name}",
             next_step="Run `python manage.py migrate`.",
         )
-    return Finding(detail="all applied")
+    return ProbeFinding(detail="all applied")
 
 
 @functools.cache
-def _migrations_on_disk() -> frozenset[tuple[str, str]]:
+def _list_migrations() -> frozenset[tuple[str, str]]:
     loader = MigrationLoader(None)
     replaced = {key for migration in loader.disk_migrations.values() for key in migration.replaces}
     return frozenset(set(loader.disk_migrations) - replaced)
 
 
-def _database() -> psycopg.Connection[tuple[object, ...]]:
+def _connect() -> psycopg.Connection[tuple[object, ...]]:
     """A connection of its own: a probe must not wait for the pool it reports on."""
-    limits = f"-c statement_timeout={STATEMENT_SECONDS * 1000}"
-    given = connection_string(connect_timeout_seconds=CONNECT_SECONDS, server_options=limits)
+    limits = f"-c statement_timeout={STATEMENT_TIMEOUT_SECONDS * 1000}"
+    given = build_connection_string(connect_timeout_seconds=CONNECT_TIMEOUT_SECONDS, server_options=limits)
     return psycopg.connect(given, autocommit=True)
 
 
 # --- Redis, broker, workers --------------------------------------------------------------------------
 
 
-def redis() -> Finding:
+def probe_redis() -> ProbeFinding:
     try:
-        health = redis_health()
-    except Unavailable as problem:
-        return _refused_by_redis(problem.__cause__)
+        health = get_redis_health()
+    except ServiceUnavailable as problem:
+        return _explain_redis_refusal(problem.__cause__)
     kept = "append-only" if health.append_only else "snapshots only"
     detail = f"version {health.version}, {health.role}, {health.used_bytes // 2**20} MB used, {kept}"
     if health.eviction_policy != "noeviction":
-        return Finding(
+        return ProbeFinding(
             status="fail",
             detail=f"{detail}, eviction policy {health.eviction_policy}",
             next_step="Set maxmemory-policy to noeviction: evicted leases and queues are lost.",
         )
     if health.role != "master":
-        return Finding(status="fail", detail=detail, next_step="REDIS_URL must name the primary.")
+        return ProbeFinding(status="fail", detail=detail, next_step="REDIS_URL must name the primary.")
     if health.limit_bytes and health.used_bytes > 0.9 * health.limit_bytes:
-        return Finding(status="warn", detail=f"{detail}, nearly full", next_step="Raise maxmemory.")
+        return ProbeFinding(status="warn", detail=f"{detail}, nearly full", next_step="Raise maxmemory.")
     if not health.saving:
-        return Finding(status="warn", detail=f"{detail}, the last save failed", next_step="Is its disk full?")
-    return Finding(detail=detail)
+        return ProbeFinding(
+            status="warn", detail=f"{detail}, the last save failed", next_step="Is its disk full?"
+        )
+    return ProbeFinding(detail=detail)
 
 
 _REDIS_REFUSALS: tuple[tuple[str, str, str], ...] = (
@@ -273,81 +275,81 @@ _REDIS_REFUSALS: tuple[tuple[str, str, str], ...] = (
 )
 
 
-def _refused_by_redis(problem: BaseException | None) -> Finding:
-    where = shown(settings.REDIS_URL)
+def _explain_redis_refusal(problem: BaseException | None) -> ProbeFinding:
+    where = redact_url(settings.REDIS_URL)
     for pattern, what, next_step in _REDIS_REFUSALS:
         if re.search(pattern, str(problem)):
-            return Finding(status="fail", detail=what.format(where=where), next_step=next_step)
-    return Finding(
+            return ProbeFinding(status="fail", detail=what.format(where=where), next_step=next_step)
+    return ProbeFinding(
         status="fail",
         detail=f"Redis at {where} cannot be used: {type(problem).__name__}",
         next_step="Is REDIS_URL right, and is the server up?",
     )
 
 
-def redis_keys() -> Finding:
+def probe_redis_keys() -> ProbeFinding:
     """Two installations under one prefix would take each other's leases and limits for their own."""
     try:
-        shared = recovery.is_redis_shared()
+        shared = recovery.has_shared_redis()
     finally:
         connection.close()  # this thread's own
     if shared:
-        return Finding(
+        return ProbeFinding(
             status="fail",
-            detail=f"another installation writes keys of the prefix {settings.REDIS_KEY_PREFIX} at {shown(settings.REDIS_URL)}",
+            detail=f"another installation writes keys of the prefix {settings.REDIS_KEY_PREFIX} at {redact_url(settings.REDIS_URL)}",
             next_step="Give each installation its own REDIS_KEY_PREFIX, and restart it.",
         )
-    return Finding(detail=f"ours alone begin with {settings.REDIS_KEY_PREFIX}")
+    return ProbeFinding(detail=f"ours alone begin with {settings.REDIS_KEY_PREFIX}")
 
 
-def demo_user() -> Finding:
+def probe_demo_user() -> ProbeFinding:
     try:
-        is_open = demo_login.is_open()
+        is_open = demo_login.is_demo_login_open()
     finally:
         connection.close()  # this thread's own
     if not is_open:
-        return Finding(detail="nobody can use it")
+        return ProbeFinding(detail="nobody can use it")
     if settings.DEVELOPMENT:
-        return Finding(detail="open (fine in development)")
-    return Finding(
+        return ProbeFinding(detail="open (fine in development)")
+    return ProbeFinding(
         status="fail",
         detail="the superuser demo has its public password, so anybody can log in as administrator",
         next_step="Run `python manage.py changepassword demo`, or delete the user.",
     )
 
 
-def broker() -> Finding:
+def probe_broker() -> ProbeFinding:
     try:
-        found = depths()
-    except UNREACHABLE as problem:
-        return Finding(
+        found = read_queue_depths()
+    except UNREACHABLE_ERRORS as problem:
+        return ProbeFinding(
             status="fail",
-            detail=f"{type(problem).__name__} at {shown(settings.CELERY_BROKER_URL)}",
+            detail=f"{type(problem).__name__} at {redact_url(settings.CELERY_BROKER_URL)}",
             next_step="Is CELERY_BROKER_URL right, and is the server up?",
         )
     except (KeyError, ImportError):
-        return Finding(
+        return ProbeFinding(
             status="fail",
-            detail=f"Celery knows no broker like {shown(settings.CELERY_BROKER_URL)}",
+            detail=f"Celery knows no broker like {redact_url(settings.CELERY_BROKER_URL)}",
             next_step="Set CELERY_BROKER_URL to an address such as redis://host:6379/0, or leave it out.",
         )
     detail = ", ".join(f"{queue} {depth}" for queue, depth in found.by_queue.items())
-    late = [queue for queue, depth in found.by_queue.items() if depth > TASKS_WAITING[queue]]
+    late = [queue for queue, depth in found.by_queue.items() if depth > MAX_WAITING_TASKS[queue]]
     if late:
-        return Finding(
+        return ProbeFinding(
             status="warn",
             detail=detail,
             next_step=f"Tasks wait in {', '.join(late)}: is a worker of each queue alive, and are there enough?",
         )
-    return Finding(detail=detail)
+    return ProbeFinding(detail=detail)
 
 
-def channels() -> Finding:
+def probe_channel_layer() -> ProbeFinding:
     """Where a channel layer is configured: a marker is sent and comes back."""
     from channels.layers import get_channel_layer
 
     if not getattr(settings, "CHANNEL_LAYERS", None):
-        return Finding(status="skip", detail="none is configured, none is needed")
+        return ProbeFinding(status="skip", detail="none is configured, none is needed")
 
     async def there_and_back() -> bool:
         layer = get_channel_layer()
@@ -355,45 +357,47 @@ def channels() -> Finding:
         await layer.send(name, {"type": "doctor.marker"})
         return bool((await layer.receive(name))["type"] == "doctor.marker")
 
-    if not asyncio.run(asyncio.wait_for(there_and_back(), SLOW_SECONDS)):
-        return Finding(status="fail", detail="a marker came back changed", next_step="Check CHANNEL_LAYERS.")
-    return Finding(detail="a marker was sent and came back")
+    if not asyncio.run(asyncio.wait_for(there_and_back(), SLOW_TIMEOUT_SECONDS)):
+        return ProbeFinding(
+            status="fail", detail="a marker came back changed", next_step="Check CHANNEL_LAYERS."
+        )
+    return ProbeFinding(detail="a marker was sent and came back")
 
 
-def workers() -> Finding:
+def probe_workers() -> ProbeFinding:
     """Somebody takes from each queue, by work that was done or the worker's own word; and all are of one version."""
     try:
-        beating = [worker for worker in workers_seen() if worker.silent_seconds <= BEAT_LIFE_SECONDS]
+        beating = [worker for worker in list_workers() if worker.silent_seconds <= HEARTBEAT_LIFE_SECONDS]
     finally:
         connection.close()  # this thread's own
     deaf = [worker.worker for worker in beating if not worker.queues and not worker.draining]
-    deaf = [worker for worker in deaf if worker not in _starting(beating)]
-    missing = [queue for queue in QUEUES if queue not in _served(beating)]
+    deaf = [worker for worker in deaf if worker not in _find_starting_workers(beating)]
+    missing = [queue for queue in QUEUES if queue not in _find_served_queues(beating)]
     if missing:
-        return Finding(
+        return ProbeFinding(
             status="fail",
             detail=f"nobody works on {', '.join(missing)}",
             next_step="Start or restart a Celery worker for each queue (see deploy/systemd).",
         )
     if deaf:
-        return Finding(
+        return ProbeFinding(
             status="fail",
             detail=f"{len(deaf)} live and take no turns, first {deaf[0]}",
             next_step="They leave by themselves within a minute; if they stay, restart them.",
         )
     versions = sorted({worker.version for worker in beating}) or ["unknown"]
     if len(versions) > 1:
-        return Finding(
+        return ProbeFinding(
             status="warn", detail=f"versions differ: {', '.join(versions)}", next_step="Finish the deploy."
         )
-    return Finding(detail=f"every queue is served, version {versions[0]}")
+    return ProbeFinding(detail=f"every queue is served, version {versions[0]}")
 
 
-def _starting(beating: Sequence[inventory.WorkerView]) -> set[str]:
-    return {worker.worker for worker in beating if (worker.uptime_seconds or 0) < STARTING_SECONDS}
+def _find_starting_workers(beating: Sequence[health.WorkerStatus]) -> set[str]:
+    return {worker.worker for worker in beating if (worker.uptime_seconds or 0) < WORKER_START_SECONDS}
 
 
-def _served(beating: Sequence[inventory.WorkerView]) -> set[str]:
+def _find_served_queues(beating: Sequence[health.WorkerStatus]) -> set[str]:
     """Turns by the beat of a worker that hears of them; what the scheduler sends steadily by work done.
 
     Only for the others is an answer to Celery enough: it comes from workers that get no messages too.
@@ -402,69 +406,69 @@ def _served(beating: Sequence[inventory.WorkerView]) -> set[str]:
     done = read_work_ages().queue_seconds
     served |= {queue for queue, silent in done.items() if silent <= QUEUE_SILENT_SECONDS[queue]}
     unproven = set(QUEUES) - served - {"turns"} - set(done)
-    return served | (_answered_queues() & unproven if unproven else set())
+    return served | (_inspect_queues() & unproven if unproven else set())
 
 
-def _answered_queues() -> set[str]:
+def _inspect_queues() -> set[str]:
     """Ask all Celery workers at once which queues they consume."""
-    answers = current_app.control.inspect(timeout=ANSWER_SECONDS).active_queues() or {}
+    answers = current_app.control.inspect(timeout=ANSWER_TIMEOUT_SECONDS).active_queues() or {}
     return {str(queue["name"]) for queues in answers.values() for queue in queues}
 
 
-def reaper() -> Finding:
+def probe_reaper() -> ProbeFinding:
     """A loop of every worker of `maintenance` and `turns`, of which one sweeps."""
-    silent = reaper_silent_seconds()
+    silent = get_sweep_age_seconds()
     if silent is not None and silent <= REAPER_SILENT_SECONDS:
-        return Finding(detail=f"looked {silent:.0f} s ago")
+        return ProbeFinding(detail=f"looked {silent:.0f} s ago")
     since = "never looked" if silent is None else f"last looked {silent:.0f} s ago"
-    return Finding(
+    return ProbeFinding(
         status="fail",
         detail=f"reaper_silent: {since}; turns of lost workers wait",
         next_step="Start a worker of the queue maintenance or turns (see deploy/systemd).",
     )
 
 
-def scheduler() -> Finding:
+def probe_scheduler() -> ProbeFinding:
     """By the last job that it handed to the broker."""
     try:
         silent = read_work_ages().scheduler_seconds
     finally:
         connection.close()  # this thread's own
     if silent is not None and silent <= SCHEDULER_SILENT_SECONDS:
-        return Finding(detail=f"sent a job {silent:.0f} s ago")
+        return ProbeFinding(detail=f"sent a job {silent:.0f} s ago")
     since = "it sent nothing yet" if silent is None else f"it last sent a job {silent:.0f} s ago"
-    return Finding(
+    return ProbeFinding(
         status="fail",
         detail=f"scheduler_silent: {since}; schedules, deliveries, mails and clean-ups wait",
         next_step="Start `celery beat` (see deploy/systemd).",
     )
 
 
-def clock() -> Finding:
-    with _database() as database:
+def probe_clock() -> ProbeFinding:
+    with _connect() as database:
         row = database.execute("select extract(epoch from clock_timestamp())::float").fetchone()
     assert row is not None
-    skew = max(abs(time.time() - float(str(row[0]))), abs(time.time() - redis_health().time))
-    if skew > MOST_SKEW_SECONDS:
-        return Finding(
+    skew = max(abs(time.time() - float(str(row[0]))), abs(time.time() - get_redis_health().time))
+    if skew > MAX_SKEW_SECONDS:
+        return ProbeFinding(
             status="warn", detail=f"clocks differ by {skew:.1f} s", next_step="Run NTP on every host."
         )
-    return Finding(detail=f"within {skew:.1f} s")
+    return ProbeFinding(detail=f"within {skew:.1f} s")
 
 
 # --- storage and mail --------------------------------------------------------------------------------
 
 
-def storage() -> Finding:
+def probe_storage() -> ProbeFinding:
     """Writes, reads and removes one byte."""
     workspace = storages["workspace"]
     try:
         name = workspace.save("doctor/marker", ContentFile(b"1"))
     except OSError as problem:
         where = getattr(workspace, "location", "the bucket")
-        return Finding(
+        return ProbeFinding(
             status="fail",
-            detail=f"files cannot be stored in {where}: {failure_text(problem)}",
+            detail=f"files cannot be stored in {where}: {describe_failure(problem)}",
             next_step="Check WORKSPACE_ROOT or the WORKSPACE_S3_* variables, its owner and the free space.",
         )
     try:
@@ -473,42 +477,46 @@ def storage() -> Finding:
     finally:
         workspace.delete(name)
     if not intact:
-        return Finding(
+        return ProbeFinding(
             status="fail", detail="a written byte reads differently", next_step="Check the storage."
         )
-    return Finding(detail="written, read and removed")
+    return ProbeFinding(detail="written, read and removed")
 
 
-def mail() -> Finding:
+def probe_mail() -> ProbeFinding:
     try:
         import_string(settings.EMAIL_BACKEND)
     except ImportError:
-        return Finding(
+        return ProbeFinding(
             status="fail",
             detail=f"EMAIL_BACKEND names {settings.EMAIL_BACKEND}, which does not exist",
             next_step="Use django.core.mail.backends.smtp.EmailBackend.",
         )
     if "smtp" not in settings.EMAIL_BACKEND:
-        return Finding(status="skip", detail="no mail server is configured")
-    mailer = get_connection(fail_silently=False, timeout=SLOW_SECONDS)
+        return ProbeFinding(status="skip", detail="no mail server is configured")
+    mailer = get_connection(fail_silently=False, timeout=SLOW_TIMEOUT_SECONDS)
     try:
         mailer.open()
         mailer.close()
     except OSError as problem:  # whatever the mail library raises is one
-        return Finding(
+        return ProbeFinding(
             status="fail",
             detail=f"{type(problem).__name__} at {settings.EMAIL_HOST}:{settings.EMAIL_PORT}",
             next_step="Are the EMAIL_* variables right, and is the server up?",
         )
-    return Finding(detail="connected")
+    return ProbeFinding(detail="connected")
 
 
-READINESS: Mapping[str, Probe] = {"postgres": postgres, "migrations": migrations, "redis": redis}
-ESSENTIAL: Mapping[str, Probe] = {
-    "postgres": postgres,
-    "postgres.writes": writes,
-    "migrations": migrations,
-    "redis": redis,
-    "broker": broker,
-    "clock": clock,
+READINESS_PROBES: Mapping[str, Probe] = {
+    "postgres": probe_postgres,
+    "migrations": probe_migrations,
+    "redis": probe_redis,
+}
+ESSENTIAL_PROBES: Mapping[str, Probe] = {
+    "postgres": probe_postgres,
+    "postgres.writes": probe_postgres_writes,
+    "migrations": probe_migrations,
+    "redis": probe_redis,
+    "broker": probe_broker,
+    "clock": probe_clock,
 }  # what the dashboard shows at every look

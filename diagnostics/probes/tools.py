@@ -10,69 +10,73 @@ from uuid import UUID
 from django.conf import settings
 from django.db import connection
 
-from copilot import toolset
-from copilot.workspace import scanning
-from diagnostics.probes.running import Finding, Probe, failure_text
+from copilot.files import virus_scan
+from copilot.tools import availability
+from diagnostics.probes.runner import Probe, ProbeFinding, describe_failure
 
-_CLEAN = b"Pilothouse asks whether the scanner answers."
+_HARMLESS_CONTENT = b"Pilothouse asks whether the scanner answers."
 
 
-def shipped() -> Finding:
+def probe_tools() -> ProbeFinding:
     """An installation may do without some of them: worth a line, not a failure."""
-    missing = toolset.unavailable()
+    missing = availability.list_unavailable_tools()
     if not missing:
-        return Finding(detail="all available")
+        return ProbeFinding(detail="all available")
     named = "; ".join(f"{name}: {reason.rstrip('.')}" for name, reason in missing.items())
-    return Finding(detail=f"not available: {named}")
+    return ProbeFinding(detail=f"not available: {named}")
 
 
-def models() -> Finding:
+def probe_models() -> ProbeFinding:
     """Rows of the catalogue count as much as keys in the environment."""
     try:
-        answering = toolset.models()
+        answering = availability.list_answering_models()
     finally:
         connection.close()  # this thread's own
     if answering.real:
-        return Finding(detail=", ".join(answering.real[:5]))
+        return ProbeFinding(detail=", ".join(answering.real[:5]))
     if answering.demo:
         detail = "no model is configured: a scripted demo answers"
-        return Finding(
+        return ProbeFinding(
             detail=f"{detail} (fine outside production)" if settings.ENVIRONMENT != "production" else detail
         )
-    return Finding(
+    return ProbeFinding(
         status="fail",
         detail="no model is configured, so nobody gets an answer",
         next_step="Set OPENAI_API_KEY or ANTHROPIC_API_KEY, or add a model in the admin.",
     )
 
 
-def scanner() -> Finding:
+def probe_scanner() -> ProbeFinding:
     """A harmless text goes the way of every upload; without a verdict no file is ever released."""
-    if not scanning.is_on():
-        return Finding(status="skip", detail="no virus scanner is configured")
-    about = scanning.Meta(
+    if not virus_scan.is_scan_enabled():
+        return ProbeFinding(status="skip", detail="no virus scanner is configured")
+    about = virus_scan.ScannedFile(
         file_id=UUID(int=0),
         name="doctor.txt",
         mime="text/plain",
-        size_bytes=len(_CLEAN),
-        sha256=hashlib.sha256(_CLEAN).hexdigest(),
+        size_bytes=len(_HARMLESS_CONTENT),
+        sha256=hashlib.sha256(_HARMLESS_CONTENT).hexdigest(),
     )
     where = f" at {settings.CLAMD_ADDRESS}" if "clamav" in settings.WORKSPACE_SCAN_HOOK else ""
     try:
-        verdict = scanning.judge(io.BytesIO(_CLEAN), about)
+        verdict = virus_scan.run_hook(io.BytesIO(_HARMLESS_CONTENT), about)
     except Exception as problem:  # noqa: BLE001 - the hook is somebody else's code
-        return Finding(
+        return ProbeFinding(
             status="fail",
-            detail=f"the virus scanner{where} gives no verdict ({failure_text(problem)}), so uploads stay locked",
+            detail=f"the virus scanner{where} gives no verdict ({describe_failure(problem)}), so uploads stay locked",
             next_step="Start it, or correct WORKSPACE_SCAN_HOOK and CLAMD_ADDRESS.",
         )
     if verdict != "clean":
-        return Finding(
+        return ProbeFinding(
             status="fail",
             detail=f"the virus scanner{where} calls a harmless text infected",
             next_step="Update its signatures.",
         )
-    return Finding(detail="answers")
+    return ProbeFinding(detail="answers")
 
 
-CHECKS: Mapping[str, Probe] = {"tools": shipped, "tools.models": models, "tools.scanner": scanner}
+TOOL_PROBES: Mapping[str, Probe] = {
+    "tools": probe_tools,
+    "tools.models": probe_models,
+    "tools.scanner": probe_scanner,
+}

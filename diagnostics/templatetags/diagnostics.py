@@ -11,8 +11,8 @@ from django.utils.safestring import SafeString
 
 register = template.Library()
 
-UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
-SKIPS = {
+AGE_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+SKIP_TEXTS = {
     "not_found": "does not exist",
     "not_stuck": "is not stuck any more",
     "not_orphaned": "is not orphaned any more",
@@ -41,9 +41,9 @@ def joined(value: object) -> object:
     return ", ".join(str(one) for one in value) if isinstance(value, list) else value
 
 
-def figure(name: str, number: float) -> tuple[str, str]:
+def format_figure(name: str, number: float) -> tuple[str, str]:
     """A finding's number as people say it: oldest 2 h, failure ratio 12.5 %."""
-    for unit, said in UNITS_OF_NAMES.items():
+    for unit, said in UNIT_FORMATTERS.items():
         if unit in name:
             return words(name.replace(f"_{unit}", "")), said(number)
     return words(name), f"{number:,.0f}" if number == int(number) else f"{number:,.4g}"
@@ -74,7 +74,7 @@ def age(seconds: float | None) -> str:
         return "–"
     left = max(0, int(seconds))
     told: list[str] = []
-    for size, unit in UNITS:
+    for size, unit in AGE_UNITS:
         if left >= size and len(told) < 2:
             told.append(f"{left // size} {unit}")
             left %= size
@@ -83,7 +83,7 @@ def age(seconds: float | None) -> str:
     return " ".join(told) or "0 s"
 
 
-UNITS_OF_NAMES: Mapping[str, Callable[[float], str]] = {
+UNIT_FORMATTERS: Mapping[str, Callable[[float], str]] = {
     "seconds": age,
     "ms": lambda number: age(number / 1000) if number >= 120_000 else f"{number / 1000:.1f} s",
     "ratio": lambda number: f"{number * 100:.1f} %",
@@ -92,7 +92,7 @@ UNITS_OF_NAMES: Mapping[str, Callable[[float], str]] = {
 
 @register.filter
 def percent(ratio: float) -> str:
-    return UNITS_OF_NAMES["ratio"](ratio)
+    return UNIT_FORMATTERS["ratio"](ratio)
 
 
 @register.filter
@@ -103,7 +103,7 @@ def skip_words(reason: str) -> str:
         return f"is {detail}"
     if kind == "error":
         return f"could not be changed: {detail.replace('_', ' ')}"
-    return SKIPS.get(kind, reason)
+    return SKIP_TEXTS.get(kind, reason)
 
 
 @register.simple_tag

@@ -10,22 +10,23 @@ from django.http import HttpResponse
 from pydantic import Field
 from rest_framework.request import Request
 
-from billing.rest import answer, operation
-from linking import deliveries
-from linking.bodies import Body, NoBody, Query, body_of, query_of
-from linking.bot_api.places import bot_of
-from linking.deliveries import DeliveryShown, Endpoint
-from linking.doors import BotDoor
+from config.core.api.views import document_operation, respond_json
+from linking.api.parsing import NoBody, QueryParams, RequestBody, parse_body, parse_query
+from linking.bot_api.serializers import to_bot_account
+from linking.bot_api.views import BotAPIView
+from linking.webhook_deliveries import endpoints, sender
+from linking.webhook_deliveries.endpoints import Endpoint
+from linking.webhook_deliveries.sender import DeliveryShown
 
-LARGEST_NUMBER = 2**63 - 1
+MAX_DELIVERY_NUMBER = 2**63 - 1
 
 
-class EndpointAsked(Body):
+class EndpointAsked(RequestBody):
     url: Annotated[str, Field(max_length=2000)]
 
 
-class DeliveriesQuery(Query):
-    before: Annotated[int, Field(ge=1, le=LARGEST_NUMBER)] | None = None
+class DeliveriesQuery(QueryParams):
+    before: Annotated[int, Field(ge=1, le=MAX_DELIVERY_NUMBER)] | None = None
     limit: Annotated[int, Field(ge=1, le=200)] = 50
 
 
@@ -37,51 +38,53 @@ class DeliveriesPage:
     before: int | None
 
 
-class BotDeliveryEndpointView(BotDoor):
+class BotDeliveryEndpointView(BotAPIView):
     scope = "deliveries:manage"
 
-    @operation("Read the delivery endpoint", answers={200: Endpoint})
+    @document_operation("Read the delivery endpoint", answers={200: Endpoint})
     def get(self, request: Request) -> HttpResponse:
-        return answer(deliveries.get(bot_of(self.key)))
+        return respond_json(endpoints.get_endpoint(to_bot_account(self.key)))
 
-    @operation(
+    @document_operation(
         "Set the delivery endpoint; its secret is shown when it is made",
         answers={200: Endpoint},
         body=EndpointAsked,
     )
     def put(self, request: Request) -> HttpResponse:
-        url = body_of(request, EndpointAsked).url
-        return answer(deliveries.put(bot_of(self.key), url, self.key))
+        url = parse_body(request, EndpointAsked).url
+        return respond_json(endpoints.set_endpoint(to_bot_account(self.key), url, self.key))
 
-    @operation("Remove the delivery endpoint", answers={204: None})
+    @document_operation("Remove the delivery endpoint", answers={204: None})
     def delete(self, request: Request) -> HttpResponse:
-        deliveries.delete(bot_of(self.key))
+        endpoints.delete_endpoint(to_bot_account(self.key))
         return HttpResponse(status=204)
 
 
-class BotRotateSecretView(BotDoor):
+class BotRotateSecretView(BotAPIView):
     scope = "deliveries:manage"
 
-    @operation("Make a new secret; for a day both sign", answers={200: Endpoint}, body=NoBody)
+    @document_operation("Make a new secret; for a day both sign", answers={200: Endpoint}, body=NoBody)
     def post(self, request: Request) -> HttpResponse:
-        body_of(request, NoBody)
-        return answer(deliveries.rotate(bot_of(self.key)))
+        parse_body(request, NoBody)
+        return respond_json(endpoints.rotate_secret(to_bot_account(self.key)))
 
 
-class BotDeliveriesView(BotDoor):
+class BotDeliveriesView(BotAPIView):
     scope = "deliveries:manage"
 
-    @operation("List deliveries", answers={200: DeliveriesPage}, query=DeliveriesQuery)
+    @document_operation("List deliveries", answers={200: DeliveriesPage}, query=DeliveriesQuery)
     def get(self, request: Request) -> HttpResponse:
-        asked = query_of(request, DeliveriesQuery)
-        items, before = deliveries.page(bot_of(self.key), before=asked.before, limit=asked.limit)
-        return answer(DeliveriesPage(items=items, before=before))
+        asked = parse_query(request, DeliveriesQuery)
+        items, before = sender.list_deliveries(
+            to_bot_account(self.key), before=asked.before, limit=asked.limit
+        )
+        return respond_json(DeliveriesPage(items=items, before=before))
 
 
-class BotRedeliverView(BotDoor):
+class BotRedeliverView(BotAPIView):
     scope = "deliveries:manage"
 
-    @operation("Deliver once more, under the same id", answers={200: DeliveryShown}, body=NoBody)
+    @document_operation("Deliver once more, under the same id", answers={200: DeliveryShown}, body=NoBody)
     def post(self, request: Request, delivery_id: UUID) -> HttpResponse:
-        body_of(request, NoBody)
-        return answer(deliveries.redeliver(bot_of(self.key), delivery_id))
+        parse_body(request, NoBody)
+        return respond_json(sender.retry_delivery(to_bot_account(self.key), delivery_id))

@@ -12,17 +12,18 @@ from rest_framework.parsers import MultiPartParser
 from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 
-from billing.rest import answer, operation
-from copilot.commands import as_uuid
-from copilot.errors import InvalidRequest, NotFound, TooLarge
-from copilot.workspace import downloads, files
-from linking import conversations
-from linking.bot_api.places import bot_of
-from linking.doors import BotDoor
+from config.core.api.views import document_operation, respond_json
+from config.core.errors import InvalidRequest, NotFound, PayloadTooLarge
+from config.core.validation import parse_uuid
+from copilot.files import downloads
+from copilot.files import services as files
+from linking.bot_api.serializers import to_bot_account
+from linking.bot_api.views import BotAPIView
+from linking.conversations import services as conversations
 from linking.models import PlatformConversation
 
-LARGEST_BYTES = 20 * 1024 * 1024
-FORM = {
+MAX_FILE_BYTES = 20 * 1024 * 1024
+UPLOAD_SCHEMA = {
     "multipart/form-data": {
         "type": "object",
         "properties": {
@@ -44,22 +45,24 @@ class BotFile:
     scan: str
 
 
-class BotFilesView(BotDoor):
+class BotFilesView(BotAPIView):
     scope = "turns:start"
     parser_classes = [MultiPartParser]
 
     def initialize_request(self, request: HttpRequest, *args: object, **kwargs: object) -> Request:
         """What is too long by its own word is not read at all."""
         declared = request.META.get("CONTENT_LENGTH") or "0"
-        self.too_long = not declared.isdecimal() or int(declared) > LARGEST_BYTES + 64 * 1024
+        self.is_too_long = not declared.isdecimal() or int(declared) > MAX_FILE_BYTES + 64 * 1024
         return super().initialize_request(request, *args, **kwargs)
 
-    @operation("Put a file into a conversation, for its next message", answers={201: BotFile}, body=FORM)
+    @document_operation(
+        "Put a file into a conversation, for its next message", answers={201: BotFile}, body=UPLOAD_SCHEMA
+    )
     def post(self, request: Request) -> HttpResponse:
         if not request.content_type.lower().startswith("multipart/form-data"):
             raise UnsupportedMediaType(request.content_type)
-        if self.too_long:
-            raise _too_large()
+        if self.is_too_long:
+            raise _file_too_large()
         form = request._request
         unknown = (set(form.POST) | set(form.FILES)) - {"file", "conversation_id"}
         if unknown:
@@ -67,10 +70,10 @@ class BotFilesView(BotDoor):
         sent = form.FILES.getlist("file")
         if len(sent) != 1:
             raise InvalidRequest("file: send exactly one.")
-        if (sent[0].size or 0) > LARGEST_BYTES:
-            raise _too_large()
-        place = self._conversation(str(form.POST.get("conversation_id", "")))
-        stored = files.store(
+        if (sent[0].size or 0) > MAX_FILE_BYTES:
+            raise _file_too_large()
+        place = self._get_conversation(str(form.POST.get("conversation_id", "")))
+        stored = files.store_file(
             place.session.owner_id,
             name=str(sent[0].name),
             content=sent[0],
@@ -80,36 +83,44 @@ class BotFilesView(BotDoor):
         shown = BotFile(
             id=str(stored.id), name=stored.name, type=stored.mime, size=stored.size_bytes, scan=stored.scan
         )
-        return answer(shown, 201)
+        return respond_json(shown, 201)
 
-    def _conversation(self, text: str) -> PlatformConversation:
-        conversation_id = as_uuid(text)
-        found = conversations.of_bot(bot_of(self.key), conversation_id) if conversation_id else None
+    def _get_conversation(self, text: str) -> PlatformConversation:
+        conversation_id = parse_uuid(text)
+        found = (
+            conversations.find_conversation(to_bot_account(self.key), conversation_id)
+            if conversation_id
+            else None
+        )
         if found is None or found.closed_at is not None:
             raise NotFound
         return found
 
 
-class Anything(BaseRenderer):
+class AnyMediaTypeRenderer(BaseRenderer):
     """For content negotiation alone: the file has the type it has."""
 
     media_type = "*/*"
     format = "file"
 
 
-class BotFileView(BotDoor):
+class BotFileView(BotAPIView):
     scope = "turns:read"
-    renderer_classes = [Anything]
+    renderer_classes = [AnyMediaTypeRenderer]
 
-    @operation("Download a file of a conversation", answers={(200, "application/octet-stream"): bytes})
+    @document_operation(
+        "Download a file of a conversation", answers={(200, "application/octet-stream"): bytes}
+    )
     def get(self, request: Request, file_id: UUID) -> HttpResponseBase:
         """Only what lies in a session of this bot's own; of the account's other files it knows nothing."""
-        owned = conversations.owner_of_file(bot_of(self.key), file_id)
+        owned = conversations.find_file_owner(to_bot_account(self.key), file_id)
         if owned is None:
             raise NotFound
-        return downloads.respond(request._request, files.get(owned, file_id))
+        return downloads.build_download_response(request._request, files.get_file(owned, file_id))
 
 
-def _too_large() -> TooLarge:
-    limit = LARGEST_BYTES // 1024**2
-    return TooLarge(f"A file may have {limit} MB here.", code="file_too_large", limit_bytes=LARGEST_BYTES)
+def _file_too_large() -> PayloadTooLarge:
+    limit = MAX_FILE_BYTES // 1024**2
+    return PayloadTooLarge(
+        f"A file may have {limit} MB here.", code="file_too_large", limit_bytes=MAX_FILE_BYTES
+    )

@@ -8,11 +8,11 @@ from django.conf import settings
 from django.http import HttpResponse
 from rest_framework.request import Request
 
-from billing.rest import answer, operation
-from linking import queries
-from linking.bodies import BODY_BYTES, Body, body_of
-from linking.bot_api.places import PlatformId
-from linking.doors import BotDoor
+from config.core.api.views import document_operation, respond_json
+from linking import selectors
+from linking.api.parsing import MAX_REQUEST_BODY_BYTES, RequestBody, parse_body
+from linking.bot_api.serializers import PlatformId
+from linking.bot_api.views import BotAPIView
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,16 +31,16 @@ class BotShown:
     limits: BotLimits
 
 
-class BotMeView(BotDoor):
-    @operation("What this key is", answers={200: BotShown})
+class BotMeView(BotAPIView):
+    @document_operation("What this key is", answers={200: BotShown})
     def get(self, request: Request) -> HttpResponse:
         key = self.key
         limits = BotLimits(
             calls_per_minute=key.rate_per_minute,
             open_streams=settings.BOT_KEY_STREAMS,
-            body_bytes=BODY_BYTES,
+            body_bytes=MAX_REQUEST_BODY_BYTES,
         )
-        return answer(
+        return respond_json(
             BotShown(
                 name=key.name,
                 platform=key.platform,
@@ -51,12 +51,12 @@ class BotMeView(BotDoor):
         )
 
 
-class ServerAsked(Body):
+class ServerAsked(RequestBody):
     platform: str | None = None
     server_id: PlatformId
 
 
-class UserAsked(Body):
+class UserAsked(RequestBody):
     platform: str | None = None
     platform_user_id: PlatformId
 
@@ -79,19 +79,19 @@ class UserResolved:
     link_id: str | None = None
 
 
-class BotServersResolveView(BotDoor):
+class BotServersResolveView(BotAPIView):
     scope = "links:read"
 
-    @operation(
+    @document_operation(
         "Whether a server is linked with this bot, and how", answers={200: ServerResolved}, body=ServerAsked
     )
     def post(self, request: Request) -> HttpResponse:
-        asked = body_of(request, ServerAsked)
+        asked = parse_body(request, ServerAsked)
         self.check_platform(asked.platform)
-        link = queries.server_link(self.key.platform, self.key.bot_account, asked.server_id)
+        link = selectors.find_server_link(self.key.platform, self.key.bot_account, asked.server_id)
         if link is None:
-            return answer(ServerResolved(linked=False))
-        return answer(
+            return respond_json(ServerResolved(linked=False))
+        return respond_json(
             ServerResolved(
                 linked=True,
                 link_id=str(link.pk),
@@ -103,12 +103,14 @@ class BotServersResolveView(BotDoor):
         )
 
 
-class BotUsersResolveView(BotDoor):
+class BotUsersResolveView(BotAPIView):
     scope = "links:read"
 
-    @operation("Whether a chat account is linked with this bot", answers={200: UserResolved}, body=UserAsked)
+    @document_operation(
+        "Whether a chat account is linked with this bot", answers={200: UserResolved}, body=UserAsked
+    )
     def post(self, request: Request) -> HttpResponse:
-        asked = body_of(request, UserAsked)
+        asked = parse_body(request, UserAsked)
         self.check_platform(asked.platform)
-        link = queries.user_link(self.key.platform, self.key.bot_account, asked.platform_user_id)
-        return answer(UserResolved(linked=link is not None, link_id=str(link.pk) if link else None))
+        link = selectors.find_user_link(self.key.platform, self.key.bot_account, asked.platform_user_id)
+        return respond_json(UserResolved(linked=link is not None, link_id=str(link.pk) if link else None))

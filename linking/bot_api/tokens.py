@@ -8,40 +8,42 @@ from django.http import HttpResponse
 from pydantic import Field
 from rest_framework.request import Request
 
-from billing.rest import answer, operation
-from linking import links
-from linking.bodies import Body, body_of
-from linking.bot_api.places import Name, NoThread, PlatformId
-from linking.doors import BotDoor
-from linking.links import NewToken, TokenRequest, TokenStatus
+from config.core.api.views import document_operation, respond_json
+from linking.api.parsing import RequestBody, parse_body
+from linking.bot_api.serializers import DisplayName, OptionalPlatformId, PlatformId
+from linking.bot_api.views import BotAPIView
+from linking.links import tokens
+from linking.links.tokens import NewToken, TokenRequest, TokenStatus
 from linking.models import BotKey
 
 
-class ServerTokenAsked(Body):
+class ServerTokenAsked(RequestBody):
     platform: str | None = None
     server_id: PlatformId
-    server_name: Name = ""
-    requester_name: Name = ""
+    server_name: DisplayName = ""
+    requester_name: DisplayName = ""
     requester_is_admin: bool
-    notify_container: Annotated[NoThread, Field(description="Where to say that it was confirmed.")] = ""
+    notify_container: Annotated[
+        OptionalPlatformId, Field(description="Where to say that it was confirmed.")
+    ] = ""
 
 
-class UserTokenAsked(Body):
+class UserTokenAsked(RequestBody):
     platform: str | None = None
     platform_user_id: PlatformId
-    display_name: Name = ""
-    notify_container: NoThread = ""
+    display_name: DisplayName = ""
+    notify_container: OptionalPlatformId = ""
 
 
-class BotServerTokensView(BotDoor):
+class BotServerTokensView(BotAPIView):
     scope = "links:write"
 
-    @operation("Ask for a server's link", answers={201: NewToken}, body=ServerTokenAsked)
+    @document_operation("Ask for a server's link", answers={201: NewToken}, body=ServerTokenAsked)
     def post(self, request: Request) -> HttpResponse:
-        asked = body_of(request, ServerTokenAsked)
+        asked = parse_body(request, ServerTokenAsked)
         self.check_platform(asked.platform)
-        made = links.create_server_token(
-            _request(
+        made = tokens.create_server_token(
+            _build_token_request(
                 self.key,
                 subject_id=asked.server_id,
                 subject_name=asked.server_name,
@@ -50,18 +52,18 @@ class BotServerTokensView(BotDoor):
             ),
             requester_is_admin=asked.requester_is_admin,
         )
-        return answer(made, 201)
+        return respond_json(made, 201)
 
 
-class BotUserTokensView(BotDoor):
+class BotUserTokensView(BotAPIView):
     scope = "links:write"
 
-    @operation("Ask for a person's link", answers={201: NewToken}, body=UserTokenAsked)
+    @document_operation("Ask for a person's link", answers={201: NewToken}, body=UserTokenAsked)
     def post(self, request: Request) -> HttpResponse:
-        asked = body_of(request, UserTokenAsked)
+        asked = parse_body(request, UserTokenAsked)
         self.check_platform(asked.platform)
-        made = links.create_user_token(
-            _request(
+        made = tokens.create_user_token(
+            _build_token_request(
                 self.key,
                 subject_id=asked.platform_user_id,
                 subject_name=asked.display_name,
@@ -69,18 +71,18 @@ class BotUserTokensView(BotDoor):
                 notify_container=asked.notify_container,
             )
         )
-        return answer(made, 201)
+        return respond_json(made, 201)
 
 
-class BotTokenStatusView(BotDoor):
+class BotTokenStatusView(BotAPIView):
     scope = "links:write"
 
-    @operation("How a token stands", answers={200: TokenStatus})
+    @document_operation("How a token stands", answers={200: TokenStatus})
     def get(self, request: Request, token: str) -> HttpResponse:
-        return answer(links.token_status(self.key.platform, self.key.bot_account, token))
+        return respond_json(tokens.get_token_status(self.key.platform, self.key.bot_account, token))
 
 
-def _request(
+def _build_token_request(
     key: BotKey, *, subject_id: str, subject_name: str, requester_name: str, notify_container: str
 ) -> TokenRequest:
     return TokenRequest(

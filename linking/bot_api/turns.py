@@ -12,20 +12,30 @@ from drf_spectacular.utils import OpenApiParameter
 from pydantic import Field
 from rest_framework.request import Request
 
-from billing.rest import answer, operation
-from copilot import queries as copilot
-from copilot.commands import FEEDBACK_CHARACTERS
-from copilot.context import Channel
-from copilot.errors import InvalidRequest
-from linking import conversations, deliveries, inbound
-from linking.bodies import body_of
-from linking.bot_api.places import Name, NoThread, Place, PlatformId, Who, bot_of
-from linking.doors import BotDoor
-from linking.inbound import Decided, IncomingMessage, Stopped
+from config.core.api.views import document_operation, respond_json
+from config.core.errors import InvalidRequest
+from copilot.chat.commands import MAX_FEEDBACK_CHARACTERS
+from copilot.chat.turn_context import Channel
+from copilot.realtime import payloads
+from linking.api.parsing import parse_body
+from linking.bot_api.serializers import (
+    DisplayName,
+    OptionalPlatformId,
+    PlaceBody,
+    PlatformId,
+    SpeakerBody,
+    to_bot_account,
+)
+from linking.bot_api.views import BotAPIView
+from linking.conversations import services as conversations
+from linking.inbound import access, controls, messages
+from linking.inbound.controls import Decided, Stopped
+from linking.inbound.messages import IncomingMessage
 from linking.models import BotKey
+from linking.webhook_deliveries import endpoints
 
-ROLES = 100
-IDEMPOTENCY_KEY = OpenApiParameter(
+MAX_ROLES = 100
+IDEMPOTENCY_KEY_HEADER = OpenApiParameter(
     "Idempotency-Key",
     OpenApiTypes.STR,
     OpenApiParameter.HEADER,
@@ -35,15 +45,15 @@ IDEMPOTENCY_KEY = OpenApiParameter(
 )
 
 
-class BotMessage(Place):
+class BotMessage(PlaceBody):
     """What somebody said to the bot."""
 
     platform_user_id: PlatformId
-    display_name: Name = ""
-    role_ids: Annotated[list[PlatformId], Field(max_length=ROLES)] = []
+    display_name: DisplayName = ""
+    role_ids: Annotated[list[PlatformId], Field(max_length=MAX_ROLES)] = []
     text: str = ""
     attachments: list[str] = []
-    reply_to: NoThread = ""
+    reply_to: OptionalPlatformId = ""
     mentioned: bool = True
     locale: Annotated[str, Field(pattern=r"^[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*$", max_length=35)] = "en"
 
@@ -64,34 +74,34 @@ class BotStarted:
     ignored_attachments: list[str] | None = None
 
 
-class BotTurnsView(BotDoor):
+class BotTurnsView(BotAPIView):
     scope = "turns:start"
 
-    @operation(
+    @document_operation(
         "Say something to the agent",
         answers={201: BotStarted, 202: BotStarted},
         body=BotMessage,
-        parameters=(IDEMPOTENCY_KEY,),
+        parameters=(IDEMPOTENCY_KEY_HEADER,),
     )
     def post(self, request: Request) -> HttpResponse:
         key = request.headers.get("Idempotency-Key")
         if key is None:
             raise InvalidRequest("Idempotency-Key: this header is needed.")
-        said = body_of(request, BotMessage)
+        said = parse_body(request, BotMessage)
         self.check_platform(said.platform)
-        accepted = inbound.start(_message(key, said, self.key))
-        body = accepted.body()
+        accepted = messages.start_turn(_build_message(key, said, self.key))
+        body = accepted.to_body()
         body.pop("replayed", None)
-        response = answer(body, 201 if accepted.state == "started" else 202)
+        response = respond_json(body, 201 if accepted.state == "started" else 202)
         if accepted.replayed:
             response["Idempotent-Replay"] = "true"
         return response
 
 
-def _message(key: str, said: BotMessage, bot: BotKey) -> IncomingMessage:
+def _build_message(key: str, said: BotMessage, bot: BotKey) -> IncomingMessage:
     return IncomingMessage(
         key=key,
-        where=said.where(bot),
+        where=said.to_conversation_place(bot),
         user_id=said.platform_user_id,
         display_name=said.display_name,
         role_ids=tuple(said.role_ids),
@@ -100,16 +110,19 @@ def _message(key: str, said: BotMessage, bot: BotKey) -> IncomingMessage:
         reply_to=said.reply_to,
         mentioned=said.mentioned,
         locale=said.locale,
-        channel=channel_of(bot),
+        channel=get_channel(bot),
     )
 
 
-def channel_of(bot: BotKey) -> Channel:
+def get_channel(bot: BotKey) -> Channel:
     """What a bot behind REST can do later is what it has declared: an endpoint, and the right to answer (L16)."""
-    return Channel(async_delivery=deliveries.is_on(bot_of(bot)), interactive="turns:control" in bot.scopes)
+    return Channel(
+        async_delivery=endpoints.has_enabled_endpoint(to_bot_account(bot)),
+        interactive="turns:control" in bot.scopes,
+    )
 
 
-class NewConversation(Place):
+class NewConversation(PlaceBody):
     platform_user_id: PlatformId
 
 
@@ -119,19 +132,23 @@ class ConversationOpened:
     session_id: str
 
 
-class BotNewConversationView(BotDoor):
+class BotNewConversationView(BotAPIView):
     scope = "turns:start"
 
-    @operation("Begin a new conversation in a place", answers={201: ConversationOpened}, body=NewConversation)
+    @document_operation(
+        "Begin a new conversation in a place", answers={201: ConversationOpened}, body=NewConversation
+    )
     def post(self, request: Request) -> HttpResponse:
-        asked = body_of(request, NewConversation)
+        asked = parse_body(request, NewConversation)
         self.check_platform(asked.platform)
-        where = asked.where(self.key)
-        opened = conversations.renew(where, conversations.payer_of(where, asked.platform_user_id))
+        where = asked.to_conversation_place(self.key)
+        opened = conversations.open_new_conversation(
+            where, conversations.find_payer(where, asked.platform_user_id)
+        )
         shown = ConversationOpened(
             conversation_id=str(opened.conversation_id), session_id=str(opened.session_id)
         )
-        return answer(shown, 201)
+        return respond_json(shown, 201)
 
 
 # --- one turn ----------------------------------------------------------------------------------------
@@ -151,21 +168,21 @@ class BotTurnShown:
     limit_code: str | None
 
 
-class BotTurnView(BotDoor):
+class BotTurnView(BotAPIView):
     scope = "turns:read"
 
-    @operation("Read a turn", answers={200: BotTurnShown})
+    @document_operation("Read a turn", answers={200: BotTurnShown})
     def get(self, request: Request, turn_id: UUID) -> HttpResponse:
-        seen = inbound.turn_seen(bot_of(self.key), turn_id)
-        return answer(
+        seen = access.get_own_turn(to_bot_account(self.key), turn_id)
+        return respond_json(
             BotTurnShown(
                 id=str(seen.turn_id),
                 session_id=str(seen.session_id),
                 conversation_id=seen.reply.conversation_id if seen.reply else "",
                 status=seen.status,
                 run_ids=list(seen.run_ids),
-                created_at=copilot.instant(seen.created_at),
-                ended_at=copilot.instant(seen.ended_at) if seen.ended_at else None,
+                created_at=payloads.format_timestamp(seen.created_at),
+                ended_at=payloads.format_timestamp(seen.ended_at) if seen.ended_at else None,
                 failure_code=seen.failure_code or None,
                 cancel_reason=seen.cancel_reason or None,
                 limit_code=seen.limit_code or None,
@@ -173,56 +190,62 @@ class BotTurnView(BotDoor):
         )
 
 
-class StopAsked(Who):
+class StopAsked(SpeakerBody):
     run_id: Annotated[str, Field(max_length=128)] | None = None  # of a message that waits behind the turn
 
 
-class BotStopView(BotDoor):
+class BotStopView(BotAPIView):
     scope = "turns:control"
 
-    @operation("Stop a turn, or a message that waits behind it", answers={200: Stopped}, body=StopAsked)
+    @document_operation(
+        "Stop a turn, or a message that waits behind it", answers={200: Stopped}, body=StopAsked
+    )
     def post(self, request: Request, turn_id: UUID) -> HttpResponse:
-        asked = body_of(request, StopAsked)
-        bot = bot_of(self.key)
-        return answer(inbound.stop(bot, turn_id, user_id=asked.platform_user_id, run_id=asked.run_id))
+        asked = parse_body(request, StopAsked)
+        bot = to_bot_account(self.key)
+        return respond_json(
+            controls.stop_turn(bot, turn_id, user_id=asked.platform_user_id, run_id=asked.run_id)
+        )
 
 
-class BotDecision(Who):
+class BotDecision(SpeakerBody):
     decision: Literal["approve", "reject"]
-    feedback: Annotated[str, Field(max_length=FEEDBACK_CHARACTERS)] = ""
+    feedback: Annotated[str, Field(max_length=MAX_FEEDBACK_CHARACTERS)] = ""
 
 
-class BotDecideView(BotDoor):
+class BotDecideView(BotAPIView):
     scope = "turns:control"
 
-    @operation("Decide about a call; the first decision counts", answers={200: Decided}, body=BotDecision)
+    @document_operation(
+        "Decide about a call; the first decision counts", answers={200: Decided}, body=BotDecision
+    )
     def post(self, request: Request, approval_id: UUID) -> HttpResponse:
-        asked = body_of(request, BotDecision)
-        decided = inbound.decide(
-            bot_of(self.key),
+        asked = parse_body(request, BotDecision)
+        decided = controls.decide_approval(
+            to_bot_account(self.key),
             approval_id,
             user_id=asked.platform_user_id,
             decision=asked.decision,
             feedback=asked.feedback,
         )
-        return answer(decided)
+        return respond_json(decided)
 
 
-class BotAnswer(Who):
+class BotAnswer(SpeakerBody):
     """Exactly one of text and choice."""
 
     text: str | None = None
     choice: str | None = None
 
 
-class BotAnswerView(BotDoor):
+class BotAnswerView(BotAPIView):
     scope = "turns:control"
 
-    @operation("Answer a question; the first answer counts", answers={204: None}, body=BotAnswer)
+    @document_operation("Answer a question; the first answer counts", answers={204: None}, body=BotAnswer)
     def post(self, request: Request, question_id: UUID) -> HttpResponse:
-        asked = body_of(request, BotAnswer)
-        inbound.answer(
-            bot_of(self.key),
+        asked = parse_body(request, BotAnswer)
+        controls.answer_question(
+            to_bot_account(self.key),
             question_id,
             user_id=asked.platform_user_id,
             text=asked.text,

@@ -10,10 +10,9 @@ from linking.bot_api.deliveries import (
     BotRedeliverView,
     BotRotateSecretView,
 )
+from linking.bot_api.events import BotSessionEventsView, BotTurnEventsView
 from linking.bot_api.files import BotFilesView, BotFileView
 from linking.bot_api.me import BotMeView, BotServersResolveView, BotUsersResolveView
-from linking.bot_api.nowhere import BotNowhere
-from linking.bot_api.reading import BotSessionEventsView, BotTurnEventsView
 from linking.bot_api.tokens import BotServerTokensView, BotTokenStatusView, BotUserTokensView
 from linking.bot_api.turns import (
     BotAnswerView,
@@ -23,6 +22,7 @@ from linking.bot_api.turns import (
     BotTurnsView,
     BotTurnView,
 )
+from linking.bot_api.views import BotNotFoundView
 
 urlpatterns = [
     path("me", BotMeView.as_view()),
@@ -45,5 +45,5 @@ urlpatterns = [
     path("delivery-endpoint/rotate-secret", BotRotateSecretView.as_view()),
     path("deliveries", BotDeliveriesView.as_view()),
     path("deliveries/<uuid:delivery_id>/redeliver", BotRedeliverView.as_view()),
-    re_path(r"", BotNowhere.as_view()),
+    re_path(r"", BotNotFoundView.as_view()),
 ]

@@ -9,14 +9,16 @@ from uuid import UUID
 from django.conf import settings
 from django.urls import reverse
 
-from copilot import queries as copilot
-from copilot.errors import Forbidden
-from copilot.events import SessionState
-from linking import conversations, links
-from linking.conversations import Where
+from config.core.errors import Forbidden
+from copilot.chat import selectors as chat_selectors
+from copilot.realtime.payloads import SessionState
+from linking.conversations import services as conversations
+from linking.conversations.services import ConversationPlace
 from linking.errors import NotLinked
 from linking.inbound import controls
-from linking.links import TokenRequest
+from linking.links import services as links
+from linking.links import tokens
+from linking.links.tokens import TokenRequest
 
 SETTINGS_PATH = "/settings/chats/"
 COMMANDS: dict[str, str] = {
@@ -31,10 +33,10 @@ COMMANDS: dict[str, str] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class CommandRequest:
     """Who gave a command where. `is_admin`: whether the platform says that they administer the server."""
 
-    where: Where
+    where: ConversationPlace
     user_id: str
     display_name: str = ""
     place_name: str = ""  # of the server; of a direct message the display name says it
@@ -42,12 +44,12 @@ class Asked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Help:
+class HelpResult:
     commands: dict[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinkOffered:
+class LinkResult:
     """For the eyes of who asked alone: whoever opens it may claim the chat (L4)."""
 
     link_url: str
@@ -56,23 +58,23 @@ class LinkOffered:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unlinked:
+class UnlinkResult:
     pass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Renewed:
+class NewConversationResult:
     conversation_id: UUID
     session_id: UUID
 
 
 @dataclass(frozen=True, kw_only=True)
-class Halted:
+class StopResult:
     stopped: int  # turns and waiting messages; 0: nothing was going on
 
 
 @dataclass(frozen=True, kw_only=True)
-class Status:
+class StatusResult:
     linked: bool
     state: SessionState = "idle"
     waiting: int = 0
@@ -80,41 +82,51 @@ class Status:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SettingsAt:
+class SettingsResult:
     url: str
 
 
-Result = Help | LinkOffered | Unlinked | Renewed | Halted | Status | SettingsAt
+CommandResult = (
+    HelpResult
+    | LinkResult
+    | UnlinkResult
+    | NewConversationResult
+    | StopResult
+    | StatusResult
+    | SettingsResult
+)
 
 
-def command_of(text: str) -> str | None:
+def parse_command(text: str) -> str | None:
     """The command that a text begins with; unknown ones are none of ours."""
     word = text.strip().split(maxsplit=1)[0] if text.strip() else ""
     name = word.removeprefix("/").partition("@")[0].lower()
     return name if word.startswith("/") and name in COMMANDS else None
 
 
-def obey(name: str, asked: Asked) -> Result:
+def run_command(name: str, asked: CommandRequest) -> CommandResult:
     """Raises `Refused`, as the doors would."""
     match name:
         case "link":
-            return _link(asked)
+            return _create_link(asked)
         case "unlink":
-            return _unlink(asked)
+            return _revoke_link(asked)
         case "new":
-            opened = conversations.renew(asked.where, conversations.payer_of(asked.where, asked.user_id))
-            return Renewed(conversation_id=opened.conversation_id, session_id=opened.session_id)
+            opened = conversations.open_new_conversation(
+                asked.where, conversations.find_payer(asked.where, asked.user_id)
+            )
+            return NewConversationResult(conversation_id=opened.conversation_id, session_id=opened.session_id)
         case "stop":
-            return _stop(asked)
+            return _stop_turns(asked)
         case "status":
-            return _status(asked)
+            return _build_status(asked)
         case "settings":
-            return SettingsAt(url=f"{settings.SITE_URL}{SETTINGS_PATH}")
+            return SettingsResult(url=f"{settings.SITE_URL}{SETTINGS_PATH}")
         case _:
-            return Help(commands=COMMANDS)
+            return HelpResult(commands=COMMANDS)
 
 
-def _link(asked: Asked) -> LinkOffered:
+def _create_link(asked: CommandRequest) -> LinkResult:
     where = asked.where
     server = where.scope == "server"
     request = TokenRequest(
@@ -126,44 +138,44 @@ def _link(asked: Asked) -> LinkOffered:
         notify_container=where.container_id,
     )
     if server:
-        made = links.create_server_token(request, requester_is_admin=asked.is_admin)
+        made = tokens.create_server_token(request, requester_is_admin=asked.is_admin)
     else:
-        made = links.create_user_token(request)
-    return LinkOffered(link_url=made.link_url, qr_url=made.qr_url, expires_at=made.expires_at)
+        made = tokens.create_user_token(request)
+    return LinkResult(link_url=made.link_url, qr_url=made.qr_url, expires_at=made.expires_at)
 
 
-def _unlink(asked: Asked) -> Unlinked:
+def _revoke_link(asked: CommandRequest) -> UnlinkResult:
     """By the linked user, or the server's owner; whoever else administers the server may throw the bot out."""
-    payer = conversations.payer_of(asked.where, asked.user_id)
+    payer = conversations.find_payer(asked.where, asked.user_id)
     if not payer.speaks:
         raise Forbidden("Only whoever connected this server can disconnect it.", code="not_the_payer")
     if payer.link is not None:
-        links.unlink_server(payer.owner_id, payer.link.pk)
+        links.revoke_server_link(payer.owner_id, payer.link.pk)
     elif payer.user_link is not None:
-        links.unlink_user(payer.owner_id, payer.user_link.pk)
-    return Unlinked()
+        links.revoke_user_link(payer.owner_id, payer.user_link.pk)
+    return UnlinkResult()
 
 
-def _stop(asked: Asked) -> Halted:
-    payer = conversations.payer_of(asked.where, asked.user_id)
-    place = conversations.session_at(asked.where)
+def _stop_turns(asked: CommandRequest) -> StopResult:
+    payer = conversations.find_payer(asked.where, asked.user_id)
+    place = conversations.find_open_conversation(asked.where)
     if place is None:
-        return Halted(stopped=0)
-    return Halted(stopped=controls.stop_chat(place.session_id, payer, asked.user_id))
+        return StopResult(stopped=0)
+    return StopResult(stopped=controls.stop_conversation(place.session_id, payer, asked.user_id))
 
 
-def _status(asked: Asked) -> Status:
+def _build_status(asked: CommandRequest) -> StatusResult:
     try:
-        payer = conversations.payer_of(asked.where, asked.user_id)
+        payer = conversations.find_payer(asked.where, asked.user_id)
     except NotLinked:
-        return Status(linked=False)
-    place = conversations.session_at(asked.where)
+        return StatusResult(linked=False)
+    place = conversations.find_open_conversation(asked.where)
     if place is None:
-        return Status(linked=True)
+        return StatusResult(linked=True)
     url = f"{settings.SITE_URL}{reverse('chat_session', args=[place.session_id])}" if payer.speaks else ""
-    return Status(
+    return StatusResult(
         linked=True,
-        state=copilot.state_of(place.session_id),
-        waiting=len(copilot.queue_items(place.session_id)),
+        state=chat_selectors.get_session_state(place.session_id),
+        waiting=len(chat_selectors.get_queue_items(place.session_id)),
         web_url=url,
     )

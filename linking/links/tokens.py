@@ -15,15 +15,16 @@ from django.db import connection, transaction
 from django.db.models import DurationField, ExpressionWrapper, F, QuerySet
 from django.db.models.functions import Now
 
-from copilot.errors import InvalidRequest
-from linking import pace, queries
+from config.core import rate_limits
+from config.core.errors import InvalidRequest
+from linking import selectors
+from linking.display_names import clean_name
 from linking.errors import LinkAlreadyExists, LinkNotFound, NotServerAdmin, RateLimited
-from linking.models import PLATFORM_ID, PLATFORMS, BotKey, LinkToken
-from linking.names import clean_name
+from linking.models import PLATFORM_ID_PATTERN, PLATFORMS, BotKey, LinkToken
 
-Kind = Literal["server", "user"]
-State = Literal["linked", "unlinked", "superseded", "expired", "pending"]
-LOCK_SEED = 76  # keeps these advisory locks apart from copilot's
+LinkKind = Literal["server", "user"]
+TokenState = Literal["linked", "unlinked", "superseded", "expired", "pending"]
+TOKEN_LOCK_SEED = 76  # keeps these advisory locks apart from copilot's
 HOUR = timedelta(hours=1)
 
 
@@ -52,7 +53,7 @@ class NewToken:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenStatus:
-    status: State
+    status: TokenState
     seconds_left: int
 
 
@@ -60,46 +61,46 @@ def create_server_token(asked: TokenRequest, *, requester_is_admin: bool) -> New
     """Refuses NotServerAdmin, RateLimited, LinkAlreadyExists."""
     if settings.LINK_REQUIRE_SERVER_ADMIN and not requester_is_admin:
         raise NotServerAdmin
-    return _create("server", asked)
+    return _create_token("server", asked)
 
 
 def create_user_token(asked: TokenRequest) -> NewToken:
     """Refuses RateLimited, LinkAlreadyExists."""
-    return _create("user", asked)
+    return _create_token("user", asked)
 
 
-def token_status(platform: str, bot_account: str, token: str) -> TokenStatus:
+def get_token_status(platform: str, bot_account: str, token: str) -> TokenStatus:
     """As this bot account may know it: never who confirmed. By the database's clock. Refuses LinkNotFound."""
-    mine = LinkToken.objects.filter(platform=platform, bot_account=bot_account, digest=digest(token))
-    row = _with_time_left(mine).first()
+    mine = LinkToken.objects.filter(platform=platform, bot_account=bot_account, digest=hash_token(token))
+    row = _annotate_time_left(mine).first()
     if row is None:
         raise LinkNotFound
     left: timedelta = row.left
     seconds = math.ceil(left.total_seconds())
-    state = _state(row, left)
+    state = _get_token_state(row, left)
     return TokenStatus(status=state, seconds_left=max(1, seconds) if state == "pending" else 0)
 
 
 def cancel_token(token: str) -> None:
     """The person does not want it: no one can confirm it any more (L6)."""
-    _pending().filter(digest=digest(token)).update(superseded_at=Now())
+    _pending_tokens().filter(digest=hash_token(token)).update(superseded_at=Now())
 
 
-def digest(token: str) -> str:
+def hash_token(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def _create(kind: Kind, asked: TokenRequest) -> NewToken:
-    _check(asked)
+def _create_token(kind: LinkKind, asked: TokenRequest) -> NewToken:
+    _validate_request(asked)
     token = secrets.token_urlsafe(32)
     with transaction.atomic():
-        _hold(kind, asked)
-        if queries.is_linked(kind, asked.platform, asked.bot_account, asked.subject_id):
+        _lock_subject(kind, asked)
+        if selectors.is_linked(kind, asked.platform, asked.bot_account, asked.subject_id):
             raise LinkAlreadyExists
-        _check_rate(kind, asked)
-        _of_subject(kind, asked).filter(used_at=None, superseded_at=None).update(superseded_at=Now())
+        _check_token_rate(kind, asked)
+        _subject_tokens(kind, asked).filter(used_at=None, superseded_at=None).update(superseded_at=Now())
         row = LinkToken.objects.create(
-            digest=digest(token),
+            digest=hash_token(token),
             kind=kind,
             platform=asked.platform,
             bot_account=asked.bot_account,
@@ -115,53 +116,53 @@ def _create(kind: Kind, asked: TokenRequest) -> NewToken:
     return NewToken(token=token, link_url=url, qr_url=f"{url}/qr.svg", expires_at=row.expires_at)
 
 
-def _check(asked: TokenRequest) -> None:
+def _validate_request(asked: TokenRequest) -> None:
     if asked.platform not in PLATFORMS:
         raise InvalidRequest("platform: there is no such platform.")
     for name in ("bot_account", "subject_id", "notify_container"):
         value: str = getattr(asked, name)
-        if not re.fullmatch(PLATFORM_ID, value, re.ASCII) and (value or name != "notify_container"):
+        if not re.fullmatch(PLATFORM_ID_PATTERN, value, re.ASCII) and (value or name != "notify_container"):
             raise InvalidRequest(f"{name}: this is no id of a platform.")
 
 
-def _hold(kind: Kind, asked: TokenRequest) -> None:
+def _lock_subject(kind: LinkKind, asked: TokenRequest) -> None:
     """One at a time for each bot and subject: of two pending tokens one would have to go."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT pg_advisory_xact_lock(hashtextextended(%s, %s))",
-            [f"{asked.platform}:{asked.bot_account}:{kind}:{asked.subject_id}", LOCK_SEED],
+            [f"{asked.platform}:{asked.bot_account}:{kind}:{asked.subject_id}", TOKEN_LOCK_SEED],
         )
 
 
-def _check_rate(kind: Kind, asked: TokenRequest) -> None:
+def _check_token_rate(kind: LinkKind, asked: TokenRequest) -> None:
     if asked.key is not None:
         limit = settings.LINK_TOKENS_PER_KEY_MINUTE
-        wait = pace.hit("link-tokens", asked.key.prefix, limit=limit, seconds=60)
+        wait = rate_limits.count_in_sliding_window("link-tokens", asked.key.prefix, limit=limit, seconds=60)
         if wait is not None:
             raise RateLimited(retry_after_seconds=wait)
-    recent = _of_subject(kind, asked).filter(created_at__gt=Now() - HOUR)
+    recent = _subject_tokens(kind, asked).filter(created_at__gt=Now() - HOUR)
     if recent.count() >= settings.LINK_TOKENS_PER_SUBJECT_HOUR:
         raise RateLimited(retry_after_seconds=600)
 
 
-def _of_subject(kind: Kind, asked: TokenRequest) -> QuerySet[LinkToken]:
+def _subject_tokens(kind: LinkKind, asked: TokenRequest) -> QuerySet[LinkToken]:
     """Those that this bot asked for: another bot can neither supersede them nor use up their rate."""
     return LinkToken.objects.filter(
         platform=asked.platform, bot_account=asked.bot_account, kind=kind, subject_id=asked.subject_id
     )
 
 
-def _pending() -> QuerySet[LinkToken]:
+def _pending_tokens() -> QuerySet[LinkToken]:
     return LinkToken.objects.filter(used_at=None, superseded_at=None, expires_at__gt=Now())
 
 
-def _with_time_left(rows: QuerySet[LinkToken]):  # type: ignore[no-untyped-def] # an annotated set has no name
+def _annotate_time_left(rows: QuerySet[LinkToken]):  # type: ignore[no-untyped-def] # an annotated set has no name
     return rows.annotate(left=ExpressionWrapper(F("expires_at") - Now(), output_field=DurationField()))
 
 
-def _state(row: LinkToken, left: timedelta) -> State:
+def _get_token_state(row: LinkToken, left: timedelta) -> TokenState:
     if row.used_at is not None:
-        standing = queries.is_linked(
+        standing = selectors.is_linked(
             row.kind, row.platform, row.bot_account, row.subject_id, to=row.used_by_id
         )
         return "linked" if standing else "unlinked"

@@ -1,16 +1,38 @@
 """Tables of linking, and the rules the database itself keeps (L3); by idea, one module each."""
 
-from linking.models.conversations import Button, OutboundMessage, PlatformConversation
-from linking.models.deliveries import Delivery, DeliveryEndpoint
-from linking.models.inbox import BotRunner, PlatformUpdate, StartedTurn
-from linking.models.keys import BotKey
-from linking.models.links import LinkToken, PlatformLink, PlatformUserLink
-from linking.models.usage import CapReservation, LinkUsage
-from linking.models.values import PLATFORM_ID, PLATFORMS, Platform
+from linking.models.bot_keys import BotKey
+from linking.models.conversations import (
+    Button,
+    OutboundMessage,
+    PlatformConversation,
+)
+from linking.models.deliveries import (
+    Delivery,
+    DeliveryEndpoint,
+)
+from linking.models.fields import (
+    PLATFORM_ID_PATTERN,
+    PLATFORMS,
+    Platform,
+)
+from linking.models.links import (
+    LinkToken,
+    PlatformLink,
+    PlatformUserLink,
+)
+from linking.models.updates import (
+    BotRunner,
+    PlatformUpdate,
+    StartedTurn,
+)
+from linking.models.usage import (
+    CapReservation,
+    LinkUsage,
+)
 
 __all__ = [
     "PLATFORMS",
-    "PLATFORM_ID",
+    "PLATFORM_ID_PATTERN",
     "BotKey",
     "BotRunner",
     "Button",

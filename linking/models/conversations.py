@@ -8,8 +8,13 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from linking.models.fields import (
+    known_platform_constraint,
+    platform_field,
+    platform_id_constraint,
+    platform_id_field,
+)
 from linking.models.links import PlatformLink, PlatformUserLink
-from linking.models.values import known_platform, opaque, platform_field, platform_id_field
 
 
 class PlatformConversation(models.Model):
@@ -58,10 +63,10 @@ class PlatformConversation(models.Model):
             models.CheckConstraint(
                 condition=Q(scope__in=["server", "dm"]), name="a_conversation_has_a_known_scope"
             ),
-            known_platform("a_conversation"),
-            opaque("bot_account"),
-            opaque("container_id"),
-            opaque("thread_id", or_nothing=True),
+            known_platform_constraint("a_conversation"),
+            platform_id_constraint("bot_account"),
+            platform_id_constraint("container_id"),
+            platform_id_constraint("thread_id", or_nothing=True),
         ]
 
     def __str__(self) -> str:
@@ -91,7 +96,7 @@ class OutboundMessage(models.Model):
     class Meta:
         constraints = [
             models.UniqueConstraint(fields=["turn", "part"], name="a_part_is_sent_once"),
-            opaque("platform_message_id", or_nothing=True),
+            platform_id_constraint("platform_message_id", or_nothing=True),
         ]
 
     def __str__(self) -> str:

@@ -8,9 +8,14 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from linking.models.bot_keys import BotKey
 from linking.models.conversations import PlatformConversation
-from linking.models.keys import BotKey
-from linking.models.values import known_platform, opaque, platform_field, platform_id_field
+from linking.models.fields import (
+    known_platform_constraint,
+    platform_field,
+    platform_id_constraint,
+    platform_id_field,
+)
 
 
 class DeliveryEndpoint(models.Model):
@@ -44,8 +49,8 @@ class DeliveryEndpoint(models.Model):
                 | Q(disabled_at__isnull=False, disabled_reason__gt=""),
                 name="a_disabled_endpoint_says_why",
             ),
-            known_platform("a_delivery_endpoint"),
-            opaque("bot_account"),
+            known_platform_constraint("a_delivery_endpoint"),
+            platform_id_constraint("bot_account"),
         ]
 
     def __str__(self) -> str:

@@ -10,13 +10,20 @@ from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
-from linking.models.keys import BotKey
-from linking.models.values import known_platform, opaque, platform_field, platform_id_field
+from linking.models.bot_keys import BotKey
+from linking.models.fields import (
+    known_platform_constraint,
+    platform_field,
+    platform_id_constraint,
+    platform_id_field,
+)
 
-MOST_ALLOWED = 200  # channels, roles, tools: a list that a person can still look through
+MAX_LIST_ENTRIES = 200  # channels, roles, tools: a list that a person can still look through
 
 
-BOT_HELP = "The bot it was made with, the only one that acts by it. Empty: unknown, so none does."
+BOT_ACCOUNT_HELP_TEXT = (
+    "The bot it was made with, the only one that acts by it. Empty: unknown, so none does."
+)
 
 
 class PlatformLink(models.Model):
@@ -29,7 +36,7 @@ class PlatformLink(models.Model):
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     platform = platform_field()
-    bot_account = platform_id_field(blank=True, default="", help_text=BOT_HELP)
+    bot_account = platform_id_field(blank=True, default="", help_text=BOT_ACCOUNT_HELP_TEXT)
     server_id = platform_id_field()
     server_name = models.CharField(max_length=100, blank=True)
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="server_links")
@@ -62,9 +69,9 @@ class PlatformLink(models.Model):
             models.UniqueConstraint(
                 fields=["platform", "server_id", "bot_account"], name="a_server_has_one_owner"
             ),
-            known_platform("a_server_link"),
-            opaque("bot_account", or_nothing=True),
-            opaque("server_id"),
+            known_platform_constraint("a_server_link"),
+            platform_id_constraint("bot_account", or_nothing=True),
+            platform_id_constraint("server_id"),
             models.CheckConstraint(
                 condition=Q(state__in=["active", "paused", "bot_removed"]), name="a_link_has_a_known_state"
             ),
@@ -74,7 +81,8 @@ class PlatformLink(models.Model):
             ),
             *(
                 models.CheckConstraint(
-                    condition=Q(**{f"{field}__len__lte": MOST_ALLOWED}), name=f"{field}_can_be_looked_through"
+                    condition=Q(**{f"{field}__len__lte": MAX_LIST_ENTRIES}),
+                    name=f"{field}_can_be_looked_through",
                 )
                 for field in ("allowed_channels", "allowed_roles", "tools")
             ),
@@ -90,7 +98,7 @@ class PlatformUserLink(models.Model):
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     platform = platform_field()
-    bot_account = platform_id_field(blank=True, default="", help_text=BOT_HELP)
+    bot_account = platform_id_field(blank=True, default="", help_text=BOT_ACCOUNT_HELP_TEXT)
     platform_user_id = platform_id_field()
     display_name = models.CharField(max_length=80, blank=True)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="chat_accounts")
@@ -101,9 +109,9 @@ class PlatformUserLink(models.Model):
             models.UniqueConstraint(
                 fields=["platform", "platform_user_id", "bot_account"], name="a_chat_account_acts_as_one_user"
             ),
-            known_platform("a_user_link"),
-            opaque("bot_account", or_nothing=True),
-            opaque("platform_user_id"),
+            known_platform_constraint("a_user_link"),
+            platform_id_constraint("bot_account", or_nothing=True),
+            platform_id_constraint("platform_user_id"),
         ]
         indexes = [models.Index(F("user"), F("created_at").desc(), F("id"), name="user_links_of_a_user")]
 
@@ -156,10 +164,10 @@ class LinkToken(models.Model):
             ),
             models.CheckConstraint(condition=Q(kind__in=["server", "user"]), name="a_token_has_a_known_kind"),
             models.CheckConstraint(condition=Q(digest__regex="^[0-9a-f]{64}$"), name="a_token_is_a_digest"),
-            known_platform("a_token"),
-            opaque("bot_account"),
-            opaque("subject_id"),
-            opaque("notify_container", or_nothing=True),
+            known_platform_constraint("a_token"),
+            platform_id_constraint("bot_account"),
+            platform_id_constraint("subject_id"),
+            platform_id_constraint("notify_container", or_nothing=True),
         ]
         indexes = [
             models.Index(

@@ -9,8 +9,8 @@ from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
+from linking.models.fields import platform_id_constraint, platform_id_field
 from linking.models.links import PlatformLink
-from linking.models.values import opaque, platform_id_field
 
 
 class LinkUsage(models.Model):
@@ -70,7 +70,7 @@ class CapReservation(models.Model):
             models.CheckConstraint(
                 condition=Q(reserved_microdollars__gte=0), name="a_reservation_is_no_debt"
             ),
-            opaque("container_id"),
+            platform_id_constraint("container_id"),
         ]
         indexes = [
             models.Index(F("link"), F("created_at").desc(), name="reservations_of_a_link"),

@@ -17,63 +17,63 @@ from typing import IO, ClassVar
 import msgspec
 
 from linking.platforms.base import (
+    JSON_ERRORS,
     JSON_TYPE,
-    NO_JSON,
-    Adapter,
-    Address,
-    Busy,
-    Button,
+    AttachedFile,
+    BotIdentity,
+    ButtonPressed,
     CallRefused,
-    Fetcher,
-    Forged,
-    Heard,
-    Identity,
-    Incoming,
-    Knock,
+    ConversationScope,
+    IncomingUpdate,
     LengthUnit,
+    MessageButton,
     MessageGone,
-    Outgoing,
-    Place,
-    PlatformProblem,
-    Pressed,
-    Rendered,
-    Said,
-    Scope,
-    SentFile,
+    MessageReceived,
+    OutboundAddress,
+    OutgoingMessage,
+    PlatformAdapter,
+    PlatformBusy,
+    PlatformError,
+    PlatformPlace,
+    RenderedText,
+    SignatureInvalid,
     Speaker,
-    Unreadable,
+    UpdateFetcher,
+    UpdateMalformed,
+    WebhookRequest,
+    WebhookResult,
 )
-from linking.platforms.markup import neutralise
+from linking.platforms.markup import neutralise_mentions
 
 log = logging.getLogger(__name__)
 
-SIGNATURE = "x-scripted-secret"
-ACCOUNT = "scripted-bot"
+SECRET_HEADER = "x-scripted-secret"  # noqa: S105
+SCRIPTED_ACCOUNT = "scripted-bot"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Posted:
+class PostedMessage:
     """A message as people see it on the platform now."""
 
     id: str
     container_id: str
     thread_id: str
     text: str
-    buttons: tuple[Button, ...] = ()
+    buttons: tuple[MessageButton, ...] = ()
     only_for: str = ""  # a whisper
     edits: int = 0
 
 
 @dataclass
-class World:
+class ScriptedWorld:
     """What happened on the platform. Calls come from one loop and are looked at from tests' threads."""
 
     clock: Callable[[], float] = time.monotonic
-    posted: dict[str, Posted] = field(default_factory=dict)
+    posted: dict[str, PostedMessage] = field(default_factory=dict)
     typing: list[str] = field(default_factory=list)
     notes: list[tuple[str, str]] = field(default_factory=list)  # press, words
     files: list[tuple[str, bytes]] = field(default_factory=list)
-    failures: deque[PlatformProblem | None] = field(default_factory=deque)
+    failures: deque[PlatformError | None] = field(default_factory=deque)
     admins: set[str] = field(default_factory=set)
     calls: list[str] = field(default_factory=list)
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
@@ -81,7 +81,7 @@ class World:
     _edited: dict[str, float] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def call(self, name: str) -> None:
+    def record_call(self, name: str) -> None:
         """Every call is counted, and fails if the next failure says so; signs of life are too many to be told apart."""
         with self._lock:
             self.calls.append(name)
@@ -89,12 +89,12 @@ class World:
         if problem is not None:
             raise problem
 
-    def post(self, to: Address, message: Outgoing, *, only_for: str = "") -> str:
-        _check(message)
+    def post_message(self, to: OutboundAddress, message: OutgoingMessage, *, only_for: str = "") -> str:
+        _check_limits(message)
         with self._lock:
             if message.nonce and message.nonce in self._nonces:
                 return self._nonces[message.nonce]
-            made = Posted(
+            made = PostedMessage(
                 id=f"m{next(self._numbers)}",
                 container_id=to.container_id,
                 thread_id=to.thread_id,
@@ -108,126 +108,126 @@ class World:
                 self._nonces[message.nonce] = made.id
             return made.id
 
-    def change(self, message_id: str, message: Outgoing, *, interval: float) -> None:
-        _check(message)
+    def edit_message(self, message_id: str, message: OutgoingMessage, *, interval: float) -> None:
+        _check_limits(message)
         with self._lock:
             known = self.posted.get(message_id)
             if known is None:
                 raise MessageGone("no such message")
             now = self.clock()
             if now - self._edited[message_id] < interval * 0.9:  # clocks of two sides differ a little
-                raise Busy(interval)
+                raise PlatformBusy(interval)
             self._edited[message_id] = now
             self.posted[message_id] = replace(
                 known, text=message.body.markup, buttons=message.buttons, edits=known.edits + 1
             )
 
-    def seen_in(self, container_id: str) -> list[Posted]:
+    def list_messages(self, container_id: str) -> list[PostedMessage]:
         with self._lock:
             return [one for one in self.posted.values() if one.container_id == container_id]
 
 
-WORLD = World()  # of this process; tests look at it
+SHARED_WORLD = ScriptedWorld()  # of this process; tests look at it
 
 
-def _check(message: Outgoing) -> None:
+def _check_limits(message: OutgoingMessage) -> None:
     if not message.body.markup.strip():
         raise CallRefused("an empty message")
-    if len(message.body.markup) > Scripted.text_limit:
+    if len(message.body.markup) > ScriptedAdapter.text_limit:
         raise CallRefused("a message that is too long")
-    if len(message.buttons) > Scripted.max_buttons:
+    if len(message.buttons) > ScriptedAdapter.max_buttons:
         raise CallRefused("too many buttons")
-    if any(len(button.code.encode()) > Scripted.button_payload_bytes for button in message.buttons):
+    if any(len(button.code.encode()) > ScriptedAdapter.button_payload_bytes for button in message.buttons):
         raise CallRefused("a button that carries too much")
 
 
-class Scripted(Adapter):
+class ScriptedAdapter(PlatformAdapter):
     platform: ClassVar[str] = "scripted"
     text_limit: ClassVar[int] = 1000
     length_unit: ClassVar[LengthUnit] = "codepoint"
     chunk_target: ClassVar[int] = 900
-    min_edit_interval: ClassVar[dict[Scope, float]] = {"dm": 0.05, "server": 0.05}
-    door_types: ClassVar[tuple[str, ...]] = (JSON_TYPE,)
-    typing_ttl: ClassVar[float] = 5.0
+    min_edit_interval_seconds: ClassVar[dict[ConversationScope, float]] = {"dm": 0.05, "server": 0.05}
+    webhook_content_types: ClassVar[tuple[str, ...]] = (JSON_TYPE,)
+    typing_ttl_seconds: ClassVar[float] = 5.0
     ack_deadline: ClassVar[float] = 3.0
     max_buttons: ClassVar[int] = 8
     button_payload_bytes: ClassVar[int] = 64
     button_label_characters: ClassVar[int] = 64
-    file_bytes: ClassVar[int] = 100_000
+    max_file_bytes: ClassVar[int] = 100_000
     supports_edit: ClassVar[bool] = True
     supports_threads: ClassVar[bool] = True
     supports_ephemeral: ClassVar[bool] = True
     supports_typing: ClassVar[bool] = True
     supports_async_delivery: ClassVar[bool] = True
 
-    def __init__(self, *, secret: str, world: World | None = None) -> None:
-        self.bot_account = ACCOUNT
+    def __init__(self, *, secret: str, world: ScriptedWorld | None = None) -> None:
+        self.bot_account = SCRIPTED_ACCOUNT
         self._secret = secret
-        self.world = world or World()
+        self.world = world or ScriptedWorld()
 
-    def verify(self, knock: Knock) -> None:
-        if not hmac.compare_digest(knock.headers.get(SIGNATURE, "").encode(), self._secret.encode()):
-            raise Forged
+    def verify_signature(self, knock: WebhookRequest) -> None:
+        if not hmac.compare_digest(knock.headers.get(SECRET_HEADER, "").encode(), self._secret.encode()):
+            raise SignatureInvalid
 
-    def hear(self, knock: Knock) -> Heard:
+    def parse_webhook(self, knock: WebhookRequest) -> WebhookResult:
         try:
-            return Heard(incoming=msgspec.json.decode(knock.body, type=Incoming))
-        except NO_JSON as problem:
-            raise Unreadable from problem
+            return WebhookResult(incoming=msgspec.json.decode(knock.body, type=IncomingUpdate))
+        except JSON_ERRORS as problem:
+            raise UpdateMalformed from problem
 
-    def render(self, text: str) -> Rendered:
-        safe = neutralise(text)
-        return Rendered(markup=safe, plain=safe)
+    def render_text(self, text: str) -> RenderedText:
+        safe = neutralise_mentions(text)
+        return RenderedText(markup=safe, plain=safe)
 
-    def measure(self, body: Rendered) -> int:
+    def measure_text(self, body: RenderedText) -> int:
         return len(body.markup)
 
-    async def send(self, to: Address, message: Outgoing) -> str:
-        self.world.call("send")
-        return self.world.post(to, message)
+    async def send_message(self, to: OutboundAddress, message: OutgoingMessage) -> str:
+        self.world.record_call("send")
+        return self.world.post_message(to, message)
 
-    async def edit(self, to: Address, message_id: str, message: Outgoing) -> None:
-        self.world.call("edit")
-        self.world.change(message_id, message, interval=self.min_edit_interval[to.scope])
+    async def edit_message(self, to: OutboundAddress, message_id: str, message: OutgoingMessage) -> None:
+        self.world.record_call("edit")
+        self.world.edit_message(message_id, message, interval=self.min_edit_interval_seconds[to.scope])
 
-    async def show_typing(self, to: Address) -> None:
-        self.world.call("typing")
+    async def show_typing(self, to: OutboundAddress) -> None:
+        self.world.record_call("typing")
         self.world.typing.append(to.container_id)
 
-    async def whisper(self, to: Address, user_id: str, message: Outgoing) -> None:
-        self.world.call("whisper")
-        self.world.post(to, message, only_for=user_id)
+    async def send_private(self, to: OutboundAddress, user_id: str, message: OutgoingMessage) -> None:
+        self.world.record_call("whisper")
+        self.world.post_message(to, message, only_for=user_id)
 
-    async def answer_press(self, to: Address, pressed: Pressed, text: str) -> None:
-        self.world.call("answer_press")
+    async def answer_button_press(self, to: OutboundAddress, pressed: ButtonPressed, text: str) -> None:
+        self.world.record_call("answer_press")
         self.world.notes.append((pressed.reply_token, text))
 
-    async def send_file(self, to: Address, name: str, content: bytes) -> str:
-        self.world.call("send_file")
-        if len(content) > self.file_bytes:
+    async def send_file(self, to: OutboundAddress, name: str, content: bytes) -> str:
+        self.world.record_call("send_file")
+        if len(content) > self.max_file_bytes:
             raise CallRefused("a file that is too large")
         self.world.files.append((name, content))
         return f"f{len(self.world.files)}"
 
-    async def fetch_file(self, file: SentFile) -> bytes:
-        self.world.call("fetch_file")
+    async def fetch_file(self, file: AttachedFile) -> bytes:
+        self.world.record_call("fetch_file")
         return file.reference.encode()
 
     async def publish_commands(self, commands: Mapping[str, str]) -> None:
         """Nobody chooses from a list here."""
 
-    async def is_admin(self, place: Place, user_id: str) -> bool:
-        self.world.call("is_admin")
+    async def is_server_admin(self, place: PlatformPlace, user_id: str) -> bool:
+        self.world.record_call("is_admin")
         return user_id in self.world.admins
 
-    async def identify(self) -> Identity:
-        return Identity(account=ACCOUNT, name="scripted")
+    async def fetch_identity(self) -> BotIdentity:
+        return BotIdentity(account=SCRIPTED_ACCOUNT, name="scripted")
 
     async def aclose(self) -> None:
         """There is nothing to close."""
 
 
-class Lines(Fetcher):
+class LineFetcher(UpdateFetcher):
     """Updates from a stream, a line each: JSON as the door takes it, or words that somebody says in a direct message."""
 
     def __init__(self, source: IO[str], *, place: str = "terminal") -> None:
@@ -238,7 +238,7 @@ class Lines(Fetcher):
     async def prepare(self, *, replace_webhook: bool) -> None:
         """There is nothing to prepare."""
 
-    async def batches(self) -> AsyncIterator[Sequence[Incoming]]:
+    async def iter_batches(self) -> AsyncIterator[Sequence[IncomingUpdate]]:
         """When the stream has ended there is nothing more, for ever."""
         lines: asyncio.Queue[str] = asyncio.Queue()
         loop = asyncio.get_running_loop()
@@ -250,20 +250,22 @@ class Lines(Fetcher):
 
         threading.Thread(target=read, name="lines", daemon=True).start()
         while True:
-            if (incoming := self._incoming((await lines.get()).strip())) is not None:
+            if (incoming := self._parse_line((await lines.get()).strip())) is not None:
                 yield [incoming]
 
-    def _incoming(self, line: str) -> Incoming | None:
+    def _parse_line(self, line: str) -> IncomingUpdate | None:
         if line.startswith("{"):
             try:
-                return msgspec.json.decode(line, type=Incoming)
+                return msgspec.json.decode(line, type=IncomingUpdate)
             except msgspec.MsgspecError:
                 log.warning("a line is no update; it is left out")
                 return None
         number = str(next(self._numbers))
-        said = Said(speaker=Speaker(user_id=self._place), message_id=number, text=line, mentioned=True)
-        place = Place(scope="dm", container_id=self._place)
-        return Incoming(update_key=number, place=place, what=said) if line else None
+        said = MessageReceived(
+            speaker=Speaker(user_id=self._place), message_id=number, text=line, mentioned=True
+        )
+        place = PlatformPlace(scope="dm", container_id=self._place)
+        return IncomingUpdate(update_key=number, place=place, what=said) if line else None
 
     async def aclose(self) -> None:
         """The stream is somebody else's."""

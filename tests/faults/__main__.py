@@ -64,15 +64,16 @@ def _people(number: int) -> list:
     from django.contrib.auth.models import User
 
     from bench.seed import _lift_limits
-    from copilot import api_keys, sessions
+    from copilot.accounts import api_keys
+    from copilot.chat import sessions
     from tests.faults.load import Person
 
     _lift_limits()
     made = []
     for place in range(number):
         user = User.objects.create_user(f"sailor{place}")
-        token = api_keys.create(user).token
-        session = sessions.create(user.pk)
+        token = api_keys.create_api_key(user).token
+        session = sessions.create_session(user.pk)
         made.append(Person(user.username, token, str(session.pk), stops=place % 2 == 1))
     return made
 

@@ -8,7 +8,7 @@ import signal
 import time
 from collections import Counter
 
-from config.servers import Server
+from config.dev.servers import EmbeddedServer
 from tests.faults.site import TURNS, WEB, Site, frozen
 
 
@@ -68,8 +68,8 @@ class Chaos:
                 self._longest_freeze / 2, self._longest_freeze
             )
 
-    def _freeze_server(self, server: Server) -> None:
-        if server.running:
+    def _freeze_server(self, server: EmbeddedServer) -> None:
+        if server.is_running:
             with frozen(server):
                 time.sleep(self._chance.uniform(2.0, self._longest_freeze / 2))
 

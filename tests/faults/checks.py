@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from django.db import connection
 
 from billing.models import UsageRecord
-from copilot import queries
-from copilot.live import lease
+from copilot.chat import selectors as chat_selectors
 from copilot.models import Message, ModelCall, Turn
+from copilot.realtime import lease
 from tests.faults.load import Crowd, Person, Watcher
 
 TOKEN = re.compile(r"t(\d+) ?")
@@ -33,8 +33,8 @@ def unfinished() -> int:
     return Turn.objects.filter(status__in=Turn.UNFINISHED).count() + pending
 
 
-def leases() -> list[lease.LeaseView]:
-    return list(lease.all_leases())
+def leases() -> list[lease.ScannedLease]:
+    return list(lease.scan_leases())
 
 
 def broken_promises(crowd: Crowd) -> list[Finding]:
@@ -155,11 +155,11 @@ def _results() -> Iterator[str]:
 
 
 def _pages(watchers: list[Watcher]) -> Iterator[str]:
-    from copilot import folding
+    from tests.support import event_reducer
 
     for watcher in watchers:
-        snapshot, _ = queries.snapshot(watcher.person.session_id)  # type: ignore[arg-type]
-        reloaded = folding.from_snapshot(snapshot)
+        snapshot, _ = chat_selectors.build_snapshot(watcher.person.session_id)  # type: ignore[arg-type]
+        reloaded = event_reducer.reduce_snapshot(snapshot)
         seen = watcher.page.rows
         for row_id, row in reloaded.rows.items():
             if seen.get(row_id) != row:

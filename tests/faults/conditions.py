@@ -87,12 +87,12 @@ def long_running(scene: Scene) -> Mended:
 
 def cancel_backlog(scene: Scene) -> Mended:
     """A worker that cannot hear, and nobody who overrides it but the person on call."""
-    from copilot import dispatch
+    from copilot.chat import stop
 
     with scene.without_reaper():
         turn_id = scene.running()
         with scene.frozen(*TURNS):
-            dispatch.stop_execution(turn_id)
+            stop.stop_turn_as_staff(turn_id)
             scene.put_back(turn_id, 6, "stop_requested_at")
             place = "running?only=cancel_backlog"
             scene.sees("cancel_backlog", turn_id, place, "cancel_backlog")

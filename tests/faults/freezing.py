@@ -127,11 +127,11 @@ def freeze(scene: Scene, seconds: list[float]) -> list[str]:
 
 
 def end_all(scene: Scene) -> None:
-    from copilot import dispatch
+    from copilot.chat import stop
     from copilot.models import Turn
 
     for turn in Turn.objects.filter(status__in=Turn.UNFINISHED):
-        dispatch.stop_execution(turn.pk)
+        stop.stop_turn_as_staff(turn.pk)
     measure(
         "all turns end",
         lambda: not Turn.objects.filter(status__in=Turn.UNFINISHED).exists(),
@@ -172,8 +172,8 @@ def listening() -> list[str]:
 
 def maintenance(scene: Scene, seconds: float) -> list[str]:
     """Nobody of `maintenance` for minutes: turns are taken over all the same, people are told, nothing piles up."""
-    from diagnostics import broker, snapshot
-    from diagnostics.findings import evaluate
+    from diagnostics import broker_queues, snapshot
+    from diagnostics.findings.rules import evaluate_findings
 
     broken = []
     before = takeover_seconds(scene)
@@ -181,17 +181,22 @@ def maintenance(scene: Scene, seconds: float) -> list[str]:
     stopped = time.monotonic()
     told = measure(
         "the finding queue_silent:maintenance",
-        lambda: "queue_silent:maintenance" in [one.code for one in evaluate(snapshot.look())],
+        lambda: (
+            "queue_silent:maintenance" in [one.code for one in evaluate_findings(snapshot.take_snapshot())]
+        ),
         most=seconds,
         site=scene.site,
     )
     during = takeover_seconds(scene)
     time.sleep(max(0.0, seconds - (time.monotonic() - stopped)))
-    waiting = broker.depths().by_queue["maintenance"]
+    waiting = broker_queues.read_queue_depths().by_queue["maintenance"]
     scene.site.signal("maintenance", signal.SIGCONT)
     thawed = time.monotonic()
     drained = measure(
-        "what waited is gone", lambda: broker.depths().by_queue["maintenance"] < 3, most=120, site=scene.site
+        "what waited is gone",
+        lambda: broker_queues.read_queue_depths().by_queue["maintenance"] < 3,
+        most=120,
+        site=scene.site,
     )
     served_seconds(scene, thawed)
     after = takeover_seconds(scene)
@@ -207,7 +212,7 @@ def maintenance(scene: Scene, seconds: float) -> list[str]:
 
 def soak(scene: Scene, seconds: float) -> list[str]:
     """Workers are killed again and again in an installation with a history: the last takeover is as quick as the first."""
-    from diagnostics import broker
+    from diagnostics import broker_queues
     from tests.test_diag_snapshot import a_month_of_turns
 
     a_month_of_turns(3000, unfinished=0)
@@ -216,7 +221,7 @@ def soak(scene: Scene, seconds: float) -> list[str]:
     while time.monotonic() < over or len(took) < 6:
         took.append(takeover_seconds(scene))
         measure("both workers are back", lambda: len(listening()) == 2, most=60, site=scene.site)
-        deepest = max(deepest, broker.depths().by_queue["maintenance"])
+        deepest = max(deepest, broker_queues.read_queue_depths().by_queue["maintenance"])
         time.sleep(5)
     third = len(took) // 3
     first, last = median(took[:third]), median(took[-third:])

@@ -12,7 +12,8 @@ from itertools import count
 import aiohttp
 import msgspec
 
-from copilot import events, folding
+from copilot.realtime import events
+from tests.support import event_reducer
 
 PATIENCE = aiohttp.ClientTimeout(total=20)
 _numbers = count(1)
@@ -142,7 +143,7 @@ class Watcher:
 
     def __init__(self, person: Person, urls: list[str]) -> None:
         self.person = person
-        self.page = folding.Transcript()
+        self.page = event_reducer.ReducedTranscript()
         self.cursor: str | None = None
         self.endings: dict[str, list[str]] = {}  # turn → cursors of its ending events
         self.resets = 0
@@ -166,7 +167,7 @@ class Watcher:
         """False: this subscription was refused, try again."""
         frame = msgspec.json.decode(text)
         kind = frame["kind"]
-        if kind not in events.CLASSES:
+        if kind not in events.EVENT_CLASSES:
             return bool(kind == "ack")
         self.cursor = frame["cursor"]
         self.resets += kind == "session.snapshot"
@@ -175,5 +176,5 @@ class Watcher:
             seen = self.endings.setdefault(turn_id, [])
             if self.cursor not in seen:
                 seen.append(self.cursor)
-        self.page = folding.fold(self.page, events.decode(text), turn_id)
+        self.page = event_reducer.reduce_event(self.page, events.decode_event(text), turn_id)
         return True

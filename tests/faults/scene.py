@@ -58,21 +58,21 @@ class Scene:
     def session(self) -> Session:
         from django.contrib.auth.models import User
 
-        from copilot import sessions
+        from copilot.chat import sessions
 
         owner, _ = User.objects.get_or_create(username="sailor", defaults={"email": "sailor@example.com"})
-        return sessions.create(owner.pk)
+        return sessions.create_session(owner.pk)
 
     def begin(self, text: str = LONG) -> UUID:
-        from copilot import dispatch
-        from copilot.commands import SendMessage
-        from copilot.permissions import UNRESTRICTED
+        from copilot.chat import admission
+        from copilot.chat.commands import SendMessage
+        from copilot.chat.permissions import UNRESTRICTED
 
         session = self.session()
         message = SendMessage(
             session_id=session.pk, user_id=session.owner_id, text=text, origin="web", permissions=UNRESTRICTED
         )
-        return dispatch.submit(message).turn_id
+        return admission.submit_message(message).turn_id
 
     def running(self) -> UUID:
         turn_id = self.begin()
@@ -136,17 +136,17 @@ class Scene:
     @contextmanager
     def without_reaper(self) -> Iterator[None]:
         """Nobody sweeps: somebody of a rank above all others has the lead, and does nothing."""
-        from copilot.live import beats
+        from copilot.worker import heartbeat
 
         def hold() -> None:
             while not over.wait(1.0):
-                with contextlib.suppress(*RedisDown):
-                    beats.lead("reaper", "scene", rank=-1, life_seconds=30)
+                with contextlib.suppress(*REDIS_OUTAGE_ERRORS):
+                    heartbeat.acquire_leadership("reaper", "scene", rank=-1, life_seconds=30)
 
-        from copilot.live.client import RedisDown
+        from config.core.redis import REDIS_OUTAGE_ERRORS
 
         over = threading.Event()
-        beats.lead("reaper", "scene", rank=-1, life_seconds=30)
+        heartbeat.acquire_leadership("reaper", "scene", rank=-1, life_seconds=30)
         holding = threading.Thread(target=hold, daemon=True)
         holding.start()
         time.sleep(2.5)  # a sweep that had begun is over
@@ -155,7 +155,7 @@ class Scene:
         finally:
             over.set()
             holding.join()
-            beats.step_down("reaper", "scene")
+            heartbeat.release_leadership("reaper", "scene")
 
     @contextmanager
     def frozen(self, *names: str) -> Iterator[None]:
@@ -170,9 +170,11 @@ class Scene:
     # --- what staff see and do -------------------------------------------------------------------
 
     def listed(self, condition: str) -> list[str]:
-        from diagnostics import lists
+        from diagnostics import execution_list
 
-        page = lists.page(lists.Filters(condition=condition), lists.Slice(limit=200))
+        page = execution_list.get_page(
+            execution_list.ExecutionFilters(condition=condition), execution_list.PageSlice(limit=200)
+        )
         return [row.id or row.session_id for row in page.results]
 
     def sees(self, condition: str, identifier: UUID, place: str, finding: str = "") -> None:
@@ -188,7 +190,7 @@ class Scene:
         from diagnostics import snapshot
 
         listed = self.listed(condition)
-        counted = getattr(snapshot.compute(), FIGURES.get(condition, condition))
+        counted = getattr(snapshot.compute_summary(), FIGURES.get(condition, condition))
         return str(identifier) in listed and counted == len(listed)
 
     def mended(self, turn_id: UUID, place: str, action: str, status: str) -> Mended:
@@ -210,9 +212,9 @@ class Scene:
         return f"{row.actor}: {row.action}"
 
     def end(self, turn_id: UUID) -> None:
-        from copilot import dispatch
+        from copilot.chat import stop
 
-        dispatch.stop_execution(turn_id)
+        stop.stop_turn_as_staff(turn_id)
         until(lambda: self.row(turn_id).ended_at, "the turn ends")
 
 

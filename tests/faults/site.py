@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 
 from bench.installation import Installation, answers, directory_of
-from config.run import CELERY, QUIET
-from config.servers import Server, ServerProblem, free_port
+from config.dev.run import CELERY_COMMAND, QUIET_WORKER_OPTIONS
+from config.dev.servers import EmbeddedServer, ServerProblem, find_free_port
 
 MODEL = "fake:tokens=60,gap_ms=25,first_ms=40"
 START_SECONDS = 240.0  # on a busy machine; a quiet one takes ten
@@ -25,7 +25,7 @@ class Site(Installation):
 
     def __init__(self, directory: Path, *, redis_is_durable: bool) -> None:
         super().__init__(directory, redis_is_durable=redis_is_durable)
-        self.ports = {name: free_port() for name in WEB}
+        self.ports = {name: find_free_port() for name in WEB}
 
     @property
     def urls(self) -> list[str]:
@@ -41,12 +41,23 @@ class Site(Installation):
 
     def _command(self, name: str) -> tuple[str, ...]:
         if name in WEB:
-            return (sys.executable, "-m", "config.web", "--port", str(self.ports[name]))
+            return (sys.executable, "-m", "config.http.web_server", "--port", str(self.ports[name]))
         if name == "schedule":
-            return (*CELERY, "beat", "-l", "INFO", "--pidfile=")
+            return (*CELERY_COMMAND, "beat", "-l", "INFO", "--pidfile=")
         pool = ("-P", "solo") if name == "maintenance" else ("-P", "threads", "-c", "4")
         queue = "maintenance" if name == "maintenance" else "turns"
-        return (*CELERY, "worker", "-n", f"{name}@%h", "-Q", queue, "-l", "INFO", *pool, *QUIET)
+        return (
+            *CELERY_COMMAND,
+            "worker",
+            "-n",
+            f"{name}@%h",
+            "-Q",
+            queue,
+            "-l",
+            "INFO",
+            *pool,
+            *QUIET_WORKER_OPTIONS,
+        )
 
     def wait_until_ready(self) -> None:
         deadline = time.monotonic() + START_SECONDS
@@ -62,7 +73,7 @@ class Site(Installation):
         with contextlib.suppress(ProcessLookupError):
             self.processes[name].send_signal(kind)
 
-    def kill_server(self, server: Server) -> None:
+    def kill_server(self, server: EmbeddedServer) -> None:
         """kill -9 of the server and of every process it made."""
         if server.process is None:
             return
@@ -76,7 +87,7 @@ class Site(Installation):
         """Start again whatever is dead, servers first; the names of those."""
         revived = []
         for server in (self.postgres, self.valkey):
-            if not server.running:
+            if not server.is_running:
                 with contextlib.suppress(ServerProblem):
                     server.launch()
                     server.wait_ready()
@@ -89,7 +100,7 @@ class Site(Installation):
 
 
 @contextlib.contextmanager
-def frozen(server: Server) -> Iterator[None]:
+def frozen(server: EmbeddedServer) -> Iterator[None]:
     """SIGSTOP to a server and every process it made, then SIGCONT."""
     assert server.process is not None
     head = psutil.Process(server.process.pid)

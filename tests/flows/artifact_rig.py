@@ -53,8 +53,8 @@ class Reader:
         """One more artifact, by a call of its own; the page must be loaded anew to know it."""
 
         def make_it() -> str:
+            from copilot.files import services as files
             from copilot.models import Session
-            from copilot.workspace import files
             from tests import make
 
             session = Session.objects.get(pk=self.session_id)
@@ -66,7 +66,7 @@ class Reader:
                 data={"tool": "write_file", "arguments": {"name": name}},
             )
             data = content.encode() if isinstance(content, str) else content
-            file = files.store(
+            file = files.store_file(
                 session.owner_id, name=name, content=data, source="agent", session_id=session.pk, call_id=call
             )
             return str(file.pk)

@@ -28,8 +28,8 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
-from config.run import WORKERS
-from config.servers import dies_with_parent, free_port
+from config.dev.run import WORKERS
+from config.dev.servers import find_free_port, signal_on_parent_death
 
 CHROMIUM = "/usr/bin/chromium"
 # Pages of the browser's own, behind its address bar: each new person would have two of them loaded, unseen, at a second's work.
@@ -92,11 +92,11 @@ class Site:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                preexec_fn=dies_with_parent(signal.SIGKILL),
+                preexec_fn=signal_on_parent_death(signal.SIGKILL),
             )
 
     def start_web(self) -> None:
-        self.start("web", (sys.executable, "-m", "config.web", "--port", str(self.port)))
+        self.start("web", (sys.executable, "-m", "config.http.web_server", "--port", str(self.port)))
         self._until(self._answers, "the web process does not answer")
 
     def kill_web(self) -> None:
@@ -139,7 +139,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def site(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    port, stripe_port = free_port(), free_port()
+    port, stripe_port = find_free_port(), find_free_port()
     environment = os.environ | {
         "SITE_URL": f"http://127.0.0.1:{port}",
         "STRIPE_SECRET_KEY": "sk_test_fake",

@@ -347,8 +347,8 @@ def test_what_is_deleted_elsewhere_leaves_the_panel_and_comes_back(
     expect(reader.stage).to_be_visible()
 
     def act(name: str) -> None:
+        from copilot.files import services as files
         from copilot.models import WorkspaceFile
-        from copilot.workspace import files
 
         file = WorkspaceFile.objects.get(pk=file_id)
         getattr(files, name)(file.owner_id, file.pk)

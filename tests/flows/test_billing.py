@@ -19,15 +19,16 @@ Stored = Callable[[Callable[[], object]], object]
 def _exhaust(email: str, *, credits_cents: int) -> None:
     from django.contrib.auth.models import User
 
-    from billing import ledger, pricing, usage
+    from billing import ledger, pricing
+    from billing.usage import usage_records
 
     user_id = User.objects.get(email=email).pk
     if credits_cents:
-        ledger.grant(user_id, credits_cents, key=f"grant:{uuid.uuid4()}", reason="Welcome")
-    usage.record(
-        usage.UsageCall(
+        ledger.grant_credits(user_id, credits_cents, key=f"grant:{uuid.uuid4()}", reason="Welcome")
+    usage_records.record_usage(
+        usage_records.UsageCall(
             call_id=uuid.uuid4(), user_id=user_id, occurred_at=datetime.now(UTC), provider="acme",
-            model="glow-1", tokens=pricing.Tokens(input=1), reported="1.0",
+            model="glow-1", tokens=pricing.TokenCounts(input=1), reported="1.0",
         )
     )  # fmt: skip
 

@@ -75,16 +75,16 @@ def say(session_id: str, numbers: range) -> None:
 def tell_anew(session_id: str) -> None:
     import uuid
 
-    from copilot.dispatch import telling
+    from copilot.chat import announcements
 
-    telling.publish_page(uuid.UUID(session_id))
+    announcements.publish_snapshot(uuid.UUID(session_id))
 
 
 def lose_the_log(session_id: str) -> None:
-    from copilot.live import keys
-    from copilot.live.client import blocking
+    from config.core.redis import get_redis
+    from copilot.realtime import redis_keys
 
-    blocking().delete(keys.log(session_id))
+    get_redis().delete(redis_keys.event_log_key(session_id))
 
 
 @pytest.fixture

@@ -62,10 +62,11 @@ def lost_turns(email: str, number: int) -> list[str]:
     from django.contrib.auth.models import User
     from django.utils import timezone
 
-    from copilot import dispatch, tasks
-    from copilot.commands import SendMessage
+    from copilot import tasks
+    from copilot.chat import admission
+    from copilot.chat.commands import SendMessage
+    from copilot.chat.permissions import UNRESTRICTED
     from copilot.models import Agent, AgentVersion, Session, Turn
-    from copilot.permissions import UNRESTRICTED
 
     owner = User.objects.get(email=email)
     agent = Agent.objects.create(owner=owner, name=NAUGHTY)
@@ -78,7 +79,7 @@ def lost_turns(email: str, number: int) -> list[str]:
         message = SendMessage(
             session_id=session.pk, user_id=owner.pk, text="Hello", origin="web", permissions=UNRESTRICTED
         )
-        ids.append(str(dispatch.submit(message).turn_id))
+        ids.append(str(admission.submit_message(message).turn_id))
     monkeypatch.undo()
     long_ago = timezone.now() - timedelta(hours=2)
     Turn.objects.filter(pk__in=ids).update(queued_at=long_ago, created_at=long_ago, dispatched_at=long_ago)

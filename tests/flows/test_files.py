@@ -74,12 +74,12 @@ def test_a_list_of_many_files_has_pages(reader: Reader) -> None:
     """W3: every list is paged"""
 
     def many() -> None:
+        from copilot.files import services as files
         from copilot.models import Session
-        from copilot.workspace import files
 
         owner_id = Session.objects.get(pk=reader.session_id).owner_id
         for number in range(30):
-            files.store(owner_id, name=f"page-{number:02}.txt", content=b"x", source="upload")
+            files.store_file(owner_id, name=f"page-{number:02}.txt", content=b"x", source="upload")
 
     reader.stored(many)
     page = go(reader, "/files/?q=page-")

@@ -75,10 +75,10 @@ def _opens(page: Page, path: str) -> bool:
 def _uploaded(email: str) -> dict[str, UUID]:
     from django.contrib.auth.models import User
 
-    from copilot.workspace import files
+    from copilot.files import services as files
 
     owner = User.objects.get(email=email).pk
     return {
-        name: files.store(owner, name=name, content=content, source="upload").id
+        name: files.store_file(owner, name=name, content=content, source="upload").id
         for name, content in HOSTILE.items()
     }

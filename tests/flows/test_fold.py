@@ -9,9 +9,11 @@ import msgspec
 import pytest
 from playwright.sync_api import Browser, Page
 
-from copilot import events, folding
-from copilot.events import Event, MessageView, RowKind, SessionSnapshot
+from copilot.realtime import events, payloads
+from copilot.realtime.events import Event, SessionSnapshot
+from copilot.realtime.payloads import MessageKind, MessagePayload
 from tests.flows.conftest import Site
+from tests.support import event_reducer
 
 pytestmark = pytest.mark.browser
 
@@ -47,9 +49,9 @@ def page(browser: Browser, site: Site) -> Iterator[Page]:
     opened.close()
 
 
-def row(kind: RowKind, content: str = "", *, streaming: bool = False) -> MessageView:
+def row(kind: MessageKind, content: str = "", *, streaming: bool = False) -> MessagePayload:
     sequence = next(_sequences)
-    return MessageView(
+    return MessagePayload(
         id=f"row-{sequence}",
         sequence=sequence,
         turn_id=TURN,
@@ -64,7 +66,7 @@ def row(kind: RowKind, content: str = "", *, streaming: bool = False) -> Message
     )
 
 
-def snapshot(*rows: MessageView) -> SessionSnapshot:
+def snapshot(*rows: MessagePayload) -> SessionSnapshot:
     return SessionSnapshot(
         messages=list(rows),
         turn=None,
@@ -78,8 +80,8 @@ def snapshot(*rows: MessageView) -> SessionSnapshot:
     )
 
 
-def approval(name: str) -> events.ApprovalView:
-    return events.ApprovalView(
+def approval(name: str) -> payloads.ApprovalPayload:
+    return payloads.ApprovalPayload(
         id=name, turn_id=TURN, call_id=name, tool="pay", arguments={"amount": 3}, reason="Money."
     )
 
@@ -110,7 +112,7 @@ def what_is_said() -> list[Event]:
     )
     wave = "wave 🌊 "
     summary = row("summary", "Until here.")
-    waiting = events.QueueItem(id="queued-1", text="later", run_id=None, position=1)
+    waiting = payloads.QueueItem(id="queued-1", text="later", run_id=None, position=1)
     return [
         events.TurnQueued(origin="web", run_ids=[]),
         events.MessageAdded(message=asked),
@@ -143,7 +145,7 @@ def what_is_said() -> list[Event]:
 
 def what_is_decided() -> list[Event]:
     """What stands beside the rows: todos, questions, artifacts, goals, approvals, and the ending."""
-    question = events.QuestionView(
+    question = payloads.QuestionPayload(
         id="q",
         turn_id=TURN,
         call_id="c",
@@ -153,7 +155,7 @@ def what_is_decided() -> list[Event]:
         deadline="2026-11-16T10:02:00.000Z",
     )
     return [
-        events.TodosChanged(items=[events.Todo(text="x", status="pending")]),
+        events.TodosChanged(items=[payloads.Todo(text="x", status="pending")]),
         events.QuestionAsked(question=question),
         events.QuestionClosed(question_id="q", outcome="answered"),
         artifact("one"),
@@ -170,7 +172,7 @@ def what_is_decided() -> list[Event]:
             pinned=False,
             archived=False,
             state="running",
-            auto_approve=events.AutoApproveView(enabled=True, cap_microdollars=1_000_000),
+            auto_approve=payloads.AutoApprovePayload(enabled=True, cap_microdollars=1_000_000),
         ),
         events.SessionChanged(title="Waves", pinned=False, archived=False, state="running"),
         events.ApprovalRequested(approvals=[approval("a"), approval("b")]),
@@ -185,10 +187,10 @@ def what_is_decided() -> list[Event]:
                 first_token_ms=1,
                 tokens_per_second=1.0,
                 rounds=1,
-                tokens=events.Tokens(),
+                tokens=payloads.Tokens(),
                 model="m",
             ),
-            context=events.ContextView(used_percent=12.5, estimated=False),
+            context=payloads.ContextPayload(used_percent=12.5, estimated=False),
         ),
         events.GoalJudged(state="cleared", reason=""),
     ]
@@ -200,7 +202,9 @@ def test_every_beginning_of_a_turn_folds_to_the_same_transcript_in_python_and_in
     """T8.4: compared after each event, so that a difference names the event that made it."""
     start, happened = snapshot(row("user", "Earlier")), whole_turn()
     for count in range(len(happened) + 1):
-        folded = folding.fold_all(folding.from_snapshot(start), [(event, TURN) for event in happened[:count]])
+        folded = event_reducer.reduce_events(
+            event_reducer.reduce_snapshot(start), [(event, TURN) for event in happened[:count]]
+        )
         sent = [wire(event) for event in happened[:count]]
         assert page.evaluate(FOLD, {"snapshot": wire(start), "events": sent}) == expected(folded), happened[
             count - 1
@@ -219,10 +223,10 @@ def test_a_call_that_was_only_proposed_goes_with_its_step(page: Page) -> None:
 
 
 def wire(event: Event) -> object:
-    return msgspec.json.decode(events.encode(event, session_id="s", turn_id=TURN))
+    return msgspec.json.decode(events.encode_event(event, session_id="s", turn_id=TURN))
 
 
-def expected(folded: folding.Transcript) -> object:
+def expected(folded: event_reducer.ReducedTranscript) -> object:
     turn = folded.turn
     known = {
         "rows": folded.messages(),

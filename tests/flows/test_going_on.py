@@ -72,13 +72,14 @@ def test_the_figures_show_how_fast_it_writes_and_how_full_the_context_is(
     session_id = page.url.rstrip("/").rsplit("/", 1)[1]
 
     def metered() -> None:
-        from copilot.events import Tokens, UsageMetered
-        from copilot.live import stream
         from copilot.models import Turn
+        from copilot.realtime import event_log
+        from copilot.realtime.events import UsageMetered
+        from copilot.realtime.payloads import Tokens
 
         turn = Turn.objects.get(session=session_id)
         figures = UsageMetered(tokens_per_second=12.0, context_used_percent=41.6, tokens=Tokens(output=9))
-        stream.publish_now(session_id, [(figures, str(turn.pk))])
+        event_log.append_events(session_id, [(figures, str(turn.pk))])
 
     page.get_by_role("button", name="Stop").click()
     is_idle(page)

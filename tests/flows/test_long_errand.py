@@ -10,10 +10,17 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from config.run import WORKERS
-from copilot.events import Tokens
-from copilot.providers.base import Request
-from copilot.providers.scripted import Call, Fail, Pause, ScriptItem, Text, Usage
+from config.dev.run import WORKERS
+from copilot.providers.base import ModelRequest
+from copilot.providers.scripted import (
+    ScriptedCall,
+    ScriptedFailure,
+    ScriptedPause,
+    ScriptedText,
+    ScriptedUsage,
+    ScriptItem,
+)
+from copilot.realtime.payloads import Tokens
 from tests.flows.conftest import Site, Visitor, send
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -38,36 +45,42 @@ class Errands:
             self.met.add(what)
         return new
 
-    def __call__(self, request: Request) -> Sequence[ScriptItem]:
+    def __call__(self, request: ModelRequest) -> Sequence[ScriptItem]:
         if not request.tools:
             done = self.step > STEPS
-            return [Text("A long errand" if done else "The steps up to here are done."), used(900)]
+            return [ScriptedText("A long errand" if done else "The steps up to here are done."), used(900)]
         if self.once("brake", BRAKED):
-            return [Fail(status=429, headers={"retry-after": "1"}, body='{"error": {"message": "slow"}}')]
+            return [
+                ScriptedFailure(
+                    status=429, headers={"retry-after": "1"}, body='{"error": {"message": "slow"}}'
+                )
+            ]
         if self.once("gone", GONE):
-            return [Fail(status=404, body='{"error": {"code": "model_not_found", "message": "gone"}}')]
+            return [
+                ScriptedFailure(status=404, body='{"error": {"code": "model_not_found", "message": "gone"}}')
+            ]
         if self.once("killed", KILLED):
-            return [Text("Half of step 43"), Pause(KILLED)]
+            return [ScriptedText("Half of step 43"), ScriptedPause(KILLED)]
         self.step += 1
         if self.step > STEPS:
-            return [Text("All of it is done."), used(2_000)]
+            return [ScriptedText("All of it is done."), used(2_000)]
         if self.once("steered", STEERED):
             self.at_work.set()
             assert self.spoken.wait(120)
         tokens = WINDOW - 5_000 if self.step == FULL else 2_000
-        return [Text(f"Step {self.step}."), self._act(), used(tokens)]
+        return [ScriptedText(f"Step {self.step}."), self._act(), used(tokens)]
 
-    def _act(self) -> Call:
+    def _act(self) -> ScriptedCall:
         if self.step == ASKED - 1:
-            return Call("write_file", {"name": "draft.md", "content": "# A draft"})
+            return ScriptedCall("write_file", {"name": "draft.md", "content": "# A draft"})
         if self.step == ASKED:
-            return Call("delete_file", {"file": "draft.md"})
+            return ScriptedCall("delete_file", {"file": "draft.md"})
         items = [{"text": f"Step {self.step} of {STEPS}", "status": "in_progress"}]
-        return Call("todos_write", {"items": items})
+        return ScriptedCall("todos_write", {"items": items})
 
 
-def used(tokens: int) -> Usage:
-    return Usage(Tokens(input=tokens, output=20))
+def used(tokens: int) -> ScriptedUsage:
+    return ScriptedUsage(Tokens(input=tokens, output=20))
 
 
 @pytest.fixture(name="errands")

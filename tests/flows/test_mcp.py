@@ -56,10 +56,10 @@ def test_staff_test_a_server_from_the_list_of_the_admin(
 def _prepare_staff(email: str) -> None:
     from django.contrib.auth.models import User
 
-    from copilot import mcp
+    from copilot.tools.mcp import services as mcp
 
     User.objects.filter(email=email).update(is_staff=True, is_superuser=True)
-    mcp.add(None, mcp.Draft(name="everybodys-files", url="http://127.0.0.1:1/mcp"))
+    mcp.create_server(None, mcp.McpServerDraft(name="everybodys-files", url="http://127.0.0.1:1/mcp"))
 
 
 def _remove_servers() -> None:

@@ -77,21 +77,21 @@ def test_a_file_from_elsewhere_that_is_open_here_says_that_it_was_deleted(
     """S14: made in another chat, or in none; the chat that names it has it open"""
 
     def keep() -> str:
+        from copilot.files import services as files
         from copilot.models import Session
-        from copilot.workspace import files
         from tests import make
 
         owner = Session.objects.get(pk=reader.session_id).owner
         place = make.session(owner).pk if source == "agent" else None
-        kept = files.store(owner.pk, name="far.md", content=b"# Far", source=source, session_id=place)  # type: ignore[arg-type]
+        kept = files.store_file(owner.pk, name="far.md", content=b"# Far", source=source, session_id=place)  # type: ignore[arg-type]
         return str(kept.pk)
 
     def delete() -> None:
+        from copilot.files import services as files
         from copilot.models import WorkspaceFile
-        from copilot.workspace import files
 
         file = WorkspaceFile.objects.get(pk=file_id)
-        files.delete(file.owner_id, file.pk)
+        files.trash_file(file.owner_id, file.pk)
 
     file_id = str(reader.stored(keep))
     reader.says(f"See [what is far](workspace://{file_id}).")

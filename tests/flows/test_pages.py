@@ -211,9 +211,9 @@ def test_a_memory_is_changed_and_forgotten(ada: Visitor, stored: Callable[[Calla
     def memory() -> str:
         from django.contrib.auth.models import User
 
-        from copilot import memories
+        from copilot.memories import services as memories
 
-        return str(memories.add(User.objects.get(email=ada.email).pk, "Drinks tea.").pk)
+        return str(memories.add_memory(User.objects.get(email=ada.email).pk, "Drinks tea.").pk)
 
     page = ada.log_in()
     stored(memory)

@@ -80,16 +80,21 @@ def belongings(email: str) -> str:
     from django.contrib.auth.models import User
     from django.utils import timezone
 
-    from copilot import api_keys, memories, presets
+    from copilot.accounts import api_keys
+    from copilot.agents import services as agents
+    from copilot.chat.permissions import UNRESTRICTED
+    from copilot.files import services as files
+    from copilot.memories import services as memories
     from copilot.models import ExportJob, McpServer, Schedule
-    from copilot.permissions import UNRESTRICTED
-    from copilot.workspace import files, shares
+    from copilot.sharing import services as sharing
     from tests import chats
 
     ada, long = User.objects.get(email=email), "https://harbour.example/" + "very-long-path/" * 12
     for text in ("Likes ships.", f"Looks at {long} every morning."):
-        memories.add(ada.pk, text)
-    presets.create(ada.pk, presets.Draft(name="Harbour mate " * 6, instructions="Help.", description=long))
+        memories.add_memory(ada.pk, text)
+    agents.create_agent(
+        ada.pk, agents.AgentDraft(name="Harbour mate " * 6, instructions="Help.", description=long)
+    )
     given = {
         "owner": ada,
         "timezone": "America/Argentina/ComodRivadavia",
@@ -99,13 +104,13 @@ def belongings(email: str) -> str:
     off = f"It failed 5 times in a row, at last with: {long}"[:200]
     Schedule.objects.create(prompt="Sail.", cron="*/15 8-18 * * 1-5", disabled_reason=off, **given)
     McpServer.objects.create(owner=ada, name="tides", transport="http", url=long, last_error="No answer.")
-    api_keys.create(
+    api_keys.create_api_key(
         ada, name="A program of the harbour master's", scopes=("read", "chat", "manage", "billing")
     )
     chats.server_link(ada, server_name="The Quay " * 9, state="paused")
     chats.user_link(ada)
-    file = files.store(ada.pk, name=f"{'report-' * 20}.txt", content=b"calm", source="upload")
-    shares.publish_file(ada.pk, file.pk, shares.Terms(password="open sesame"))
+    file = files.store_file(ada.pk, name=f"{'report-' * 20}.txt", content=b"calm", source="upload")
+    sharing.publish_file(ada.pk, file.pk, sharing.ShareTerms(password="open sesame"))
     ExportJob.objects.create(owner=ada, format="json", state="failed", error="zip_too_large")
     return ""
 

@@ -19,7 +19,7 @@ def long_chat(email: str) -> str:
     """A hundred and twenty lines, one of which speaks of a whale."""
     from django.contrib.auth.models import User
 
-    from copilot import searching
+    from copilot.chat import search
     from tests import make
 
     session = make.session(User.objects.get(email=email), title="A long voyage")
@@ -29,7 +29,7 @@ def long_chat(email: str) -> str:
         make.message(
             session, "user" if number % 2 else "assistant", content=f"Day {number}{words}", turn=turn
         )
-    searching.add_session(session.pk)
+    search.index_session(session.pk)
     return str(session.pk)
 
 

@@ -52,14 +52,14 @@ def conversation(email: str, *, hostile: bool = False) -> str:
     """A finished conversation with a picture and a file."""
     from django.contrib.auth.models import User
 
-    from copilot.workspace import files
+    from copilot.files import services as files
     from tests import make
 
     owner = User.objects.get(email=email)
     session = make.session(owner, title="Harbour report")
     turn = make.turn(session, "succeeded")
     kept = [
-        files.store(owner.pk, name=name, content=content, source="agent", session_id=session.pk)
+        files.store_file(owner.pk, name=name, content=content, source="agent", session_id=session.pk)
         for name, content in (("channel.png", PNG), ("log of the day.txt", b"nothing to report"))
     ]
     make.message(session, content=HOSTILE if hostile else "How is the harbour?", turn=turn)
@@ -181,11 +181,14 @@ def test_a_hostile_conversation_runs_nothing_and_asks_nobody(
     def publish() -> str:
         from django.contrib.auth.models import User
 
-        from copilot.workspace import drafts, shares
+        from copilot.sharing import drafts
+        from copilot.sharing import services as sharing
 
         owner = User.objects.get(email=ada.email)
         session = conversation(ada.email, hostile=True)
-        made = shares.publish(owner.pk, session, drafts.Asked(title=HOSTILE[:100]), shares.Terms())  # type: ignore[arg-type]
+        made = sharing.publish_session(
+            owner.pk, session, drafts.ShareRequest(title=HOSTILE[:100]), sharing.ShareTerms()
+        )  # type: ignore[arg-type]
         return f"/share/{made.token}"
 
     theirs, foreign = stranger(browser, site, stored(publish))

@@ -70,13 +70,13 @@ def erased(email: str) -> list[str]:
     """The days of grace go by and the job runs; what is left of the account's conversation and files."""
     from django.utils import timezone
 
+    from copilot.accounts import deletion
     from copilot.models import ErasureJob, Session, WorkspaceFile
-    from copilot.workspace import erasure
     from tests.moving import objects_of
 
     job = ErasureJob.objects.get(user__email=email)
     ErasureJob.objects.filter(pk=job.pk).update(due_at=timezone.now())
-    erasure.run(job.pk)
+    deletion.run_deletion(job.pk)
     job.refresh_from_db()
     assert job.finished_at is not None, job.error
     owned = [model.objects.filter(owner=job.user_id).exists() for model in (Session, WorkspaceFile)]

@@ -24,7 +24,7 @@ from bench.clients import Prompt, SocketClient, http_session
 from bench.measures.first_token import SHORT, played
 from bench.readings import milliseconds, percentile
 from bench.site import Site, running_site
-from config.run import CHATS
+from config.dev.run import CHAT_WORKER
 from tests.platform_fakes import recorded
 from tests.platform_fakes.telegram import Telegram
 
@@ -294,7 +294,7 @@ def report(run: Run, prefix: str, sent: int, before: dict[str, int]) -> None:
 async def measure(site: Site, telegram: Telegram, options: argparse.Namespace) -> None:
     chats = [1000, *(2000 + number for number in range(options.chats))]
     door = site.run("tests.platform_load.links", json.dumps(chats), str(GROUP)).decode().split()[-1]
-    site.spawn("chats", CHATS.command)
+    site.spawn("chats", CHAT_WORKER.command)
     async with http_session() as http:
         run = Run(site, telegram, f"/hooks/telegram/{door}/", http)
         if "starts" in options.only:

@@ -14,10 +14,10 @@ def main(chats: list[int], server_id: str) -> None:
     django.setup()
     from django.contrib.auth.models import User
 
-    from linking import platforms
     from linking.models import PlatformLink, PlatformUserLink
+    from linking.platforms import registry
 
-    adapter = platforms.build("telegram")
+    adapter = registry.build_adapter("telegram")
     assert adapter is not None
     users = list(User.objects.filter(username__startswith="bench").order_by("-pk")[: len(chats)])
     PlatformUserLink.objects.bulk_create(
@@ -33,7 +33,7 @@ def main(chats: list[int], server_id: str) -> None:
         owner=users[-1],
         member_turns_per_hour=10_000,
     )
-    print(platforms.door_of(adapter))
+    print(registry.get_webhook_slug(adapter))
 
 
 if __name__ == "__main__":

@@ -6,12 +6,13 @@ import functools
 
 import pytest
 
-from copilot import dispatch
-from copilot.errors import Conflict, TooMany
-from copilot.live import keys, lease
-from copilot.live.client import blocking
+from config.core import rate_limits
+from config.core.errors import Conflict, TooManyRequests
+from config.core.redis import get_redis
+from copilot.chat import admission_outcomes
 from copilot.models import Message, Turn
-from copilot.providers.scripted import Text
+from copilot.providers.scripted import ScriptedText
+from copilot.realtime import lease
 from tests import make
 from tests.engine import (
     assert_same_page,
@@ -35,18 +36,22 @@ from tests.rounds import rounds
 
 
 def accepted(outcomes):
-    return [one for one in outcomes if isinstance(one, dispatch.Started | dispatch.Queued)]
+    return [
+        one
+        for one in outcomes
+        if isinstance(one, admission_outcomes.SubmissionStarted | admission_outcomes.SubmissionQueued)
+    ]
 
 
 @pytest.mark.parametrize("round", [1, *(pytest.param(more, marks=pytest.mark.slow) for more in (2, 3))])
 def test_of_fifty_senders_one_starts_at_most_ten_queue_and_the_rest_are_refused(rig, model, round):
     """T12: and every accepted text is in the transcript exactly once, in accept order"""
     session = make.session()
-    model.will(cue(1), Text("One moment."))
+    model.will(cue(1), ScriptedText("One moment."))
     outcomes = together(*(functools.partial(say, session, f"Sender {number}") for number in range(50)))
-    started = [one for one in outcomes if isinstance(one, dispatch.Started)]
-    queued = [one for one in outcomes if isinstance(one, dispatch.Queued)]
-    refused = [one for one in outcomes if isinstance(one, TooMany)]
+    started = [one for one in outcomes if isinstance(one, admission_outcomes.SubmissionStarted)]
+    queued = [one for one in outcomes if isinstance(one, admission_outcomes.SubmissionQueued)]
+    refused = [one for one in outcomes if isinstance(one, TooManyRequests)]
     assert len(started) + len(queued) + len(refused) == 50, outcomes
     assert len(started) == 1
     assert 1 <= len(queued) <= 10 + len(said(session))
@@ -72,7 +77,9 @@ def test_a_message_accepted_while_a_turn_ends_is_always_answered(rig, model, tal
 
     def converse(session):
         for number in range(messages):
-            blocking().delete(keys.counter("queue", str(session.owner_id)))  # T3.7 would slow the race down
+            get_redis().delete(
+                rate_limits.rate_limit_key("queue", str(session.owner_id))
+            )  # T3.7 would slow the race down
             outcome = say(session, f"Message {number}")
             turn_id = outcome.turn_id
             # The row of a turn that was named to us may still be on its way.
@@ -131,18 +138,18 @@ def test_messages_with_run_ids_that_race_each_get_their_own_turn(rig, model):
 def test_the_queue_is_mended_without_forgetting_who_comes_meanwhile(rig, model, rounds):
     """T3.4: a member whose message was taken is dropped, and no other"""
     session = make.session()
-    model.will(cue(1), Text("Aye."))
+    model.will(cue(1), ScriptedText("Aye."))
     turn_id = start(session)
-    stale = lease.Member(1, True, "00000000-0000-4000-8000-000000000000")
-    lease.reorder(str(session.pk), {stale: 1.0})
+    stale = lease.QueueMember(1, True, "00000000-0000-4000-8000-000000000000")
+    lease.reorder_members(str(session.pk), {stale: 1.0})
     model.give(1)
     ended(turn_id)
     quiet(session)
     for number in range(rounds):
-        blocking().delete(keys.counter("queue", str(session.owner_id)))
-        lease.reorder(str(session.pk), {stale: 1.0})
+        get_redis().delete(rate_limits.rate_limit_key("queue", str(session.owner_id)))
+        lease.reorder_members(str(session.pk), {stale: 1.0})
         outcome = say(session, f"Race {number}")
-        lease.reorder(str(session.pk), {stale: 1.0})
+        lease.reorder_members(str(session.pk), {stale: 1.0})
         ended(outcome.turn_id)
         answers = together(
             lambda: say(session, f"Meanwhile {number}"), lambda: say(session, f"Also {number}")

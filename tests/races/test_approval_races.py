@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from copilot import approvals, dispatch, turns
-from copilot.approvals import Wanted
-from copilot.commands import Decide
-from copilot.errors import Conflict
+from config.core.errors import Conflict
+from copilot.chat import (
+    admission,
+    admission_outcomes,
+    approval_decisions,
+    approvals,
+    paused_turns,
+    stop,
+    turn_transitions,
+    turns,
+)
+from copilot.chat.approvals import ApprovalCandidate
+from copilot.chat.commands import DecideApproval
 from copilot.models import Approval, Session, Turn
 from tests import make
 from tests.engine import command, together
@@ -32,7 +41,9 @@ def asked(session: Session) -> Approval:
 
 
 def deciding(row: Approval, decision: str):
-    return lambda: dispatch.decide(row.session.owner_id, [Decide(approval_id=row.pk, decision=decision)])
+    return lambda: approval_decisions.decide_approvals(
+        row.session.owner_id, [DecideApproval(approval_id=row.pk, decision=decision)]
+    )
 
 
 @rounds(15, 100)
@@ -47,7 +58,9 @@ def test_of_an_approval_and_a_rejection_exactly_one_wins(rounds):
         assert lost.details["state"] == state
         assert state == ("approved" if isinstance(answers[1], Conflict) else "rejected")
         assert Turn.objects.get(pk=row.turn_id).status == "queued"
-        turns.end(row.turn_id, Turn.objects.get(pk=row.turn_id).fence, turns.CANCELLED, reason="user")
+        turn_transitions.end_turn(
+            row.turn_id, Turn.objects.get(pk=row.turn_id).fence, turns.CANCELLED, reason="user"
+        )
 
 
 @rounds(8, 40)
@@ -58,7 +71,9 @@ def test_an_approval_and_a_message_either_resume_or_abandon(rounds):
         session = make.session(make.user(f"ada{number}"))  # nobody may queue so often in a minute
         row = asked(session)
         said = command(session, "Never mind")
-        decided, message = together(deciding(row, "approve"), lambda said=said: dispatch.submit(said))
+        decided, message = together(
+            deciding(row, "approve"), lambda said=said: admission.submit_message(said)
+        )
         turn, row = Turn.objects.get(pk=row.turn_id), Approval.objects.get(pk=row.pk)
         unfinished = Turn.objects.filter(session=session, status__in=Turn.UNFINISHED).get()
         if isinstance(decided, Conflict):
@@ -67,11 +82,11 @@ def test_an_approval_and_a_message_either_resume_or_abandon(rounds):
                 "abandoned",
                 "abandoned",
             )
-            assert isinstance(message, dispatch.Started)
+            assert isinstance(message, admission_outcomes.SubmissionStarted)
             assert unfinished.pk == message.turn_id
         else:
             assert (turn.status, row.state) == ("queued", "approved")
-            assert isinstance(message, dispatch.Queued), message
+            assert isinstance(message, admission_outcomes.SubmissionQueued), message
             assert unfinished.pk == turn.pk
         seen.add(turn.status)
     assert seen <= {"cancelled", "queued"}
@@ -84,7 +99,7 @@ def test_an_approval_and_a_stop_leave_one_turn_that_is_over_or_told_to_stop(roun
         session = make.session()
         row = asked(session)
         decided, _ = together(
-            deciding(row, "approve"), lambda session=session: dispatch.stop(session.owner_id, session.pk)
+            deciding(row, "approve"), lambda session=session: stop.stop_session(session.owner_id, session.pk)
         )
         turn, row = Turn.objects.get(pk=row.turn_id), Approval.objects.get(pk=row.pk)
         assert turn.status == "cancelled"
@@ -99,7 +114,9 @@ def test_expiry_and_an_approval_decide_once(rounds):
     for _ in range(rounds):
         session = make.session()
         row = asked(session)
-        decided, expired = together(deciding(row, "approve"), lambda row=row: dispatch.expire(row.turn_id))
+        decided, expired = together(
+            deciding(row, "approve"), lambda row=row: paused_turns.expire_paused_turn(row.turn_id)
+        )
         state = Approval.objects.get(pk=row.pk).state
         assert (state, expired) == (
             ("abandoned", True) if isinstance(decided, Conflict) else ("approved", False)
@@ -119,13 +136,18 @@ def test_parallel_turns_and_children_cannot_overshoot_the_cap(rounds):
             root=root, auto_approve_cap=1_000, auto_approve=True
         )
         running = [make.turn(one, Turn.Status.RUNNING) for one in family]
-        wanted = Wanted(call_id="c", tool="pay", arguments={}, reason="!", billable=True, estimate=400)
+        wanted = ApprovalCandidate(
+            call_id="c", tool="pay", arguments={}, reason="!", billable=True, estimate=400
+        )
         admitted = together(
-            *(lambda turn=turn: approvals.admit(turn.pk, turn.fence, [wanted]) for turn in running)
+            *(
+                lambda turn=turn: approvals.approve_automatically(turn.pk, turn.fence, [wanted])
+                for turn in running
+            )
         )
         assert sorted(len(one.approved) for one in admitted) == [0, 1, 1]
-        assert [one.refused["c"] for one in admitted if one.refused] == [approvals.OVER_CAP]
+        assert [one.refused["c"] for one in admitted if one.refused] == [approvals.OVER_CAP_REASON]
         first = next(turn for turn, one in zip(running, admitted, strict=True) if one.approved)
         assert Session.objects.get(pk=root.pk).auto_approve_taken == 800
-        approvals.close(first.pk, "cancelled")
+        approvals.close_approvals(first.pk, "cancelled")
         assert Session.objects.get(pk=root.pk).auto_approve_taken == 400

@@ -9,10 +9,12 @@ from functools import partial
 import pytest
 from django.db import connection, transaction
 
-from billing import accounts, effects, gateway, ledger, payments, usage
+from billing import accounts, ledger
 from billing.models import Account, AutoTopUp, LedgerEntry, StripeEvent, TopUp, UsageWindow
-from billing.payments import states
-from billing.subscriptions import syncing, tiers
+from billing.stripe import api_client, event_handlers
+from billing.subscriptions import account_tiers, stripe_sync
+from billing.top_ups import auto_top_ups, purchases, refunds
+from billing.usage import windows
 from tests import make
 from tests.engine import until
 from tests.paying import settle, stripe
@@ -21,7 +23,7 @@ from tests.test_billing_counters import record
 
 __all__ = ["stripe"]
 pytestmark = pytest.mark.django_db(transaction=True)
-PURCHASE = payments.Purchase(amount_cents=1_000, success_url="https://x", cancel_url="https://x")
+PURCHASE = purchases.TopUpPurchase(amount_cents=1_000, success_url="https://x", cancel_url="https://x")
 
 
 class Beside(threading.Thread):
@@ -57,7 +59,7 @@ def somebody_waits() -> bool:
 
 
 def bought(stripe: Fake) -> TopUp:
-    top_up = payments.buy(make.ada().pk, PURCHASE, key=None)
+    top_up = purchases.start_top_up(make.ada().pk, PURCHASE, key=None)
     stripe.pay(top_up.checkout_session_id)
     settle(stripe)
     top_up.refresh_from_db()
@@ -69,7 +71,7 @@ def apply_told(stripe: Fake, kind: str) -> Callable[[], object]:
     """What a worker does with the one event of this kind that waits at Stripe's."""
     (event,) = [one for one in stripe.webhooks.take() if one["type"] == kind]
     stripe.webhooks.deliver([event])
-    return partial(effects.apply, StripeEvent.objects.get(event_id=event["id"]).pk)
+    return partial(event_handlers.apply_stripe_event, StripeEvent.objects.get(event_id=event["id"]).pk)
 
 
 def test_a_worker_that_was_slow_takes_nothing_for_a_refund_that_failed_meanwhile(stripe: Fake) -> None:
@@ -81,7 +83,7 @@ def test_a_worker_that_was_slow_takes_nothing_for_a_refund_that_failed_meanwhile
         TopUp.objects.select_for_update().get(pk=top_up.pk)
         slow = Beside(heard)
         stripe.end_refund(refund_id, "failed")
-        payments.follow_refunds(top_up.payment_intent_id, gateway.in_task())
+        refunds.apply_refunds(top_up.payment_intent_id, api_client.start_task_deadline())
     slow.ends_well()
     assert Account.objects.get(user=make.ada()).credit_balance_cents == 1_000
     assert list(LedgerEntry.objects.values_list("kind", flat=True)) == ["TOP_UP"]
@@ -103,17 +105,17 @@ def test_a_worker_that_was_slow_takes_nothing_for_a_dispute_that_was_won_meanwhi
 
 def test_a_customer_is_forgotten_while_his_subscription_is_synced(stripe: Fake) -> None:
     """B14.5, B14.4: Stripe tells of both ends at once; neither worker waits for the other in a circle."""
-    account = accounts.get_or_create(make.ada().pk)
-    customer_id = accounts.ensure_customer(account, gateway.in_task())
+    account = accounts.get_or_create_account(make.ada().pk)
+    customer_id = accounts.ensure_stripe_customer(account, api_client.start_task_deadline())
     stripe.webhooks.take()
     stripe.world.emit("customer.deleted", stripe.world.objects[customer_id])
     heard = apply_told(stripe, "customer.deleted")
     with transaction.atomic():
-        syncing._alone(account.pk)  # as another sync does, before it asks Stripe
+        stripe_sync._acquire_sync_lock(account.pk)  # as another sync does, before it asks Stripe
         forgetting = Beside(heard)
         with connection.cursor() as cursor:
             cursor.execute("SET LOCAL lock_timeout = '5s'")
-        tiers.locked(account.pk)  # and after it
+        account_tiers.lock_account(account.pk)  # and after it
     forgetting.ends_well()
     assert set(StripeEvent.objects.values_list("state", "attempts")) == {("DONE", 1)}
     assert Account.objects.get(pk=account.pk).stripe_customer_id is None
@@ -124,33 +126,33 @@ def test_a_window_is_made_anew_while_a_call_is_recorded_in_it(stripe: Fake) -> N
     ada = make.ada()
     record(ada, 400)
     UsageWindow.objects.all().delete()
-    day, week = usage.broken()
+    day, week = windows.find_window_mismatches()
 
     def repair() -> None:
-        usage.repair(day)
-        usage.repair(week)
+        windows.repair_window(day)
+        windows.repair_window(week)
 
     with transaction.atomic():
         record(ada, 70)
         repairing = Beside(repair)
     repairing.ends_well()
     assert list(UsageWindow.objects.values_list("used_microdollars", flat=True)) == [470, 470]
-    assert list(usage.broken()) == []
+    assert list(windows.find_window_mismatches()) == []
 
 
 def test_credit_runs_low_while_the_last_purchase_is_credited(stripe: Fake) -> None:
     """B10.4, B10.c4: it still counts as open then; neither waits for the other in a circle, and nothing is bought twice."""
-    account = accounts.get_or_create(make.ada().pk)
-    stripe.save_card(accounts.ensure_customer(account, gateway.in_task()))
+    account = accounts.get_or_create_account(make.ada().pk)
+    stripe.save_card(accounts.ensure_stripe_customer(account, api_client.start_task_deadline()))
     AutoTopUp.objects.create(account=account, enabled=True, threshold_cents=500, amount_cents=1_000)
-    payments.top_up_if_low(account.pk)
+    auto_top_ups.top_up_if_low(account.pk)
     top_up = TopUp.objects.get()
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute("SET LOCAL lock_timeout = '5s'")
-        states.move(top_up.pk, states.State.PAID)  # the first half of its credit …
-        low = Beside(partial(payments.top_up_if_low, account.pk))
-        ledger.top_up(account.user_id, 1_000, key=f"topup:{top_up.pk}")  # … and the second
+        purchases.move_top_up(top_up.pk, purchases.TopUpState.PAID)  # the first half of its credit …
+        low = Beside(partial(auto_top_ups.top_up_if_low, account.pk))
+        ledger.post_top_up(account.user_id, 1_000, key=f"topup:{top_up.pk}")  # … and the second
     low.ends_well()
     assert (TopUp.objects.count(), len(stripe.all("payment_intent"))) == (1, 1)
     assert Account.objects.get(pk=account.pk).credit_balance_cents == 1_000

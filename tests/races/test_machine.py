@@ -15,13 +15,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from copilot import dispatch, folding, queries, sessions
-from copilot.errors import Refused
-from copilot.live import keys
-from copilot.live.client import blocking
+from config.core import rate_limits
+from config.core.errors import RequestRefused
+from config.core.redis import get_redis
+from copilot.chat import announcements, queue_commands, stop
+from copilot.chat import selectors as chat_selectors
 from copilot.models import Message, Turn
-from copilot.providers.scripted import Call, Text
-from diagnostics import tasks as reaper
+from copilot.providers.scripted import ScriptedCall, ScriptedText
+from diagnostics import reaper
 from tests import make
 from tests.engine import (
     Rig,
@@ -38,6 +39,7 @@ from tests.engine import (
     until,
 )
 from tests.rounds import rounds
+from tests.support import event_reducer
 
 
 @dataclass
@@ -64,13 +66,13 @@ class Conversation(RuleBasedStateMachine):
         self.rig.model.otherwise = self._reply
         if not self.rig.workers or not self.rig.worker.alive:
             self.rig.start_worker()
-        self.page, self.cursor = folding.Transcript(), "0-0"
+        self.page, self.cursor = event_reducer.ReducedTranscript(), "0-0"
 
     def _reply(self, request):
         self.cue_number += 1
-        talk = [Text("Words ", size=2), cue(self.cue_number), Text("and more.")]
+        talk = [ScriptedText("Words ", size=2), cue(self.cue_number), ScriptedText("and more.")]
         uses_tool = len(self.rig.model.requests) % 3 == 0 and request.messages[-1].role == "user"
-        return [*talk, Call("current_time")] if uses_tool else talk
+        return [*talk, ScriptedCall("current_time")] if uses_tool else talk
 
     # --- what may happen -------------------------------------------------------------------------
 
@@ -78,18 +80,18 @@ class Conversation(RuleBasedStateMachine):
     def submit(self, named: bool) -> None:
         self.count += 1
         text = f"Message {self.count}"
-        blocking().delete(keys.counter("queue", str(self.session.owner_id)))
+        get_redis().delete(rate_limits.rate_limit_key("queue", str(self.session.owner_id)))
         try:
             outcome = say(self.session, text, run_id=f"run-{self.count}" if named else None)
-        except Refused:
+        except RequestRefused:
             assert not Message.objects.filter(session=self.session, content=text).exists()
             return
         self.story.accepted[str(outcome.message_id)] = text
 
     @rule(queue=st.sampled_from(["keep", "drop"]))
     def stop(self, queue: str) -> None:
-        before = {item.id for item in queries.queue_items(self.session.pk)}
-        dispatch.stop(self.session.owner_id, self.session.pk, queue=queue)  # type: ignore[arg-type]
+        before = {item.id for item in chat_selectors.get_queue_items(self.session.pk)}
+        stop.stop_session(self.session.owner_id, self.session.pk, queue=queue)  # type: ignore[arg-type]
         if queue == "drop":
             gone = Message.objects.filter(pk__in=before).exclude(dropped_at=None)
             self.story.dropped |= {str(pk) for pk in gone.values_list("pk", flat=True)}
@@ -105,30 +107,32 @@ class Conversation(RuleBasedStateMachine):
         self.rig.worker.kill()
         self.rig.start_worker()
         Turn.objects.filter(session=self.session, status="running").update(begun_at="2026-01-01T00:00:00Z")
-        reaper.probe()
+        reaper.take_over_dead_turns()
 
     @rule()
     def flush(self) -> None:
-        blocking().flushdb()
+        get_redis().flushdb()
         self.story.flushed = True
-        reaper.sweep()
+        reaper.run_sweep_steps()
 
     @rule()
     def reconnect(self) -> None:
         """A client takes a fresh page and follows from there."""
-        snapshot, self.cursor = queries.snapshot(self.session.pk)
-        self.page = folding.from_snapshot(snapshot)
+        snapshot, self.cursor = chat_selectors.build_snapshot(self.session.pk)
+        self.page = event_reducer.reduce_snapshot(snapshot)
         self.story.flushed = False
 
     @rule(place=st.integers(0, 9))
     def remove(self, place: int) -> None:
-        items = queries.queue_items(self.session.pk)
+        items = chat_selectors.get_queue_items(self.session.pk)
         if not items:
             return
         item = items[place % len(items)]
         try:
-            dispatch.remove_queued(self.session.owner_id, self.session.pk, make.uuid.UUID(item.id))
-        except Refused:
+            queue_commands.remove_queued_message(
+                self.session.owner_id, self.session.pk, make.uuid.UUID(item.id)
+            )
+        except RequestRefused:
             return  # a turn was quicker
         self.story.dropped.add(item.id)
 
@@ -156,12 +160,12 @@ class Conversation(RuleBasedStateMachine):
 
     def _calm(self) -> bool:
         self.finish()
-        reaper.sweep()
-        reaper.probe()
+        reaper.run_sweep_steps()
+        reaper.take_over_dead_turns()
         busy = Turn.objects.filter(session=self.session, status__in=Turn.UNFINISHED).exists()
         # A run_id waits for nothing; behind a worker that died between an ending and its last act, for the sweep (D3).
-        busy = busy or any(item.run_id for item in queries.queue_items(self.session.pk))
-        told = self.rig.worker.is_idle and not sessions.untold()
+        busy = busy or any(item.run_id for item in chat_selectors.get_queue_items(self.session.pk))
+        told = self.rig.worker.is_idle and not announcements.list_unpublished_sessions()
         return not busy and lease_of(self.session) == {} and told
 
     def _judge(self) -> None:
@@ -173,7 +177,7 @@ class Conversation(RuleBasedStateMachine):
                 ),
             )
         )
-        pending = {item.id for item in queries.queue_items(self.session.pk)}
+        pending = {item.id for item in chat_selectors.get_queue_items(self.session.pk)}
         for message_id, text in self.story.accepted.items():
             homes = (message_id in placed) + (message_id in pending) + (message_id in self.story.dropped)
             assert homes == 1, f"{text} is in {homes} places"

@@ -7,11 +7,14 @@ import threading
 import pytest
 from django.db import connection
 
-from billing import accounts, gateway, subscriptions
-from billing.errors import ChangeInProgress
+from billing import accounts
+from billing.errors import PlanChangeInProgress
 from billing.models import Account, PlanChange
-from billing.queries import Status
-from billing.subscriptions import Ways, Wish
+from billing.selectors.plan_status import Status
+from billing.stripe import api_client
+from billing.subscriptions import plan_changes
+from billing.subscriptions.plan_changes import PlanChangeRequest
+from billing.subscriptions.plan_checkouts import CheckoutUrls
 from tests import make
 from tests.engine import together
 from tests.paying import stripe as stripe
@@ -21,7 +24,7 @@ from tests.shop import start_fixture as start_fixture
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-WAYS = Ways(success_url="https://a.test/", cancel_url="https://a.test/")
+WAYS = CheckoutUrls(success_url="https://a.test/", cancel_url="https://a.test/")
 
 
 def asking(shop, tier):
@@ -29,8 +32,8 @@ def asking(shop, tier):
 
     def ask():
         try:
-            return subscriptions.change(shop.user.pk, Wish(tier=tier, ways=WAYS))
-        except ChangeInProgress as refusal:
+            return plan_changes.change_plan(shop.user.pk, PlanChangeRequest(tier=tier, urls=WAYS))
+        except PlanChangeInProgress as refusal:
             return refusal
 
     return ask
@@ -68,7 +71,7 @@ def test_of_two_tabs_one_is_told_to_wait_b11_c4(shop, first, second):
             pass
         late = asking(shop, second)()
     thread.join(30)
-    assert isinstance(late, ChangeInProgress)
+    assert isinstance(late, PlanChangeInProgress)
     [won] = answers
     assert (won.tier, won.pending_tier) == (("BUSINESS", None) if first == "BUSINESS" else ("PRO", "FREE"))
     is_what_stripe_has(shop)
@@ -100,10 +103,12 @@ def test_two_pages_to_pay_on(shop, rounds):
 def test_one_customer_for_requests_that_race(shop, rounds):
     """B20.7, B15.5: customer creation, fifty times."""
     for number in range(rounds):
-        account = accounts.get_or_create(make.user(f"racer-{number}").pk)
+        account = accounts.get_or_create_account(make.user(f"racer-{number}").pk)
 
         def ensure(pk=account.pk):
-            return accounts.ensure_customer(Account.objects.get(pk=pk), gateway.in_task())
+            return accounts.ensure_stripe_customer(
+                Account.objects.get(pk=pk), api_client.start_task_deadline()
+            )
 
         assert len(set(together(ensure, ensure))) == 1
     assert len(shop.fake.all("customer")) == rounds

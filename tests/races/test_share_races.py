@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from copilot import sessions
+from copilot.chat import sessions
+from copilot.files import services as files
 from copilot.models import Message, Share, SharedFile
-from copilot.workspace import files, shares, visiting
-from copilot.workspace.drafts import Asked
-from copilot.workspace.shares import Terms
+from copilot.sharing import access
+from copilot.sharing import services as sharing
+from copilot.sharing.drafts import ShareRequest
+from copilot.sharing.services import ShareTerms
 from tests import make
 from tests.engine import together
 from tests.rounds import rounds
@@ -27,7 +29,7 @@ def session():
 
 
 def publishing(session):
-    return lambda: shares.publish(session.owner_id, session.pk, Asked(), Terms())
+    return lambda: sharing.publish_session(session.owner_id, session.pk, ShareRequest(), ShareTerms())
 
 
 def standing(session):
@@ -37,7 +39,7 @@ def standing(session):
 @rounds(1, 50)
 def test_of_ten_shares_at_once_one_stands(session, rounds, monkeypatch):
     """A-S8.4"""
-    monkeypatch.setitem(visiting.PER_MINUTE, "page", 10_000)
+    monkeypatch.setitem(access.REQUESTS_PER_MINUTE, "page", 10_000)
     for _ in range(rounds):
         answers = together(*[publishing(session)] * 10)
         assert len({answer.token for answer in answers}) == 10
@@ -52,7 +54,7 @@ def test_of_ten_shares_at_once_one_stands(session, rounds, monkeypatch):
 def test_a_share_made_and_ended_together_leaves_all_or_nothing(session, rounds):
     """A-S9.1: a hundred times"""
     for _ in range(rounds):
-        together(publishing(session), lambda: shares.revoke_of_session(session.owner_id, session.pk))
+        together(publishing(session), lambda: sharing.revoke_session_share(session.owner_id, session.pk))
         kept = standing(session)
         listed = SharedFile.objects.filter(share__session=session)
         assert len(kept) <= 1
@@ -64,9 +66,9 @@ def test_a_share_made_and_ended_together_leaves_all_or_nothing(session, rounds):
 def test_a_session_deleted_while_it_is_shared_is_not_shared(session, rounds):
     """S2, S8"""
     for _ in range(rounds):
-        together(publishing(session), lambda: sessions.delete(session.owner_id, session.pk))
+        together(publishing(session), lambda: sessions.delete_session(session.owner_id, session.pk))
         assert standing(session) == []
-        sessions.restore(session.owner_id, session.pk)
+        sessions.restore_session(session.owner_id, session.pk)
 
 
 @rounds(8, 50)
@@ -76,11 +78,11 @@ def test_a_file_deleted_while_it_is_shared_is_not_public_even_when_restored(sess
     for _ in range(rounds):
         together(
             publishing(session),
-            lambda: files.delete(owner, file.pk),
-            lambda: shares.publish_file(owner, file.pk, Terms()),
+            lambda: files.trash_file(owner, file.pk),
+            lambda: sharing.publish_file(owner, file.pk, ShareTerms()),
         )
         assert not SharedFile.objects.filter(file=file).exists()
-        files.restore(owner, file.pk)
+        files.restore_file(owner, file.pk)
         assert not SharedFile.objects.filter(file=file).exists()
         assert not Share.objects.filter(file=file, revoked_at=None).exists()
     assert make.ada().pk == owner

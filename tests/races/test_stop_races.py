@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 import threading
 
-from copilot import dispatch, history, turns
-from copilot.live import keys
-from copilot.live.client import blocking
+from config.core import rate_limits
+from config.core.redis import get_redis
+from copilot.chat import queue, stop, turns
 from copilot.models import Message, ModelCall, Turn
-from copilot.providers.scripted import Call, Text
+from copilot.providers.scripted import ScriptedCall, ScriptedText
 from tests import make
 from tests.engine import (
     PATIENCE_SECONDS,
@@ -36,7 +36,7 @@ from tests.rounds import rounds
 
 
 def press_stop(session):
-    return dispatch.stop(session.owner_id, session.pk)
+    return stop.stop_session(session.owner_id, session.pk)
 
 
 @rounds(24, 200)
@@ -48,7 +48,7 @@ def test_stop_and_natural_end_race(rig, model, rounds):
     won = {"succeeded": 0, "cancelled": 0}
     for number in range(1, rounds + 1):
         session = make.session()
-        model.will(Text("Nearly done."), cue(number))
+        model.will(ScriptedText("Nearly done."), cue(number))
         turn_id = start(session)
         model.reaches(number)
         late = chance.randrange(12)
@@ -76,7 +76,7 @@ def give_late(model, number, late):
 def test_stop_edit_resend(rig, model, rounds):
     """T7.5: each sent in the moment the stop is acknowledged; no "already running", no lost text"""
     session = make.session()
-    model.always(Text("Well, "), cue(1))
+    model.always(ScriptedText("Well, "), cue(1))
     for number in range(rounds):
         say(session, f"Edit {number}")
         until(lambda: latest(session).status == "running" and said(session)[-1] == f"Edit {number}")
@@ -94,13 +94,13 @@ def latest(session):
 
 def allow_more(session):
     """T3.7 would slow the race down."""
-    blocking().delete(keys.counter("queue", str(session.owner_id)))
+    get_redis().delete(rate_limits.rate_limit_key("queue", str(session.owner_id)))
 
 
 @rounds(4, 15)
 def test_stop_right_after_sending_leaves_no_turn_running(rig, model, rounds):
     """T7.3: a stop between two turns covers what is about to start; it becomes a chip or a stopped turn"""
-    model.always(Text("Well, "), cue(1))
+    model.always(ScriptedText("Well, "), cue(1))
     for _ in range(rounds):
         session = make.session()
         for number in range(8):
@@ -116,13 +116,13 @@ def test_stop_right_after_sending_leaves_no_turn_running(rig, model, rounds):
 def test_stop_covers_a_turn_that_opens_while_it_looks(rig, model, monkeypatch):
     """T7.3: the last message that waited gets its turn between two looks of the stop; it is stopped all the same"""
     session = make.session()
-    model.will(Text("First."), cue(1))
-    model.will(Text("Second."), cue(2))
+    model.will(ScriptedText("First."), cue(1))
+    model.will(ScriptedText("Second."), cue(2))
     start(session, "First")
     model.reaches(1)
     say(session, "Second", run_id="own-turn")
     may_open, looked = threading.Event(), threading.Event()
-    opening, looking = turns.open_turn, history.last_accepted
+    opening, looking = turns.open_turn, queue.get_last_pending_number
 
     def open_late(opening_turn):
         assert may_open.wait(PATIENCE_SECONDS)
@@ -136,7 +136,7 @@ def test_stop_covers_a_turn_that_opens_while_it_looks(rig, model, monkeypatch):
         return looking(session_id)
 
     monkeypatch.setattr(turns, "open_turn", open_late)
-    monkeypatch.setattr(history, "last_accepted", look)
+    monkeypatch.setattr(queue, "get_last_pending_number", look)
     model.give(1)
     until(lambda: latest(session).status == "succeeded")
     assert press_stop(session).state == "stopping"
@@ -150,7 +150,7 @@ def test_stop_while_a_message_arrives_never_strands_it(rig, model, rounds):
     for number in range(1, rounds + 1):
         session = make.session()
         allow_more(session)
-        model.will(Text("Talking."), cue(number))
+        model.will(ScriptedText("Talking."), cue(number))
         start(session, "First")
         model.reaches(number)
         together(lambda: press_stop(session), lambda: say(session, "Second"))
@@ -168,7 +168,10 @@ def test_stop_at_any_moment_of_a_busy_turn(rig, model, monkeypatch, rounds):
     errand = Errand("fetch")
     add_tools(monkeypatch, errand)
     chance = random.Random(11)
-    script = [[Text("Looking.", size=2), Call("fetch"), Call("fetch")], [Text("Found it.", size=2)]]
+    script = [
+        [ScriptedText("Looking.", size=2), ScriptedCall("fetch"), ScriptedCall("fetch")],
+        [ScriptedText("Found it.", size=2)],
+    ]
     for _ in range(rounds):
         session = make.session()
         for reply in script:

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from copilot import events
-from linking.reduction import KINDS, reduced
+from copilot.realtime import events
+from linking.event_projection import PROJECTIONS, project_event
 from tests.wire.test_events_golden import GOLDEN as EVERY_EVENT
 
 GOLDEN = Path(__file__).parent / "bot_events.json"
@@ -20,19 +20,19 @@ KEPT_BACK = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("kind", sorted(PROJECTIONS))
 def test_each_kind_that_is_told_has_its_golden_form(kind):
     """A-L13.4: the list is closed, and of each kind only what is named goes out"""
-    told = reduced(EVENTS[kind])
+    told = project_event(EVENTS[kind])
     assert told == TOLD[kind]
     assert not KEPT_BACK & _names(told)
 
 
 def test_every_other_kind_is_dropped():
     """A-L13.4: an event that copilot gains is told to nobody until it is listed here"""
-    silent = set(events.CLASSES) - set(TOLD)
-    assert set(TOLD) == set(KINDS)
-    assert {kind for kind in silent if reduced(EVENTS[kind]) is not None} == set()
+    silent = set(events.EVENT_CLASSES) - set(TOLD)
+    assert set(TOLD) == set(PROJECTIONS)
+    assert {kind for kind in silent if project_event(EVENTS[kind]) is not None} == set()
     assert {
         "reasoning.extended",
         "usage.recorded",
@@ -40,7 +40,7 @@ def test_every_other_kind_is_dropped():
         "tool.progressed",
         "queue.changed",
     } <= silent
-    assert reduced({"kind": "moon.rose", "session_id": "s"}) is None
+    assert project_event({"kind": "moon.rose", "session_id": "s"}) is None
 
 
 def test_a_snapshot_leaves_thoughts_and_tools_at_home():
@@ -49,7 +49,7 @@ def test_a_snapshot_leaves_thoughts_and_tools_at_home():
     rows = [
         {**page["messages"][0], "id": kind, "kind": kind} for kind in ("user", "reasoning", "tool_result")
     ]
-    told = reduced({**page, "messages": rows, "turn": None})
+    told = project_event({**page, "messages": rows, "turn": None})
     assert told is not None
     assert msgspec.json.encode(told["messages"]).count(b'"kind"') == 1
 

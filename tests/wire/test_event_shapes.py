@@ -5,7 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from copilot.events import Event, ModelHealed, ModelRetrying, ModelSwitched, decode, encode
+from copilot.realtime.events import (
+    Event,
+    ModelHealed,
+    ModelRetrying,
+    ModelSwitched,
+    decode_event,
+    encode_event,
+)
 
 SHAPES: list[tuple[Event, dict[str, object]]] = [
     (
@@ -46,6 +53,6 @@ SHAPES: list[tuple[Event, dict[str, object]]] = [
 
 @pytest.mark.parametrize(("event", "shape"), SHAPES, ids=lambda given: getattr(given, "kind", ""))
 def test_an_event_about_the_model_has_its_golden_shape(event: Event, shape: dict[str, object]) -> None:
-    logged = encode(event, session_id="s", turn_id="t")
+    logged = encode_event(event, session_id="s", turn_id="t")
     assert msgspec.json.decode(logged) == {"session_id": "s", "turn_id": "t"} | shape
-    assert decode(logged) == event
+    assert decode_event(logged) == event

@@ -7,7 +7,7 @@ import typing
 
 import pytest
 
-from copilot import events
+from copilot.realtime import events
 
 CARRIES = {
     "turn.started": "model tier mode resumed run_ids",

@@ -11,30 +11,29 @@ from typing import Literal, get_args, get_origin
 import msgspec
 import pytest
 
-from copilot import events
-from copilot.events import (
-    ApprovalView,
-    ArtifactView,
-    AttachmentView,
-    AutoApproveView,
-    ContextView,
-    GoalView,
-    MessageView,
-    QuestionView,
+from copilot.realtime import events
+from copilot.realtime.events import SessionSnapshot, TurnSummary
+from copilot.realtime.payloads import (
+    ApprovalPayload,
+    ArtifactPayload,
+    AttachmentPayload,
+    AutoApprovePayload,
+    ContextPayload,
+    GoalPayload,
+    MessagePayload,
+    QuestionPayload,
     QueueItem,
-    SessionSnapshot,
     Todo,
     Tokens,
     ToolCallContent,
     ToolResultContent,
-    TurnSummary,
-    TurnView,
+    TurnPayload,
 )
 
 GOLDEN = Path(__file__).parent / "events.json"
 SESSION, TURN = "00000000-0000-4000-8000-000000000001", "00000000-0000-4000-8000-000000000002"
 
-ROW = MessageView(
+ROW = MessagePayload(
     id="row",
     sequence=7,
     turn_id=TURN,
@@ -42,11 +41,11 @@ ROW = MessageView(
     role="user",
     content="Hello",
     author="Ada",
-    attachments=[AttachmentView(file_id="file", name="a.txt", type="text/plain", size=3)],
+    attachments=[AttachmentPayload(file_id="file", name="a.txt", type="text/plain", size=3)],
     branch=0,
     created_at="2026-01-02T03:04:05.678Z",
 )
-QUESTION = QuestionView(
+QUESTION = QuestionPayload(
     id="question",
     turn_id=TURN,
     call_id="call",
@@ -55,7 +54,7 @@ QUESTION = QuestionView(
     allow_text=True,
     deadline="2026-01-02T03:06:05.678Z",
 )
-APPROVAL = ApprovalView(
+APPROVAL = ApprovalPayload(
     id="approval",
     turn_id=TURN,
     call_id="call",
@@ -73,18 +72,18 @@ SUMMARY = TurnSummary(
 SAMPLES: dict[str, object] = {
     "message": ROW,
     "messages": [ROW],
-    "turn": TurnView(id=TURN, status="running", origin="web", run_ids=["run"], attempt=1, messages=[]),
+    "turn": TurnPayload(id=TURN, status="running", origin="web", run_ids=["run"], attempt=1, messages=[]),
     "queue": [QueueItem(id="item", text="Next", run_id=None, position=1)],
     "questions": [QUESTION],
     "question": QUESTION,
     "todos": [Todo(text="Sail", status="in_progress")],
     "tokens": TOKENS,
     "summary": SUMMARY,
-    "goal": GoalView(text="Sail", state="paused", reason="No wind.", continuations=2),
-    "context": ContextView(used_percent=12.5, estimated=False),
-    "auto_approve": AutoApproveView(enabled=True, cap_microdollars=1_000_000),
+    "goal": GoalPayload(text="Sail", state="paused", reason="No wind.", continuations=2),
+    "context": ContextPayload(used_percent=12.5, estimated=False),
+    "auto_approve": AutoApprovePayload(enabled=True, cap_microdollars=1_000_000),
     "artifacts": [
-        ArtifactView(
+        ArtifactPayload(
             file_id="file",
             name="a.md",
             type="text/markdown",
@@ -99,7 +98,7 @@ ITEMS: dict[str, object] = {"queue.changed": SAMPLES["queue"], "todos.changed": 
 
 def sample(kind: str) -> events.Event:
     """An event with every field filled in."""
-    cls = events.CLASSES[kind]
+    cls = events.EVENT_CLASSES[kind]
     fields = cls.__dataclass_fields__
     values = {name: _value(kind, name, cls.__annotations__[name]) for name in fields if name != "kind"}
     return cls(**values)  # type: ignore[arg-type]
@@ -131,8 +130,8 @@ def _plain(name: str, hint: object) -> object:
 
 
 def wire(kind: str) -> dict[str, object]:
-    payload = events.encode(sample(kind), session_id=SESSION, turn_id=TURN).decode()
-    placed = events.place(payload, "1767323045678-4")
+    payload = events.encode_event(sample(kind), session_id=SESSION, turn_id=TURN).decode()
+    placed = events.add_cursor_and_time(payload, "1767323045678-4")
     decoded: dict[str, object] = msgspec.json.decode(placed)
     return decoded
 
@@ -144,10 +143,10 @@ def golden() -> dict[str, dict[str, object]]:
 
 def test_every_kind_has_its_golden_form_and_none_is_left_over():
     """E1: a kind that goes, or comes without one, is a change of the wire"""
-    assert sorted(golden()) == sorted(events.CLASSES)
+    assert sorted(golden()) == sorted(events.EVENT_CLASSES)
 
 
-@pytest.mark.parametrize("kind", sorted(events.CLASSES))
+@pytest.mark.parametrize("kind", sorted(events.EVENT_CLASSES))
 def test_the_wire_form_is_golden(kind):
     """E1: adding a field is free, changing one is a new kind"""
     expected, actual = golden()[kind], wire(kind)
@@ -156,31 +155,31 @@ def test_the_wire_form_is_golden(kind):
     assert not added, f"write the new fields {sorted(added)} of {kind} into {GOLDEN.name}"
 
 
-@pytest.mark.parametrize("kind", sorted(events.CLASSES))
+@pytest.mark.parametrize("kind", sorted(events.EVENT_CLASSES))
 def test_what_is_encoded_can_be_read_back(kind):
     """A1.9: one codec"""
     event = sample(kind)
-    assert events.decode(events.encode(event, session_id=SESSION, turn_id=TURN)) == event
-    assert events.decode(events.encode(event, session_id=SESSION)) == event
+    assert events.decode_event(events.encode_event(event, session_id=SESSION, turn_id=TURN)) == event
+    assert events.decode_event(events.encode_event(event, session_id=SESSION)) == event
 
 
-@pytest.mark.parametrize("kind", sorted(events.CLASSES))
+@pytest.mark.parametrize("kind", sorted(events.EVENT_CLASSES))
 def test_an_event_is_frozen_named_by_its_kind_and_made_by_keywords_alone(kind):
     """A1.9"""
-    made = events.CLASSES[kind]
+    made = events.EVENT_CLASSES[kind]
     assert made.__dataclass_params__.frozen
     assert all(field.kw_only for field in dataclasses.fields(made))
     assert typing.get_type_hints(made)["kind"] == Literal[kind]
 
 
-@pytest.mark.parametrize("kind", sorted(events.CLASSES))
+@pytest.mark.parametrize("kind", sorted(events.EVENT_CLASSES))
 def test_every_event_carries_its_envelope(kind):
     """E1"""
     assert {"kind", "session_id", "turn_id", "cursor", "at"} <= set(wire(kind))
     assert (wire(kind)["kind"], wire(kind)["at"]) == (kind, "2026-01-02T03:04:05.678Z")
 
 
-@pytest.mark.parametrize("kind", sorted(events.CLASSES))
+@pytest.mark.parametrize("kind", sorted(events.EVENT_CLASSES))
 def test_kinds_are_nouns_and_verbs_and_no_event_speaks_of_money(kind):
     """E1, A19.8"""
     noun, _, verb = kind.partition(".")

@@ -16,41 +16,48 @@ from pathlib import Path
 
 import pytest
 
-from copilot.events import Tokens
-from copilot.providers.anthropic import Anthropic
+from copilot.providers.anthropic.provider import AnthropicProvider
 from copilot.providers.base import (
     AssistantMessage,
     CallFragment,
-    Entry,
-    Finished,
-    Item,
+    CatalogueEntry,
+    ModelRequest,
     Provider,
     ProviderFailure,
     ReasoningDelta,
     ReasoningReplay,
-    ReplyNamed,
-    Request,
+    ReplyFinished,
+    ResponseIdReceived,
+    StreamItem,
     TextDelta,
     ToolCall,
-    ToolGroup,
     ToolResult,
+    ToolResultsMessage,
     ToolSpecification,
     UsageReported,
     UserMessage,
 )
-from copilot.providers.openai_chat import OpenAIChat
-from copilot.providers.openai_responses import OpenAIResponses
-from copilot.providers.scripted import Call, Reasoning, Script, ScriptedProvider, Text, Usage
-from copilot.tools.calls import Assembler
+from copilot.providers.openai_chat.provider import OpenAIChatProvider
+from copilot.providers.openai_responses.provider import OpenAIResponsesProvider
+from copilot.providers.scripted import (
+    Script,
+    ScriptedCall,
+    ScriptedProvider,
+    ScriptedReasoning,
+    ScriptedText,
+    ScriptedUsage,
+)
+from copilot.realtime.payloads import Tokens
+from copilot.tools.calls import ToolCallAssembler
 from tests.patience import PATIENCE_SECONDS
 
 STREAMS = Path(__file__).parent / "streams"
 ROOT = Path(__file__).resolve().parents[2]
-Vendor = OpenAIChat | OpenAIResponses | Anthropic
+Vendor = OpenAIChatProvider | OpenAIResponsesProvider | AnthropicProvider
 VENDORS: dict[str, type[Vendor]] = {
-    "openai_chat": OpenAIChat,
-    "openai_responses": OpenAIResponses,
-    "anthropic": Anthropic,
+    "openai_chat": OpenAIChatProvider,
+    "openai_responses": OpenAIResponsesProvider,
+    "anthropic": AnthropicProvider,
 }
 RECORDED_FROM = {"chat": "openai_chat", "responses": "openai_responses", "messages": "anthropic"}
 TOOLS = (
@@ -81,25 +88,27 @@ FULL_RECORDINGS = [
 ]
 
 
-def request(model: str = "recorded", text: str = "hi", *, first_seconds: float = 30.0) -> Request:
-    entry = Entry(name=model, provider="openai_chat", model=model, first_token_timeout_seconds=first_seconds)
-    return Request(entry=entry, system="Be brief.", messages=(UserMessage(text=text),), tools=TOOLS)
+def request(model: str = "recorded", text: str = "hi", *, first_seconds: float = 30.0) -> ModelRequest:
+    entry = CatalogueEntry(
+        name=model, provider="openai_chat", model=model, first_token_timeout_seconds=first_seconds
+    )
+    return ModelRequest(entry=entry, system="Be brief.", messages=(UserMessage(text=text),), tools=TOOLS)
 
 
-async def collect(provider: Provider, asked: Request) -> list[Item]:
+async def collect(provider: Provider, asked: ModelRequest) -> list[StreamItem]:
     return [item async for item in provider.stream(asked)]
 
 
-async def collect_into(items: list[Item], provider: Provider) -> None:
+async def collect_into(items: list[StreamItem], provider: Provider) -> None:
     """What came before a failure is there to be looked at."""
     async for item in provider.stream(request()):
         items.append(item)
 
 
-def logical(items: list[Item]) -> list[tuple[str, object]]:
+def logical(items: list[StreamItem]) -> list[tuple[str, object]]:
     """What was said, however it was cut into pieces; counts are compared apart."""
     parts: list[tuple[str, object]] = []
-    calls = Assembler()
+    calls = ToolCallAssembler()
     for item in items:
         match item:
             case TextDelta(text) | ReasoningDelta(text):
@@ -108,17 +117,17 @@ def logical(items: list[Item]) -> list[tuple[str, object]]:
                     text = f"{parts.pop()[1]}{text}"
                 parts.append((kind, text))
             case CallFragment():
-                calls.add(item)
-            case Finished(reason):
+                calls.add_fragment(item)
+            case ReplyFinished(reason):
                 if made := calls.complete():
                     parts.append(("calls", [(call.tool, call.arguments) for call in made]))
                 parts.append(("finish", reason))
-            case ReasoningReplay() | UsageReported() | ReplyNamed():
+            case ReasoningReplay() | UsageReported() | ResponseIdReceived():
                 pass
     return parts
 
 
-def last_usage(items: list[Item]) -> UsageReported | None:
+def last_usage(items: list[StreamItem]) -> UsageReported | None:
     return next((item for item in reversed(items) if isinstance(item, UsageReported)), None)
 
 
@@ -143,7 +152,7 @@ async def replaying(*names: str, size: int = 1_000_000) -> AsyncIterator[tuple[s
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", bodies
 
 
-async def replayed(*names: str, size: int = 1_000_000) -> list[Item]:
+async def replayed(*names: str, size: int = 1_000_000) -> list[StreamItem]:
     async with replaying(*names, size=size) as (address, _), vendor(names[0], address) as provider:
         return await collect(provider, request())
 
@@ -204,11 +213,11 @@ async def test_the_same_logical_reply_gives_the_same_items_a5_c1(name: str, size
 async def test_a_script_speaks_like_the_vendors_a5_c1() -> None:
     script = Script(
         [
-            Reasoning("I should look."),
-            Text("Let me see.", size=3),
-            Call("read_file", {"name": "a.txt"}, pieces=5),
-            Call("current_time"),
-            Usage(COUNTED),
+            ScriptedReasoning("I should look."),
+            ScriptedText("Let me see.", size=3),
+            ScriptedCall("read_file", {"name": "a.txt"}, pieces=5),
+            ScriptedCall("current_time"),
+            ScriptedUsage(COUNTED),
         ]
     )
     items = await collect(ScriptedProvider(script), request())
@@ -280,7 +289,7 @@ async def test_a_stream_that_breaks_off_is_never_an_answer_a5_c2(name: str, code
 )
 async def test_finish_reasons_are_ours_a5_3_a5_4_a5_5(name: str, reason: str) -> None:
     items = await replayed(name)
-    assert isinstance(items[-1], Finished)
+    assert isinstance(items[-1], ReplyFinished)
     assert items[-1].reason == reason
 
 
@@ -307,10 +316,10 @@ async def test_thoughts_go_back_to_a_chat_server_that_wants_them() -> None:
         [thought] = [item for item in items if isinstance(item, ReasoningReplay)]
         call = ToolCall(call_id="c", tool="read_file", arguments={})
         reply = AssistantMessage(text="Let me see.", calls=(call,), replay=(thought.data,))
-        results = ToolGroup(results=(ToolResult(call_id="c", tool="read_file", content="x"),))
+        results = ToolResultsMessage(results=(ToolResult(call_id="c", tool="read_file", content="x"),))
         await collect(provider, replace(asked, messages=(*asked.messages, reply, results)))
     assert bodies[1]["messages"][2]["reasoning_content"] == "I should look."
-    assert isinstance(items[-1], Finished)
+    assert isinstance(items[-1], ReplyFinished)
 
 
 async def test_a_paused_reply_goes_on_as_one_a5_5() -> None:
@@ -353,13 +362,13 @@ async def test_a_reply_that_pauses_again_is_sent_back_once_and_whole() -> None:
 )
 async def test_a_stream_that_breaks_off_still_says_which_request_it_was(recording: str, named: str) -> None:
     """A6.2, A5.1: its name comes before anything is said"""
-    items: list[Item] = []
+    items: list[StreamItem] = []
     async with replaying(recording) as (address, _), vendor(recording, address) as provider:
         with pytest.raises(ProviderFailure) as failure:
             await collect_into(items, provider)
     assert failure.value.request_id == named
-    assert items[0] == ReplyNamed(named)
-    assert len([item for item in items if isinstance(item, ReplyNamed)]) == 1
+    assert items[0] == ResponseIdReceived(named)
+    assert len([item for item in items if isinstance(item, ResponseIdReceived)]) == 1
 
 
 # --- faults ------------------------------------------------------------------------------------------
@@ -499,7 +508,7 @@ async def test_an_interrupted_answer_goes_on_without_gap_t9_1(kind: str, fake: F
     first = request("fake:tokens=9")
     note = UserMessage(text="<system_note>Continue.</system_note>")
     partial = AssistantMessage(text="t0 t1 t2 t3 ")
-    again = Request(entry=first.entry, system="", messages=(*first.messages, partial, note))
+    again = ModelRequest(entry=first.entry, system="", messages=(*first.messages, partial, note))
     async with vendor(kind, fake.address) as provider:
         items = await collect(provider, again)
     assert logical(items)[0] == ("text", "t4 t5 t6 t7 t8 ")

@@ -11,14 +11,22 @@ from uuid import uuid4
 
 import pytest
 
-from copilot.agent.loop import Loop
-from copilot.agent.parts import Answered, CallMade, Failed, Produced, ResultMade
-from copilot.agent.ports import MemoryToolbox
-from copilot.events import ModelHealed, ModelRetrying, StepRetracted
-from copilot.providers.base import Entry, FailureCode, Provider
-from copilot.providers.scripted import Call, Fail, Reasoning, Script, ScriptedProvider, ScriptItem, Text
-from copilot.tools.calls import error_outcome
+from copilot.agent.loop import AgentLoop
+from copilot.agent.outputs import LoopAnswered, LoopFailed, LoopOutput, ToolCallAdded, ToolResultAdded
+from copilot.providers.base import CatalogueEntry, FailureCode, Provider
+from copilot.providers.scripted import (
+    Script,
+    ScriptedCall,
+    ScriptedFailure,
+    ScriptedProvider,
+    ScriptedReasoning,
+    ScriptedText,
+    ScriptItem,
+)
+from copilot.realtime.events import ModelHealed, ModelRetrying, StepRetracted
+from copilot.tools.calls import make_error_outcome
 from tests.playing import assert_well_ordered, look, loop_of, of, play
+from tests.support.agent_doubles import InMemoryToolbox
 from tests.wire.test_provider_contract import STREAMS, vendor
 
 RECORDINGS = {
@@ -26,7 +34,7 @@ RECORDINGS = {
     "responses": ("responses_tools", "responses_text"),
     "messages": ("messages_tools", "messages_text"),
 }
-ENTRY = Entry(name="Recorded", provider="scripted", model="recorded")
+ENTRY = CatalogueEntry(name="Recorded", provider="scripted", model="recorded")
 TOOLBOX = {"read_file": look, "current_time": look}
 # What a server says in the middle of its stream; `status` is how gateways pass an upstream's on.
 SAID: dict[FailureCode, dict[str, object]] = {
@@ -114,19 +122,19 @@ async def breaking(wire: str, fault: str) -> AsyncIterator[tuple[Breaking, Provi
 
 async def assert_ends_well(provider: Provider, fault: str) -> None:
     """In order, once, with a result for every call that was shown; and as the class demands."""
-    parts = await play(loop_of(provider, chain=(ENTRY,), toolbox=MemoryToolbox(tools=TOOLBOX)))
+    parts = await play(loop_of(provider, chain=(ENTRY,), toolbox=InMemoryToolbox(tools=TOOLBOX)))
     assert_well_ordered(parts)
     assert len(of(parts, ModelRetrying)) == (fault in TRIED_AGAIN)
     assert len(of(parts, ModelHealed)) == (fault in HEALED)
     assert len(of(parts, StepRetracted)) <= 1
     if fault in TRIED_AGAIN | HEALED:
-        assert parts[-1] == Answered()
-        assert [made.outcome.success for made in of(parts, ResultMade)] == [True, True]
+        assert parts[-1] == LoopAnswered()
+        assert [made.outcome.success for made in of(parts, ToolResultAdded)] == [True, True]
     else:
         code = "context_full" if fault == "context_overflow" else fault
-        assert isinstance(parts[-1], Failed)
+        assert isinstance(parts[-1], LoopFailed)
         assert parts[-1].code == code
-        assert not any(made.outcome.success for made in of(parts, ResultMade))
+        assert not any(made.outcome.success for made in of(parts, ToolResultAdded))
 
 
 @pytest.mark.parametrize("fault", [*SAID, *BROKEN])
@@ -142,11 +150,11 @@ async def test_a_failure_after_any_event_of_a_wire_leaves_the_turn_in_order(wire
 
 async def assert_stops_well(server: Breaking, provider: Provider) -> None:
     """What is open is known, closing it leaves everything in order, and the connection is gone (A1.6)."""
-    loop = loop_of(provider, chain=(ENTRY,), toolbox=MemoryToolbox(tools=TOOLBOX))
-    parts: list[Produced] = []
+    loop = loop_of(provider, chain=(ENTRY,), toolbox=InMemoryToolbox(tools=TOOLBOX))
+    parts: list[LoopOutput] = []
 
     async def run() -> None:
-        async for part in loop.play():
+        async for part in loop.run():
             parts.append(part)
 
     server.stands, server.left = asyncio.Event(), asyncio.Event()
@@ -157,16 +165,16 @@ async def assert_stops_well(server: Breaking, provider: Provider) -> None:
     task.cancel()
     await asyncio.wait({task})
     await server.left.wait()
-    assert_well_ordered([*parts, *closed(loop), Failed(code="cancelled")])
+    assert_well_ordered([*parts, *closed(loop), LoopFailed(code="cancelled")])
 
 
-def closed(loop: Loop) -> Iterator[Produced]:
+def closed(loop: AgentLoop) -> Iterator[LoopOutput]:
     """What a turn that is stopped adds to what its loop has produced (A3.5)."""
-    yield from (end for end in (loop.open_call(), loop.open_block) if end is not None)
+    yield from (end for end in (loop.unrecorded_call(), loop.open_block) if end is not None)
     for one in loop.open_calls:
         assert not one.made
-        yield CallMade(row_id=one.row_id, call=one.call)
-        yield ResultMade(row_id=uuid4(), outcome=error_outcome(one.call, "Stopped."))
+        yield ToolCallAdded(row_id=one.row_id, call=one.call)
+        yield ToolResultAdded(row_id=uuid4(), outcome=make_error_outcome(one.call, "Stopped."))
     yield from (end for end in (loop.open_step,) if end is not None)
 
 
@@ -180,18 +188,26 @@ async def test_a_stop_after_any_event_of_a_wire_leaves_nothing_open(wire: str) -
 
 
 def cut_anywhere(fault: FailureCode) -> Iterator[list[ScriptItem]]:
-    whole: list[ScriptItem] = [Reasoning("I should look."), Text("Let me"), Text(" see.")]
-    whole += [Call("read_file", {"name": "a.txt"}), Call("current_time")]
+    whole: list[ScriptItem] = [
+        ScriptedReasoning("I should look."),
+        ScriptedText("Let me"),
+        ScriptedText(" see."),
+    ]
+    whole += [ScriptedCall("read_file", {"name": "a.txt"}), ScriptedCall("current_time")]
     for place in range(len(whole) + 1):
-        yield [*whole[:place], Fail(fault)]
+        yield [*whole[:place], ScriptedFailure(fault)]
 
 
 @pytest.mark.parametrize("fault", [*SAID, *NOT_SAID])
 async def test_a_script_that_fails_anywhere_leaves_the_turn_in_order(fault: FailureCode) -> None:
     """A2.c1: the fourth wire"""
     for broken in cut_anywhere(fault):
-        whole = [Text("Let me see."), Call("read_file", {"name": "a.txt"}), Call("current_time")]
-        await assert_ends_well(ScriptedProvider(Script(broken, whole, [Text("Hello there")])), fault)
+        whole = [
+            ScriptedText("Let me see."),
+            ScriptedCall("read_file", {"name": "a.txt"}),
+            ScriptedCall("current_time"),
+        ]
+        await assert_ends_well(ScriptedProvider(Script(broken, whole, [ScriptedText("Hello there")])), fault)
 
 
 def test_no_class_of_failure_is_left_out() -> None:

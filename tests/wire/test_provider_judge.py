@@ -8,15 +8,25 @@ from typing import Any
 
 import pytest
 
-from copilot.providers.base import Entry, Finished, Item, Provider, ProviderFailure, Request, UserMessage
+from copilot.providers.base import (
+    CatalogueEntry,
+    ModelRequest,
+    Provider,
+    ProviderFailure,
+    ReplyFinished,
+    StreamItem,
+    UserMessage,
+)
 from tests.wire.test_provider_contract import TOOLS, VENDORS, collect, logical
 
 Fault = Callable[[Any], object]
 
 
-def request(*, tools: bool = False) -> Request:
-    entry = Entry(name="m", provider="openai_chat", model="gpt-4o-mini")
-    return Request(entry=entry, system="", messages=(UserMessage(text="hi"),), tools=TOOLS if tools else ())
+def request(*, tools: bool = False) -> ModelRequest:
+    entry = CatalogueEntry(name="m", provider="openai_chat", model="gpt-4o-mini")
+    return ModelRequest(
+        entry=entry, system="", messages=(UserMessage(text="hi"),), tools=TOOLS if tools else ()
+    )
 
 
 @asynccontextmanager
@@ -28,7 +38,7 @@ async def vendor(kind: str, llmock: Any) -> AsyncIterator[Provider]:
         await made.aclose()
 
 
-async def ask(kind: str, llmock: Any, *, tools: bool = False) -> list[Item]:
+async def ask(kind: str, llmock: Any, *, tools: bool = False) -> list[StreamItem]:
     async with vendor(kind, llmock) as provider:
         return await collect(provider, request(tools=tools))
 
@@ -69,5 +79,5 @@ async def test_a_strangers_tool_call_is_read_whole(kind: str, llmock: Any) -> No
     llmock.call_tool("read_file", {"name": "a.txt"})
     items = await ask(kind, llmock, tools=True)
     assert ("calls", [("read_file", {"name": "a.txt"})]) in logical(items)
-    assert isinstance(items[-1], Finished)
+    assert isinstance(items[-1], ReplyFinished)
     assert items[-1].reason == "tool_calls"

@@ -12,31 +12,38 @@ from itertools import groupby
 
 import pytest
 
-from copilot.agent.loop import Loop
-from copilot.agent.parts import CallMade, Compacted, Produced, ReplayKept, ResultMade
-from copilot.agent.ports import MemoryApprovals, MemoryCompactor, MemoryFollowUps, MemoryToolbox
-from copilot.events import ReasoningExtended, TextExtended
-from copilot.providers.base import Entry, ImagePart, Provider, UserMessage
-from copilot.providers.scripted import (
-    Call,
-    Cut,
-    Fail,
-    Finish,
-    Hang,
-    Reasoning,
-    Script,
-    ScriptedProvider,
-    ScriptItem,
-    Text,
+from copilot.agent.interfaces import InMemoryApprovalPolicy, InMemoryCompactor
+from copilot.agent.loop import AgentLoop
+from copilot.agent.outputs import (
+    CompactionSucceeded,
+    LoopOutput,
+    ReasoningReplayAdded,
+    ToolCallAdded,
+    ToolResultAdded,
 )
+from copilot.providers.base import CatalogueEntry, ImagePart, Provider, UserMessage
+from copilot.providers.scripted import (
+    Script,
+    ScriptedCall,
+    ScriptedCut,
+    ScriptedFailure,
+    ScriptedFinish,
+    ScriptedHang,
+    ScriptedProvider,
+    ScriptedReasoning,
+    ScriptedText,
+    ScriptItem,
+)
+from copilot.realtime.events import ReasoningExtended, TextExtended
 from tests.playing import kinds, look, loop_of, of, play
+from tests.support.agent_doubles import InMemoryFollowUps, InMemoryToolbox
 from tests.test_loop_interruptions import played_until
 from tests.wire.test_provider_contract import VENDORS, FakeProvider, fake, vendor
 
 __all__ = ["fake"]  # the fixture
 
-WORDS = Text("t0 t1 ")
-ENTRY = Entry(name="Parity", provider="scripted", model="fake:tokens=2", supports_images=True)
+WORDS = ScriptedText("t0 t1 ")
+ENTRY = CatalogueEntry(name="Parity", provider="scripted", model="fake:tokens=2", supports_images=True)
 PICTURE = ImagePart(mime="image/png", data=b"\x89PNG")
 
 
@@ -53,41 +60,53 @@ class Scenario:
 LOOK: dict[str, object] = {"name": "look", "arguments": {"at": "it"}}
 SCENARIOS = {
     "text": Scenario(plan={}, script=[[WORDS]]),
-    "tools": Scenario(plan={"tools": [LOOK, LOOK]}, script=[[Call("look", {"at": "it"})] * 2, [WORDS]]),
+    "tools": Scenario(
+        plan={"tools": [LOOK, LOOK]}, script=[[ScriptedCall("look", {"at": "it"})] * 2, [WORDS]]
+    ),
     "thoughts": Scenario(
         plan={"thinking": 2, "tools": [LOOK]},
-        script=[[Reasoning("r0 r1 "), Call("look", {"at": "it"})], [Reasoning("r0 r1 "), WORDS]],
+        script=[
+            [ScriptedReasoning("r0 r1 "), ScriptedCall("look", {"at": "it"})],
+            [ScriptedReasoning("r0 r1 "), WORDS],
+        ],
     ),
     "malformed": Scenario(
         plan={"tools": [{"name": "look", "arguments": '{"at": '}]},
-        script=[[Call("look", '{"at": ')], [WORDS]],
+        script=[[ScriptedCall("look", '{"at": ')], [WORDS]],
     ),
     "follow-up": Scenario(
-        plan={"tools": [LOOK]}, script=[[Call("look", {"at": "it"})], [WORDS]], follow_up="And this?"
+        plan={"tools": [LOOK]}, script=[[ScriptedCall("look", {"at": "it"})], [WORDS]], follow_up="And this?"
     ),
     "images": Scenario(plan={}, script=[[WORDS]], images=(PICTURE,)),
     "overflow": Scenario(
-        plan={"status": 400, "body": "prompt is too long"}, script=[[Fail(code="context_overflow")]]
+        plan={"status": 400, "body": "prompt is too long"},
+        script=[[ScriptedFailure(code="context_overflow")]],
     ),
     "shortened": Scenario(
         plan={"status": 400, "body": "prompt is too long", "fail_times": 1},
-        script=[[Fail(code="context_overflow")], [WORDS]],
+        script=[[ScriptedFailure(code="context_overflow")], [WORDS]],
         shortens=True,
     ),
-    "pause": Scenario(plan={"tools": [LOOK, LOOK]}, script=[[Call("look", {"at": "it"})] * 2], asks=True),
+    "pause": Scenario(
+        plan={"tools": [LOOK, LOOK]}, script=[[ScriptedCall("look", {"at": "it"})] * 2], asks=True
+    ),
     "two rounds": Scenario(
         plan={"tools": [{"name": "look", "arguments": {"at": "$round"}}], "rounds": 2},
-        script=[[Call("look", {"at": "0"})], [Call("look", {"at": "1"})], [WORDS]],
+        script=[[ScriptedCall("look", {"at": "0"})], [ScriptedCall("look", {"at": "1"})], [WORDS]],
     ),
     "unknown tool": Scenario(
-        plan={"tools": [{"name": "lok", "arguments": {}}]}, script=[[Call("lok", {})], [WORDS]]
+        plan={"tools": [{"name": "lok", "arguments": {}}]}, script=[[ScriptedCall("lok", {})], [WORDS]]
     ),
     "tried again": Scenario(
-        plan={"status": 529, "fail_times": 1}, script=[[Fail("overloaded", status=529)], [WORDS]]
+        plan={"status": 529, "fail_times": 1}, script=[[ScriptedFailure("overloaded", status=529)], [WORDS]]
     ),
-    "taken back": Scenario(plan={"cut_after": 1, "fail_times": 1}, script=[[Text("t0 "), Cut()], [WORDS]]),
-    "broken for good": Scenario(plan={"status": 401}, script=[[Fail("auth_failed", status=401)]]),
-    "length": Scenario(plan={"finish": "?"}, script=[[WORDS, Finish("length")], [Finish("length")]]),
+    "taken back": Scenario(
+        plan={"cut_after": 1, "fail_times": 1}, script=[[ScriptedText("t0 "), ScriptedCut()], [WORDS]]
+    ),
+    "broken for good": Scenario(plan={"status": 401}, script=[[ScriptedFailure("auth_failed", status=401)]]),
+    "length": Scenario(
+        plan={"finish": "?"}, script=[[WORDS, ScriptedFinish("length")], [ScriptedFinish("length")]]
+    ),
 }
 CUT_SHORT = {"openai_chat": "length", "openai_responses": "max_output_tokens", "anthropic": "max_tokens"}
 
@@ -101,7 +120,7 @@ async def provider_of(kind: str, scenario: Scenario, fake: FakeProvider) -> Asyn
         yield provider
 
 
-def loop_for(kind: str, scenario: Scenario, provider: Provider) -> Loop:
+def loop_for(kind: str, scenario: Scenario, provider: Provider) -> AgentLoop:
     """Each wire has words of its own: the fake counts failures by them."""
     plan = scenario.plan | ({"finish": CUT_SHORT.get(kind)} if "finish" in scenario.plan else {})
     asked = UserMessage(text=f"Hello {kind} fake:{json.dumps(plan)}", images=scenario.images)
@@ -110,30 +129,30 @@ def loop_for(kind: str, scenario: Scenario, provider: Provider) -> Loop:
         provider,
         messages=[asked],
         chain=(ENTRY,),
-        toolbox=MemoryToolbox(tools={"look": look}),
-        follow_ups=MemoryFollowUps(said),
-        approvals=MemoryApprovals(asks={"look": "It looks."} if scenario.asks else {}),
-        compactor=MemoryCompactor(*[Compacted(messages=(asked,), tokens=10)] * scenario.shortens),
+        toolbox=InMemoryToolbox(tools={"look": look}),
+        follow_ups=InMemoryFollowUps(said),
+        approvals=InMemoryApprovalPolicy(asks={"look": "It looks."} if scenario.asks else {}),
+        compactor=InMemoryCompactor(*[CompactionSucceeded(messages=(asked,), tokens=10)] * scenario.shortens),
     )
 
 
-async def played(kind: str, scenario: Scenario, fake: FakeProvider) -> list[Produced]:
+async def played(kind: str, scenario: Scenario, fake: FakeProvider) -> list[LoopOutput]:
     async with provider_of(kind, scenario, fake) as provider:
         return await play(loop_for(kind, scenario, provider))
 
 
-def seen(parts: Sequence[Produced]) -> list[str]:
+def seen(parts: Sequence[LoopOutput]) -> list[str]:
     """Kinds in order, however often a block was extended; what a vendor keeps for itself is left out."""
-    shown = [part for part in parts if not isinstance(part, ReplayKept)]
+    shown = [part for part in parts if not isinstance(part, ReasoningReplayAdded)]
     return [kind for kind, _ in groupby(kinds(shown))]
 
 
-def rows(parts: Sequence[Produced]) -> list[object]:
+def rows(parts: Sequence[LoopOutput]) -> list[object]:
     """What is kept, without the ids that each run makes anew."""
     text = "".join(part.delta for part in of(parts, TextExtended))
     thought = "".join(part.delta for part in of(parts, ReasoningExtended))
-    calls = [(made.call.tool, made.call.arguments) for made in of(parts, CallMade)]
-    results = [(made.outcome.success, made.outcome.content) for made in of(parts, ResultMade)]
+    calls = [(made.call.tool, made.call.arguments) for made in of(parts, ToolCallAdded)]
+    results = [(made.outcome.success, made.outcome.content) for made in of(parts, ToolResultAdded)]
     return [text, thought, calls, results]
 
 
@@ -160,7 +179,7 @@ async def test_every_vendor_hears_the_follow_up_and_sees_the_picture_a33_c3(
 
 STOPPED = Scenario(
     plan={"thinking": 2, "tokens": 1_000, "gap_ms": 20},
-    script=[[Reasoning("r0 r1 "), Text("t0 "), Hang()]],
+    script=[[ScriptedReasoning("r0 r1 "), ScriptedText("t0 "), ScriptedHang()]],
 )
 
 
@@ -169,7 +188,7 @@ async def stopped(kind: str, fake: FakeProvider) -> tuple[list[str], list[str], 
     async with provider_of(kind, STOPPED, fake) as provider:
         loop = loop_for(kind, STOPPED, provider)
         parts = await played_until(loop, lambda parts: of(parts, TextExtended))
-        call = loop.open_call()
+        call = loop.unrecorded_call()
         left = [loop.open_block, loop.open_step]
         return seen(parts), [type(one).__name__ for one in left], call is not None and call.aborted
 

@@ -11,26 +11,26 @@ from typing import Any
 
 import pytest
 
-from copilot.agent.ports import MemoryToolbox
 from copilot.providers.base import (
     AssistantMessage,
     CallFragment,
-    Entry,
-    Item,
+    CatalogueEntry,
+    ModelRequest,
     Provider,
     ProviderFailure,
     ReasoningDelta,
     ReasoningReplay,
-    Request,
-    ToolGroup,
+    StreamItem,
     ToolResult,
+    ToolResultsMessage,
     UsageReported,
     UserMessage,
 )
-from copilot.providers.openai_responses import ResponsesReply
-from copilot.providers.strict import problems
-from copilot.tools.calls import Assembler
+from copilot.providers.openai_responses.provider import ResponsesReplyDecoder
+from copilot.providers.request_validation import find_request_problems
+from copilot.tools.calls import ToolCallAssembler
 from tests.playing import look, loop_of, play
+from tests.support.agent_doubles import InMemoryToolbox
 from tests.wire.test_provider_contract import (
     COUNTED,
     LOGICAL,
@@ -48,7 +48,7 @@ from tests.wire.test_provider_contract import (
 
 __all__ = ["fake"]  # the fixture
 
-THINKER = Entry(
+THINKER = CatalogueEntry(
     name="m", provider="openai_responses", model="recorded", can_reason=True, reasoning_style="effort"
 )
 SEALED = {
@@ -59,7 +59,9 @@ SEALED = {
 }
 
 
-def thinking(*after: AssistantMessage | ToolGroup | UserMessage, model: str = "recorded") -> Request:
+def thinking(
+    *after: AssistantMessage | ToolResultsMessage | UserMessage, model: str = "recorded"
+) -> ModelRequest:
     return replace(
         request(),
         entry=replace(THINKER, model=model),
@@ -68,17 +70,17 @@ def thinking(*after: AssistantMessage | ToolGroup | UserMessage, model: str = "r
     )
 
 
-def answered(items: list[Item]) -> tuple[AssistantMessage, ToolGroup]:
+def answered(items: list[StreamItem]) -> tuple[AssistantMessage, ToolResultsMessage]:
     """The reply as the loop keeps it, and results for its calls."""
-    assembler = Assembler()
+    assembler = ToolCallAssembler()
     for item in items:
         if isinstance(item, CallFragment):
-            assembler.add(item)
+            assembler.add_fragment(item)
     calls = assembler.complete()
     text = next((str(said) for kind, said in logical(items) if kind == "text"), "")
     replay = tuple(item.data for item in items if isinstance(item, ReasoningReplay))
     results = tuple(ToolResult(call_id=c.call_id, tool=c.tool, content="ok") for c in calls)
-    return AssistantMessage(text=text, calls=calls, replay=replay), ToolGroup(results=results)
+    return AssistantMessage(text=text, calls=calls, replay=replay), ToolResultsMessage(results=results)
 
 
 async def second_request(recording: str, *, model: str = "recorded") -> list[dict[str, Any]]:
@@ -89,7 +91,7 @@ async def second_request(recording: str, *, model: str = "recorded") -> list[dic
     ):
         reply, group = answered(await collect(provider, thinking()))
         again = thinking(reply, group, model=model)
-        assert problems(again) == []
+        assert find_request_problems(again) == []
         await collect(provider, again)
     items: list[dict[str, Any]] = bodies[1]["input"]
     return items
@@ -146,7 +148,7 @@ async def test_a_tool_loop_replays_its_thoughts_and_the_next_turn_none_a14_c3(fa
             text=told,
             chain=(entry,),
             thinking_tokens=8192,
-            toolbox=MemoryToolbox(tools={"look": look}),
+            toolbox=InMemoryToolbox(tools={"look": look}),
         )
         await play(loop)
     sent = await asyncio.to_thread(fake.get, "/requests?last=3")
@@ -164,7 +166,7 @@ async def test_parts_and_items_in_a_row_are_paragraphs_a14_1() -> None:
 
 
 def test_odd_reasoning_is_taken_for_empty_a14_1() -> None:
-    reply = ResponsesReply()
+    reply = ResponsesReplyDecoder()
     for delta in (None, 7, ["x"], {"text": "x"}, ""):
         event = {"type": "response.reasoning_summary_text.delta", "delta": delta}
         assert reply.feed(json.dumps(event).encode()) == ()
@@ -181,7 +183,7 @@ async def test_a_refusal_is_shown_and_named_a5_4() -> None:
 
 
 async def test_a_failure_with_counts_is_counted_first_a19_5() -> None:
-    counted: list[Item] = []
+    counted: list[StreamItem] = []
     async with (
         replaying("responses_failed_with_usage") as (address, _),
         vendor("responses", address) as provider,
@@ -199,7 +201,7 @@ async def test_a_failed_response_never_shows_the_instructions_a6_2() -> None:
 
 
 def test_kinds_to_come_say_nothing_a5_1() -> None:
-    reply = ResponsesReply()
+    reply = ResponsesReplyDecoder()
     for payload in (b'{"type":"response.queued","response":{}}', b'{"type":"response.new","x":1}', b"[DONE]"):
         assert reply.feed(payload) == ()
     assert not reply.started
@@ -320,7 +322,7 @@ async def test_malformed_arguments_come_through_as_they_were_a8_2(fake: FakeProv
 
 def test_a_silent_thinker_is_no_silent_provider_a5_2() -> None:
     """A reasoning item without a visible word ends the wait for the first item."""
-    reply = ResponsesReply()
+    reply = ResponsesReplyDecoder()
     reply.feed(
         b'{"type":"response.output_item.added","output_index":0,"item":{"type":"reasoning","id":"rs_1"}}'
     )

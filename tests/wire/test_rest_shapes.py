@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from dirty_equals import IsInt, IsList, IsPositiveInt, IsStr
 
-from copilot import api_keys
+from copilot.accounts import api_keys
 from tests import make
 from tests.rest import JSON, V1, opened, person, program
 
@@ -106,7 +106,7 @@ def test_turns():
 @pytest.fixture
 def waited():
     turn = make.turn(make.session(), "failed", failure_code="overloaded")
-    return turn, api_keys.create(make.ada()).token
+    return turn, api_keys.create_api_key(make.ada()).token
 
 
 @pytest.mark.django_db(transaction=True)

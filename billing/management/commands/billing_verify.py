@@ -6,7 +6,7 @@ import argparse
 
 from django.core.management.base import BaseCommand, CommandError
 
-from billing import usage
+from billing.usage import windows
 
 
 class Command(BaseCommand):
@@ -16,14 +16,14 @@ class Command(BaseCommand):
         parser.add_argument("--repair", action="store_true", help="rewrite these rows and tell Redis")
 
     def handle(self, *args: object, repair: bool = False, **options: object) -> None:
-        found = list(usage.broken())
+        found = list(windows.find_window_mismatches())
         for one in found:
             self.stdout.write(
                 f"account {one.account_id} {one.kind} {one.starts_on}: "
                 f"{one.used_microdollars} instead of {one.right_microdollars} microdollars"
             )
             if repair:
-                usage.repair(one)
+                windows.repair_window(one)
         if found and not repair:
             raise CommandError(f"{len(found)} rows do not add up.", returncode=1)
         self.stdout.write(f"{len(found)} rows repaired." if found else "Every row adds up.")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from django.conf import settings
 from django.core.management.base import BaseCommand
 
-from copilot import offering
-from copilot.providers import catalogue
+from copilot.providers import catalogue, catalogue_store
 
 
 class Command(BaseCommand):
@@ -15,7 +14,7 @@ class Command(BaseCommand):
     )
 
     def handle(self, **_options: object) -> None:
-        for entry in offering.adopt(catalogue.build_from(settings)):
+        for entry in catalogue_store.adopt_catalogue(catalogue.build_from_settings(settings)):
             self.stdout.write(f"{entry.name} ({entry.provider}), version {entry.version}")
         self.stdout.write(
             "From now on the admin decides: the environment's models are used only without rows."

@@ -9,8 +9,8 @@ from django.contrib.auth.models import User
 from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
-from copilot import api_keys
-from copilot.errors import Refused
+from config.core.errors import RequestRefused
+from copilot.accounts import api_keys
 
 
 class Command(BaseCommand):
@@ -20,7 +20,7 @@ class Command(BaseCommand):
         parser.add_argument("username", help="user name or e-mail address")
         parser.add_argument("--name", default="", help="what the key is for, as shown in lists")
         parser.add_argument(
-            "--scopes", nargs="+", choices=api_keys.SCOPES, default=list(api_keys.USUAL_SCOPES)
+            "--scopes", nargs="+", choices=api_keys.SCOPES, default=list(api_keys.DEFAULT_SCOPES)
         )
         parser.add_argument("--days", type=int, help="days until it expires (default: never)")
 
@@ -29,13 +29,15 @@ class Command(BaseCommand):
     ) -> None:
         expires_at = timezone.now() + timedelta(days=days) if days is not None else None
         try:
-            made = api_keys.create(_user(username), name=name, scopes=tuple(scopes), expires_at=expires_at)
-        except Refused as refusal:
+            made = api_keys.create_api_key(
+                _find_user(username), name=name, scopes=tuple(scopes), expires_at=expires_at
+            )
+        except RequestRefused as refusal:
             raise CommandError(refusal.message) from refusal
         self.stdout.write(made.token)
 
 
-def _user(username: str) -> User:
+def _find_user(username: str) -> User:
     found = list(User.objects.filter(username=username)[:2]) or list(User.objects.filter(email=username)[:2])
     if len(found) != 1:
         raise CommandError(f"There is no user {username!r}." if not found else f"{username!r} is ambiguous.")

@@ -14,4 +14,4 @@ class Command(BaseCommand):
     def handle(self, *args: object, **options: object) -> None:
         if not settings.DEVELOPMENT:
             raise CommandError("The demo login is for development only (PILOTHOUSE_ENVIRONMENT=development).")
-        demo_login.open_login()
+        demo_login.open_demo_login()

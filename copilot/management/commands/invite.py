@@ -19,14 +19,16 @@ class Command(BaseCommand):
         parser.add_argument(
             "email", nargs="?", default="", help="the only address it is good for (default: any)"
         )
-        parser.add_argument("--days", type=int, default=invitations.DAYS, help="until it expires")
+        parser.add_argument(
+            "--days", type=int, default=invitations.DEFAULT_LIFETIME_DAYS, help="until it expires"
+        )
         parser.add_argument("--no-mail", action="store_true", help="only print the link")
 
     def handle(self, *, email: str, days: int, no_mail: bool, **_options: object) -> None:
         if settings.SIGNUP == "closed":
             raise CommandError("Sign-up is closed. Set SIGNUP=invite (or another policy) to use invitations.")
-        if not 1 <= days <= invitations.LONGEST_DAYS:
-            raise CommandError(f"--days must be from 1 to {invitations.LONGEST_DAYS}.")
+        if not 1 <= days <= invitations.MAX_LIFETIME_DAYS:
+            raise CommandError(f"--days must be from 1 to {invitations.MAX_LIFETIME_DAYS}.")
         if email:
             try:
                 validate_email(email)
@@ -36,5 +38,5 @@ class Command(BaseCommand):
         self.stdout.write(made.url)
         if email and not no_mail:
             self.stderr.write(
-                "Mailed." if invitations.mail_invitation(made) else "The mail could not be sent."
+                "Mailed." if invitations.send_invitation_email(made) else "The mail could not be sent."
             )

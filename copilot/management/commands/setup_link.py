@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from django.core.management.base import BaseCommand, CommandError
 
+from config.core.errors import RequestRefused
 from copilot.accounts import invitations
-from copilot.errors import Refused
 
 
 class Command(BaseCommand):
@@ -14,10 +14,10 @@ class Command(BaseCommand):
     def handle(self, *args: object, **options: object) -> None:
         try:
             made = invitations.create_setup_link()
-        except Refused as refusal:
+        except RequestRefused as refusal:
             raise CommandError(
                 f"{refusal.message} Use `manage.py createsuperuser` or the admin to add another."
             ) from refusal
         self.stdout.write(
-            f"Create the first administrator here (works once, for {invitations.SETUP_HOURS} hours):\n{made.url}"
+            f"Create the first administrator here (works once, for {invitations.SETUP_LINK_HOURS} hours):\n{made.url}"
         )

@@ -10,27 +10,27 @@ from dataclasses import asdict
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from diagnostics.probes import configuration, payments, platforms, providers, running, servers, tools
+from diagnostics.probes import configuration, external_services, runner, servers, tools
 
-GROUPS: Mapping[str, Mapping[str, running.Probe]] = {
-    "config": configuration.CHECKS,
-    "postgres": {"postgres": servers.postgres, "postgres.writes": servers.writes},
-    "migrations": {"migrations": servers.migrations},
-    "redis": {"redis": servers.redis, "redis.keys": servers.redis_keys},
-    "accounts": {"accounts.demo": servers.demo_user},
-    "broker": {"broker": servers.broker},
-    "channels": {"channels": servers.channels},
-    "workers": {"workers": servers.workers},
-    "scheduler": {"scheduler": servers.scheduler},
-    "reaper": {"reaper": servers.reaper},
-    "storage": {"storage": servers.storage},
-    "mail": {"mail": servers.mail},
-    "providers": providers.CHECKS,
-    "payments": payments.CHECKS,
-    "platforms": platforms.CHECKS,
-    "webhooks": {**payments.WEBHOOKS, **platforms.WEBHOOKS},
-    "tools": tools.CHECKS,
-    "clock": {"clock": servers.clock},
+GROUPS: Mapping[str, Mapping[str, runner.Probe]] = {
+    "config": configuration.CONFIGURATION_PROBES,
+    "postgres": {"postgres": servers.probe_postgres, "postgres.writes": servers.probe_postgres_writes},
+    "migrations": {"migrations": servers.probe_migrations},
+    "redis": {"redis": servers.probe_redis, "redis.keys": servers.probe_redis_keys},
+    "accounts": {"accounts.demo": servers.probe_demo_user},
+    "broker": {"broker": servers.probe_broker},
+    "channels": {"channels": servers.probe_channel_layer},
+    "workers": {"workers": servers.probe_workers},
+    "scheduler": {"scheduler": servers.probe_scheduler},
+    "reaper": {"reaper": servers.probe_reaper},
+    "storage": {"storage": servers.probe_storage},
+    "mail": {"mail": servers.probe_mail},
+    "providers": external_services.PROVIDER_PROBES,
+    "payments": external_services.PAYMENT_PROBES,
+    "platforms": external_services.PLATFORM_PROBES,
+    "webhooks": {**external_services.PAYMENT_WEBHOOK_PROBES, **external_services.PLATFORM_WEBHOOK_PROBES},
+    "tools": tools.TOOL_PROBES,
+    "clock": {"clock": servers.probe_clock},
 }
 NETWORK = ("mail", "providers", "payments", "platforms", "webhooks")
 
@@ -54,7 +54,9 @@ class Command(BaseCommand):
             options["only"], [*_words(options["skip"]), *(NETWORK if options["offline"] else ())]
         )
         asked = {name: probe for group in chosen for name, probe in GROUPS[group].items()}
-        results = running.without_echo(running.run(asked, longest_seconds=_number(options["timeout"])))
+        results = runner.skip_dependents(
+            runner.run_probes(asked, longest_seconds=_number(options["timeout"]))
+        )
         if options["json"]:
             self.stdout.write(json.dumps({"checks": [asdict(result) for result in results]}, indent=2))
         else:
@@ -65,7 +67,7 @@ class Command(BaseCommand):
             sys.exit(1)
 
 
-def line(result: running.Result) -> str:
+def line(result: runner.ProbeResult) -> str:
     what = f"{result.detail}. {result.next_step}" if result.next_step else result.detail
     return f"{result.status:<5} {result.name:<20} {result.latency_ms:>5} ms  {what}"
 

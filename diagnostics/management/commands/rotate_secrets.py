@@ -12,9 +12,9 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 from django.db.models import Model
 
-from copilot import api_keys
-from copilot.sealing import Unreadable, reseal
-from linking.links import keys as bot_keys
+from config.core.encryption import DecryptionFailed, reencrypt_text
+from copilot.accounts import api_keys
+from linking.links import bot_keys
 
 BATCH = 500
 
@@ -101,7 +101,7 @@ def _rotate(table: Sealed, *, write: bool) -> Tally:
                 new = _resealed(old)
                 if new != old:
                     changes[field] = new
-        except Unreadable:
+        except DecryptionFailed:
             tally.unreadable += 1
             continue
         if not changes:
@@ -127,4 +127,4 @@ def _resealed(value: Any) -> Any:
         return {name: _resealed(one) if name in IN_JSON else one for name, one in value.items()}
     if isinstance(value, list):
         return [_resealed(one) for one in value]
-    return (reseal(value) or value) if isinstance(value, str) and value else value
+    return (reencrypt_text(value) or value) if isinstance(value, str) and value else value

@@ -8,10 +8,10 @@ from datetime import timedelta
 from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
-from copilot.errors import Refused
-from linking import links
+from config.core.errors import RequestRefused
+from linking.links import bot_keys
 from linking.models import PLATFORMS
-from linking.models.keys import SCOPES
+from linking.models.bot_keys import BOT_KEY_SCOPES
 
 
 class Command(BaseCommand):
@@ -21,7 +21,7 @@ class Command(BaseCommand):
         parser.add_argument("--platform", required=True, choices=PLATFORMS)
         parser.add_argument("--name", required=True, help="what the key is for, as shown in lists")
         parser.add_argument("--bot-account", required=True, help="the platform's own id of this bot or app")
-        parser.add_argument("--scopes", nargs="+", choices=SCOPES, required=True)
+        parser.add_argument("--scopes", nargs="+", choices=BOT_KEY_SCOPES, required=True)
         parser.add_argument("--networks", nargs="*", default=[], help="it may call from these alone")
         parser.add_argument("--rate", type=int, help="calls per minute")
         parser.add_argument("--days", type=int, help="days until it expires (default: never)")
@@ -39,7 +39,7 @@ class Command(BaseCommand):
         **_options: object,
     ) -> None:
         try:
-            made = links.create_key(
+            made = bot_keys.create_bot_key(
                 name=name,
                 platform=platform,
                 bot_account=bot_account,
@@ -48,6 +48,6 @@ class Command(BaseCommand):
                 allowed_cidrs=networks,
                 expires_at=timezone.now() + timedelta(days=days) if days is not None else None,
             )
-        except Refused as refusal:
+        except RequestRefused as refusal:
             raise CommandError(refusal.message) from refusal
         self.stdout.write(made.key)

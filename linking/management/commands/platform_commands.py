@@ -7,9 +7,9 @@ import sys
 
 from django.core.management.base import BaseCommand
 
-from linking import platforms
-from linking.inbound import COMMANDS
-from linking.platforms.base import Adapter, PlatformProblem
+from linking.inbound.commands import COMMANDS
+from linking.platforms import registry
+from linking.platforms.base import PlatformAdapter, PlatformError
 
 
 class Command(BaseCommand):
@@ -17,10 +17,10 @@ class Command(BaseCommand):
 
     def handle(self, *args: object, **options: object) -> None:
         failed = False
-        for adapter in platforms.switched_on():
+        for adapter in registry.iter_enabled_adapters():
             try:
                 asyncio.run(_publish(adapter))
-            except PlatformProblem as problem:
+            except PlatformError as problem:
                 failed = True
                 self.stderr.write(f"{adapter.platform}: {problem}")
             else:
@@ -28,7 +28,7 @@ class Command(BaseCommand):
         sys.exit(1 if failed else 0)
 
 
-async def _publish(adapter: Adapter) -> None:
+async def _publish(adapter: PlatformAdapter) -> None:
     try:
         await adapter.publish_commands(COMMANDS)
     finally:

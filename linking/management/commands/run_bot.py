@@ -10,9 +10,10 @@ from pathlib import Path
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
-from linking import platforms, tasks
-from linking.fetching import Runner
-from linking.platforms.base import Adapter, Fetcher, Misconfigured
+from linking import tasks
+from linking.inbound.update_poller import UpdatePoller
+from linking.platforms import registry
+from linking.platforms.base import PlatformAdapter, PlatformMisconfigured, UpdateFetcher
 
 FETCHED = ("telegram", "discord", "slack", "scripted")
 BAD_CONFIGURATION = 2
@@ -34,46 +35,46 @@ class Command(BaseCommand):
         try:
             adapter = _adapter(platform, str(options["bot_account"]))
             asyncio.run(_run(adapter, replace_webhook=bool(options["replace_webhook"])))
-        except Misconfigured as problem:
+        except PlatformMisconfigured as problem:
             self.stderr.write(f"run_bot {platform}: {problem}")
             sys.exit(BAD_CONFIGURATION)
 
 
-def _adapter(platform: str, bot_account: str) -> Adapter:
-    adapter = platforms.build(platform)
+def _adapter(platform: str, bot_account: str) -> PlatformAdapter:
+    adapter = registry.build_adapter(platform)
     if adapter is None:
-        raise Misconfigured("it has no credentials here; see `manage.py doctor`")
+        raise PlatformMisconfigured("it has no credentials here; see `manage.py doctor`")
     if bot_account and bot_account != adapter.bot_account:
-        raise Misconfigured("the configured token belongs to another bot account")
+        raise PlatformMisconfigured("the configured token belongs to another bot account")
     return adapter
 
 
-def _fetcher(adapter: Adapter) -> Fetcher:
+def _fetcher(adapter: PlatformAdapter) -> UpdateFetcher:
     """Loaded one by one: the vendors' clients are heavy."""
-    from linking.platforms.discord import Discord
-    from linking.platforms.scripted import Lines
-    from linking.platforms.slack import Slack
-    from linking.platforms.telegram import Telegram
+    from linking.platforms.discord.adapter import DiscordAdapter
+    from linking.platforms.scripted import LineFetcher
+    from linking.platforms.slack.adapter import SlackAdapter
+    from linking.platforms.telegram.adapter import TelegramAdapter
 
     match adapter:
-        case Telegram():
-            from linking.platforms.telegram_polling import Polling
+        case TelegramAdapter():
+            from linking.platforms.telegram.polling import TelegramPolling
 
-            return Polling(adapter)
-        case Discord():
-            from linking.platforms.discord_gateway import Gateway
+            return TelegramPolling(adapter)
+        case DiscordAdapter():
+            from linking.platforms.discord.gateway import DiscordGateway
 
-            return Gateway(adapter, gateway_url=settings.DISCORD_GATEWAY_URL)
-        case Slack():
-            from linking.platforms.slack_socket import SocketMode
+            return DiscordGateway(adapter, gateway_url=settings.DISCORD_GATEWAY_URL)
+        case SlackAdapter():
+            from linking.platforms.slack.socket_mode import SlackSocketMode
 
-            return SocketMode(adapter, app_token=settings.SLACK_APP_TOKEN)
+            return SlackSocketMode(adapter, app_token=settings.SLACK_APP_TOKEN)
         case _:
-            return Lines(sys.stdin)
+            return LineFetcher(sys.stdin)
 
 
-async def _run(adapter: Adapter, *, replace_webhook: bool) -> None:
-    runner = Runner(_fetcher(adapter), adapter.platform, adapter.bot_account, tasks.receive)
+async def _run(adapter: PlatformAdapter, *, replace_webhook: bool) -> None:
+    runner = UpdatePoller(_fetcher(adapter), adapter.platform, adapter.bot_account, tasks.receive_update)
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, runner.stop)

@@ -9,9 +9,9 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 from django.urls import reverse
 
-from linking import platforms
-from linking.platforms.base import PlatformProblem
-from linking.platforms.telegram import Telegram
+from linking.platforms import registry
+from linking.platforms.base import PlatformError
+from linking.platforms.telegram.adapter import TelegramAdapter
 
 BAD_CONFIGURATION = 2
 
@@ -23,19 +23,19 @@ class Command(BaseCommand):
         parser.add_argument("act", choices=("set", "delete", "info"))
 
     def handle(self, *args: object, **options: object) -> None:
-        adapter = platforms.build("telegram")
-        if not isinstance(adapter, Telegram):
+        adapter = registry.build_adapter("telegram")
+        if not isinstance(adapter, TelegramAdapter):
             self.stderr.write("telegram_webhook: Telegram has no credentials here; see `manage.py doctor`")
             sys.exit(BAD_CONFIGURATION)
         try:
             self.stdout.write(asyncio.run(_act(adapter, str(options["act"]))))
-        except PlatformProblem as problem:
+        except PlatformError as problem:
             self.stderr.write(f"telegram_webhook: {problem}")
             sys.exit(1)
 
 
-async def _act(adapter: Telegram, act: str) -> str:
-    path = reverse("platform_door", args=[adapter.platform, platforms.door_of(adapter)])
+async def _act(adapter: TelegramAdapter, act: str) -> str:
+    path = reverse("platform_door", args=[adapter.platform, registry.get_webhook_slug(adapter)])
     try:
         match act:
             case "set":
@@ -45,7 +45,7 @@ async def _act(adapter: Telegram, act: str) -> str:
                 await adapter.delete_webhook()
                 return "The webhook is removed."
             case _:
-                url, waiting, complaint = await adapter.webhook_info()
+                url, waiting, complaint = await adapter.get_webhook_info()
                 door = "ours" if url.endswith(path) else "somebody else's" if url else "not set"
                 return f"The webhook is {door}; {waiting} updates wait. {complaint}".strip()
     finally:

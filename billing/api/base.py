@@ -1,0 +1,130 @@
+"""Bodies, query strings and keys become typed values, or a refusal that names the field (B16.3)."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter
+from pydantic import BaseModel, ConfigDict, ValidationError
+from rest_framework.exceptions import PermissionDenied, UnsupportedMediaType
+from rest_framework.permissions import SAFE_METHODS
+from rest_framework.request import Request
+
+from billing.errors import InvalidRequest
+from config.core.api.views import UserApiView
+from config.core.staff_permissions import (
+    StaffAct,
+    can_perform_staff_act,
+    explain_second_factor_problem,
+    find_second_factor_problem,
+    is_login_recent,
+)
+
+IDEMPOTENCY_KEY = OpenApiParameter(
+    "Idempotency-Key",
+    OpenApiTypes.STR,
+    OpenApiParameter.HEADER,
+    description="Sending again returns the first outcome.",
+    pattern="^[A-Za-z0-9_.:-]{1,128}$",
+)
+_KEY_PATTERN = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+M = TypeVar("M", bound=BaseModel)
+
+
+class JsonBody(BaseModel):
+    """A JSON object: exact types, no unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class QueryParameters(BaseModel):
+    """A query string: text becomes numbers and dates, no unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class EmptyBody(JsonBody):
+    """For doors that take none."""
+
+
+def parse_body(request: Request, model: type[M]) -> M:
+    """An absent body is an empty one."""
+    content = request._request.body
+    if not content:
+        return _validate_model(model, {})
+    if request.content_type.partition(";")[0].strip().lower() != "application/json":
+        raise UnsupportedMediaType(request.content_type)
+    try:
+        fields = msgspec.json.decode(content, type=dict[str, object])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise InvalidRequest({"body": ["It is not a JSON object."]}) from None
+    return _validate_model(model, fields)
+
+
+def parse_query(request: Request, model: type[M]) -> M:
+    for name, values in request.query_params.lists():
+        if len(values) > 1:
+            raise InvalidRequest({name[:100]: ["Given more than once."]})
+    return _validate_model(model, {name: values[0] for name, values in request.query_params.lists()})
+
+
+def get_idempotency_key(request: Request) -> str | None:
+    key = request.headers.get("Idempotency-Key")
+    if key is not None and not _KEY_PATTERN.fullmatch(key):
+        raise InvalidRequest({"Idempotency-Key": ["1 to 128 letters, digits and _ . : - are a key."]})
+    return key
+
+
+def _validate_model(model: type[M], fields: dict[str, object]) -> M:
+    try:
+        return model.model_validate(fields)
+    except ValidationError as problem:
+        errors: dict[str, list[str]] = {}
+        for one in problem.errors(include_url=False, include_input=False, include_context=False):
+            errors.setdefault(".".join(str(part) for part in one["loc"])[:100] or "body", []).append(
+                one["msg"]
+            )
+        raise InvalidRequest(errors) from problem
+
+
+# MERGED api.doors: What billing's REST views share: the count of requests is of all its doors together.
+
+
+class BillingApiView(UserApiView):
+    http_method_names = ["get", "head", "post", "put"]
+    write_scopes = ("billing",)
+    throttles = "billing_throttles"
+    reads_per_minute: ClassVar[int] = 60  # of one user, over all of billing's doors (B16.4)
+    writes_per_minute: ClassVar[int] = 10
+
+
+class BillingStaffApiView(BillingApiView):
+    """For staff with the rights of `act`; a key needs the scope besides, and only reads (A20.6). Whoever changes something signed in today."""
+
+    act: ClassVar[StaffAct]
+    write_scopes = ("staff",)
+    keys_may_write = False
+
+    def scopes_for(self, method: str) -> tuple[str, ...]:
+        return self.write_scopes
+
+    def initial(self, request: Request, *args: object, **kwargs: object) -> None:
+        super().initial(request, *args, **kwargs)
+        if not can_perform_staff_act(self.caller, self.act):
+            raise PermissionDenied("This is for staff with the right to it.")
+        by_cookie = request._request if request.auth is None else None
+        if problem := find_second_factor_problem(self.caller, by_cookie):
+            raise PermissionDenied(explain_second_factor_problem(problem), code="second_factor_required")
+        if request.method not in SAFE_METHODS and not is_login_recent(self.caller, request._request.session):
+            raise PermissionDenied(
+                "Your login is too old for this. Sign in again, then repeat it.", code="login_too_old"
+            )
+
+
+def build_array_schema(shape: type) -> dict[str, Any]:
+    """A list of one of our dataclasses, described in place."""
+    _, parts = msgspec.json.schema_components([shape])
+    return {"type": "array", "items": parts[shape.__name__]}

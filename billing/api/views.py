@@ -1,0 +1,406 @@
+"""Use over REST: what is left, and a reset for credits (B16)."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import date, datetime
+from typing import Annotated, Literal
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+from django.core.handlers.asgi import ASGIRequest
+from django.http import Http404, HttpResponse, StreamingHttpResponse
+from drf_spectacular.types import OpenApiTypes
+from pydantic import Field, StringConstraints
+from rest_framework.renderers import BaseRenderer
+from rest_framework.request import Request
+
+from billing import notices, redirects
+from billing.api.base import (
+    IDEMPOTENCY_KEY,
+    BillingApiView,
+    BillingStaffApiView,
+    EmptyBody,
+    JsonBody,
+    QueryParameters,
+    build_array_schema,
+    get_idempotency_key,
+    parse_body,
+    parse_query,
+)
+from billing.errors import InvalidRequest
+from billing.models import TopUp
+from billing.notices import Notice
+from billing.selectors import credit_statements, plan_status, usage_status
+from billing.selectors.credit_statements import Credits, Entry, Statement, StatementFilters
+from billing.selectors.plan_status import PlanOffer, Status
+from billing.selectors.usage_status import StaffLimits, UsageView
+from billing.subscriptions import plan_changes, plan_checkouts, plan_previews
+from billing.subscriptions.plan_changes import PlanChangeRequest
+from billing.subscriptions.plan_checkouts import CheckoutUrls
+from billing.subscriptions.plan_previews import Price
+from billing.top_ups import auto_top_ups, purchases
+from billing.top_ups.auto_top_ups import AutoTopUpRequest, AutoTopUpView
+from billing.top_ups.purchases import TopUpPurchase
+from billing.usage import resets
+from billing.usage.resets import Reset
+from config.core.api.views import document_operation, respond_json, respond_no_content
+from config.core.audit import record_audit_event
+from config.core.staff_permissions import SEE_EMAIL, mask_email
+
+
+class BillingUsageView(BillingApiView):
+    @document_operation("How much of the limits is used", answers={200: UsageView})
+    def get(self, request: Request) -> HttpResponse:
+        return respond_json(usage_status.get_usage(self.caller.pk))
+
+
+class BillingUsageResetView(BillingApiView):
+    @document_operation("Buy the day's limit anew", answers={200: Reset}, parameters=(IDEMPOTENCY_KEY,))
+    def post(self, request: Request) -> HttpResponse:
+        parse_body(request, EmptyBody)
+        return respond_json(resets.buy_usage_reset(self.caller.pk, key=get_idempotency_key(request)))
+
+
+class BillingPlansView(BillingApiView):
+    @document_operation("The plans there are", answers={200: build_array_schema(PlanOffer)})
+    def get(self, request: Request) -> HttpResponse:
+        return respond_json(plan_status.list_plan_offers())
+
+
+# MERGED api.subscriptions: The plan over REST: what it is, what another would cost, and the wish for another (B11.4, B12, B16).
+
+RequestableTier = Literal["FREE", "PRO", "BUSINESS"]
+RedirectUrl = Annotated[str, Field(max_length=redirects.MAX_URL_LENGTH)]
+
+
+class WantedPlan(JsonBody):
+    tier: RequestableTier
+    success_url: RedirectUrl = ""
+    cancel_url: RedirectUrl = ""
+
+
+class PreviewedPlan(JsonBody):
+    tier: RequestableTier
+
+
+class PortalWanted(JsonBody):
+    return_url: RedirectUrl = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Portal:
+    url: str
+
+
+class BillingSubscriptionView(BillingApiView):
+    @document_operation("The plan, and what is to become of it", answers={200: Status})
+    def get(self, request: Request) -> HttpResponse:
+        return respond_json(plan_status.get_subscription_status(self.caller.pk))
+
+    @document_operation("Ask for a plan", answers={200: Status}, body=WantedPlan)
+    def post(self, request: Request) -> HttpResponse:
+        wanted = parse_body(request, WantedPlan)
+        page = redirects.get_plan_page_url()
+        ways = CheckoutUrls(
+            success_url=redirects.check_redirect_url("success_url", wanted.success_url) or f"{page}?paid",
+            cancel_url=redirects.check_redirect_url("cancel_url", wanted.cancel_url) or page,
+        )
+        return respond_json(
+            plan_changes.change_plan(self.caller.pk, PlanChangeRequest(tier=wanted.tier, urls=ways))
+        )
+
+
+class BillingPreviewView(BillingApiView):
+    @document_operation("What a plan would cost now", answers={200: Price}, body=PreviewedPlan)
+    def post(self, request: Request) -> HttpResponse:
+        wanted = parse_body(request, PreviewedPlan)
+        return respond_json(plan_previews.preview_plan_change(self.caller.pk, wanted.tier))
+
+
+class BillingPortalView(BillingApiView):
+    @document_operation("Stripe's own pages: card and invoices", answers={200: Portal}, body=PortalWanted)
+    def post(self, request: Request) -> HttpResponse:
+        wanted = parse_body(request, PortalWanted)
+        return_url = (
+            redirects.check_redirect_url("return_url", wanted.return_url) or redirects.get_plan_page_url()
+        )
+        return respond_json(Portal(url=plan_checkouts.open_portal(self.caller.pk, return_url=return_url)))
+
+
+# MERGED api.credits: Credits over REST: balance, statement page by page, and all of it as a file (B9.9, B16).
+
+CSV_COLUMNS = ("date_utc", "kind", "reason", "reference", "amount_cents", "balance_after_cents", "entry_id")
+FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")  # what spreadsheets would run
+ENTRY_KIND_PATTERN = "^(GRANT|TOP_UP|SPEND|REFUND|EXPIRY|REVERSAL|REINSTATEMENT)$"
+
+
+class StatementQuery(QueryParameters):
+    kind: Annotated[str, Field(pattern=ENTRY_KIND_PATTERN)] | None = None
+    since: date | None = None
+    until: date | None = None
+
+    def build_filters(self) -> StatementFilters:
+        return StatementFilters(kind=self.kind or "", since=self.since, until=self.until)
+
+
+class StatementPageQuery(StatementQuery):
+    cursor: Annotated[str, Field(max_length=100)] = ""
+    limit: Annotated[int, Field(ge=1, le=credit_statements.MAX_STATEMENT_PAGE_SIZE)] = (
+        credit_statements.STATEMENT_PAGE_SIZE
+    )
+
+
+class CsvRenderer(BaseRenderer):
+    media_type = "text/csv"
+    format = "csv"
+
+
+class BillingCreditsView(BillingApiView):
+    @document_operation("Balance, debt and what expires soon", answers={200: Credits})
+    def get(self, request: Request) -> HttpResponse:
+        return respond_json(credit_statements.get_credits(self.caller.pk))
+
+
+class BillingStatementView(BillingApiView):
+    @document_operation(
+        "Movements of credit, newest first", answers={200: Statement}, query=StatementPageQuery
+    )
+    def get(self, request: Request) -> HttpResponse:
+        wanted = parse_query(request, StatementPageQuery)
+        page = credit_statements.get_statement(
+            self.caller.pk, filters=wanted.build_filters(), cursor=wanted.cursor, limit=wanted.limit
+        )
+        return respond_json(page)
+
+
+class BillingStatementFileView(BillingApiView):
+    renderer_classes = [CsvRenderer]
+
+    @document_operation(
+        "The statement as CSV", answers={(200, "text/csv"): OpenApiTypes.STR}, query=StatementQuery
+    )
+    def get(self, request: Request) -> StreamingHttpResponse:
+        chunks = credit_statements.iterate_statement(
+            self.caller.pk, parse_query(request, StatementQuery).build_filters()
+        )
+        lines = _iterate_csv(chunks)
+        served_async = isinstance(request._request, ASGIRequest)
+        response = StreamingHttpResponse(
+            _iterate_async(lines) if served_async else lines, content_type="text/csv; charset=utf-8"
+        )
+        response["Content-Disposition"] = 'attachment; filename="statement.csv"'
+        return response
+
+
+async def _iterate_async(texts: Iterator[str]) -> AsyncIterator[str]:
+    """Read when it is wanted, on the thread that may wait for the database."""
+    read = sync_to_async(lambda: next(texts, None))
+    while (text := await read()) is not None:
+        yield text
+
+
+def _iterate_csv(chunks: Iterable[list[Entry]]) -> Iterator[str]:
+    yield _format_csv([CSV_COLUMNS])
+    for chunk in chunks:
+        yield _format_csv([_build_csv_row(entry) for entry in chunk])
+
+
+def _build_csv_row(entry: Entry) -> tuple[str | int, ...]:
+    return (
+        f"{entry.created_at:%Y-%m-%dT%H:%M:%SZ}",
+        entry.kind,
+        _escape_formula(entry.reason),
+        _escape_formula(entry.reference),
+        entry.amount_cents,
+        entry.balance_after_cents,
+        entry.id,
+    )
+
+
+def _escape_formula(text: str) -> str:
+    return f"'{text}" if text.startswith(FORMULA_PREFIXES) else text
+
+
+def _format_csv(lines: Iterable[tuple[str | int, ...]]) -> str:
+    text = io.StringIO()
+    csv.writer(text).writerows(lines)
+    return text.getvalue()
+
+
+# MERGED api.top_ups: Credit bought over REST: a top-up by hand, and the one that buys itself (B10, B16).
+
+MAX_CENTS = 2**62  # what the policy allows is less; this is what a number can be
+Cents = Annotated[int, Field(ge=0, le=MAX_CENTS)]
+TopUpRedirectUrl = Annotated[str, Field(max_length=redirects.MAX_URL_LENGTH)]
+
+
+class WantedTopUp(JsonBody):
+    amount_cents: Cents
+    success_url: TopUpRedirectUrl = ""
+    cancel_url: TopUpRedirectUrl = ""
+    save_card: bool = False
+
+
+class WantedAutoTopUp(JsonBody):
+    enabled: bool
+    threshold_cents: Cents = 0
+    amount_cents: Cents = 0
+    consent: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class BillingTopUp:
+    """`url` is where it is paid, "" once it is not open."""
+
+    id: UUID
+    amount_cents: int
+    state: str
+    created_at: datetime
+    url: str
+
+
+def _build_top_up(top_up: TopUp) -> BillingTopUp:
+    is_open = top_up.state == TopUp.State.OPEN
+    return BillingTopUp(
+        id=top_up.pk,
+        amount_cents=top_up.amount_cents,
+        state=top_up.state,
+        created_at=top_up.created_at,
+        url=top_up.checkout_url if is_open else "",
+    )
+
+
+class BillingTopUpsView(BillingApiView):
+    @document_operation(
+        "Buy credit on a page of Stripe's",
+        answers={201: BillingTopUp},
+        body=WantedTopUp,
+        parameters=(IDEMPOTENCY_KEY,),
+    )
+    def post(self, request: Request) -> HttpResponse:
+        wanted = parse_body(request, WantedTopUp)
+        page = redirects.get_plan_page_url()
+        purchase = TopUpPurchase(
+            amount_cents=wanted.amount_cents,
+            success_url=redirects.check_redirect_url("success_url", wanted.success_url)
+            or f"{page}?top_up={{top_up}}",
+            cancel_url=redirects.check_redirect_url("cancel_url", wanted.cancel_url) or page,
+            save_card=wanted.save_card,
+        )
+        return respond_json(
+            _build_top_up(purchases.start_top_up(self.caller.pk, purchase, key=get_idempotency_key(request))),
+            status=201,
+        )
+
+
+class BillingTopUpView(BillingApiView):
+    @document_operation("One top-up", answers={200: BillingTopUp})
+    def get(self, request: Request, top_up_id: UUID) -> HttpResponse:
+        found = credit_statements.get_top_up(self.caller.pk, top_up_id)
+        if found is None:
+            raise Http404
+        return respond_json(_build_top_up(found))
+
+
+class BillingAutoTopUpView(BillingApiView):
+    @document_operation("Whether credit buys itself", answers={200: AutoTopUpView})
+    def get(self, request: Request) -> HttpResponse:
+        return respond_json(auto_top_ups.get_auto_top_up(self.caller.pk))
+
+    @document_operation("Let credit buy itself, or not", answers={200: AutoTopUpView}, body=WantedAutoTopUp)
+    def put(self, request: Request) -> HttpResponse:
+        wanted = parse_body(request, WantedAutoTopUp)
+        wish = AutoTopUpRequest(
+            enabled=wanted.enabled,
+            threshold_cents=wanted.threshold_cents,
+            amount_cents=wanted.amount_cents,
+            consent=wanted.consent,
+        )
+        return respond_json(auto_top_ups.configure_auto_top_up(self.caller.pk, wish))
+
+
+# MERGED api.notices: Billing's notices over REST.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notices:
+    results: list[Notice]
+
+
+class BillingNoticesView(BillingApiView):
+    @document_operation("What billing has to tell", answers={200: Notices})
+    def get(self, request: Request) -> HttpResponse:
+        return respond_json(Notices(results=notices.list_open_notices(self.caller.pk)))
+
+
+class BillingNoticeDismissView(BillingApiView):
+    @document_operation("Dismiss a notice", answers={204: None})
+    def post(self, request: Request, notice_id: int) -> HttpResponse:
+        parse_body(request, EmptyBody)
+        if not notices.dismiss_notice(self.caller.pk, notice_id):
+            raise Http404
+        return respond_no_content()
+
+
+# MERGED api.staff: Somebody's limits, for staff: amounts, and a reset for free (B8.4, B16).
+
+UserId = Annotated[int, Field(ge=1, le=2**31 - 1)]
+StaffReason = Annotated[
+    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500, pattern=r"^[^\x00]*$")
+]
+
+
+class StaffLimitsQuery(QueryParameters):
+    user: UserId | None = None
+    email: Annotated[str, Field(max_length=254, pattern=r"^[^\x00]*$")] | None = None
+
+
+class StaffReset(JsonBody):
+    user: UserId
+    reason: StaffReason
+    weekly: bool = False
+
+
+class BillingStaffLimitsView(BillingStaffApiView):
+    act = "limits.read"
+
+    @document_operation("Somebody's limits", answers={200: StaffLimits}, query=StaffLimitsQuery)
+    def get(self, request: Request) -> HttpResponse:
+        whose = parse_query(request, StaffLimitsQuery)
+        if (whose.user is None) == (whose.email is None):
+            raise InvalidRequest({"user": ["Name one user, by id or by e-mail."]})
+        user_id = (
+            whose.user if whose.user is not None else usage_status.find_user_id_by_email(whose.email or "")
+        )
+        return respond_json(_build_staff_limits(self, user_id))
+
+
+class BillingStaffResetView(BillingStaffApiView):
+    act = "limits.reset"
+
+    @document_operation("Forgive somebody's use", answers={200: StaffLimits}, body=StaffReset)
+    def post(self, request: Request) -> HttpResponse:
+        wanted = parse_body(request, StaffReset)
+        usage_status.get_staff_limits(wanted.user)  # there is such a user
+        resets.reset_usage_as_staff(
+            wanted.user, weekly=wanted.weekly, actor_id=self.caller.pk, reason=wanted.reason
+        )
+        record_audit_event(
+            "usage.reset",
+            request=request._request,
+            actor=self.caller,
+            target=("user", wanted.user),
+            reason=wanted.reason,
+            weekly=wanted.weekly,
+        )
+        return respond_json(_build_staff_limits(self, wanted.user))
+
+
+def _build_staff_limits(door: BillingStaffApiView, user_id: int) -> StaffLimits:
+    """As the page shows it: the address only to who may see addresses."""
+    limits = usage_status.get_staff_limits(user_id)
+    return limits if door.caller.has_perm(SEE_EMAIL) else replace(limits, email=mask_email(limits.email))

@@ -1,0 +1,276 @@
+"""Where a user stands: the use and the limits of his two windows, from the rows. For billing and staff only (B1.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.contrib.auth import get_user_model
+from django.db import connection
+from django.utils import timezone
+
+from billing import plans, policies, redis_counters
+from billing.errors import CountersUnavailable, UnknownUser
+from billing.models import Account, UsageRecord, UsageReset
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowUsage:
+    """One window of one user: what is used, of what limit."""
+
+    window: plans.LimitWindow
+    used_microdollars: int
+    limit_microdollars: int
+    version: int = 0  # of its row; 0 when there is none
+
+    @property
+    def is_exhausted(self) -> bool:
+        return plans.is_exhausted(self.used_microdollars, self.limit_microdollars)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UsageStatus:
+    """`account_id` is None as long as the user has caused nothing."""
+
+    user_id: int
+    account_id: int | None
+    entitlement: plans.Entitlement
+    daily: WindowUsage
+    weekly: WindowUsage
+    balance_cents: int
+
+    @property
+    def tier(self) -> str:
+        return self.entitlement.tier
+
+    @property
+    def windows(self) -> tuple[WindowUsage, WindowUsage]:
+        return self.daily, self.weekly
+
+    @property
+    def exhausted_window(self) -> WindowUsage | None:
+        """The weekly window first, for only its reset lets the user go on (B6.4)."""
+        return next((meter for meter in (self.weekly, self.daily) if meter.is_exhausted), None)
+
+
+# One look-up by the unique user, two by the unique window: one round trip decides.
+_USAGE_STATUS_SQL = """
+    SELECT account.user_id, account.id, account.credit_balance_cents,
+           account.tier, account.daily_limit_override_microdollars,
+           account.weekly_limit_override_microdollars, account.entitlement_version,
+           coalesce(day.used_microdollars, 0), coalesce(day.version, 0),
+           coalesce(week.used_microdollars, 0), coalesce(week.version, 0)
+    FROM billing_account AS account
+    LEFT JOIN billing_usagewindow AS day
+        ON day.account_id = account.id AND day.kind = 'DAY' AND day.starts_on = %s
+    LEFT JOIN billing_usagewindow AS week
+        ON week.account_id = account.id AND week.kind = 'WEEK' AND week.starts_on = %s
+    WHERE account.user_id = ANY(%s)
+"""
+
+
+def get_usage_status(user_id: int, now: datetime) -> UsageStatus:
+    """In one statement, once policy and tiers are known; somebody without an account has used nothing (B2.5)."""
+    for found in iterate_usage_statuses([user_id], now):
+        return found
+    free = plans.Entitlement()
+    daily_limit, weekly_limit = policies.get_rules().get_limits_microdollars(free)
+    return UsageStatus(
+        user_id=user_id,
+        account_id=None,
+        entitlement=free,
+        daily=WindowUsage(
+            window=plans.get_day_window(now), used_microdollars=0, limit_microdollars=daily_limit
+        ),
+        weekly=WindowUsage(
+            window=plans.get_week_window(now), used_microdollars=0, limit_microdollars=weekly_limit
+        ),
+        balance_cents=0,
+    )
+
+
+def iterate_usage_statuses(user_ids: Collection[int], now: datetime) -> Iterator[UsageStatus]:
+    """Of those who have accounts, in no particular order; in one statement however many they are."""
+    day, week, known = plans.get_day_window(now), plans.get_week_window(now), policies.get_rules()
+    with connection.cursor() as cursor:
+        cursor.execute(_USAGE_STATUS_SQL, [day.starts_on, week.starts_on, list(user_ids)])
+        rows = cursor.fetchall()
+    for user_id, account_id, balance, tier, daily, weekly, version, *use in rows:
+        entitlement = plans.Entitlement(
+            tier=tier,
+            daily_override_microdollars=daily,
+            weekly_override_microdollars=weekly,
+            version=version,
+        )
+        daily_limit, weekly_limit = known.get_limits_microdollars(entitlement)
+        yield UsageStatus(
+            user_id=user_id,
+            account_id=account_id,
+            entitlement=entitlement,
+            daily=WindowUsage(
+                window=day, used_microdollars=use[0], version=use[1], limit_microdollars=daily_limit
+            ),
+            weekly=WindowUsage(
+                window=week, used_microdollars=use[2], version=use[3], limit_microdollars=weekly_limit
+            ),
+            balance_cents=balance,
+        )
+
+
+# MERGED queries.views: What a user may see of his own use and plan (percentages and times), and what staff see of it (amounts).
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowView:
+    percent_used: float
+    resets_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class UsageView:
+    """What anyone may see of his own use (B16.2): percentages and times, no amounts. None = no limit."""
+
+    daily: WindowView | None
+    weekly: WindowView | None
+    tier: str
+    reset_cost_cents: int
+    resets_left_today: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaffLimits:
+    """Everything about somebody's limits, for staff alone (B16.2)."""
+
+    user: int
+    email: str
+    tier: str
+    granted_tier: str | None
+    daily_limit_microdollars: int
+    daily_used_microdollars: int
+    weekly_limit_microdollars: int
+    weekly_used_microdollars: int
+    daily_override_microdollars: int | None
+    weekly_override_microdollars: int | None
+
+
+def get_usage(user_id: int) -> UsageView:
+    """Read from the durable rows, so it is right whatever Redis does (B8.1)."""
+    now = timezone.now()
+    return build_usage_view(get_usage_status(user_id, now), now)
+
+
+def build_usage_view(stands: UsageStatus, now: datetime) -> UsageView:
+    return UsageView(
+        daily=_build_window_view(stands.daily),
+        weekly=_build_window_view(stands.weekly),
+        tier=stands.tier,
+        reset_cost_cents=policies.get_rules().policy.reset_cost_cents,
+        resets_left_today=count_resets_left(stands.account_id, now),
+    )
+
+
+def count_resets_left(account_id: int | None, now: datetime) -> int:
+    """Paid ones of this UTC day; those that were refunded and those that staff gave do not count."""
+    most = policies.get_rules().policy.max_paid_resets_per_day
+    if account_id is None:
+        return most
+    bought = UsageReset.objects.filter(
+        account=account_id,
+        day=plans.get_day_window(now).starts_on,
+        kind=UsageReset.Kind.PAID,
+        state=UsageReset.State.APPLIED,
+    )
+    return max(0, most - bought.count())
+
+
+def find_reset_refusal(stands: UsageStatus, now: datetime) -> str:
+    """Why a reset cannot be bought now, as the wire names it; empty when it can (B8.2)."""
+    price_cents = policies.get_rules().policy.reset_cost_cents
+    daily, weekly = stands.windows
+    if not price_cents:
+        return "reset_not_available"
+    if daily.limit_microdollars == plans.UNLIMITED:
+        return "no_daily_limit"
+    if not daily.is_exhausted:
+        return "not_over_limit"
+    if plans.is_exhausted(weekly.used_microdollars - daily.limit_microdollars, weekly.limit_microdollars):
+        return "weekly_limit_reached"
+    if not count_resets_left(stands.account_id, now):
+        return "too_many_resets"
+    return "insufficient_credits" if stands.balance_cents < price_cents else ""
+
+
+def find_user_id_by_email(email: str) -> int:
+    found = get_user_model().objects.filter(email__iexact=email).values_list("pk", flat=True).first()
+    if found is None:
+        raise UnknownUser
+    return int(found)
+
+
+def get_staff_limits(user_id: int) -> StaffLimits:
+    user = get_user_model().objects.filter(pk=user_id).first()
+    if user is None:
+        raise UnknownUser
+    stands = get_usage_status(user_id, timezone.now())
+    granted = Account.objects.filter(user_id=user_id).values_list("granted_tier", flat=True).first()
+    return StaffLimits(
+        user=user_id,
+        email=user.email,
+        tier=stands.tier,
+        granted_tier=granted,
+        daily_limit_microdollars=stands.daily.limit_microdollars,
+        daily_used_microdollars=stands.daily.used_microdollars,
+        weekly_limit_microdollars=stands.weekly.limit_microdollars,
+        weekly_used_microdollars=stands.weekly.used_microdollars,
+        daily_override_microdollars=stands.entitlement.daily_override_microdollars,
+        weekly_override_microdollars=stands.entitlement.weekly_override_microdollars,
+    )
+
+
+def _build_window_view(meter: WindowUsage) -> WindowView | None:
+    percent_used = plans.compute_percent_used(meter.used_microdollars, meter.limit_microdollars)
+    if percent_used is None:
+        return None
+    return WindowView(percent_used=percent_used, resets_at=meter.window.resets_at)
+
+
+# MERGED queries.staff: What staff see of one user besides the limits: the last calls that cost something, and what running turns hold (D20).
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecentCall:
+    call_id: str
+    turn_ref: str
+    occurred_at: datetime
+    provider: str
+    model: str
+    purpose: str
+    cost_microdollars: int
+    cost_source: str
+
+
+def list_recent_calls(user_id: int, most: int = 20) -> list[RecentCall]:
+    """The newest first."""
+    rows = UsageRecord.objects.filter(account__user=user_id).order_by("-occurred_at")[:most]
+    return [
+        RecentCall(
+            call_id=str(row.call_id),
+            turn_ref=row.turn_ref,
+            occurred_at=row.occurred_at,
+            provider=row.provider,
+            model=row.model,
+            purpose=row.purpose,
+            cost_microdollars=row.cost_microdollars,
+            cost_source=row.cost_source,
+        )
+        for row in rows
+    ]
+
+
+def list_open_holds(user_id: int) -> list[redis_counters.OpenHold] | None:
+    """What running turns have reserved; None when Redis does not say."""
+    try:
+        return redis_counters.read_open_holds(user_id)
+    except CountersUnavailable:
+        return None

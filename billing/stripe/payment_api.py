@@ -1,0 +1,146 @@
+"""Who pays: customers, their saved cards, and the page on which they look after both themselves."""
+
+from __future__ import annotations
+
+from billing.errors import PaymentResourceMissing
+from billing.stripe import converters
+from billing.stripe.api_client import StripeDeadline, call_stripe
+from billing.stripe.objects import (
+    PaymentIntent,
+    SavedCard,
+    StripeCustomer,
+    StripeDispute,
+    StripePrice,
+    StripeRefund,
+)
+
+CARD_PAGE_SIZE = 100  # as many as Stripe gives at once
+
+
+def create_customer(deadline: StripeDeadline, *, email: str, account_id: int, user_id: int) -> StripeCustomer:
+    """Any number of times for one account, one customer (B15.5)."""
+    with call_stripe("customer_create", deadline) as call:
+        about = {"account_id": str(account_id), "user_id": str(user_id)}
+        made = call.client.v1.customers.create(
+            {"email": email, "metadata": about} if email else {"metadata": about},
+            call.build_options(f"customer:{account_id}"),
+        )
+        return converters.convert_customer(made)
+
+
+def get_customer(deadline: StripeDeadline, customer_id: str) -> StripeCustomer | None:
+    """None when Stripe has no such customer, or no longer."""
+    try:
+        with call_stripe("customer_get", deadline) as call:
+            found = call.client.v1.customers.retrieve(customer_id, {}, call.build_options())
+            return None if getattr(found, "deleted", False) else converters.convert_customer(found)
+    except PaymentResourceMissing:
+        return None
+
+
+def list_saved_cards(deadline: StripeDeadline, customer_id: str) -> list[SavedCard]:
+    """Saved ones, the newest first."""
+    with call_stripe("card_list", deadline) as call:
+        page = call.client.v1.customers.payment_methods.list(
+            customer_id, {"type": "card", "limit": CARD_PAGE_SIZE}, call.build_options()
+        )
+        cards = [converters.convert_card(found) for found in page.auto_paging_iter()]
+    return sorted(cards, key=lambda card: card.created_at, reverse=True)
+
+
+def get_price(deadline: StripeDeadline, price_id: str) -> StripePrice | None:
+    try:
+        with call_stripe("price_get", deadline) as call:
+            return converters.convert_price(
+                call.client.v1.prices.retrieve(price_id, {}, call.build_options())
+            )
+    except PaymentResourceMissing:
+        return None
+
+
+def create_portal_session(deadline: StripeDeadline, *, customer_id: str, return_url: str) -> str:
+    """Where the customer sees invoices and changes his card."""
+    with call_stripe("portal_create", deadline) as call:
+        made = call.client.v1.billing_portal.sessions.create(
+            {"customer": customer_id, "return_url": return_url}, call.build_options()
+        )
+        return made.url
+
+
+# MERGED gateway.charging: Money without a page: saved cards charged, payments given back, payments fought over.
+
+REFUND_PAGE_SIZE = 100
+
+
+def charge_saved_card(
+    deadline: StripeDeadline,
+    *,
+    customer_id: str,
+    card_id: str,
+    amount_cents: int,
+    currency: str,
+    top_up_id: str,
+) -> PaymentIntent:
+    """Off-session: a decline or a wish to see the customer is CardDeclined. One top-up, one charge."""
+    with call_stripe("charge", deadline) as call:
+        made = call.client.v1.payment_intents.create(
+            {
+                "amount": amount_cents,
+                "currency": currency,
+                "customer": customer_id,
+                "payment_method": card_id,
+                "allowed_payment_method_types": ["card"],
+                "confirm": True,
+                "off_session": True,
+                "metadata": {"top_up": top_up_id},
+            },
+            call.build_options(f"topup:{top_up_id}"),
+        )
+        return converters.convert_payment_intent(made)
+
+
+def get_payment_intent(deadline: StripeDeadline, intent_id: str) -> PaymentIntent | None:
+    try:
+        with call_stripe("intent_get", deadline) as call:
+            return converters.convert_payment_intent(
+                call.client.v1.payment_intents.retrieve(intent_id, {}, call.build_options())
+            )
+    except PaymentResourceMissing:
+        return None
+
+
+def list_refunds(deadline: StripeDeadline, intent_id: str) -> list[StripeRefund]:
+    with call_stripe("refund_list", deadline) as call:
+        page = call.client.v1.refunds.list(
+            {"payment_intent": intent_id, "limit": REFUND_PAGE_SIZE}, call.build_options()
+        )
+        return [converters.convert_refund(found) for found in page.auto_paging_iter()]
+
+
+def create_refund(deadline: StripeDeadline, intent_id: str, *, amount_cents: int, key: str) -> StripeRefund:
+    with call_stripe("refund_create", deadline) as call:
+        made = call.client.v1.refunds.create(
+            {"payment_intent": intent_id, "amount": amount_cents}, call.build_options(key)
+        )
+        return converters.convert_refund(made)
+
+
+def get_dispute(deadline: StripeDeadline, dispute_id: str) -> StripeDispute | None:
+    try:
+        with call_stripe("dispute_get", deadline) as call:
+            return converters.convert_dispute(
+                call.client.v1.disputes.retrieve(dispute_id, {}, call.build_options())
+            )
+    except PaymentResourceMissing:
+        return None
+
+
+def get_charge_payment_intent_id(deadline: StripeDeadline, charge_id: str) -> str:
+    """Which payment a charge belongs to; "" when none does."""
+    try:
+        with call_stripe("charge_get", deadline) as call:
+            found = call.client.v1.charges.retrieve(charge_id, {}, call.build_options())
+            intent = found.payment_intent
+            return (intent if isinstance(intent, str) else intent.id) if intent else ""
+    except PaymentResourceMissing:
+        return ""

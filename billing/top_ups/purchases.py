@@ -1,0 +1,218 @@
+"""Moves of a top-up: one conditional update each, from where B10.3 lets it come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from billing import accounts, ledger, policies, staff_alerts
+from billing.errors import InvalidRequest, PaymentsDisabled
+from billing.models import Account, TopUp
+from billing.selectors import plan_status
+from billing.stripe import api_client, checkout_api, objects
+
+TopUpState = TopUp.State
+ALLOWED_TRANSITIONS: dict[str, tuple[str, ...]] = {
+    TopUpState.OPEN: (TopUpState.CREATED,),
+    # Late is still paid: money that came after all belongs to its owner.
+    TopUpState.PAID: (TopUpState.CREATED, TopUpState.OPEN, TopUpState.EXPIRED, TopUpState.FAILED),
+    TopUpState.FAILED: (TopUpState.CREATED, TopUpState.OPEN),
+    TopUpState.EXPIRED: (TopUpState.CREATED, TopUpState.OPEN),
+    TopUpState.REVIEW: (TopUpState.CREATED, TopUpState.OPEN, TopUpState.EXPIRED, TopUpState.FAILED),
+}
+PAID_STATES = (
+    TopUpState.PAID,
+    TopUpState.PARTLY_REVERSED,
+    TopUpState.REVERSED,
+)  # among these by what was taken back of it
+
+
+def move_top_up(top_up_id: UUID, to: str, **fields: Any) -> bool:
+    """False when it was somewhere else already: whoever was first has done what follows."""
+    mine = TopUp.objects.filter(pk=top_up_id, state__in=ALLOWED_TRANSITIONS[to])
+    return bool(mine.update(state=to, **fields))
+
+
+def update_reversal_state(top_up: TopUp, reversed_cents: int) -> None:
+    """Paid, in part or wholly taken back; any of them may return (B10.3)."""
+    if reversed_cents <= 0:
+        to = TopUpState.PAID
+    elif reversed_cents < top_up.amount_cents:
+        to = TopUpState.PARTLY_REVERSED
+    else:
+        to = TopUpState.REVERSED
+    TopUp.objects.filter(pk=top_up.pk, state__in=PAID_STATES).update(state=to)
+
+
+# MERGED payments.buying: A top-up by hand: a page at Stripe is opened here; only Stripe's own word afterwards adds credit (B10.1, B10.2).
+
+IDEMPOTENCY_KEY_LIFETIME = timedelta(hours=24)
+CHECKOUT_PAGE_LIFETIME = timedelta(hours=1)
+MIN_CHECKOUT_PAGE_LIFETIME = timedelta(minutes=31)  # Stripe opens none for less than half an hour
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopUpPurchase:
+    """What a user asks for; the addresses were looked at already."""
+
+    amount_cents: int
+    success_url: str  # the top-up's id is put in for `{top_up}`
+    cancel_url: str
+    save_card: bool = False
+
+
+def start_top_up(user_id: int, purchase: TopUpPurchase, *, key: str | None) -> TopUp:
+    """With the same key within a day: the same top-up, however often and from how many tabs."""
+    if not plan_status.are_payments_enabled():
+        raise PaymentsDisabled
+    check_top_up_amount("amount_cents", purchase.amount_cents)
+    account = accounts.get_or_create_account(user_id)
+    top_up = _get_or_create_top_up(account, purchase.amount_cents, key)
+    if top_up.state == TopUpState.CREATED:
+        _open_checkout(account, top_up, purchase)
+    return TopUp.objects.get(pk=top_up.pk)
+
+
+def check_top_up_amount(name: str, cents: int) -> None:
+    policy = policies.get_rules().policy
+    if not policy.top_up_min_cents <= cents <= policy.top_up_max_cents:
+        least, most = _format_amount(policy.top_up_min_cents), _format_amount(policy.top_up_max_cents)
+        bounds = _("A top-up is between %(least)s and %(most)s.") % {"least": least, "most": most}
+        raise InvalidRequest({name: [bounds]})
+
+
+def _format_amount(cents: int) -> str:
+    return f"{cents // 100}.{cents % 100:02d} {settings.BILLING_CURRENCY.upper()}"
+
+
+def _get_or_create_top_up(account: Account, cents: int, key: str | None) -> TopUp:
+    if key is None:
+        return _create_top_up(account, cents)
+    same = TopUp.objects.filter(account=account, idempotency_key=key)
+    now = timezone.now()
+    same.filter(created_at__lt=now - IDEMPOTENCY_KEY_LIFETIME).update(idempotency_key=None)
+    same.filter(
+        state=TopUpState.CREATED, created_at__lt=now - CHECKOUT_PAGE_LIFETIME + MIN_CHECKOUT_PAGE_LIFETIME
+    ).update(
+        idempotency_key=None  # its page can no longer be opened as it was asked for
+    )
+    try:
+        with transaction.atomic():
+            return _create_top_up(account, cents, key)
+    except IntegrityError:
+        known = same.get()
+        if known.amount_cents != cents:
+            raise InvalidRequest({"Idempotency-Key": [_("It was used for another amount.")]}) from None
+        return known
+
+
+def _create_top_up(account: Account, cents: int, key: str | None = None) -> TopUp:
+    """Dated by the clock that Stripe is spoken to with: the page's end is reckoned from it."""
+    return TopUp.objects.create(
+        account=account, amount_cents=cents, idempotency_key=key, created_at=timezone.now()
+    )
+
+
+def _open_checkout(account: Account, top_up: TopUp, purchase: TopUpPurchase) -> None:
+    """Twice with the same id is once at Stripe; what fails here stays CREATED, and can be asked for again."""
+    deadline = api_client.start_request_deadline()
+    session = checkout_api.create_credit_checkout(
+        deadline,
+        checkout_api.CreditPurchase(
+            customer_id=accounts.ensure_stripe_customer(account, deadline),
+            top_up_id=str(top_up.pk),
+            amount_cents=top_up.amount_cents,
+            currency=settings.BILLING_CURRENCY,
+            save_card=purchase.save_card,
+            success_url=purchase.success_url.replace("{top_up}", str(top_up.pk)),
+            cancel_url=purchase.cancel_url,
+            expires_at=top_up.created_at
+            + CHECKOUT_PAGE_LIFETIME,  # the same at every attempt: so asks the key
+        ),
+        key=f"topup:{top_up.pk}:checkout",
+    )
+    move_top_up(top_up.pk, TopUpState.OPEN, checkout_session_id=session.id, checkout_url=session.url)
+
+
+# --- Stripe's word --------------------------------------------------------------------------------------
+
+
+def fulfil_checkout(session: objects.CheckoutSession) -> bool:
+    """Credit for what was paid on this page, once. False when it sells nothing of ours."""
+    top_up = find_top_up(session.client_reference_id)
+    if top_up is None:
+        return False
+    if session.payment_status == "unpaid":  # a bank that takes days; its own event follows
+        return True
+    wrong = _find_mismatch(top_up, session)
+    if wrong:
+        move_to_review(top_up, wrong)
+    else:
+        credit_top_up(top_up, checkout_session_id=session.id, payment_intent_id=session.payment_intent_id)
+    return True
+
+
+def _find_mismatch(top_up: TopUp, session: objects.CheckoutSession) -> str:
+    """What is not as it was agreed; "" when all is."""
+    if session.payment_status != "paid":
+        return "payment_status"
+    if session.subtotal_cents != top_up.amount_cents:
+        return "amount"
+    if session.currency != settings.BILLING_CURRENCY:
+        return "currency"
+    if session.customer_id != top_up.account.stripe_customer_id:
+        return "customer"
+    if top_up.checkout_session_id not in (None, session.id):
+        return "session"
+    return ""
+
+
+def move_to_review(top_up: TopUp, wrong: str) -> None:
+    if move_top_up(top_up.pk, TopUpState.REVIEW, checkout_url=""):
+        staff_alerts.alert_staff(
+            "top_up_review",
+            f"What was paid is not what was asked for: {wrong}.",
+            top_up=str(top_up.pk),
+            account=top_up.account_id,
+        )
+
+
+def credit_top_up(top_up: TopUp, **ids: str) -> None:
+    """State and ledger together, or neither; a second time does nothing."""
+    with transaction.atomic():
+        if move_top_up(top_up.pk, TopUpState.PAID, checkout_url="", **ids):
+            ledger.post_top_up(
+                top_up.account.user_id,
+                top_up.amount_cents,
+                key=f"topup:{top_up.pk}",
+                reason="Top-up" if top_up.kind == TopUp.Kind.MANUAL else "Automatic top-up",
+                reference=str(top_up.pk),
+            )
+
+
+def end_checkout(session: objects.CheckoutSession) -> bool:
+    """Nobody paid in time, or the bank refused in the end."""
+    top_up = find_top_up(session.client_reference_id)
+    if top_up is None:
+        return False
+    if session.status == "expired":
+        move_top_up(top_up.pk, TopUpState.EXPIRED, checkout_url="")
+    elif session.payment_status == "unpaid":
+        move_top_up(top_up.pk, TopUpState.FAILED, checkout_url="")
+    return True
+
+
+def find_top_up(top_up_id: str) -> TopUp | None:
+    """By what stands in Stripe's metadata, which others may write too."""
+    try:
+        key = UUID(top_up_id)
+    except ValueError:
+        return None
+    return TopUp.objects.select_related("account").filter(pk=key).first()

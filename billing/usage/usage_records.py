@@ -1,0 +1,197 @@
+"""What a call cost: one record, added once to its day and its week, and told to the counters (B4, B5.2)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Literal
+from uuid import UUID
+
+from django.db import connection, transaction
+from django.utils import timezone
+
+from billing import accounts, metrics, plans, policies, pricing, redis_counters
+from billing.models import UsageRecord
+from billing.redis_counters import WindowAmount
+from billing.usage import windows
+
+logger = logging.getLogger(__name__)
+SqlParameter = UUID | datetime | date | str | int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class UsageCall:
+    """One provider call that was sent, as its caller knows it (B4.1)."""
+
+    call_id: UUID
+    user_id: int | None  # None: our own call, which touches no window (B4.6)
+    occurred_at: datetime  # when it ended
+    provider: str
+    model: str
+    tokens: pricing.TokenCounts | None  # None: neither counted by the provider nor estimated
+    reported: str | None = None  # the provider's own figure as text; no money before pricing has read it
+    purpose: str = "reply"
+    session_ref: str = ""
+    turn_ref: str = ""
+    estimated: bool = False
+    aborted: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedUsage:
+    """What a call was counted as; an empty source means there was nothing to record."""
+
+    cost_microdollars: int
+    source: pricing.CostSource | Literal[""]
+
+
+# One round trip and, being one statement, one transaction. `bumped` reads what `recorded` has inserted:
+# a repeated call id inserts nothing and so adds nothing. The ORDER BY takes the day's row lock before
+# the week's in every process, so no two recordings can wait for each other in a circle. ON CONFLICT
+# waits for a rival's commit, so two deliveries of one call at the same time end as one addition.
+# A window without a row begins with what was recorded in it before, should its row have been lost (B5.5).
+_RECORD_SQL = f"""
+    WITH payer AS (
+        SELECT id FROM billing_account WHERE user_id = %(user_id)s
+        UNION ALL
+        SELECT NULL WHERE %(user_id)s::integer IS NULL
+    ), recorded AS (
+        INSERT INTO billing_usagerecord (
+            call_id, account_id, occurred_at, provider, model, purpose, session_ref, turn_ref,
+            input_tokens, output_tokens, cache_read_tokens, cache_write_5m_tokens, cache_write_1h_tokens,
+            reported_microdollars, cost_microdollars, cost_source, price_id, estimated, aborted
+        )
+        SELECT %(call_id)s, payer.id, %(occurred_at)s, %(provider)s, %(model)s, %(purpose)s,
+               %(session_ref)s, %(turn_ref)s, %(input)s, %(output)s, %(cache_read)s, %(cache_write_5m)s,
+               %(cache_write_1h)s, %(reported)s, %(cost)s, %(source)s, %(price_id)s, %(estimated)s, %(aborted)s
+        FROM payer
+        ON CONFLICT (call_id) DO NOTHING
+        RETURNING account_id, cost_microdollars
+    ), due AS (
+        SELECT recorded.account_id, one.kind, one.starts_on, EXISTS (
+            SELECT FROM billing_usagewindow AS counted
+            WHERE counted.account_id = recorded.account_id
+              AND counted.kind = one.kind AND counted.starts_on = one.starts_on
+        ) AS known
+        FROM recorded, (VALUES ('DAY', %(day)s::date), ('WEEK', %(week)s::date)) AS one (kind, starts_on)
+        WHERE recorded.account_id IS NOT NULL AND recorded.cost_microdollars > 0
+    ), bumped AS (
+        INSERT INTO billing_usagewindow AS counted (
+            account_id, kind, starts_on, used_microdollars, version, updated_at
+        )
+        SELECT due.account_id, due.kind, due.starts_on,
+               %(cost)s + coalesce(lost.used_microdollars, 0), 1 + coalesce(lost.changes, 0), %(now)s
+        FROM due LEFT JOIN LATERAL ({windows.RECOMPUTED_WINDOW_SQL}) AS lost ON true
+        ORDER BY due.kind
+        ON CONFLICT (account_id, kind, starts_on) DO UPDATE
+        SET used_microdollars = counted.used_microdollars + %(cost)s,
+            version = counted.version + 1,
+            updated_at = excluded.updated_at
+        RETURNING kind, used_microdollars, version
+    )
+    SELECT EXISTS (SELECT FROM payer), EXISTS (SELECT FROM recorded),
+           (SELECT array_agg(ARRAY[used_microdollars, version] ORDER BY kind) FROM bumped)
+"""  # noqa: S608 - constants alone
+
+
+def record_usage(call: UsageCall) -> RecordedUsage:
+    """Count a call once (B5.2). Database errors propagate: the caller repeats it under the same call id."""
+    if call.tokens is not None and not call.tokens and call.reported is None:
+        return RecordedUsage(cost_microdollars=0, source="")  # the provider did no work (B4.1)
+    decision = _decide_call_cost(call)
+    parameters = _build_parameters(call, decision)
+    written = _execute_record(parameters)
+    if not written.payer_known and call.user_id is not None:
+        accounts.get_or_create_account(call.user_id)
+        written = _execute_record(parameters)
+    if not written.inserted:
+        return _load_recorded(call.call_id)
+    if call.user_id is not None and written.windows:
+        _publish_on_commit(call.user_id, call.occurred_at, written.windows)
+    metrics.usage_records.labels(decision.source).inc()
+    _log_cost_problem(call, decision)
+    return RecordedUsage(cost_microdollars=decision.cost_microdollars, source=decision.source)
+
+
+def _publish_on_commit(user_id: int, at: datetime, amounts: Sequence[WindowAmount]) -> None:
+    """After commit; a Redis that is away changes nothing (B5.2)."""
+    both = zip((plans.get_day_window(at), plans.get_week_window(at)), amounts, strict=True)
+    copies = [redis_counters.build_amount_copy(user_id, window, amount) for window, amount in both]
+    transaction.on_commit(lambda: redis_counters.try_publish_copies(copies))
+
+
+def _decide_call_cost(call: UsageCall) -> pricing.CostDecision:
+    policy = policies.get_rules().policy
+    return pricing.decide_cost(
+        tokens=call.tokens,
+        reported=call.reported,
+        price=pricing.find_price_in_force(policies.get_prices(), call.provider, call.model, call.occurred_at),
+        max_call_cost_microdollars=policy.max_call_cost_microdollars,
+        unknown_cost_microdollars=policy.counted_when_unknown_microdollars,
+    )
+
+
+def _build_parameters(call: UsageCall, decision: pricing.CostDecision) -> dict[str, SqlParameter]:
+    tokens = call.tokens or pricing.TokenCounts()
+    return {
+        "call_id": call.call_id,
+        "user_id": call.user_id,
+        "occurred_at": call.occurred_at,
+        "provider": call.provider,
+        "model": call.model,
+        "purpose": call.purpose,
+        "session_ref": call.session_ref,
+        "turn_ref": call.turn_ref,
+        "input": tokens.input,
+        "output": tokens.output,
+        "cache_read": tokens.cache_read,
+        "cache_write_5m": tokens.cache_write_5m,
+        "cache_write_1h": tokens.cache_write_1h,
+        "reported": decision.reported_microdollars,
+        "cost": decision.cost_microdollars,
+        "source": decision.source,
+        "price_id": decision.price_id,
+        "estimated": call.estimated,
+        "aborted": call.aborted,
+        "day": plans.get_day_window(call.occurred_at).starts_on,
+        "week": plans.get_week_window(call.occurred_at).starts_on,
+        "now": timezone.now(),
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordStatementResult:
+    """What the statement did; `windows` are the day and the week after it, or nothing."""
+
+    payer_known: bool
+    inserted: bool
+    windows: tuple[WindowAmount, ...]
+
+
+def _execute_record(parameters: dict[str, SqlParameter]) -> RecordStatementResult:
+    with connection.cursor() as cursor:
+        cursor.execute(_RECORD_SQL, parameters)
+        payer_known, inserted, bumped = cursor.fetchone()
+    amounts = (WindowAmount(used_microdollars=used, version=version) for used, version in bumped or ())
+    return RecordStatementResult(payer_known=payer_known, inserted=inserted, windows=tuple(amounts))
+
+
+def _load_recorded(call_id: UUID) -> RecordedUsage:
+    """A repeat is answered as the first time, whatever prices are now."""
+    row = UsageRecord.objects.only("cost_microdollars", "cost_source").get(pk=call_id)
+    source = next(source for source in pricing.COST_SOURCES if source == row.cost_source)
+    return RecordedUsage(cost_microdollars=row.cost_microdollars, source=source)
+
+
+def _log_cost_problem(call: UsageCall, decision: pricing.CostDecision) -> None:
+    """One line per call at most, at the level of the worst that is wrong with its cost (B4.3)."""
+    what = f"{call.provider} {call.model} call {call.call_id}"
+    if decision.source == "UNKNOWN":
+        figure = decision.complaint or "absent"
+        logger.error("Unknown cost of %s: no price in force, provider's figure %s.", what, figure)
+    elif decision.complaint == "invalid":
+        logger.error("Provider's figure for the cost of %s is not valid.", what)
+    elif decision.complaint == "negative":
+        logger.warning("Provider's figure for the cost of %s is negative.", what)

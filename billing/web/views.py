@@ -1,0 +1,336 @@
+"""Who looks at billing's pages, and which form of theirs was sent."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from typing import Literal
+from urllib.parse import urlencode
+from uuid import uuid4
+
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.contrib.auth.models import User
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from billing import plans, redirects
+from billing.errors import RESET_REFUSAL_MESSAGES, BillingRequestRefused
+from billing.models import LedgerEntry
+from billing.selectors import credit_statements, plan_status, usage_status
+from billing.selectors.credit_statements import StatementFilters
+from billing.selectors.plan_status import PlanOffer, PlanPageState
+from billing.selectors.usage_status import UsageStatus, WindowView
+from billing.subscriptions import plan_changes, plan_checkouts
+from billing.subscriptions.plan_changes import PlanChangeRequest
+from billing.subscriptions.plan_checkouts import CheckoutUrls
+from billing.top_ups import auto_top_ups, purchases
+from billing.usage import resets
+
+_FORM_KEY_PATTERN = re.compile(r"[A-Za-z0-9-]{1,64}")
+
+
+def get_user_id(request: HttpRequest) -> int:
+    assert isinstance(request.user, User)  # nobody else was let in
+    return request.user.pk
+
+
+def get_form_key(request: HttpRequest) -> str:
+    """By which two clicks are one; "" when none of our pages made it."""
+    key = request.POST.get("key", "")
+    return key if _FORM_KEY_PATTERN.fullmatch(key) else ""
+
+
+# MERGED views: Billing's pages: what is used, which plan, and where the credits went (B17). They work without a script.
+
+
+@dataclass(frozen=True, kw_only=True)
+class UsageBar:
+    """A window as its bar shows it; without a limit there is none."""
+
+    name: str
+    view: WindowView | None
+
+
+@login_required
+@never_cache
+@require_safe
+def usage_page(request: HttpRequest) -> HttpResponse:
+    now = timezone.now()
+    stands = usage_status.get_usage_status(get_user_id(request), now)
+    shown = usage_status.build_usage_view(stands, now)
+    refusal = usage_status.find_reset_refusal(stands, now)
+    context = {
+        "page": "usage",
+        "tier": shown.tier.title(),
+        "bars": [
+            UsageBar(name=_("Today"), view=shown.daily),
+            UsageBar(name=_("This week"), view=shown.weekly),
+        ],
+        "exhausted": stands.daily.is_exhausted,
+        "reset_cost_cents": shown.reset_cost_cents,
+        "resets_left": shown.resets_left_today,
+        "balance_cents": stands.balance_cents,
+        "left_cents": stands.balance_cents - shown.reset_cost_cents,
+        "can_reset": not refusal,
+        "why_not": _explain_reset_refusal(refusal, stands),
+        "key": uuid4(),
+        "currency": settings.BILLING_CURRENCY,
+    }
+    return render(request, "billing/usage.html", context)
+
+
+def _explain_reset_refusal(refusal: str, stands: UsageStatus) -> str:
+    """Worth a sentence only where somebody would look for the button."""
+    if not stands.daily.is_exhausted or refusal in ("", "reset_not_available"):
+        return ""
+    if refusal == "insufficient_credits":
+        return _("You do not have enough credits to reset it.")
+    return str(RESET_REFUSAL_MESSAGES[refusal][1])
+
+
+@login_required
+@require_POST
+def reset_usage(request: HttpRequest) -> HttpResponse:
+    """The button of the usage page, for those without a script."""
+    try:
+        resets.buy_usage_reset(get_user_id(request), key=get_form_key(request) or None)
+    except BillingRequestRefused as refusal:
+        messages.error(request, refusal.message)
+    else:
+        messages.success(request, _("Your daily limit was reset. Messages that waited go out now."))
+    return redirect("billing_usage")
+
+
+@login_required
+@never_cache
+@require_safe
+def history_page(request: HttpRequest) -> HttpResponse:
+    user_id = get_user_id(request)
+    filters = _parse_filters(request)
+    asked = {
+        name: value
+        for name, value in (
+            ("kind", filters.kind),
+            ("since", filters.since and filters.since.isoformat()),
+            ("until", filters.until and filters.until.isoformat()),
+        )
+        if value
+    }
+    try:
+        page = credit_statements.get_statement(
+            user_id, filters=filters, cursor=request.GET.get("cursor", "")[:100]
+        )
+    except BillingRequestRefused:
+        return redirect("billing_history")
+    context = {
+        "page": "history",
+        "credits": credit_statements.get_credits(user_id),
+        "statement": page,
+        "filters": filters,
+        "kinds": LedgerEntry.Kind.choices,
+        "asked": urlencode(asked),
+        "older": urlencode({**asked, "cursor": page.next}) if page.next else "",
+        "top_ups": credit_statements.list_top_ups(user_id),
+        "has_portal": plan_status.has_portal_access(user_id),
+        "currency": settings.BILLING_CURRENCY,
+    }
+    return render(request, "billing/history.html", context)
+
+
+def _parse_filters(request: HttpRequest) -> StatementFilters:
+    """What is not understood is not asked for."""
+    kind = request.GET.get("kind", "")
+    return StatementFilters(
+        kind=kind if kind in LedgerEntry.Kind.values else "",
+        since=_parse_day(request.GET.get("since", "")),
+        until=_parse_day(request.GET.get("until", "")),
+    )
+
+
+def _parse_day(text: str) -> date | None:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+# MERGED plan_views: The plan page: what there is, what one has, what is to come, and the way to change it (B17.2, B17.4).
+
+PlanButton = Literal["", "keep", "checkout", "upgrade", "downgrade", "cancel"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanCard:
+    """One plan: whether it is the user's, and what its button does (none: it has no button)."""
+
+    offer: PlanOffer
+    current: bool
+    does: PlanButton
+    held: bool  # something is to come already: first decide about that
+
+
+@login_required
+@never_cache
+@require_safe
+def plan_page(request: HttpRequest) -> HttpResponse:
+    user_id = get_user_id(request)
+    state = plan_status.get_plan_state(user_id)
+    offers = [
+        offer
+        for offer in plan_status.list_plan_offers()
+        if offer.selectable or offer.tier == state.status.tier
+    ]
+    cards = [_build_plan_card(offer, state) for offer in offers]
+    context = {
+        "page": "plan",
+        "state": state,
+        "status": state.status,
+        "cards": cards,
+        "acts": any(card.does for card in cards),
+        "changes": bool(state.status.pending_tier or state.unpaid_upgrade_url),
+        "waits": "paid" in request.GET and state.checkout_open,
+        "credits": credit_statements.get_credits(user_id),
+        "currency": settings.BILLING_CURRENCY,
+    }
+    return render(request, "billing/plan.html", context)
+
+
+def _build_plan_card(offer: PlanOffer, state: PlanPageState) -> PlanCard:
+    status = state.status
+    waiting = bool(status.pending_tier or state.unpaid_upgrade_url)
+    current = offer.tier == status.tier
+    return PlanCard(
+        offer=offer,
+        current=current,
+        does=_choose_button(offer, state) if not current else "keep" if waiting else "",
+        held=waiting and not current,
+    )
+
+
+def _choose_button(offer: PlanOffer, state: PlanPageState) -> PlanButton:
+    """What asking for another plan would lead to, as far as the page can tell; the answer decides."""
+    status = state.status
+    subscribed = status.status in ("active", "trialing", "past_due", "unpaid")
+    if status.tier == "ENTERPRISE" or offer.tier not in plans.REQUESTABLE_TIERS:
+        return ""
+    if offer.tier == "FREE":
+        return "cancel"
+    granted = state.granted_tier
+    if not subscribed and granted and plans.get_tier_rank(offer.tier) <= plans.get_tier_rank(granted):
+        return (
+            "upgrade" if plans.get_tier_rank(offer.tier) > plans.get_tier_rank(status.tier) else "downgrade"
+        )
+    if not status.payments_enabled or status.status in ("past_due", "unpaid") or offer.tier not in state.sold:
+        return ""
+    if not subscribed:
+        return "checkout"
+    return "upgrade" if plans.get_tier_rank(offer.tier) > plans.get_tier_rank(status.tier) else "downgrade"
+
+
+@login_required
+@require_POST
+def submit_plan_change(request: HttpRequest) -> HttpResponse:
+    """A button of the page. Afterwards the page is read anew, whatever came of it."""
+    tier = request.POST.get("tier", "")
+    if tier not in plans.REQUESTABLE_TIERS:
+        return redirect("billing_plan")
+    try:
+        status = plan_changes.change_plan(
+            get_user_id(request), PlanChangeRequest(tier=tier, urls=build_own_urls())
+        )
+    except BillingRequestRefused as refusal:
+        messages.error(request, refusal.message)
+        return redirect("billing_plan")
+    if status.url:
+        return render(request, "billing/onward.html", {"url": status.url, "action": status.action})
+    if not status.pending_tier:  # else the banner says it
+        messages.success(request, _("You are on the plan %(tier)s.") % {"tier": status.tier.title()})
+    return redirect("billing_plan")
+
+
+def build_own_urls() -> CheckoutUrls:
+    page = redirects.get_plan_page_url()
+    return CheckoutUrls(success_url=f"{page}?paid", cancel_url=page)
+
+
+@login_required
+@never_cache
+@require_http_methods(["GET", "POST"])
+def redirect_to_portal(request: HttpRequest) -> HttpResponse:
+    """Cards and invoices are looked after at Stripe (B15.3): by a button, or by the link of an e-mail, which stays good
+    while Stripe's own addresses do not."""
+    try:
+        url = plan_checkouts.open_portal(get_user_id(request), return_url=redirects.get_plan_page_url())
+    except BillingRequestRefused as refusal:
+        messages.error(request, refusal.message)
+        return redirect("billing_plan")
+    return render(request, "billing/onward.html", {"url": url, "action": "portal"})
+
+
+# MERGED top_up_views: The buttons around credit: buy some, let it buy itself (B17.2). Afterwards the page is read anew, whatever came of it.
+
+AMOUNT_PATTERN = re.compile(
+    r"[0-9]{1,9}(?:[.,][0-9]{1,4})?"
+)  # no exponents: `1e99999` has a hundred thousand digits
+
+
+@login_required
+@require_POST
+def buy_credits(request: HttpRequest) -> HttpResponse:
+    """One of the amounts shown, or another one; the page's key makes two clicks one purchase."""
+    page = redirects.get_plan_page_url()
+    purchase = purchases.TopUpPurchase(
+        amount_cents=parse_cents(request.POST.get("other") or request.POST.get("amount", "")),
+        success_url=f"{page}?top_up={{top_up}}#credits",
+        cancel_url=page,
+        save_card="save_card" in request.POST,
+    )
+    key = get_form_key(request)
+    try:
+        top_up = purchases.start_top_up(
+            get_user_id(request), purchase, key=f"page:{key}:{purchase.amount_cents}" if key else None
+        )
+    except BillingRequestRefused as refusal:
+        messages.error(request, refusal.message)
+        return redirect("billing_plan")
+    if not top_up.checkout_url:  # a page of long ago, used before: it says what became of that
+        return redirect(f"{reverse('billing_plan')}?top_up={top_up.pk}#credits")
+    return render(request, "billing/onward.html", {"url": top_up.checkout_url, "action": "checkout"})
+
+
+@login_required
+@require_POST
+def save_auto_top_up(request: HttpRequest) -> HttpResponse:
+    enabled = request.POST.get("enabled") == "yes"
+    wish = auto_top_ups.AutoTopUpRequest(
+        enabled=enabled,
+        threshold_cents=parse_cents(request.POST.get("threshold", "")),
+        amount_cents=parse_cents(request.POST.get("amount", "")),
+        consent="consent" in request.POST,
+    )
+    try:
+        auto_top_ups.configure_auto_top_up(get_user_id(request), wish)
+    except BillingRequestRefused as refusal:
+        messages.error(request, refusal.message)
+    else:
+        messages.success(
+            request, _("Automatic top-ups are on.") if enabled else _("Automatic top-ups are off.")
+        )
+    return redirect("billing_plan")
+
+
+def parse_cents(text: str) -> int:
+    """`12.50` and `12,50` are 1250; what is no amount is 0, which nothing sells."""
+    if not AMOUNT_PATTERN.fullmatch(text.strip()):
+        return 0
+    amount = Decimal(text.strip().replace(",", ".")) * 100
+    return int(amount) if amount == amount.to_integral_value() else 0

@@ -1,0 +1,75 @@
+"""Celery beat with proof that it works: every job the broker took is noted, one still at work is not sent again (D15)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from django_celery_beat.models import PeriodicTask
+from django_celery_beat.schedulers import DatabaseScheduler
+
+from config import beat_schedule, consumer_health
+from diagnostics.broker_queues import STEADY_QUEUES
+
+log = logging.getLogger(__name__)
+
+ACTIVITY_INTERVAL_SECONDS = 1.0  # at most one note a second, however many jobs go out at once
+RUNNING_JOB_SECONDS = 5.0  # a worker notes every two seconds what it is still doing
+MAX_SILENT_SECONDS = 60.0  # something is due every five
+
+
+class Scheduler(DatabaseScheduler):  # type: ignore[misc]  # the library is not typed
+    _activity_recorded_at = float("-inf")
+    _sent_at: float | None = None
+
+    def setup_schedule(self) -> None:
+        """Jobs of older releases would be sent for ever: the database keeps what the timetable has dropped."""
+        PeriodicTask.objects.filter(task__in=beat_schedule.RETIRED_TASKS).delete()
+        super().setup_schedule()
+
+    def tick(self, *args: Any, **kwargs: Any) -> float:
+        """Exit if this process cannot reach a broker that answers others; its supervisor restarts it."""
+        seconds: float = super().tick(*args, **kwargs)
+        if self._is_silent() and consumer_health.is_broker_reachable(self.app):
+            log.critical(
+                "scheduler_deaf: nothing could be sent for a minute although the broker answers; leaving"
+            )
+            raise SystemExit(1)
+        consumer_health.touch_heartbeat_file()
+        return seconds
+
+    def _is_silent(self) -> bool:
+        now = time.monotonic()
+        if self._sent_at is None:
+            self._sent_at = now
+        return now - self._sent_at > MAX_SILENT_SECONDS
+
+    def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
+        """Note only what the broker has taken: a clock that ticks and reaches nobody is of no use."""
+        if self._is_running(entry.task):
+            log.info("job_skipped: %s is still at work", entry.task)
+            return None
+        sent = super().apply_async(entry, *args, **kwargs)
+        self._sent_at = time.monotonic()
+        if self._sent_at - self._activity_recorded_at >= ACTIVITY_INTERVAL_SECONDS:
+            self._activity_recorded_at = self._sent_at
+            self._record_activity()
+        return sent
+
+    def _is_running(self, task: str) -> bool:
+        from config.core.errors import ServiceUnavailable
+        from copilot.worker import health  # its models are there once Django is set up
+
+        name = f"job:{task}"
+        try:
+            return health.get_work_ages([name]).get(name, RUNNING_JOB_SECONDS) < RUNNING_JOB_SECONDS
+        except ServiceUnavailable:
+            return False
+
+    def _record_activity(self) -> None:
+        from copilot.worker import heartbeat
+
+        heartbeat.record_work("scheduler")
+        for queue in STEADY_QUEUES:  # whoever serves them is silent from now on, if not heard before
+            heartbeat.record_work(f"queue:{queue}", only_if_unknown=True)

@@ -1,0 +1,122 @@
+"""What the REST doors of every app share; it stands in the app that all others may import.
+
+Who may enter, how often and how refusals look is said once, in the settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
+
+import msgspec
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.http import HttpResponse
+from django.http.response import HttpResponseBase
+from django.utils.module_loading import import_string
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from pydantic import BaseModel
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.negotiation import BaseContentNegotiation, DefaultContentNegotiation
+from rest_framework.permissions import SAFE_METHODS, BasePermission
+from rest_framework.renderers import BaseRenderer
+from rest_framework.request import Request
+from rest_framework.throttling import BaseThrottle
+from rest_framework.views import APIView
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def instantiate_rest_classes(what: str) -> list[Any]:
+    """Those that the settings name for it, made anew."""
+    return [import_string(name)() for name in settings.REST_DOORS[what]]
+
+
+class UncachedApiView(APIView):
+    """What it shows is as it is now."""
+
+    def get_content_negotiator(self) -> BaseContentNegotiation:
+        return instantiate_rest_classes("negotiators")[0]  # type: ignore[no-any-return]
+
+    def finalize_response(  # type: ignore[override]
+        self, request: Request, response: HttpResponseBase, *args: object, **kwargs: object
+    ) -> HttpResponseBase:
+        response.headers.setdefault("Cache-Control", "no-store")
+        return super().finalize_response(request, response, *args, **kwargs)  # type: ignore[arg-type]
+
+
+class UserApiView(UncachedApiView):
+    """For a logged-in person, or a program with the person's key, which needs the scope of what it does (A20.6)."""
+
+    write_scopes: ClassVar[tuple[str, ...]]
+    keys_may_write: ClassVar[bool] = True
+    throttles: ClassVar[str] = "throttles"
+
+    def get_authenticators(self) -> list[BaseAuthentication]:
+        return instantiate_rest_classes("authenticators")
+
+    def get_permissions(self) -> list[BasePermission]:
+        return instantiate_rest_classes("permissions")
+
+    def get_throttles(self) -> list[BaseThrottle]:
+        return instantiate_rest_classes(self.throttles)
+
+    def scopes_for(self, method: str) -> tuple[str, ...]:
+        return ("read",) if method in SAFE_METHODS else self.write_scopes
+
+    @property
+    def caller(self) -> User:
+        user = self.request.user
+        assert isinstance(user, User)  # nobody else was let in
+        return user
+
+
+def respond_json(value: object, status: int = 200) -> HttpResponse:
+    """A dataclass or a mapping of them as JSON; instants end in Z."""
+    return HttpResponse(msgspec.json.encode(value), status=status, content_type="application/json")
+
+
+def respond_no_content() -> HttpResponse:
+    return HttpResponse(status=204)
+
+
+def document_operation(
+    summary: str,
+    *,
+    answers: Mapping[int, object] | Mapping[tuple[int, str], object],
+    body: type[BaseModel] | Mapping[str, object] | None = None,
+    query: type[BaseModel] | None = None,
+    parameters: Sequence[OpenApiParameter] = (),
+) -> Callable[[F], F]:
+    """Describe one method of a view for the OpenAPI document; what it may refuse is added to all of them."""
+    shown: list[Any] = [] if query is None else [query]  # pydantic models are taken like serializers
+    return extend_schema(
+        summary=summary, request=body, responses=dict(answers), parameters=[*shown, *parameters]
+    )
+
+
+@runtime_checkable
+class RequiresScopes(Protocol):
+    """A view that says what it asks of keys; other apps have such views too."""
+
+    write_scopes: ClassVar[tuple[str, ...]]
+    keys_may_write: ClassVar[bool]
+
+    def scopes_for(self, method: str) -> tuple[str, ...]: ...
+
+
+class ScopedViewMixin:
+    """What a view asks of keys; cookies have every scope."""
+
+    write_scopes: ClassVar[tuple[str, ...]] = ("chat",)
+    keys_may_write: ClassVar[bool] = True
+
+    def scopes_for(self, method: str) -> tuple[str, ...]:
+        return ("read",) if method in SAFE_METHODS else self.write_scopes
+
+
+class AcceptHeaderNegotiation(DefaultContentNegotiation):
+    """By the Accept header alone; `?format=` is a query key like any other."""
+
+    def filter_renderers(self, renderers: Iterable[BaseRenderer], format: str) -> list[BaseRenderer]:  # noqa: A002
+        return list(renderers)

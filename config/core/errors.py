@@ -1,0 +1,138 @@
+"""What can go wrong in copilot, and who must act.
+
+CopilotError
+├── Refused                  the caller must change something; carries the wire's code and status
+│   ├── InvalidRequest       400
+│   ├── Forbidden            403
+│   ├── NotFound             404  foreign, deleted and unknown look the same
+│   ├── Conflict             409  wrong state
+│   ├── TooLarge             413
+│   └── TooMany              429
+├── Unavailable              503  a server we need did not answer; nothing was half-written
+│   ├── StorageUnavailable        … the one that keeps files
+│   └── OutcomeUnknown       504  it went away in the midst: what was sent may have been accepted
+├── ScanFailed               a file could not be looked through; it stays closed and is tried again
+├── TurnConflict             a turn cannot make this move: somebody else made one first
+└── FenceLost                another worker owns this turn now; leave at once
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+ErrorDetailValue = str | int | float | bool | None | list[str] | dict[str, list[str]]
+
+
+class PilothouseError(Exception):
+    """Root of the tree; never raised itself."""
+
+    retryable: ClassVar[bool] = False
+
+
+class RequestRefused(PilothouseError):
+    """A request that was understood and cannot be served as it is."""
+
+    status: int = 400
+    default_code: ClassVar[str] = "invalid_request"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str = "",
+        hint: str = "",
+        retry_after_seconds: int | None = None,
+        **details: ErrorDetailValue,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code or self.default_code
+        self.hint = hint
+        self.retry_after_seconds = retry_after_seconds
+        self.details = details
+
+    def to_body(self) -> dict[str, ErrorDetailValue]:
+        """The fields of the wire's error object (E3)."""
+        fields: dict[str, ErrorDetailValue] = {"code": self.code, "message": self.message}
+        if self.hint:
+            fields["hint"] = self.hint
+        if self.retry_after_seconds is not None:
+            fields["retry_after_seconds"] = self.retry_after_seconds
+        return fields | self.details
+
+
+class InvalidRequest(RequestRefused):
+    status = 400
+
+
+class Forbidden(RequestRefused):
+    status = 403
+    default_code = "forbidden"
+
+
+class NotFound(RequestRefused):
+    status = 404
+    default_code = "not_found"
+
+    def __init__(self, message: str = "Not found.") -> None:
+        super().__init__(message)
+
+
+class Conflict(RequestRefused):
+    status = 409
+    default_code = "conflict"
+
+
+class PayloadTooLarge(RequestRefused):
+    status = 413
+    default_code = "too_large"
+
+
+class TooManyRequests(RequestRefused):
+    status = 429
+    default_code = "too_many_requests"
+
+
+class ServiceUnavailable(RequestRefused):
+    """Redis or Postgres did not answer; the same request may be sent again."""
+
+    status = 503
+    default_code = "unavailable"
+    retryable = True
+
+    def __init__(self, message: str = "The service is unavailable for a moment. Please try again.") -> None:
+        super().__init__(message, retry_after_seconds=2)
+
+
+class StorageUnavailable(ServiceUnavailable):
+    """The bytes of a file could not be kept or fetched (S5)."""
+
+    default_code = "storage_unavailable"
+
+    def __init__(self) -> None:
+        super().__init__("The file store is unavailable for a moment. Please try again.")
+        self.retry_after_seconds = 5
+
+
+class OutcomeUnknown(ServiceUnavailable):
+    """The database went away before it could say whether a message stands; with a run_id, sending again is safe."""
+
+    status = 504
+    default_code = "outcome_unknown"
+
+    def __init__(self) -> None:
+        super().__init__("It is not known whether this was accepted. Please look before you send it again.")
+
+
+class ScanFailed(PilothouseError):
+    """A scan hook gave no verdict (S4)."""
+
+    retryable = True
+
+
+class TurnConflict(PilothouseError):
+    """A turn cannot make this move from where it stands."""
+
+
+class FenceLost(TurnConflict):
+    """Another worker owns the turn; whatever this one still holds is void."""

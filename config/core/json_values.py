@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def iterate_children(value: JSON) -> Iterable[JSON]:
+    """One level down; nothing in what holds nothing."""
+    match value:
+        case dict():
+            return value.values()
+        case list():
+            return value
+        case _:
+            return ()
+
+
+JSON = None | bool | int | float | str | list["JSON"] | dict[str, "JSON"]

@@ -1,0 +1,88 @@
+"""Fixed-window rate counters that fail open: a Redis that is away never keeps people out (T3.7)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Protocol
+
+from django.core.cache import caches
+
+from config.core.errors import ServiceUnavailable
+from config.core.redis import KEY_PREFIX, REDIS_OUTAGE_ERRORS, get_script
+
+
+def rate_limit_key(name: str, who: str) -> str:
+    return f"{KEY_PREFIX}:count:{name}:{{{who}}}"
+
+
+log = logging.getLogger(__name__)
+
+
+def count_request(name: str, who: str, *, limit: int, seconds: int) -> int | None:
+    """Count one call; the seconds to wait when it is one too many, else None. Refused calls count too."""
+    try:
+        count, left = get_script("count")(keys=[rate_limit_key(name, who)], args=[seconds])
+    except REDIS_OUTAGE_ERRORS:
+        log.warning("rate counter %s is unreachable: letting the call through", name)
+        return None
+    return max(1, left) if count > limit else None
+
+
+def uncount_request(name: str, who: str) -> None:
+    """One call is not counted after all; the window stays as it is."""
+    try:
+        get_script("uncount")(keys=[rate_limit_key(name, who)])
+    except REDIS_OUTAGE_ERRORS:
+        log.warning("rate counter %s is unreachable: a call stays counted", name)
+
+
+# MERGED pace: How often something may happen: short-lived counts in Django's cache, one for all processes (L1).
+
+_log = logging.getLogger(__name__)
+
+
+class WallClock(Protocol):
+    def __call__(self) -> float: ...
+
+
+def count_in_sliding_window(
+    name: str, who: str, *, limit: int, seconds: int, clock: WallClock = time.time
+) -> int | None:
+    """Count one; the seconds to wait when it is one too many, else None. A Redis that is away keeps nobody out.
+
+    A window slides over two counts, so that a boundary lets nobody through twice.
+    """
+    now = clock()
+    number = int(now // seconds)
+    gone = now / seconds - number
+    wait = max(1, int(seconds * (1 - gone)) + 1)
+    earlier, present = (f"{name}:{who}:{one}" for one in (number - 1, number))
+    try:
+        counts = caches["shared"].get_many([earlier, present])
+        weighed = int(counts.get(earlier, 0)) * (1 - gone)
+        if int(counts.get(present, 0)) + weighed >= limit:
+            return wait
+        count = _increment_count(present, 2 * seconds, known=present in counts)
+    except ServiceUnavailable:
+        _log.warning("the count of %s is unreachable: letting it through", name)
+        return None
+    return wait if count + weighed > limit else None
+
+
+def is_first_in_window(name: str, who: str, *, seconds: int) -> bool:
+    """Whether this is the first in so many seconds; nothing is said twice when nobody can tell."""
+    try:
+        return bool(caches["shared"].add(f"{name}:{who}", 1, seconds))
+    except ServiceUnavailable:
+        return False
+
+
+def _increment_count(key: str, seconds: int, *, known: bool) -> int:
+    """Two processes that come first together are both counted: one of them adds, the other one's add fails."""
+    if not known and caches["shared"].add(key, 1, seconds):
+        return 1
+    try:
+        return int(caches["shared"].incr(key))
+    except ValueError:  # Redis was emptied just now: so was the count
+        return 1

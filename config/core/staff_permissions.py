@@ -1,0 +1,100 @@
+"""Demand a second factor of staff before they reach pages and calls that are for staff alone (`STAFF_MFA`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Literal
+
+from allauth.account.authentication import get_authentication_records
+from allauth.mfa.utils import is_mfa_enabled
+from django.conf import settings
+from django.contrib.admin import AdminSite
+from django.contrib.auth.models import AnonymousUser, User
+from django.contrib.sessions.backends.base import SessionBase
+from django.http import HttpRequest
+from django.utils import timezone
+
+SecondFactorProblem = Literal["", "no_factor", "factor_not_used"]
+
+
+def find_second_factor_problem(
+    user: User | AnonymousUser, request: HttpRequest | None
+) -> SecondFactorProblem:
+    """Say what is missing. Without a request (an API key) it is enough that the account has a factor."""
+    if settings.STAFF_MFA != "required" or not isinstance(user, User):
+        return ""
+    if not is_mfa_enabled(user):
+        return "no_factor"
+    if request is not None and not any(
+        record.get("method") == "mfa" for record in get_authentication_records(request, user)
+    ):
+        return "factor_not_used"
+    return ""
+
+
+def explain_second_factor_problem(problem: SecondFactorProblem) -> str:
+    if problem == "no_factor":
+        return "Staff need a second factor. Add a passkey or an authenticator app to your account first."
+    return "Staff need a second factor. Sign in on the web with yours first."
+
+
+# MERGED core.staff_rights: Say which rights staff need for each act, in one table for pages and REST calls alike.
+# MERGED core.staff_rights: Django's admin asks for the rights of each model by itself. Everything else that is for staff alone names an act of this
+# MERGED core.staff_rights: table, so that no call is open to somebody to whom the page is closed.
+
+VIEW_DIAGNOSTICS = "diagnostics.view"
+REPAIR_DIAGNOSTICS = "diagnostics.repair"
+RESET_USAGE = "diagnostics.reset_usage"
+SEE_EMAIL = "diagnostics.see_email"
+SEE_AUDIT = "diagnostics.see_audit"
+
+StaffAct = Literal["diagnostics.read", "diagnostics.repair", "audit.export", "limits.read", "limits.reset"]
+
+STAFF_PERMISSIONS: Mapping[StaffAct, tuple[str, ...]] = {
+    "diagnostics.read": (VIEW_DIAGNOSTICS,),
+    "diagnostics.repair": (VIEW_DIAGNOSTICS, REPAIR_DIAGNOSTICS),
+    "audit.export": (VIEW_DIAGNOSTICS, SEE_AUDIT),
+    "limits.read": (VIEW_DIAGNOSTICS,),
+    "limits.reset": (VIEW_DIAGNOSTICS, RESET_USAGE),
+}
+
+CHANGE_LOGIN_MAX_AGE = timedelta(hours=12)  # how old a login may be for a change
+
+
+def can_perform_staff_act(user: User | AnonymousUser, act: StaffAct) -> bool:
+    """Return whether the user is active staff and has every right the act needs."""
+    return user.is_active and user.is_staff and user.has_perms(STAFF_PERMISSIONS[act])
+
+
+def require_admin_action_permissions(site: AdminSite) -> None:
+    """Let actions of admin pages that name no right run for who may change the rows.
+
+    Some of third-party apps do not, and Django runs those for whoever may look: to start or switch off periodic tasks, or to
+    call an e-mail address verified.
+    """
+    for model_admin in site._registry.values():
+        for name in model_admin.actions or ():
+            action = getattr(type(model_admin), name, None) if isinstance(name, str) else name
+            if action is not None and not getattr(action, "allowed_permissions", None):
+                action.allowed_permissions = ("change",)  # type: ignore[union-attr]
+
+
+def get_login_time(user: User, session: SessionBase) -> float:
+    """Return when this session signed in, as allauth wrote it down; else the account's last login."""
+    records = session.get("account_authentication_methods", [])
+    moments = [float(record.get("at", 0)) for record in records if isinstance(record, dict)]
+    if moments:
+        return max(moments)
+    return user.last_login.timestamp() if user.last_login is not None else 0.0
+
+
+def is_login_recent(user: User, session: SessionBase) -> bool:
+    """Return whether staff may change something by this login; with an older one they may only look."""
+    return get_login_time(user, session) >= timezone.now().timestamp() - CHANGE_LOGIN_MAX_AGE.total_seconds()
+
+
+def mask_email(email: str) -> str:
+    """Show staff without the right to see addresses whose account it may be, and no more."""
+    name, at, host = email.partition("@")
+    return f"{name[:1]}***{at}{host}" if email else ""

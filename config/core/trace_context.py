@@ -1,0 +1,91 @@
+"""What caused the work at hand: the id of a request for the logs, a place in a trace for the tracer (D18, D19).
+
+Off until somebody binds a tracer: then a span costs one look at an attribute, and nothing is imported for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Protocol
+
+import structlog
+
+AttributeValue = str | int | float | bool
+
+
+class Span(Protocol):
+    def note(self, **attributes: AttributeValue) -> None:
+        """Ids, counts, durations and outcomes; never what people or models said."""
+
+
+class Tracer(Protocol):
+    def span(
+        self, name: str, *, parent: str, seed: str, follows: str, attributes: Mapping[str, AttributeValue]
+    ) -> AbstractContextManager[Span]: ...
+
+    def past(self, name: str, seconds: float, attributes: Mapping[str, AttributeValue]) -> None: ...
+
+    def here(self) -> str: ...
+
+
+class _NoSpan:
+    """A span nobody looks at."""
+
+    def __enter__(self) -> Span:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def note(self, **attributes: AttributeValue) -> None:
+        return None
+
+
+class _BoundTracer:
+    tracer: Tracer | None = None
+
+
+_NO_SPAN = _NoSpan()
+
+
+def bind_tracer(tracer: Tracer | None) -> None:
+    _BoundTracer.tracer = tracer
+
+
+def start_span(
+    name: str, *, parent: str = "", seed: str = "", follows: str = "", **attributes: AttributeValue
+) -> AbstractContextManager[Span]:
+    """Work that begins here. `parent` is a `here()` of another process; without one the caller's span is.
+
+    A span's id follows from its `seed`, if it has one, so that whoever goes on with its work after it was lost can
+    name it: `follows` is the seed of that earlier span.
+    """
+    tracer = _BoundTracer.tracer
+    if tracer is None:
+        return _NO_SPAN
+    return tracer.span(name, parent=parent, seed=seed, follows=follows, attributes=attributes)
+
+
+def skip_span() -> AbstractContextManager[Span]:
+    """For what is not worth a span."""
+    return _NO_SPAN
+
+
+def record_past_span(name: str, seconds: float, **attributes: AttributeValue) -> None:
+    """Work that ends now and took so long: for what is only seen when it is over."""
+    if _BoundTracer.tracer is not None:
+        _BoundTracer.tracer.past(name, seconds, attributes)
+
+
+def get_traceparent() -> str:
+    """The present span, as other processes are told of it (W3C's traceparent); empty when there is none."""
+    return "" if _BoundTracer.tracer is None else _BoundTracer.tracer.here()
+
+
+def get_request_id() -> str:
+    """Of the request, socket command or job that this code runs for."""
+    return str(structlog.contextvars.get_contextvars().get("request_id", ""))

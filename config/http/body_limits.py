@@ -1,0 +1,310 @@
+"""Bound request bodies while they arrive, before Django keeps them: length, speed, who sends them, and all of them together.
+
+Django reads a whole body, into memory or onto the disk, before it asks who sends it. Here nobody sends more than a short
+body without saying who they are, nobody sends so slowly that a connection is held for nothing, and what all requests of a
+process have sent so far is bounded: in all, per account and per address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from asgiref.sync import sync_to_async
+from asgiref.typing import (
+    ASGI3Application,
+    ASGIReceiveCallable,
+    ASGIReceiveEvent,
+    ASGISendCallable,
+    HTTPScope,
+    Scope,
+)
+from django.conf import settings
+
+UPLOAD_PATH = "/api/v1/files"
+IMPORT_PATHS = ("/api/v1/sessions/import", "/settings/account/import")
+# Requests that prove themselves by a signature over the body, or by a bot's key: no account sends them.
+SIGNED_PATHS = ("/hooks/", "/api/v1/billing/stripe/webhook", "/api/bot/v1/")
+KILOBYTE, MEGABYTE = 2**10, 2**20
+FORM_OVERHEAD_BYTES = MEGABYTE  # what a form puts around a file
+ANONYMOUS_BODY_BYTES = 64 * KILOBYTE  # without credentials: enough for forms and messages of a usual length
+SIGNED_BODY_BYTES = MEGABYTE
+
+FIRST_BYTE_GRACE_SECONDS = 20.0  # for a body of any length to begin; from then on it has to keep its pace
+DISK_CHECK_INTERVAL_BYTES = 16 * MEGABYTE  # between two looks at how much of the disk is free
+RETRY_AFTER_SECONDS = 10
+
+
+class BodyAllowance(Protocol):
+    """What somebody may send at once; without a `sender` nobody is known."""
+
+    @property
+    def sender(self) -> str: ...
+    @property
+    def limit_bytes(self) -> int: ...
+    @property
+    def code(self) -> str: ...
+    @property
+    def figures(self) -> Mapping[str, object]: ...
+
+
+@dataclass(frozen=True)
+class BodyRefusal:
+    status: int
+    code: str
+    message: str
+    figures: Mapping[str, object] = field(default_factory=dict)
+    retry_after_seconds: int | None = None
+
+    def encode_json(self) -> bytes:
+        error: dict[str, object] = {"code": self.code, "message": self.message, **self.figures}
+        if self.retry_after_seconds is not None:
+            error["retry_after_seconds"] = self.retry_after_seconds
+        return json.dumps({"error": error}).encode()
+
+
+UNAUTHENTICATED = BodyRefusal(401, "unauthenticated", "Valid credentials are needed.")
+BODY_TOO_SLOW = BodyRefusal(408, "body_too_slow", "The request body came too slowly.")
+UPLOADS_BUSY = BodyRefusal(
+    503,
+    "too_many_uploads",
+    "Too much is being uploaded right now. Please try again soon.",
+    retry_after_seconds=RETRY_AFTER_SECONDS,
+)
+TOO_MANY_UPLOADS = BodyRefusal(
+    429,
+    "too_many_uploads",
+    "Too much is being uploaded at once. Wait for your other uploads to finish.",
+    retry_after_seconds=RETRY_AFTER_SECONDS,
+)
+
+
+@dataclass(frozen=True)
+class BodyLimit:
+    """How long a body may be here, and the code that a longer one is refused with."""
+
+    limit_bytes: int
+    code: str = "too_large"
+    figures: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def refusal(self) -> BodyRefusal:
+        if self.code == "unauthenticated":
+            return UNAUTHENTICATED
+        figures = {"limit_bytes": self.limit_bytes, **self.figures}
+        if self.code == "quota_exceeded":
+            return BodyRefusal(409, self.code, "The workspace is full.", figures)
+        unit, name = (MEGABYTE, "MB") if self.limit_bytes >= MEGABYTE else (KILOBYTE, "KB")
+        return BodyRefusal(
+            413, self.code, f"The request body may have {self.limit_bytes // unit} {name}.", figures
+        )
+
+
+def get_body_limit(path: str) -> BodyLimit:
+    if path.rstrip("/") == UPLOAD_PATH:
+        return BodyLimit(settings.UPLOAD_BODY_MAX_BYTES, code="file_too_large")
+    if path.rstrip("/") in IMPORT_PATHS:
+        return BodyLimit(settings.IMPORT_ZIP_MAX + FORM_OVERHEAD_BYTES, code="file_too_large")
+    if path.startswith(SIGNED_PATHS):
+        return BodyLimit(SIGNED_BODY_BYTES)
+    return BodyLimit(settings.DATA_UPLOAD_MAX_MEMORY_SIZE)
+
+
+class BodyBudget:
+    """Bytes of the bodies that this process holds, until their requests are over."""
+
+    def __init__(self) -> None:
+        self._held: Counter[str] = Counter()  # by account or address
+        self.authenticated_bytes = 0
+        self.anonymous_bytes = 0
+
+    def find_refusal(self, sender: str, address: str, size: int) -> BodyRefusal | None:
+        """Say why so many more bytes cannot be taken from an account, or, without one, from an address."""
+        if sender:
+            if self._held[sender] + size > settings.BODIES_PER_ACCOUNT_BYTES:
+                return TOO_MANY_UPLOADS
+            return UPLOADS_BUSY if self.authenticated_bytes + size > settings.BODIES_BYTES else None
+        if self._held[address] + size > settings.BODIES_OF_STRANGERS_BYTES // 4:
+            return TOO_MANY_UPLOADS
+        return UPLOADS_BUSY if self.anonymous_bytes + size > settings.BODIES_OF_STRANGERS_BYTES else None
+
+    def adjust(self, sender: str, address: str, size: int) -> None:
+        name = sender or address
+        self._held[name] += size
+        if self._held[name] <= 0:
+            del self._held[name]
+        if sender:
+            self.authenticated_bytes += size
+        else:
+            self.anonymous_bytes += size
+
+
+BODY_BUDGET = BodyBudget()
+
+
+class BodyLimitMiddleware:
+    """An ASGI application whose request bodies are bounded; long ones by who sends them."""
+
+    def __init__(
+        self, application: ASGI3Application, room_for: Callable[[Mapping[str, Any]], BodyAllowance]
+    ) -> None:
+        self._application = application
+        self._room_for = sync_to_async(room_for)
+
+    async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        assert scope["type"] == "http"
+        headers = dict(scope["headers"])
+        if b"content-length" not in headers and b"transfer-encoding" not in headers:
+            await self._application(scope, receive, send)  # by the rules of HTTP it has no body
+            return
+        body = _IncomingBody(scope, receive, self._room_for, _get_declared_bytes(headers))
+        try:
+            refusal = await body.check_declared_length()
+            if refusal is None:
+                await self._application(scope, body.receive, send)
+                refusal = body.refusal
+            if refusal is not None:
+                await _send_refusal(refusal, send)
+        finally:
+            body.release_budget()
+
+
+def _get_declared_bytes(headers: Mapping[bytes, bytes]) -> int:
+    """What the request says of itself; 0 for one that comes in pieces, which are counted."""
+    claimed = headers.get(b"content-length", b"")
+    return int(claimed) if claimed.isdigit() and len(claimed) < 20 else 0
+
+
+class _IncomingBody:
+    """A body while it arrives. Refused, it looks as if the client had gone: Django throws away what it has, and answers
+    nothing."""
+
+    def __init__(
+        self,
+        scope: HTTPScope,
+        receive: ASGIReceiveCallable,
+        room_for: Callable[[HTTPScope], Any],
+        claimed_bytes: int,
+    ) -> None:
+        self.refusal: BodyRefusal | None = None
+        self._scope = scope
+        self._receive = receive
+        self._room_for = room_for
+        self._declared_bytes = claimed_bytes
+        self._limit = get_body_limit(scope["path"])
+        self._is_signed = scope["path"].startswith(SIGNED_PATHS)
+        client = scope.get("client")
+        self._address = f"address:{client[0]}" if client else "address:"
+        self._sender = ""
+        self._arrived_bytes = 0
+        self._is_complete = False
+        self._began_at = asyncio.get_running_loop().time()
+        self._next_disk_check_bytes = DISK_CHECK_INTERVAL_BYTES
+
+    async def check_declared_length(self) -> BodyRefusal | None:
+        """By what it says of its length. A short body costs no look at its sender."""
+        if self._declared_bytes > self._limit.limit_bytes:
+            return self._limit.refusal
+        if self._declared_bytes > ANONYMOUS_BODY_BYTES and not self._is_signed:
+            await self._find_sender()
+            if self._declared_bytes > self._limit.limit_bytes:
+                return self._limit.refusal
+            if self._declared_bytes > DISK_CHECK_INTERVAL_BYTES and not _has_disk_space(self._declared_bytes):
+                return UPLOADS_BUSY
+        return BODY_BUDGET.find_refusal(self._sender, self._address, self._declared_bytes)
+
+    async def receive(self) -> ASGIReceiveEvent:
+        if self._is_complete:
+            return await self._receive()
+        if self.refusal is None:
+            try:
+                async with asyncio.timeout_at(self._deadline()):
+                    event = await self._receive()
+            except TimeoutError:
+                self.refusal = BODY_TOO_SLOW
+            else:
+                if event["type"] != "http.request":
+                    return event
+                self.refusal = await self._check_chunk(len(event.get("body", b"")))
+                if self.refusal is None:
+                    self._mark_complete(event.get("more_body", False))
+                    return event
+        return {"type": "http.disconnect"}
+
+    def _mark_complete(self, more_body: bool) -> None:
+        """A short body that has come is no longer counted: its request may last as long as a stream."""
+        self._is_complete = not more_body
+        if self._is_complete and self._arrived_bytes <= ANONYMOUS_BODY_BYTES:
+            self.release_budget()
+
+    def release_budget(self) -> None:
+        BODY_BUDGET.adjust(self._sender, self._address, -self._arrived_bytes)
+        self._arrived_bytes = 0
+
+    def _deadline(self) -> float:
+        return (
+            self._began_at + FIRST_BYTE_GRACE_SECONDS + self._arrived_bytes / settings.BODY_BYTES_PER_SECOND
+        )
+
+    async def _check_chunk(self, size: int) -> BodyRefusal | None:
+        """Count what has come; whoever sends more than a short body is asked who it is, whatever the request said."""
+        arrived = self._arrived_bytes + size
+        if arrived > ANONYMOUS_BODY_BYTES and not self._sender and not self._is_signed:
+            await self._find_sender()
+        if arrived > self._limit.limit_bytes:
+            return self._limit.refusal
+        if arrived > self._next_disk_check_bytes:
+            self._next_disk_check_bytes += DISK_CHECK_INTERVAL_BYTES
+            if not _has_disk_space(DISK_CHECK_INTERVAL_BYTES):
+                return UPLOADS_BUSY
+        refusal = BODY_BUDGET.find_refusal(self._sender, self._address, size)
+        if refusal is None:
+            BODY_BUDGET.adjust(self._sender, self._address, size)
+            self._arrived_bytes = arrived
+        return refusal
+
+    async def _find_sender(self) -> None:
+        room: BodyAllowance = await self._room_for(self._scope)
+        if not room.sender:
+            self._limit = BodyLimit(ANONYMOUS_BODY_BYTES, code="unauthenticated")
+            return
+        BODY_BUDGET.adjust("", self._address, -self._arrived_bytes)
+        self._sender = room.sender
+        BODY_BUDGET.adjust(self._sender, self._address, self._arrived_bytes)
+        if _is_upload(self._scope):
+            limit = min(
+                self._limit.limit_bytes,
+                max(room.limit_bytes + FORM_OVERHEAD_BYTES, settings.DATA_UPLOAD_MAX_MEMORY_SIZE),
+            )
+            self._limit = BodyLimit(limit, code=room.code, figures=room.figures)
+
+
+def _is_upload(scope: HTTPScope) -> bool:
+    return scope["method"] == "POST" and scope["path"].rstrip("/") == UPLOAD_PATH
+
+
+def _has_disk_space(size: int) -> bool:
+    """Whether the disk that bodies are kept on has room for this one and some to spare; other processes write there too."""
+    return shutil.disk_usage(tempfile.gettempdir()).free > settings.BODIES_LEAVE_FREE_BYTES + size
+
+
+async def _send_refusal(refusal: BodyRefusal, send: ASGISendCallable) -> None:
+    """The connection ends with it: the rest of the body is nobody's."""
+    body = refusal.encode_json()
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"connection", b"close"),
+    ]
+    if refusal.retry_after_seconds is not None:
+        headers.append((b"retry-after", str(refusal.retry_after_seconds).encode()))
+    await send(
+        {"type": "http.response.start", "status": refusal.status, "headers": headers, "trailers": False}
+    )
+    await send({"type": "http.response.body", "body": body, "more_body": False})

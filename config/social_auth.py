@@ -1,0 +1,66 @@
+"""Who may vouch for people besides their password, as the environment says (W1.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from django.core.exceptions import ImproperlyConfigured
+
+from config import env
+
+
+@dataclass(frozen=True)
+class SocialProviders:
+    """allauth's settings, and the origins that a sign-in form is sent on to."""
+
+    providers: dict[str, dict[str, object]] = field(default_factory=dict)
+    origins: list[str] = field(default_factory=list)
+
+
+def read_social_providers() -> SocialProviders:
+    """Each is off until both its settings stand."""
+    found = SocialProviders()
+    if google := _read_client("GOOGLE_CLIENT_ID", "GOOGLE_CLIENT_SECRET"):
+        _add_provider(
+            found, "google", {"APPS": [google], "SCOPE": ["profile", "email"]}, "https://accounts.google.com"
+        )
+    if github := _read_client("GITHUB_CLIENT_ID", "GITHUB_CLIENT_SECRET"):
+        _add_provider(
+            found, "github", {"APPS": [github], "SCOPE": ["read:user", "user:email"]}, "https://github.com"
+        )
+    if client := _read_client("OIDC_CLIENT_ID", "OIDC_CLIENT_SECRET"):
+        server = _read_oidc_server()
+        app = {
+            **client,
+            "provider_id": "sso",
+            "name": env.read_text("OIDC_NAME", "Single sign-on"),
+            "settings": {"server_url": server},
+        }
+        parts = urlsplit(server)
+        _add_provider(found, "openid_connect", {"APPS": [app]}, f"{parts.scheme}://{parts.netloc}")
+    elif env.read_text("OIDC_SERVER_URL"):
+        raise ImproperlyConfigured("OIDC_SERVER_URL needs OIDC_CLIENT_ID and OIDC_CLIENT_SECRET")
+    return found
+
+
+def _add_provider(found: SocialProviders, name: str, options: dict[str, object], origin: str) -> None:
+    found.providers[name] = options
+    found.origins.append(origin)
+
+
+def _read_client(identity: str, secret: str) -> dict[str, str]:
+    client_id, client_secret = env.read_text(identity), env.read_text(secret)
+    if bool(client_id) != bool(client_secret):
+        raise ImproperlyConfigured(f"{identity} and {secret} go together: only one of them is set")
+    return {"client_id": client_id, "secret": client_secret} if client_id else {}
+
+
+def _read_oidc_server() -> str:
+    url = env.read_text("OIDC_SERVER_URL").rstrip("/")
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.netloc:
+        raise ImproperlyConfigured(
+            f"OIDC_SERVER_URL must be the http(s) address of the identity provider, not {url!r}"
+        )
+    return url

@@ -1,0 +1,86 @@
+"""What a user asks of every conversation: the only writer of Preferences (A30.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypedDict
+from zoneinfo import available_timezones
+
+from django.db import DataError, connection, transaction
+
+from config.core.errors import InvalidRequest
+from copilot.models import Personality, Preferences
+
+MAX_INSTRUCTIONS_CHARACTERS = 4_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreferencesView:
+    timezone: str
+    instructions: str
+    personality: int | None
+
+
+class PreferenceUpdate(TypedDict, total=False):
+    """What is absent stays as it is."""
+
+    timezone: str
+    instructions: str
+    personality_id: int | None
+
+
+def get_preferences(owner_id: int) -> PreferencesView:
+    row = Preferences.objects.filter(owner=owner_id).first() or Preferences(owner_id=owner_id)
+    return PreferencesView(
+        timezone=row.timezone or "UTC", instructions=row.instructions, personality=row.personality_id
+    )
+
+
+def update_preferences(owner_id: int, changes: PreferenceUpdate) -> PreferencesView:
+    """From the next turn on (A30.1)."""
+    if timezone := changes.get("timezone"):
+        _check_time_zone(timezone)
+    check_instructions(changes.get("instructions", ""))
+    check_personality(changes.get("personality_id"))
+    Preferences.objects.update_or_create(owner_id=owner_id, defaults={**changes})
+    return get_preferences(owner_id)
+
+
+def check_instructions(text: str) -> None:
+    if len(text) > MAX_INSTRUCTIONS_CHARACTERS:
+        raise InvalidRequest(f"Instructions have at most {MAX_INSTRUCTIONS_CHARACTERS:,} characters.")
+
+
+def check_personality(personality_id: int | None) -> None:
+    if personality_id is not None and not any(one.pk == personality_id for one in list_personalities()):
+        raise InvalidRequest("There is no such personality.", code="unknown_personality")
+
+
+def list_personalities() -> list[Personality]:
+    """Those a user may choose from."""
+    return list(Personality.objects.filter(enabled=True).order_by("name"))
+
+
+def list_time_zones() -> list[str]:
+    """Names to choose from, as people write them."""
+    return sorted(name for name in available_timezones() if "/" in name or name == "UTC")
+
+
+def _check_time_zone(name: str) -> None:
+    """Known to both who will use it: Postgres writes the time into a message, Python answers what time it is."""
+    unknown = InvalidRequest(
+        "There is no such time zone; use a name like Europe/Berlin.", code="unknown_timezone"
+    )
+    if name not in available_timezones():
+        raise unknown
+    try:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("SELECT now() AT TIME ZONE %s", [name])
+    except DataError as problem:
+        raise unknown from problem
+
+
+def erase_preferences(owner_id: int) -> int:
+    """Of an account that goes (S17)."""
+    removed, _ = Preferences.objects.filter(owner=owner_id).delete()
+    return removed

@@ -1,0 +1,82 @@
+"""Staff pages of what people had made and were asked: saved agents, schedules, questions and approvals. All only looked at."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+from django.db.models import Count, Model, QuerySet
+from django.http import HttpRequest
+from django.utils.safestring import SafeString
+
+from config.core.admin import LatestRowsInline, ReadOnlyAdmin, TypedModelAdmin, render_admin_link
+from copilot.models import Agent, Personality, Schedule, ScheduleRun
+
+
+@admin.register(Personality)
+class PersonalityAdmin(TypedModelAdmin):
+    """Written here and nowhere else; what is switched off speaks no more, from the next turn on (A30.1)."""
+
+    list_display = ["name", "tone", "style", "enabled"]
+    list_filter = ["enabled"]
+    search_fields = ["name"]
+
+
+@admin.register(Agent)
+class AgentAdmin(ReadOnlyAdmin):
+    list_display = ["id", "name", "owned_by", "version", "scheduled", "changed_at", "deleted_at"]
+    list_select_related = ["owner"]
+    found_by_id = ("id",)
+    search_fields = ["name", "=owner__username", "=owner__email"]
+    search_help_text = "Agent id, its name, or the user name or e-mail of its owner, in full."
+    ordering = ["-changed_at"]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
+        rows: QuerySet[Model] = super().get_queryset(request).annotate(schedule_count=Count("schedules"))
+        return rows
+
+    @admin.display(description="owner", ordering="owner__username")
+    def owned_by(self, agent: Agent) -> SafeString:
+        return render_admin_link(agent.owner)
+
+    @admin.display(description="schedules")
+    def scheduled(self, agent: Agent) -> int:
+        count: int = getattr(agent, "schedule_count", 0)
+        return count
+
+
+class ScheduleRunInline(LatestRowsInline):
+    """The latest of them."""
+
+    model = ScheduleRun
+    readonly_fields = ["due_at", "outcome", "reason", "turn"]
+    fields = [*readonly_fields]
+    ordering = ["-due_at"]
+    max_rows = 20
+
+
+@admin.register(Schedule)
+class ScheduleAdmin(ReadOnlyAdmin):
+    list_display = [
+        "id",
+        "name",
+        "owned_by",
+        "cron",
+        "timezone",
+        "next_run",
+        "failures",
+        "disabled_reason",
+        "cancelled_at",
+    ]
+    list_filter = [("disabled_reason", admin.EmptyFieldListFilter)]
+    list_select_related = ["owner"]
+    found_by_id = ("id", "session", "agent")
+    search_fields = ["name", "=owner__username", "=owner__email"]
+    search_help_text = (
+        "Id of the schedule, its session or agent, its name, or its owner's user name or e-mail."
+    )
+    ordering = ["next_run"]
+    exclude = ["prompt", "inputs"]  # what people wrote is theirs
+    inlines = [ScheduleRunInline]
+
+    @admin.display(description="owner", ordering="owner__username")
+    def owned_by(self, schedule: Schedule) -> SafeString:
+        return render_admin_link(schedule.owner)

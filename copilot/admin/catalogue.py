@@ -1,0 +1,181 @@
+"""Staff pages of the model catalogue: keys that are written and never shown, models beside their prices, tiers (A4.1)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, get_args
+from urllib.parse import urlencode, urlsplit
+
+from django import forms
+from django.conf import settings
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from copilot.models import Credential, ModelEntry, TierEntry
+from copilot.providers import catalogue_store
+from copilot.providers.base import ReasoningEffort
+
+if TYPE_CHECKING:  # Django's own classes take no parameter when they run
+    CredentialPage = admin.ModelAdmin[Credential]
+    EntryPage = admin.ModelAdmin[ModelEntry]
+    TierPage = admin.ModelAdmin[TierEntry]
+    CredentialModelForm = forms.ModelForm[Credential]
+    EntryModelForm = forms.ModelForm[ModelEntry]
+    TierModelForm = forms.ModelForm[TierEntry]
+else:
+    CredentialPage = EntryPage = TierPage = admin.ModelAdmin
+    CredentialModelForm = EntryModelForm = TierModelForm = forms.ModelForm
+
+EFFORTS: tuple[ReasoningEffort, ...] = get_args(ReasoningEffort)
+
+
+class CredentialForm(CredentialModelForm):
+    key = forms.CharField(
+        required=False,
+        strip=True,
+        widget=forms.PasswordInput(attrs={"autocomplete": "off"}),
+        help_text="Never shown again. Left empty, the key stays as it is.",
+    )
+
+    class Meta:
+        model = Credential
+        fields = ["name"]
+
+    def clean_key(self) -> str:
+        key: str = self.cleaned_data["key"]
+        if not key and self.instance.pk is None:
+            raise forms.ValidationError("A new credential needs a key.")
+        return key
+
+
+@admin.register(Credential)
+class CredentialAdmin(CredentialPage):
+    form = CredentialForm
+    fields = ["name", "key", "changed_at"]
+    readonly_fields = ["changed_at"]
+    list_display = ["name", "models", "changed_at"]
+    ordering = ["name"]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Credential]:
+        return super().get_queryset(request).prefetch_related("entries")
+
+    @admin.display
+    def models(self, credential: Credential) -> str:
+        return ", ".join(sorted(entry.name for entry in credential.entries.all())) or "-"
+
+    def save_model(self, request: HttpRequest, obj: Credential, form: forms.Form, change: bool) -> None:
+        key = form.cleaned_data["key"]
+        if key:
+            catalogue_store.set_credential_secret(obj, key)
+        else:
+            super().save_model(request, obj, form, change)
+
+
+class ModelEntryForm(EntryModelForm):
+    efforts = forms.MultipleChoiceField(
+        choices=[(effort, effort) for effort in EFFORTS],
+        required=False,
+        widget=forms.CheckboxSelectMultiple,
+        help_text="The levels of thinking it takes. None ticked: all.",
+    )
+
+    class Meta:
+        model = ModelEntry
+        exclude = ["version"]
+
+    def clean_base_url(self) -> str:
+        url: str = self.cleaned_data["base_url"].strip().rstrip("/")
+        parts = urlsplit(url)
+        if url and (parts.scheme not in ("http", "https") or not parts.hostname):
+            raise forms.ValidationError("An http or https address, as in https://openrouter.ai/api/v1.")
+        return url
+
+
+@admin.register(ModelEntry)
+class ModelEntryAdmin(EntryPage):
+    """An edit is a new version: what was learned of the old one is forgotten, running turns keep theirs (A4.3, A4.4)."""
+
+    form = ModelEntryForm
+    list_display = ["name", "provider", "model", "credential", "in_tiers", "price", "enabled"]
+    list_filter = ["provider", "enabled"]
+    list_select_related = ["credential"]
+    search_fields = ["name", "model"]
+    readonly_fields = ["price", "version"]
+    ordering = ["name"]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[ModelEntry]:
+        return super().get_queryset(request).prefetch_related("tiers")
+
+    @admin.display(description="tiers")
+    def in_tiers(self, entry: ModelEntry) -> str:
+        places = sorted((place.tier, place.position) for place in entry.tiers.all())
+        return ", ".join(f"{tier} {position}" for tier, position in places) or "-"
+
+    @admin.display(description="price per 1M tokens, in and out")
+    def price(self, entry: ModelEntry) -> str | SafeString:
+        """Billing's own row, beside the model; unknown ones are one click from being known."""
+        if not entry.model:
+            return "-"
+        price = catalogue_store.find_price(entry.provider, entry.model)
+        if price is None:
+            query = urlencode({"provider": entry.provider, "model": entry.model})
+            return format_html(
+                '<a href="{}?{}">unknown: add one</a>', reverse("admin:billing_modelprice_add"), query
+            )
+        if price.flat_rate:
+            return "flat rate"
+        amounts = (price.input_per_million_microdollars, price.output_per_million_microdollars)
+        return " / ".join(f"${amount / 1_000_000:,.2f}" for amount in amounts)
+
+    def save_model(self, request: HttpRequest, obj: ModelEntry, form: forms.Form, change: bool) -> None:
+        catalogue_store.save_model_entry(obj)
+
+    def delete_model(self, request: HttpRequest, obj: ModelEntry) -> None:
+        super().delete_model(request, obj)
+        catalogue_store.refresh_after_commit()
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[ModelEntry]) -> None:
+        super().delete_queryset(request, queryset)
+        catalogue_store.refresh_after_commit()
+
+
+class TierEntryForm(TierModelForm):
+    class Meta:
+        model = TierEntry
+        fields = ["tier", "position", "entry"]
+
+    def clean(self) -> dict[str, object]:
+        found: dict[str, object] = super().clean() or self.cleaned_data
+        entry, tier, position = (self.cleaned_data.get(name) for name in ("entry", "tier", "position"))
+        if entry is None or position is None or settings.ALLOW_DEMO_MODEL:
+            return found
+        earlier = TierEntry.objects.filter(tier=tier, position__lt=position).exclude(pk=self.instance.pk)
+        if entry.provider == ModelEntry.Provider.SCRIPTED and not earlier.exists():
+            raise forms.ValidationError("A scripted model may not come first here: see ALLOW_DEMO_MODEL.")
+        return found
+
+
+@admin.register(TierEntry)
+class TierEntryAdmin(TierPage):
+    """The first of a tier is its choice, the others are asked in order when it fails (A4.2)."""
+
+    form = TierEntryForm
+    list_display = ["tier", "position", "entry"]
+    list_filter = ["tier"]
+    list_select_related = ["entry"]
+    ordering = ["tier", "position"]
+
+    def save_model(self, request: HttpRequest, obj: TierEntry, form: forms.Form, change: bool) -> None:
+        super().save_model(request, obj, form, change)
+        catalogue_store.refresh_after_commit()
+
+    def delete_model(self, request: HttpRequest, obj: TierEntry) -> None:
+        super().delete_model(request, obj)
+        catalogue_store.refresh_after_commit()
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[TierEntry]) -> None:
+        super().delete_queryset(request, queryset)
+        catalogue_store.refresh_after_commit()

@@ -1,0 +1,96 @@
+"""Ask staff for a reason before they read somebody's conversation, and record each reading."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+from uuid import UUID
+
+from django.contrib.admin.utils import unquote
+from django.db.models import Model
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+
+from config.core.admin import ReadOnlyAdmin
+from config.core.audit import record_audit_event
+from copilot.models import Session
+
+REASON_LIFETIME_SECONDS = 30 * 60  # a reason holds for one conversation so long
+MIN_REASON_CHARACTERS, MAX_REASON_CHARACTERS = 5, 500
+MAX_REMEMBERED_REASONS = 50  # conversations remembered in a session
+_SESSION_KEY = "conversation_reasons"
+
+
+class ConversationAdmin(ReadOnlyAdmin):
+    """Rows that hold what was said: opening one asks for a reason, once per conversation and half an hour."""
+
+    def get_conversation(self, row: Model) -> tuple[UUID, int]:
+        """The id of the conversation, and of its owner."""
+        session = row if isinstance(row, Session) else getattr(row, "session")  # noqa: B009 - of any such row
+        assert isinstance(session, Session)
+        return session.pk, session.owner_id
+
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        row = self.get_object(request, unquote(object_id)) if object_id else None
+        if row is None or not self.has_view_permission(request, row):
+            return super().changeform_view(request, object_id, form_url, extra_context)
+        conversation, owner_id = self.get_conversation(row)
+        if request.method == "POST" and "reason" in request.POST:
+            return self._keep_reason(request, row, conversation)
+        reason = get_valid_reason(request, conversation)
+        if request.method != "POST" and not reason:
+            return self._ask_for_reason(request, row)
+        record_audit_event(
+            "conversation.read",
+            request=request,
+            target=("session", conversation),
+            reason=reason,
+            owner_id=owner_id,
+            row=f"{self.model._meta.model_name} {row.pk}",
+        )
+        return super().changeform_view(request, object_id, form_url, extra_context)
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        return HttpResponseRedirect("../change/")  # nobody changes these rows: there is none
+
+    def _keep_reason(self, request: HttpRequest, row: Model, conversation: UUID) -> HttpResponse:
+        reason = request.POST.get("reason", "").replace("\x00", "").strip()
+        if not MIN_REASON_CHARACTERS <= len(reason) <= MAX_REASON_CHARACTERS:
+            problem = f"Give a reason of {MIN_REASON_CHARACTERS} to {MAX_REASON_CHARACTERS:,} characters."
+            return self._ask_for_reason(request, row, problem=problem, status=400)
+        known = _load_reasons(request)
+        known[str(conversation)] = [reason, time.time() + REASON_LIFETIME_SECONDS]
+        latest = sorted(known.items(), key=lambda one: one[1][1])[-MAX_REMEMBERED_REASONS:]
+        request.session[_SESSION_KEY] = dict(latest)
+        return HttpResponseRedirect(request.get_full_path())
+
+    def _ask_for_reason(
+        self, request: HttpRequest, row: Model, *, problem: str = "", status: int = 200
+    ) -> HttpResponse:
+        context = {
+            **self.admin_site.each_context(request),
+            "title": "Why do you need to read this?",
+            "opts": self.model._meta,
+            "problem": problem,
+            "reason": request.POST.get("reason", ""),
+            "longest": MAX_REASON_CHARACTERS,
+            "minutes": REASON_LIFETIME_SECONDS // 60,
+        }
+        return TemplateResponse(request, "admin/copilot/reason.html", context, status=status)
+
+
+def get_valid_reason(request: HttpRequest, conversation: UUID) -> str:
+    reason, until = _load_reasons(request).get(str(conversation), ["", 0])
+    return str(reason) if time.time() < float(until) else ""
+
+
+def _load_reasons(request: HttpRequest) -> dict[str, list[Any]]:
+    return dict(request.session.get(_SESSION_KEY) or {})

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+
+from config.core.admin import ReadOnlyAdmin
+from copilot.models import ExportJob, Share, WorkspaceFile
+from copilot.sharing import services as sharing
+
+
+@admin.register(WorkspaceFile)
+class WorkspaceFileAdmin(ReadOnlyAdmin):
+    list_display = [
+        "id",
+        "owner",
+        "mime",
+        "size_bytes",
+        "scan",
+        "source",
+        "created_at",
+        "deleted_at",
+        "purged_at",
+    ]
+    list_filter = ["scan", "source"]
+    list_select_related = ["owner"]
+    found_by_id = ("id", "session")
+    search_fields = ["=owner__username", "=owner__email"]
+    search_help_text = "File id, session id, user name or e-mail, in full."
+    ordering = ["-created_at"]
+    exclude = ["storage_key"]
+
+
+@admin.register(Share)
+class ShareAdmin(ReadOnlyAdmin):
+    list_display = [
+        "id",
+        "owner",
+        "kind",
+        "created_at",
+        "expires_at",
+        "revoked_at",
+        "revoke_reason",
+        "view_count",
+    ]
+    list_filter = ["kind", "revoke_reason"]
+    list_select_related = ["owner"]
+    found_by_id = ("id", "session", "file", "token")
+    search_fields = ["=owner__username", "=owner__email"]
+    search_help_text = "Share id, token, session or file id, user name or e-mail, in full."
+    ordering = ["-created_at"]
+    exclude = ["token", "password_hash", "payload"]  # who looks at this page is not invited by that
+    actions = ["take_down"]
+
+    @admin.action(description="Take down", permissions=["take_down"])
+    def take_down(self, request: HttpRequest, rows: QuerySet[Share]) -> HttpResponse | None:
+        """Asks for the reason first, which the owner is told."""
+        reason = request.POST.get("reason", "").strip()
+        if not reason:
+            context = {**self.admin_site.each_context(request), "shares": rows, "opts": self.model._meta}
+            return render(request, "admin/copilot/share/take_down.html", context)
+        down = [share for share in rows.select_related("owner") if sharing.take_down_share(share, reason)]
+        for share in down:
+            self.log_change(request, share, f"Taken down: {reason}")
+        self.message_user(request, f"Taken down: {len(down)}.")
+        return None
+
+    def has_take_down_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("copilot.change_share")
+
+
+@admin.register(ExportJob)
+class ExportJobAdmin(ReadOnlyAdmin):
+    list_display = ["id", "owner", "format", "state", "error", "created_at", "finished_at", "expires_at"]
+    list_filter = ["state", "format"]
+    list_select_related = ["owner"]
+    found_by_id = ("id", "session")
+    search_fields = ["=owner__username", "=owner__email"]
+    search_help_text = "Export id, session id, user name or e-mail, in full."
+    ordering = ["-created_at"]
+    exclude = ["storage_key"]

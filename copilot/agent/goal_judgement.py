@@ -1,0 +1,154 @@
+"""Works towards a session's goal: after each answer a model judges, and the next step is said (A30.4)."""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from uuid import UUID
+
+import msgspec
+from django.conf import settings
+
+from config.core.errors import RequestRefused
+from config.core.redis import REDIS_OUTAGE_ERRORS
+from config.core.text import make_storable
+from copilot.agent import one_shot_requests
+from copilot.agent.model_context import PROMPTS_DIRECTORY
+from copilot.agent.one_shot_requests import OneShotCause, OneShotQuestion
+from copilot.chat import goals, messages, queue
+from copilot.chat import selectors as chat_selectors
+from copilot.chat.commands import InternalMessage
+from copilot.chat.goals import GOAL_AUTHOR, format_goal_message
+from copilot.chat.permissions import Permissions, intersect_permissions
+from copilot.chat.prompt_tags import escape_server_tags
+from copilot.chat.service_bindings import submit_internal_message
+from copilot.models import Message, Session, Turn
+from copilot.providers.base import ProviderFailure
+from copilot.realtime import event_log
+from copilot.realtime.events import GoalContinued
+
+log = logging.getLogger(__name__)
+
+MAX_ANSWER_CHARACTERS = 16_000  # the end of it, where an answer says what it has come to
+JUDGE_TIMEOUT_SECONDS = 30.0
+JUDGE_MAX_TOKENS = 1_024
+UNREADABLE_REASON = "What the judging model said could not be read."
+NO_MODEL_REASON = "No model could be asked whether it is achieved."
+
+
+class GoalJudgement(msgspec.Struct, forbid_unknown_fields=False):
+    achieved: bool
+    reason: str = ""
+    next_step: str = ""
+
+
+def judge_goal(turn_id: UUID) -> None:
+    """After a turn that succeeded: achieved, exhausted, paused, or one step further. Whatever waits goes first."""
+    turn = Turn.objects.select_related("session").filter(pk=turn_id, status="succeeded").first()
+    if turn is None or turn.session.goal_state != Session.Goal.ACTIVE or _has_newer_work(turn):
+        return
+    session = turn.session
+    judgement = _ask_for_judgement(session.goal, turn)
+    if isinstance(judgement, str):
+        _pause_goal(turn, judgement)
+    elif judgement.achieved:
+        goals.record_goal_judgement(session.pk, session.goal, "achieved", judgement.reason)
+    elif session.goal_continuations >= settings.GOAL_CONTINUATIONS:
+        goals.record_goal_judgement(session.pk, session.goal, "exhausted", judgement.reason)
+    elif not _has_newer_work(turn):
+        _continue_goal(turn, judgement)
+
+
+def _has_newer_work(turn: Turn) -> bool:
+    """Something is queued or has begun since: its own ending will be judged."""
+    newer = Turn.objects.filter(session=turn.session_id, created_at__gt=turn.created_at)
+    return newer.exists() or queue.has_pending_messages(turn.session_id)
+
+
+def _ask_for_judgement(goal: str, turn: Turn) -> GoalJudgement | str:
+    """What the first model that answers says; words when nothing can be made of it."""
+    question = OneShotQuestion(
+        system=_read_instructions(),
+        text=escape_server_tags(f"<goal>\n{goal}\n</goal>\n<answer>\n{_read_answer(turn)}\n</answer>"),
+        most_tokens=JUDGE_MAX_TOKENS,
+        seconds=JUDGE_TIMEOUT_SECONDS,
+    )
+    for entry in one_shot_requests.list_models_to_ask():
+        try:
+            return _parse_judgement(
+                one_shot_requests.ask_model(entry, question, OneShotCause.for_turn(turn, "goal")).text
+            )
+        except ProviderFailure as failure:
+            log.warning("%s could not judge a goal: %s", entry.name, failure.code)
+    return NO_MODEL_REASON
+
+
+def _read_answer(turn: Turn) -> str:
+    """The words people saw of the turn; thoughts and tools are not part of them (A14.6)."""
+    rows = Message.objects.filter(turn=turn, kind="assistant", hidden="").order_by("sequence")
+    return "\n\n".join(rows.values_list("content", flat=True))[-MAX_ANSWER_CHARACTERS:]
+
+
+def _parse_judgement(reply: str) -> GoalJudgement | str:
+    """Models put words or fences around what they were asked for."""
+    try:
+        said = msgspec.json.decode(reply[reply.index("{") : reply.rindex("}") + 1], type=GoalJudgement)
+    except (ValueError, msgspec.DecodeError):
+        return UNREADABLE_REASON
+    return GoalJudgement(said.achieved, make_storable(said.reason), make_storable(said.next_step))
+
+
+@cache
+def _read_instructions() -> str:
+    return (PROMPTS_DIRECTORY / "goal.md").read_text(encoding="utf-8").strip()
+
+
+def _continue_goal(turn: Turn, judgement: GoalJudgement) -> None:
+    """Counted first, then said by everybody's way in; a message with a run_id has a turn of its own."""
+    session, number = turn.session, turn.session.goal_continuations + 1
+    if not goals.count_goal_continuation(session.pk, session.goal, number, judgement.reason):
+        return
+    try:
+        submit_internal_message(
+            InternalMessage(
+                user_id=session.owner_id,
+                session_id=session.pk,
+                text=format_goal_message(session.goal, judgement.next_step),
+                origin="goal",
+                permissions=_goal_permissions(turn),
+                tier=turn.tier,
+                mode=turn.mode,
+                run_id=f"goal-{turn.pk}",
+                author=GOAL_AUTHOR,
+            )
+        )
+    except RequestRefused as refusal:
+        _pause_goal(turn, f"It could not go on: {refusal.message}")
+        return
+    told = GoalContinued(
+        state="active", reason=judgement.reason, number=number, most=settings.GOAL_CONTINUATIONS
+    )
+    try:
+        event_log.append_events(str(session.pk), [(told, None)])
+    except REDIS_OUTAGE_ERRORS:
+        log.warning("the event log is unreachable; a goal went on without being told")
+
+
+def _goal_permissions(turn: Turn) -> Permissions:
+    """Those of the turn that was judged, and no more than whoever set the goal had."""
+    given = turn.session.goal_permissions
+    permissions = Permissions.from_json(turn.permissions)
+    return permissions if given is None else intersect_permissions(permissions, Permissions.from_json(given))
+
+
+def _pause_goal(turn: Turn, why: str) -> None:
+    """Never again by itself: the person is told, and has the next word."""
+    session = turn.session
+    if not goals.record_goal_judgement(session.pk, session.goal, "paused", why):
+        return
+    row_id = messages.post_notice(session.pk, turn.pk, "goal_paused")
+    try:
+        told = chat_selectors.build_notice_posted(row_id, "goal_paused")
+        event_log.append_events(str(session.pk), [(told, str(turn.pk))], user_id=session.owner_id)
+    except REDIS_OUTAGE_ERRORS:
+        log.warning("the event log is unreachable; clients will catch up from the rows")

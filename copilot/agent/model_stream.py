@@ -1,0 +1,408 @@
+"""What happens after a reply: a pure function of the reply and of what the guards know (A2.3)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, assert_never
+from uuid import UUID, uuid4
+
+from config.core.text import make_storable
+from copilot.agent.guards import RoundState
+from copilot.agent.interfaces import aclosing_iterator
+from copilot.agent.model_context import join_text
+from copilot.agent.outputs import LoopOutput, ModelCallEnding, ReasoningReplayAdded
+from copilot.agent.token_meters import ModelCallMeter
+from copilot.providers.base import (
+    CallFragment,
+    CatalogueEntry,
+    FailureCode,
+    FinishReason,
+    ModelRequest,
+    Provider,
+    ProviderFailure,
+    ReasoningDelta,
+    ReasoningReplay,
+    ReplyFinished,
+    ResponseIdReceived,
+    StreamItem,
+    TextDelta,
+    ToolCall,
+    UsageReported,
+)
+from copilot.realtime.events import (
+    ReasoningEnded,
+    ReasoningExtended,
+    ReasoningStarted,
+    StepFinished,
+    StepStarted,
+    TextEnded,
+    TextExtended,
+    TextStarted,
+    ToolProposed,
+)
+from copilot.tools.calls import ToolCallAssembler
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelReply:
+    """One complete answer of a model."""
+
+    text: str
+    calls: tuple[ToolCall, ...]
+    finish: FinishReason
+    replay: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerStep:
+    """The turn's work is done."""
+
+    truncated: bool = False  # the text was cut by the output limit (A2.4)
+    silent: bool = False  # tools ran and nothing was said: a closing line is due (A14.7)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunToolsStep:
+    calls: tuple[ToolCall, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LostCallsStep:
+    """The reply was cut inside its calls: none of them counts (A8.4)."""
+
+    lost: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HaltStep:
+    """The reply cannot be worked with; `calls` are answered, not executed."""
+
+    code: FailureCode | Literal["round_limit"]
+    calls: tuple[ToolCall, ...] = ()
+
+
+NextStep = AnswerStep | RunToolsStep | LostCallsStep | HaltStep
+UNUSABLE_FINISH_REASONS: dict[FinishReason, FailureCode] = {
+    "refused": "refused",
+    "overflow": "context_overflow",
+}
+
+
+def choose_next_step(reply: ModelReply, state: RoundState) -> NextStep:
+    if (code := UNUSABLE_FINISH_REASONS.get(reply.finish)) is not None:
+        return HaltStep(code=code)
+    if reply.calls:
+        return _choose_step_after_calls(reply, state)
+    if reply.text:
+        return AnswerStep(truncated=reply.finish == "length")
+    if state.ran_tools or state.continues_text:
+        return AnswerStep(silent=state.ran_tools and not state.continues_text)
+    return HaltStep(code="no_response")
+
+
+def _choose_step_after_calls(reply: ModelReply, state: RoundState) -> NextStep:
+    if reply.finish == "length":
+        return LostCallsStep(lost=tuple(call.tool for call in reply.calls))
+    if state.last_round:
+        return HaltStep(code="round_limit", calls=reply.calls)
+    return RunToolsStep(calls=reply.calls)
+
+
+# MERGED agent.replies: One try of a round: a request goes out, its stream becomes blocks, rows and a reply or a failure (A2.7).
+
+
+@dataclass(frozen=True, kw_only=True)
+class InterruptedText:
+    """A text row that was interrupted: the first text of the next reply goes on in it."""
+
+    row_id: UUID
+    length: int
+    block_id: str = ""  # of the block that still stands open in this run
+
+
+@dataclass(kw_only=True)
+class ModelStep:
+    """One try of a round, as clients see it."""
+
+    round: int
+    id: str = field(default_factory=lambda: str(uuid4()))
+    is_over: bool = False
+    call: int = 0
+
+    def start_event(self) -> StepStarted:
+        return StepStarted(step_id=self.id, round=self.round, call=self.call)
+
+    def finish_event(self, reason: str) -> StepFinished:
+        return StepFinished(step_id=self.id, round=self.round, finish_reason=reason)
+
+    def finish(self, reason: str) -> Iterator[LoopOutput]:
+        yield self.finish_event(reason)
+        self.is_over = True
+
+
+@dataclass
+class StreamBlock:
+    """Text or reasoning while it streams into its row."""
+
+    kind: Literal["text", "reasoning"]
+    row_id: UUID = field(default_factory=uuid4)
+    block_id: str = field(default_factory=lambda: str(uuid4()))
+    length: int = 0  # of the row, in characters
+    parts: list[str] = field(default_factory=list)
+    synthetic: bool = False
+    row_name: str = field(init=False)  # made once: every delta names its row
+
+    def __post_init__(self) -> None:
+        self.row_name = str(self.row_id)
+
+    @classmethod
+    def from_interrupted(cls, continuing: InterruptedText) -> StreamBlock:
+        resumed = cls("text", row_id=continuing.row_id, length=continuing.length)
+        resumed.block_id = continuing.block_id or resumed.block_id
+        return resumed
+
+    def to_interrupted(self) -> InterruptedText:
+        return InterruptedText(row_id=self.row_id, length=self.length, block_id=self.block_id)
+
+    def start_event(self) -> TextStarted | ReasoningStarted:
+        if self.kind == "reasoning":
+            return ReasoningStarted(block_id=self.block_id, row_id=self.row_name)
+        return TextStarted(block_id=self.block_id, row_id=self.row_name, synthetic=self.synthetic)
+
+    def extend(self, delta: str) -> TextExtended | ReasoningExtended:
+        cls = TextExtended if self.kind == "text" else ReasoningExtended
+        event = cls(block_id=self.block_id, row_id=self.row_name, offset=self.length, delta=delta)
+        self.length += len(delta)
+        self.parts.append(delta)
+        return event
+
+    def end_event(self) -> TextEnded | ReasoningEnded:
+        cls = TextEnded if self.kind == "text" else ReasoningEnded
+        return cls(block_id=self.block_id, row_id=self.row_name)
+
+
+class ModelAttempt:
+    """Plays one request. Afterwards either `reply` or `failure` is there."""
+
+    def __init__(
+        self,
+        request: ModelRequest,
+        *,
+        step: ModelStep,
+        meter: ModelCallMeter,
+        taken_ids: Collection[str] = (),
+        continuing: InterruptedText | None = None,
+        may_be_cut: bool = False,
+        goes_on: bool = False,
+    ) -> None:
+        """`may_be_cut`: text that the output limit cuts stays open; `goes_on`: this is the rest of such a text."""
+        self.step = step
+        self.meter = meter
+        self.cut_text: InterruptedText | None = None  # the text that stayed open
+        self.reply: ModelReply | None = None
+        self.failure: ProviderFailure | None = None
+        self.block: StreamBlock | None = None  # the one that is open
+        self.blocks: list[StreamBlock] = []
+        self.resumed_block: StreamBlock | None = None  # the interrupted row, once and if it goes on
+        self.request = request
+        self._known = frozenset(tool.name for tool in request.tools)
+        self._assembler = ToolCallAssembler(taken_ids)
+        self._continuing = continuing
+        self._may_be_cut = may_be_cut
+        self._goes_on = goes_on
+        self._leading = ""  # white space that opens no block until something follows it
+        self._replay: list[str] = []
+        self._finished: ReplyFinished | None = None
+
+    @property
+    def has_visible_output(self) -> bool:
+        """Clients have seen text or calls that are this step's own (A7.3)."""
+        return any(block.kind == "text" for block in self.own_blocks) or bool(self.proposed_calls())
+
+    @property
+    def own_blocks(self) -> list[StreamBlock]:
+        """The rows that this step itself has made."""
+        return [block for block in self.blocks if block is not self.resumed_block]
+
+    def proposed_calls(self) -> list[ToolCall]:
+        return self._assembler.list_proposed()
+
+    async def stream(self, provider_for: Callable[[CatalogueEntry], Provider]) -> AsyncIterator[LoopOutput]:
+        if not self._goes_on:
+            yield self.step.start_event()
+        yield self.meter.start()
+        try:
+            provider = provider_for(self.request.entry)
+            async with aclosing_iterator(provider.stream(self.request)) as items:
+                async for item in items:
+                    for event in self._receive(item):
+                        yield event
+            self.reply = self._complete()
+        except ProviderFailure as failure:
+            self.failure = failure
+        for event in self._end_of_stream():
+            yield event
+        yield self._finish_meter()
+        self.meter.is_recorded = True
+
+    def add_synthetic_text(self, text: str) -> Iterator[LoopOutput]:
+        """A whole text block that the server writes in the model's place."""
+        self.block = StreamBlock("text", synthetic=True)
+        self.blocks.append(self.block)
+        yield self.block.start_event()
+        yield self.block.extend(text)
+        yield from self._close_block()
+
+    def _finish_meter(self) -> LoopOutput:
+        failure = self.failure
+        ending = failure.code if failure else _classify_reply(self.reply)
+        unusable = failure is not None or ending in UNUSABLE_FINISH_REASONS.values()
+        return self.meter.finish(
+            aborted=failure is not None,
+            refused=failure is not None and failure.refused_before_work,
+            response_id=self.response_id or (failure.request_id if failure else ""),
+            ending=ending,
+            partial=unusable and self.has_visible_output,
+        )
+
+    @property
+    def response_id(self) -> str:
+        """As the provider names the reply that came to its end."""
+        return self._finished.response_id if self._finished else ""
+
+    # --- items ---------------------------------------------------------------------------------------
+
+    def _receive(self, item: StreamItem) -> Iterator[LoopOutput]:
+        match item:
+            case TextDelta():
+                return self._extend("text", self._visible(item.text))
+            case ReasoningDelta():
+                return self._extend_reasoning(item.text)
+            case CallFragment():
+                return self._add_fragment(item)
+            case ReasoningReplay():
+                self._replay.append(item.data)
+            case UsageReported():
+                self.meter.record_usage(item)
+            case ResponseIdReceived():
+                self.meter.name = item.response_id
+            case ReplyFinished():
+                self._finished = item
+            case unreachable:
+                assert_never(unreachable)
+        return iter(())
+
+    def _visible(self, delta: str) -> str:
+        """Nothing until a text block has something to show: models put blank lines in front of calls."""
+        if self._continuing or (self.block is not None and self.block.kind == "text"):
+            return delta
+        text = (self._leading + delta).lstrip("\r\n")
+        self._leading = "" if text.strip() else text
+        return text if not self._leading else ""
+
+    def _extend_reasoning(self, delta: str) -> Iterator[LoopOutput]:
+        """Not in the middle of a text: blocks never overlap (A2.7)."""
+        if self._goes_on and self._continuing is not None:
+            self.meter.count_characters(len(delta))
+            return iter(())
+        return self._extend("reasoning", delta)
+
+    def _extend(self, kind: Literal["text", "reasoning"], delta: str) -> Iterator[LoopOutput]:
+        delta = make_storable(delta)
+        if not delta:
+            return
+        self.meter.count_characters(len(delta))
+        if self.block is None or self.block.kind != kind:
+            yield from self._close_block()
+            yield from self._open_block(kind)
+        if self.block is not None:
+            yield self.block.extend(delta)
+
+    def _open_block(self, kind: Literal["text", "reasoning"]) -> Iterator[LoopOutput]:
+        if kind == "text" and self._continuing is not None:
+            self.block = self._resume(self._continuing)
+        else:
+            self.block = StreamBlock(kind)
+        self.blocks.append(self.block)
+        if self.block is not self.resumed_block:
+            yield self.block.start_event()
+
+    def _resume(self, continuing: InterruptedText) -> StreamBlock:
+        self._continuing = None
+        self.resumed_block = StreamBlock.from_interrupted(continuing)
+        return self.resumed_block
+
+    def _close_block(self) -> Iterator[LoopOutput]:
+        if self.block is not None:
+            yield self.block.end_event()
+            self.block = None
+            self._leading = ""
+
+    def _add_fragment(self, fragment: CallFragment) -> Iterator[LoopOutput]:
+        self.meter.count_characters(len(fragment.name) + len(fragment.arguments))
+        yield from self._close_block()
+        self._assembler.add_fragment(fragment)
+        for call in self._assembler.take_newly_named(self._known):
+            yield ToolProposed(call_id=call.call_id, tool=call.tool)
+
+    # --- the end -------------------------------------------------------------------------------------
+
+    def _complete(self) -> ModelReply:
+        if self._finished is None:
+            sent_nothing = self.meter.first_at is None
+            raise ProviderFailure("no_response" if sent_nothing else "malformed_stream", details="no ending")
+        calls = self._assembler.complete()
+        if not all(call.tool for call in calls):
+            raise ProviderFailure("malformed_stream", details="a tool call without a name")
+        return ModelReply(
+            text=join_text(*("".join(block.parts) for block in self.blocks if block.kind == "text")),
+            calls=calls,
+            finish=self._finished.reason,
+            replay=tuple(self._replay),
+        )
+
+    def join_with(self, said: ModelReply) -> ModelReply:
+        """The reply of which `said` is the beginning and this the rest; what failed is cut where it failed."""
+        rest = "".join(self.resumed_block.parts) if self.resumed_block else ""
+        further = ("".join(block.parts) for block in self.own_blocks if block.kind == "text")
+        whole = self.reply or replace(said, replay=())
+        text = join_text(said.text + rest, *further)
+        return replace(whole, text=text, replay=said.replay + whole.replay)
+
+    def _end_of_stream(self) -> Iterator[LoopOutput]:
+        block = self.block
+        if self._may_be_cut and block is not None and block.kind == "text" and _is_cut_by_length(self.reply):
+            self.cut_text, self.block = block.to_interrupted(), None
+            return
+        yield from self._close_block()
+        if self.reply is None:
+            return
+        if self._continuing is not None:  # nothing was added: the interrupted row ends as it was
+            yield self._resume(self._continuing).end_event()
+        for call in self._assembler.take_unproposed():
+            yield ToolProposed(call_id=call.call_id, tool=call.tool)
+
+
+def _classify_reply(reply: ModelReply | None) -> ModelCallEnding:
+    if reply is None:
+        return ""
+    if (code := UNUSABLE_FINISH_REASONS.get(reply.finish)) is not None:
+        return code
+    if reply.calls:
+        return "called"
+    return "cut" if _is_cut_by_length(reply) else "answered"
+
+
+def _is_cut_by_length(reply: ModelReply | None) -> bool:
+    """The output limit came, and not inside a call (A2.4)."""
+    return reply is not None and reply.finish == "length" and not reply.calls
+
+
+def collect_replay(
+    attempt: ModelAttempt, reply: ModelReply, calls: Mapping[str, UUID]
+) -> Iterator[LoopOutput]:
+    """Opaque data stands with the step's first row; the tool loop needs it, also after a takeover (A14.4)."""
+    rows = [block.row_id for block in attempt.own_blocks] or list(calls.values())
+    for data in reply.replay:
+        yield ReasoningReplayAdded(row_id=rows[0], data=data)

@@ -1,0 +1,412 @@
+"""What a running turn takes, while it takes it: tokens per second and how full the window is (A19.7)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import AbstractContextManager, aclosing
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import assert_never
+
+from django.conf import settings
+
+from config.core import trace_context
+from config.core.batching import run_shielded
+from config.core.db import run_in_thread, run_in_thread_with_retry
+from config.core.errors import FenceLost
+from copilot.agent import endings, model_context, queued_messages, system_prompt
+from copilot.agent.budget import LimitUsage, TurnBudget
+from copilot.agent.compaction import TurnCompactor
+from copilot.agent.endings import Interruption, RunState
+from copilot.agent.guards import TurnLimits
+from copilot.agent.interfaces import LoopPorts, SystemClock
+from copilot.agent.loop import AgentLoop
+from copilot.agent.model_requests import ModelRequester
+from copilot.agent.model_stream import InterruptedText
+from copilot.agent.outputs import (
+    LoopAnswered,
+    LoopEnding,
+    LoopFailed,
+    LoopOutput,
+    LoopPaused,
+    ToolResultAdded,
+)
+from copilot.agent.preparation import PreparedTurn, prepare_turn
+from copilot.agent.resume import parse_row_id
+from copilot.agent.retry_policy import RetryPolicy
+from copilot.agent.services import ProcessServices
+from copilot.agent.system_prompt import build_session_prompt
+from copilot.agent.token_meters import estimate_tokens, restore_window_meter
+from copilot.agent.tool_approvals import TurnApprovalPolicy
+from copilot.agent.toolbox import TurnToolbox, gather_mcp_tools
+from copilot.chat import model_calls, turn_context
+from copilot.chat.message_rows import MessageRow
+from copilot.chat.turns import ClaimedTurn
+from copilot.providers import catalogue_store
+from copilot.providers.base import CatalogueEntry, FailureCode
+from copilot.providers.breakers import BREAKERS
+from copilot.providers.clients import get_provider
+from copilot.providers.learned_limits import LEARNED_LIMITS, LearnedLimits
+from copilot.realtime.events import ReasoningEnded, TextEnded, TurnHeartbeat, TurnStarted, UsageMetered
+from copilot.tools.base import McpToolset
+
+RATE_WINDOW_SECONDS = 5.0  # of deltas that make the rate
+IDLE_REPORT_SECONDS = 1.0  # between two figures while nothing arrives
+
+
+class LiveUsageMeter:
+    """Looked at by the engine's timer: a delta itself costs nothing more than its counter."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, int]] = deque()  # when, and characters generated until then
+        self._told_at = float("-inf")
+
+    def measure(
+        self, asker: ModelRequester, now: float, *, limit_used_percent: float | None = None
+    ) -> UsageMetered | None:
+        """The figures now; None when they were told a moment ago and nothing has come since."""
+        characters = asker.characters
+        grew = not self._samples or characters > self._samples[-1][1]
+        self._samples.append((now, characters))
+        while self._samples[0][0] < now - RATE_WINDOW_SECONDS:
+            self._samples.popleft()
+        if not grew and now - self._told_at < IDLE_REPORT_SECONDS:
+            return None
+        self._told_at = now
+        return UsageMetered(
+            tokens_per_second=self._rate(),
+            context_used_percent=asker.context_used_percent,
+            tokens=replace(
+                asker.tokens, output=asker.tokens.output + estimate_tokens(asker.characters_under_way)
+            ),
+            estimated=True,
+            limit_used_percent=limit_used_percent,
+        )
+
+    def _rate(self) -> float | None:
+        (began, before), (now, after) = self._samples[0], self._samples[-1]
+        return round(estimate_tokens(after - before) / (now - began), 1) if after > before else None
+
+
+# MERGED agent.learning: What a turn learns of its models is known to the turns of every process (A4.4, A7.7).
+
+
+class TurnLearnedLimits:
+    """The loop's lessons: known here at once, and elsewhere when those processes look for edits next."""
+
+    def __init__(self, services: ProcessServices) -> None:
+        self._services = services
+
+    def recall(self, entry: CatalogueEntry) -> LearnedLimits:
+        return LEARNED_LIMITS.recall(entry)
+
+    def learn(self, entry: CatalogueEntry, lesson: LearnedLimits) -> None:
+        LEARNED_LIMITS.learn(entry, lesson)
+        self._services.run_in_background(run_in_thread(catalogue_store.store_learned_limits, entry, lesson))
+
+
+class TurnModelHealth:
+    """The loop's word on models that fail: counted for all processes, off the turn's road."""
+
+    def __init__(self, services: ProcessServices) -> None:
+        self._services = services
+
+    def open_breaker_code(self, entry: CatalogueEntry) -> FailureCode | None:
+        return BREAKERS.open_breaker_code(entry)
+
+    def report_failure(self, entry: CatalogueEntry, code: FailureCode) -> None:
+        if settings.MODEL_BREAKER_FAILURES:
+            self._services.run_in_background(run_in_thread(catalogue_store.count_model_failure, entry, code))
+
+
+# MERGED agent.turn: Runs one turn: begin, play the loop, record and publish; then it ends, pauses or is interrupted (A3, T5).
+
+
+class TurnRunner(RunState):
+    """One run of a turn; a takeover, a hand-over or a decision makes another."""
+
+    def __init__(
+        self,
+        turn: ClaimedTurn,
+        services: ProcessServices,
+        prepared: PreparedTurn | None = None,
+        lasts: asyncio.Future[bool] | None = None,
+    ) -> None:
+        super().__init__(turn, services)
+        self.recorder.claim_confirmed = lasts
+        self._prepared = prepared
+        self.began_at = time.monotonic()
+        self._live_meter = LiveUsageMeter()
+        self._limit_used = LimitUsage(turn, self.recorder, services)
+        self.progressed_at = self.heartbeat_at = self.began_at
+
+    # --- from outside ----------------------------------------------------------------------------
+
+    def interrupt(self, why: Interruption) -> None:
+        """End this run soon; the first reason given counts, but a lost fence overrides any other."""
+        if self.is_over or (self.interruption is not None and why != "lost"):
+            return
+        self.interruption = why
+        self.interrupted_at = time.monotonic()
+        if self.task is not None and not self.is_deciding:
+            self.task.cancel()
+
+    def check_progress(self, now: float) -> None:
+        """Called every second: a sign of life in silence, an end to one that lasts, and to a round that does (A3.3, A3.4, A10.5)."""
+        if self.loop is None or self.is_over:
+            return
+        if now - self.progressed_at > settings.STREAM_IDLE_SECONDS:
+            self.interrupt("idle_timeout")
+        elif self.loop.is_out_of_time:
+            self.interrupt("time_limit")
+        elif now - self.heartbeat_at >= settings.HEARTBEAT_SECONDS:
+            self.heartbeat_at = now
+            self.recorder.publish(
+                TurnHeartbeat(phase=self.loop.phase, elapsed_seconds=int(now - self.began_at))
+            )
+
+    def publish_live_usage(self, now: float) -> None:
+        """Called twice a second; the figures go out with whatever goes out next (A19.7)."""
+        if self.loop is None or self.is_over:
+            return
+        used = self._limit_used.current_percent(now)
+        if (
+            figures := self._live_meter.measure(self.loop.requester, now, limit_used_percent=used)
+        ) is not None:
+            self.services.publisher.publish_with_next(self.outbox, figures)
+
+    # --- the run ---------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Exactly one ending, or none of ours: a hand-over and a lost fence leave it to the next run."""
+        self.task = asyncio.current_task()
+        with turn_context.bind_turn_context(self._context()), self._span():
+            try:
+                await self._run_turn()
+            except asyncio.CancelledError:
+                if self.interruption is None:
+                    raise
+                await endings.handle_interruption(self)
+            except FenceLost:
+                self.abandon()
+            finally:
+                self.is_over = True
+
+    def _span(self) -> AbstractContextManager[trace_context.Span]:
+        """In the trace of the message that began the turn; a later run names the one it goes on from (D18)."""
+        turn = self.turn
+        return trace_context.start_span(
+            "turn",
+            parent=turn.arrival.traceparent,
+            seed=f"{turn.turn_id}:{turn.fence}",
+            follows=f"{turn.turn_id}:{turn.fence - 1}" if turn.resumed else "",
+            turn_id=str(turn.turn_id),
+            session_id=str(turn.session_id),
+            fence=turn.fence,
+            attempt=turn.attempts,
+            origin=turn.origin,
+        )
+
+    def _context(self) -> turn_context.TurnContext:
+        turn = self.turn
+        return turn_context.TurnContext(
+            user_id=turn.user_id,
+            session_id=str(turn.session_id),
+            turn_id=str(turn.turn_id),
+            fence=turn.fence,
+            origin=turn.origin,
+            permissions=turn.permissions,
+            channel=turn.channel,
+            arrival=turn.arrival,
+            deadline=datetime.now(UTC) + timedelta(seconds=settings.TURN_MAX_SECONDS - turn.running_seconds),
+            timezone=turn.session_config.timezone,
+        )
+
+    async def _run_turn(self) -> None:
+        if self.interruption is None or self._prepared is not None:
+            prepared = await (self._begin() if self._begins_at_once() else run_shielded(self._begin()))
+        if self.interruption is not None:
+            raise asyncio.CancelledError
+        if prepared.resume_plan.answered:
+            await endings.end_succeeded(self, LoopAnswered())
+            return
+        outside = await gather_mcp_tools(prepared.mcp_servers, self.recorder)
+        self.loop = loop = self._build_loop(prepared, outside)
+        if self.turn.purpose == "compaction":
+            await self._compact(loop)
+            return
+        while True:
+            ending = await self._run_once(loop.run())
+            match ending:
+                case LoopFailed():
+                    await endings.end_failed(self, ending.code, ending.details, ending.source)
+                    return
+                case LoopPaused():
+                    await endings.pause_turn(self, ending)
+                    return
+                case LoopAnswered():
+                    if await endings.end_succeeded(self, ending):
+                        return
+                case unreachable:
+                    assert_never(unreachable)
+
+    def _begins_at_once(self) -> bool:
+        """Nothing has to be read or written: the request goes out before anybody else has his turn on the loop."""
+        prepared = self._prepared
+        if prepared is None or prepared.taken_messages:
+            return False
+        return not prepared.resume_plan.finished and not prepared.resume_plan.results
+
+    async def _begin(self) -> PreparedTurn:
+        """What waited has its place and is told of, whatever comes between."""
+        prepared = self._prepared
+        if prepared is None:
+            prepared = await run_in_thread_with_retry(prepare_turn, self.turn)
+        self.earlier = prepared.earlier
+        self.recorder.model = prepared.chain[0].name
+        self.recorder.model_calls.last_started_number = prepared.calls_begun
+        self.approved_calls.add(prepared.resume_plan.approved)
+        self.approved_calls.add(prepared.resume_plan.begun, begun=True)
+        await self._publish_start(prepared)
+        return prepared
+
+    async def _compact(self, loop: AgentLoop) -> None:
+        """What a turn without a message is for (A17.6)."""
+        if loop.checks_first_call and not await loop.can_pay():
+            await endings.end_failed(self, "limit_reached")
+            return
+        ending = await self._run_once(loop.compaction.compact_on_request(loop.messages, self.turn.focus))
+        if isinstance(ending, LoopFailed):
+            await endings.end_failed(self, ending.code, ending.details)
+        else:
+            await endings.end_succeeded(self, LoopAnswered())
+
+    async def _run_once(self, played: AsyncGenerator[LoopOutput, None]) -> LoopEnding:
+        async with aclosing(played) as parts:
+            async for part in parts:
+                if isinstance(part, LoopAnswered | LoopFailed | LoopPaused):
+                    return part
+                self.progressed_at = self.heartbeat_at = time.monotonic()
+                if self.recorder.is_instant(part):
+                    await self.recorder.record(part)
+                else:
+                    await run_shielded(self._record(part))
+        raise AssertionError("the loop ended without saying how")
+
+    async def _record(self, part: LoopOutput) -> None:
+        await self.recorder.record(part)
+        if self.approved_calls and isinstance(part, ToolResultAdded):
+            await self.approved_calls.mark_finished(part.outcome)
+
+    def _build_loop(self, prepared: PreparedTurn, outside: McpToolset) -> AgentLoop:
+        mended = prepared.resume_plan
+        entry = prepared.chain[0]
+        continuing = None
+        if mended.interrupted_row is not None:
+            self.recorder.resume_row(parse_row_id(mended.interrupted_row), mended.interrupted_row.content)
+            continuing = InterruptedText(
+                row_id=parse_row_id(mended.interrupted_row), length=len(mended.interrupted_row.content)
+            )
+        toolbox = TurnToolbox(
+            turn_context.get_turn_context(),
+            outside.tools,
+            starting=self.approved_calls.mark_started,
+            checking=self.approved_calls.check_target,
+        )
+        build = (
+            model_context.build_context if self.turn.purpose == "reply" else model_context.build_conversation
+        )
+        messages = list(
+            build(mended.rows, turn_id=str(self.turn.turn_id), entry=entry, images=prepared.images)
+        )
+        call_id, clock = partial(model_calls.make_call_id, self.turn.turn_id), SystemClock()
+        suffix = build_session_prompt(self.turn.session_config, mcp_instructions=outside.instructions)
+        self._detect_cache_break(entry, suffix, toolbox)
+        return AgentLoop(
+            system=model_context.read_system_prompt(),
+            checks_first_call=self.turn.limit_may_be_used_up,
+            suffix=suffix,
+            messages=messages,
+            chain=prepared.chain,
+            ports=LoopPorts(
+                provider=get_provider,
+                toolbox=toolbox,
+                approvals=TurnApprovalPolicy(
+                    self.recorder, turn_context.get_turn_context(), toolbox.get, self.approved_calls
+                ),
+                follow_ups=queued_messages.TurnFollowUps(self.turn, self.recorder, prepared.chain),
+                clock=clock,
+                budget=TurnBudget(self.turn, self.recorder),
+                compactor=TurnCompactor(
+                    self.turn,
+                    provider=get_provider,
+                    call_id=call_id,
+                    clock=clock,
+                    images=prepared.images,
+                ),
+                call_id=call_id,
+                learned=TurnLearnedLimits(self.services),
+                health=TurnModelHealth(self.services),
+                credential=_read_credential,
+            ),
+            fullness=restore_window_meter(self.turn.context, mended.rows),
+            limits=TurnLimits.from_settings(settings),
+            retrying=RetryPolicy.from_settings(settings),
+            thinking_tokens=settings.THINKING_TOKENS if self.turn.mode != "fast" else 0,
+            first_call_number=self.turn.calls + 1,
+            first_round=self.earlier.rounds + 1,
+            tokens_before=self.earlier.tokens,
+            generation_seconds_before=self.earlier.generation_seconds,
+            cut_texts=self.earlier.cut_texts,
+            carried=prepared.prior_runs,
+            elapsed_seconds=self.turn.running_seconds,
+            pending_calls=mended.pending_calls,
+            pending_notes=mended.notes,
+            continuing=continuing,
+            resumes_text=messages[-1:] == [model_context.build_interrupted_note()],
+        )
+
+    def _detect_cache_break(self, entry: CatalogueEntry, suffix: str, toolbox: TurnToolbox) -> None:
+        """Whether the first request can begin as the session's last one did (A15.9)."""
+        self.prompt_digest = system_prompt.digest_prompt_prefix(suffix, toolbox.specifications())
+        if not self.turn.resumed:
+            system_prompt.detect_cache_break(
+                self.turn.session_id, self.turn.context, model=entry.name, shape=self.prompt_digest
+            )
+
+    async def _publish_start(self, prepared: PreparedTurn) -> None:
+        """The start, what joined it, and what an earlier run left to be mended."""
+        publish = self.recorder.publish
+        if prepared.taken_messages:
+            await queued_messages.publish_taken(self.turn, self.recorder, prepared.taken_messages)
+        publish(
+            TurnStarted(
+                model=prepared.chain[0].name,
+                tier=self.turn.tier or "standard",
+                mode=self.turn.mode,
+                resumed=self.turn.resumed,
+                run_ids=self.turn.run_ids,
+            )
+        )
+        for row in prepared.resume_plan.finished:
+            await self._finish_row(row)
+        for result in prepared.resume_plan.results:
+            await self._record(result)
+
+    async def _finish_row(self, row: MessageRow) -> None:
+        self.recorder.resume_row(parse_row_id(row), row.content)
+        kind = ReasoningEnded if row.kind == "reasoning" else TextEnded
+        await self.recorder.record(kind(block_id=row.id, row_id=row.id))
+
+    async def end_after_error(self) -> None:
+        """Something of ours failed: the turn still gets its one ending (T5.4)."""
+        with turn_context.bind_turn_context(self._context()):
+            await endings.end_after_error(self)
+
+
+async def _read_credential(entry: CatalogueEntry) -> str:
+    return await run_in_thread(catalogue_store.read_credential, entry)

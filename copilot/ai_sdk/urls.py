@@ -1,0 +1,14 @@
+"""Paths under /api/ai/: what the AI SDK's chat transport calls (E4.1)."""
+
+from __future__ import annotations
+
+from django.urls import path, re_path
+
+from copilot.ai_sdk.views import chat_stream_view, chat_view
+from copilot.openai_compat.base import not_found_view
+
+urlpatterns = [
+    path("chat", chat_view),
+    path("chat/<str:name>/stream", chat_stream_view),
+    re_path(r"", not_found_view),
+]

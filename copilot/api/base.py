@@ -1,0 +1,158 @@
+"""What every view of REST shares: who may enter, how it answers, how it refuses; sync and async."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import datetime
+from typing import Annotated
+
+from django.contrib.auth.models import User
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from pydantic import AfterValidator
+from rest_framework.parsers import JSONParser
+from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
+from rest_framework.schemas.inspectors import ViewInspector
+from rest_framework.views import APIView
+
+from config.core.api import errors as api_errors
+from config.core.api.schema import ApiSchema
+from config.core.api.views import AcceptHeaderNegotiation, ScopedViewMixin
+from config.core.db import run_in_thread
+from config.core.errors import NotFound
+from copilot.api import errors
+from copilot.api.authentication import (
+    ApiKeyAuthentication,
+    CallerThrottle,
+    HasScope,
+    SessionCookieAuthentication,
+    get_credential,
+)
+from copilot.chat.commands import clean_text
+from copilot.chat.permissions import Permissions, permissions_for_scopes
+from copilot.models import ApiKey
+from copilot.realtime import payloads
+from copilot.realtime.connections import OpenConnection, open_connection
+from copilot.realtime.fanout import FeedRevoked
+
+CleanText = Annotated[str, AfterValidator(clean_text)]  # storable: no NUL, no lone surrogates, no server tags
+
+
+class BaseApiView(APIView):
+    """Our form of refusals, and no OPTIONS page."""
+
+    http_method_names = ["get", "head", "post", "patch", "delete"]
+    content_negotiation_class = AcceptHeaderNegotiation
+    renderer_classes = [JSONRenderer]
+    parser_classes = [JSONParser]
+    schema: ViewInspector | None = ApiSchema()
+
+    def get_exception_handler(self) -> Callable[[Exception, object], HttpResponse | None]:
+        return errors.handle_exception
+
+
+class AuthenticatedApiView(ScopedViewMixin, BaseApiView):
+    """A view for a known caller."""
+
+    authentication_classes = [ApiKeyAuthentication, SessionCookieAuthentication]
+    permission_classes = [HasScope]
+    throttle_classes = [CallerThrottle]
+
+    @property
+    def caller(self) -> User:
+        user = self.request.user
+        assert isinstance(user, User)  # HasScope let nobody else in
+        return user
+
+    @property
+    def caller_id(self) -> int:
+        return self.caller.pk
+
+    @property
+    def caller_scopes(self) -> frozenset[str] | None:
+        """Those of the caller's key; None for a person, who has them all."""
+        key = self.request.auth
+        return frozenset(key.scopes) if isinstance(key, ApiKey) else None
+
+    @property
+    def turn_permissions(self) -> Permissions:
+        """What a turn may do that the caller starts."""
+        return permissions_for_scopes(self.caller_scopes)
+
+
+class AsyncApiView(AuthenticatedApiView):
+    """A view that waits: the same checks, on a thread; then a coroutine that holds none."""
+
+    async def dispatch(  # type: ignore[override]
+        self, request: HttpRequest, *args: object, **kwargs: object
+    ) -> HttpResponseBase:
+        self.args, self.kwargs, self.headers = args, kwargs, self.default_response_headers
+        self.request = self.initialize_request(request, *args, **kwargs)
+        try:
+            response = await self._respond(
+                await run_in_thread(self._authenticate_and_connect, *args, **kwargs), **kwargs
+            )
+        except FeedRevoked:
+            response = self.handle_exception(api_errors.Unauthenticated())
+        except errors.HANDLED_EXCEPTIONS as problem:
+            response = self.handle_exception(problem)
+        return self.finalize_response(self.request, response, *args, **kwargs)  # type: ignore[arg-type]
+
+    def _authenticate_and_connect(self, *args: object, **kwargs: object) -> OpenConnection | None:
+        self.initial(self.request, *args, **kwargs)
+        if not self._handler_name:
+            self.http_method_not_allowed(self.request)
+        return None
+
+    async def _respond(self, connection: OpenConnection | None, **kwargs: object) -> HttpResponseBase:
+        response: HttpResponseBase = await getattr(self, self._handler_name)(self.request, **kwargs)
+        return response
+
+    @property
+    def _handler_name(self) -> str:
+        name = (self.request.method or "").lower()
+        return name if name in self.http_method_names else ""
+
+
+class StreamApiView(AsyncApiView):
+    """A GET that stays open for as long as its caller likes."""
+
+    http_method_names = ["get"]
+    connection: (
+        OpenConnection  # counted among the account's streams, and ended with the caller's login or key
+    )
+
+    def _authenticate_and_connect(self, *args: object, **kwargs: object) -> OpenConnection:
+        """Return the connection: held by the view, one of a cancelled request would be counted until a collection."""
+        super()._authenticate_and_connect(*args, **kwargs)
+        address = str(self.request.META.get("REMOTE_ADDR", ""))
+        return open_connection("streams", get_credential(self.request), address)
+
+    async def _respond(self, connection: OpenConnection | None, **kwargs: object) -> HttpResponseBase:
+        assert connection is not None  # _enter opened it
+        self.connection = connection
+        with ExitStack() as stack:
+            stack.callback(connection.close)
+            response = await self.get(self.request, **kwargs)
+            connection.close_with(response)
+            stack.pop_all()
+        return response
+
+    async def get(self, request: Request, **kwargs: object) -> HttpResponseBase:
+        raise NotImplementedError
+
+
+class NotFoundView(AuthenticatedApiView):
+    """Any path that is no door of ours, malformed ids among them: the same 404 for every method."""
+
+    schema = None
+
+    def initial(self, request: Request, *args: object, **kwargs: object) -> None:
+        super().initial(request, *args, **kwargs)
+        raise NotFound
+
+
+def format_instant_or_none(moment: datetime | None) -> str | None:
+    return payloads.format_timestamp(moment) if moment is not None else None

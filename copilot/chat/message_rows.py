@@ -1,0 +1,34 @@
+"""One row of the transcript as a plain value: what the table holds and the prompt is built from (A0.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from config.core.json_values import JSON
+from copilot.realtime.payloads import AttachmentPayload, MessageKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class MessageRow:
+    """`data` holds what the kind needs besides text:
+
+    user          {"follow_up": block} of one that was taken at a tool boundary; "context_sources"?
+    tool_call     {"tool", "arguments", "raw"?}
+    tool_result   {"tool", "success", "preview", "duration_ms", "truncated", "file_id", "digest"?, "sources"?}
+    """
+
+    id: str
+    kind: MessageKind
+    content: str = ""
+    data: Mapping[str, JSON] = field(default_factory=dict)
+    call_id: str | None = None
+    turn_id: str | None = None
+    hidden: str = ""  # retracted, undone, older_branch; empty = visible
+    streaming: bool = False
+    attachments: tuple[AttachmentPayload, ...] = ()
+    server_context: str = ""  # frozen in front of the text, for the model alone
+    replay: tuple[str, ...] = field(default=(), repr=False)
+    mid_turn: bool = False
+    model: str = ""
+    sequence: int | None = None

@@ -1,0 +1,427 @@
+"""The one check behind every write of a running turn: it is still this fence's (T4.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from uuid import UUID, uuid4
+
+import msgspec
+from django.db import IntegrityError, connection, transaction
+from django.db.models import Max
+
+from config.core import trace_context
+from config.core.client_address import hash_client_address
+from config.core.db import ASYNC_COMMIT
+from config.core.errors import FenceLost
+from config.core.json_values import JSON
+from copilot.chat.commands import SendMessage
+from copilot.chat.prompt_tags import build_server_block
+from copilot.chat.turn_context import InboundContext
+from copilot.models import Message
+from copilot.realtime.payloads import AttachmentPayload
+
+
+def lock_running_turn(turn_id: UUID, fence: int) -> tuple[UUID, bool]:
+    """Hold the turn against a takeover and a stop for this transaction; its session, and whether it is stopped."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            SELECT session_id, stop_requested_at IS NOT NULL FROM copilot_turn
+            WHERE id = %s AND fence = %s AND status = 'running' FOR UPDATE
+            """,
+            [turn_id, fence],
+        )
+        row = cursor.fetchone()
+    if row is None:
+        raise FenceLost(f"turn {turn_id} is not held under fence {fence}")
+    return row[0], row[1]
+
+
+# MERGED history.arriving: A message arrives: its row, without a place yet (T3.3).
+
+_json = msgspec.json.Encoder()
+
+SENT_TIME_PLACEHOLDER = (
+    "\x00"  # in a message's context: where its statement writes the sender's local time; no text can hold it
+)
+
+
+@dataclass(frozen=True)
+class AcceptedMessage:
+    accept_number: int
+    created_at: datetime
+    wants_memories: bool = False  # the session's first, of a user with memories (A25.2)
+    built_agent_id: UUID | None = None  # the agent that the session builds (A27.7)
+
+
+# What is known of a user without asking: part of the statements below, reads %(user_id)s. Names are the user's own
+# words, so they are escaped; of very many files it is enough to know that there are.
+_USER_CONTEXT_SQL = r"""
+(SELECT %(known_begins)s || concat_ws(E'\n', known.name, known.files) || %(known_ends)s
+ FROM (SELECT 'name: ' || NULLIF(replace(replace(replace(btrim(regexp_replace(
+                  concat_ws(' ', w.first_name, w.last_name), '\s+', ' ', 'g')),
+                  '&', '&amp;'), '<', '&lt;'), '>', '&gt;'), '') AS name,
+              'files in the workspace: ' || NULLIF((SELECT count(*) FROM (
+                  SELECT 1 FROM copilot_workspacefile f WHERE f.owner_id = w.id AND f.deleted_at IS NULL
+                  AND f.purged_at IS NULL AND f.source <> 'tool_output' LIMIT 1000) few), 0) AS files
+       FROM auth_user w WHERE w.id = %(user_id)s) known
+ WHERE COALESCE(known.name, known.files) IS NOT NULL)
+"""
+_USER_CONTEXT_MARKUP = dict(
+    zip(
+        ("known_begins", "known_ends"),
+        f"\n\n{build_server_block('user_context', SENT_TIME_PLACEHOLDER)}".split(SENT_TIME_PLACEHOLDER),
+        strict=True,
+    )
+)
+
+
+# The session is held while its number is drawn: numbers of one session become visible in their order (T6.1).
+# Whether it is the first is asked of two indexes: for a plain NOT EXISTS the planner may read the whole table.
+_INSERT_MESSAGE = f"""
+WITH held AS (
+    SELECT s.id, s.builds_id, COALESCE(NULLIF(p.timezone, ''), 'UTC') AS zone
+    FROM copilot_session s JOIN auth_user u ON u.id = s.owner_id
+    LEFT JOIN copilot_preferences p ON p.owner_id = s.owner_id
+    WHERE s.id = %(session_id)s AND s.owner_id = %(user_id)s AND s.deleted_at IS NULL AND u.is_active
+      AND (%(lasting)s OR {ASYNC_COMMIT})
+    FOR NO KEY UPDATE OF s
+), numbered AS (
+    SELECT held.id, held.builds_id, nextval('copilot_accept_numbers') AS number,
+           to_char(now() AT TIME ZONE held.zone, 'FMDay, YYYY-MM-DD HH24:MI') || ' (' || held.zone || ')' AS sent,
+           (SELECT MAX(e.sequence) FROM copilot_message e WHERE e.session_id = held.id) IS NULL
+           AND NOT EXISTS (SELECT 1 FROM copilot_message e WHERE e.session_id = held.id
+                           AND e.sequence IS NULL AND e.dropped_at IS NULL) AS first
+    FROM held
+), stored AS (
+    INSERT INTO copilot_message (id, session_id, kind, content, author, attachments, accept_number, queue_order,
+                                 run_id, origin, tier, mode, page_context, permissions, server_context, data)
+    SELECT %(id)s, n.id, 'user', %(content)s, %(author)s, %(attachments)s, n.number, n.number,
+           %(run_id)s, %(origin)s, %(tier)s, %(mode)s, %(page_context)s, %(permissions)s,
+           array_to_string(%(server_context)s::text[], n.sent)
+           || CASE WHEN %(introduces)s AND n.first THEN COALESCE({_USER_CONTEXT_SQL}, '') ELSE '' END,
+           %(data)s
+    FROM numbered n
+    ON CONFLICT (session_id, run_id) WHERE run_id IS NOT NULL DO NOTHING
+    RETURNING accept_number, created_at
+)
+SELECT stored.accept_number, stored.created_at,
+       n.first AND EXISTS (SELECT 1 FROM copilot_memoryitem i WHERE i.owner_id = %(user_id)s), n.builds_id
+FROM stored CROSS JOIN numbered n
+"""  # noqa: S608 - both texts are ours
+_ADD_USER_CONTEXT = f"""
+UPDATE copilot_message SET server_context = server_context || COALESCE({_USER_CONTEXT_SQL}, '')
+WHERE id = %(id)s AND sequence IS NULL
+"""  # noqa: S608
+
+
+def insert_message(
+    message_id: UUID,
+    command: SendMessage,
+    attachments: Sequence[AttachmentPayload],
+    server_context: str,
+    *,
+    lasting: bool = True,
+) -> AcceptedMessage | None:
+    """Store a message without a place, `SENT` in its context filled in; None when the session is not the user's, or the run_id is taken.
+
+    Not `lasting`: before anybody is told, the caller opens a turn with it or settles.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _INSERT_MESSAGE,
+            {
+                "id": message_id,
+                "lasting": lasting,
+                "session_id": command.session_id,
+                "user_id": command.user_id,
+                "content": command.text,
+                "author": command.author,
+                "attachments": _json.encode(list(attachments)).decode(),
+                "run_id": command.run_id,
+                "origin": command.origin,
+                "tier": command.tier,
+                "mode": command.mode,
+                "page_context": _json.encode(command.page_context).decode() if command.page_context else None,
+                "permissions": _json.encode(command.permissions.to_json()).decode(),
+                "server_context": server_context.split(SENT_TIME_PLACEHOLDER),
+                "data": _json.encode(_build_message_data(command)).decode(),
+                "introduces": may_include_user_context(command),
+                **_USER_CONTEXT_MARKUP,
+            },
+        )
+        row = cursor.fetchone()
+    return AcceptedMessage(*row) if row else None
+
+
+def may_include_user_context(command: SendMessage) -> bool:
+    """Whether the model may learn who the owner is: not in a channel, where others read, nor where nobody speaks."""
+    return command.of_owner and command.arrival.reply is None and command.permissions.files == "workspace"
+
+
+def add_user_context(message_id: UUID, user_id: int) -> None:
+    """The same for a message that takes the place of a session's first one (A15.3)."""
+    with connection.cursor() as cursor:
+        cursor.execute(_ADD_USER_CONTEXT, {"id": message_id, "user_id": user_id, **_USER_CONTEXT_MARKUP})
+
+
+def _build_message_data(command: SendMessage) -> dict[str, JSON]:
+    """What the turn that will answer it is opened with, then or later: its parent, and which way it came (A21.2, L16)."""
+    data: dict[str, JSON] = {}
+    if command.parent is not None:
+        data["parent_turn"] = str(command.parent.turn_id)
+        data["budget"] = command.parent.budget_microdollars
+    if command.page_context is not None and command.page_context.text:
+        data["context_sources"] = ["the page that was open"]
+    address = hash_client_address() if command.origin in ("web", "api") else None  # not a platform's own
+    arrival = replace(
+        command.arrival,
+        request_id=trace_context.get_request_id(),
+        traceparent=trace_context.get_traceparent(),
+        address=address,
+    )
+    if arrival != InboundContext():
+        data["arrival"] = msgspec.to_builtins(arrival)
+    return data
+
+
+_APPEND_SERVER_CONTEXT = """
+UPDATE copilot_message SET server_context = server_context || %(told)s,
+       data = data || CASE WHEN %(sources)s::jsonb = '[]' THEN '{}' ELSE jsonb_build_object(
+           'context_sources', COALESCE(data->'context_sources', '[]') || %(sources)s::jsonb) END
+WHERE id = %(id)s AND sequence IS NULL
+"""
+
+
+def append_server_context(message_id: UUID, told: str, *, sources: Sequence[str] = ()) -> None:
+    """One more block of server context, unless a turn has taken the message: then it is frozen (A15.3).
+
+    `sources` name the untrusted text that it was made from.
+    """
+    named = _json.encode(list(sources)).decode()
+    with connection.cursor() as cursor:
+        cursor.execute(_APPEND_SERVER_CONTEXT, {"id": message_id, "told": f"\n\n{told}", "sources": named})
+
+
+def discard_pending_message(message_id: UUID) -> bool:
+    """Take back a message that was not accepted after all; False when a turn has taken it already."""
+    deleted, _ = Message.objects.filter(pk=message_id, sequence=None, dropped_at=None).delete()
+    return bool(deleted)
+
+
+# MERGED history.writing: Rows of a turn: appended, checkpointed, finished, retracted; each statement names its fence (T5.3).
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewMessage:
+    """A row a turn makes; it gets the next place of its session."""
+
+    id: UUID
+    turn_id: UUID
+    fence: int
+    kind: str
+    content: str = ""
+    data: dict[str, JSON] = field(default_factory=dict)
+    call_id: str | None = None
+    model: str = ""
+    streaming: bool = False
+    attachments: Sequence[AttachmentPayload] = ()  # pictures of a result (A9.9)
+
+
+@dataclass(frozen=True)
+class PlacedMessage:
+    sequence: int
+    created_at: datetime
+
+
+_APPEND_MESSAGES = f"""
+INSERT INTO copilot_message (id, session_id, turn_id, sequence, kind, content, data, call_id, model, streaming,
+                             attachments)
+SELECT r.id, t.session_id, t.id, last.sequence + r.ordinal, r.kind, r.content, r.data, r.call_id, r.model, r.streaming,
+       r.attachments
+FROM unnest(%s::uuid[], %s::uuid[], %s::bigint[], %s::int[], %s::text[], %s::text[], %s::jsonb[], %s::text[],
+            %s::text[], %s::boolean[], %s::jsonb[])
+     AS r(id, turn_id, fence, ordinal, kind, content, data, call_id, model, streaming, attachments)
+JOIN copilot_turn t ON t.id = r.turn_id AND t.fence = r.fence AND t.status = 'running'
+CROSS JOIN LATERAL (SELECT COALESCE(MAX(m.sequence), 0) AS sequence FROM copilot_message m
+                    WHERE m.session_id = t.session_id) last
+WHERE %s OR {ASYNC_COMMIT}
+FOR SHARE OF t
+ON CONFLICT DO NOTHING
+RETURNING id, sequence, created_at
+"""  # noqa: S608 - both texts are ours
+
+
+def append_messages(rows: Sequence[NewMessage]) -> dict[UUID, PlacedMessage]:
+    """Store rows of any number of turns in one statement; a row missing from the answer was refused.
+
+    Refused is a row of an older fence, and a second result for one call. The share lock makes a takeover
+    wait for this statement, and this statement see a takeover that came first. Texts that only begin, and whose
+    words are not stored yet either, do not wait for the disk.
+    """
+    ordinals: dict[UUID, int] = {}
+    numbers = []
+    for row in rows:
+        ordinals[row.turn_id] = ordinals.get(row.turn_id, 0) + 1
+        numbers.append(ordinals[row.turn_id])
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _APPEND_MESSAGES,
+            [
+                [row.id for row in rows],
+                [row.turn_id for row in rows],
+                [row.fence for row in rows],
+                numbers,
+                [row.kind for row in rows],
+                [row.content for row in rows],
+                [_json.encode(row.data).decode() for row in rows],
+                [row.call_id for row in rows],
+                [row.model for row in rows],
+                [row.streaming for row in rows],
+                [_json.encode(row.attachments).decode() for row in rows],
+                not all(row.streaming and not row.content for row in rows),
+            ],
+        )
+        return {identifier: PlacedMessage(sequence, at) for identifier, sequence, at in cursor.fetchall()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamingDraft:
+    """A streaming row as it stands now."""
+
+    row_id: UUID
+    turn_id: UUID
+    fence: int
+    content: str
+    streaming: bool
+
+
+def save_drafts(drafts: Sequence[StreamingDraft]) -> set[tuple[UUID, int]]:
+    """Checkpoint or finish streaming rows in one statement; which (row, fence) pairs still belonged together."""
+    ordered = sorted(drafts, key=lambda draft: draft.row_id)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            UPDATE copilot_message m SET content = d.content, streaming = d.streaming
+            FROM unnest(%s::uuid[], %s::uuid[], %s::bigint[], %s::text[], %s::boolean[])
+                 AS d(id, turn_id, fence, content, streaming)
+            JOIN copilot_turn t ON t.id = d.turn_id AND t.fence = d.fence AND t.status = 'running'
+            WHERE m.id = d.id AND m.streaming
+            RETURNING m.id, d.fence
+            """,
+            [
+                [draft.row_id for draft in ordered],
+                [draft.turn_id for draft in ordered],
+                [draft.fence for draft in ordered],
+                [draft.content for draft in ordered],
+                [draft.streaming for draft in ordered],
+            ],
+        )
+        return {(row_id, fence) for row_id, fence in cursor.fetchall()}
+
+
+def append_replay_data(row_id: UUID, turn_id: UUID, fence: int, data: str) -> None:
+    """Opaque provider data of this turn's tool loop, apart from what people see (A14.4)."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            UPDATE copilot_message m SET replay = m.replay || to_jsonb(ARRAY[%s::text]) FROM copilot_turn t
+            WHERE m.id = %s AND t.id = %s AND t.fence = %s AND t.status = 'running' AND m.turn_id = t.id
+            """,
+            [data, row_id, turn_id, fence],
+        )
+
+
+def retract_messages(turn_id: UUID, fence: int, row_ids: Sequence[UUID]) -> None:
+    """Hide the rows of a step that is tried again; they are kept for audit (A7.3)."""
+    with transaction.atomic():
+        lock_running_turn(turn_id, fence)
+        Message.objects.filter(turn=turn_id, pk__in=row_ids).update(
+            hidden=Message.Hidden.RETRACTED, streaming=False
+        )
+
+
+def post_notice(session_id: UUID, turn_id: UUID | None, code: str) -> UUID:
+    """A notice for people that no running turn writes; should one run, its row may take the place first."""
+    while True:
+        try:
+            return _insert_notice(session_id, turn_id, code)
+        except IntegrityError:
+            continue
+
+
+def _insert_notice(session_id: UUID, turn_id: UUID | None, code: str) -> UUID:
+    row = uuid4()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            INSERT INTO copilot_message (id, session_id, turn_id, sequence, kind, data)
+            SELECT %s, %s, %s, COALESCE(MAX(sequence), 0) + 1, 'notice', %s::jsonb
+            FROM copilot_message WHERE session_id = %s
+            """,
+            [row, session_id, turn_id, _json.encode({"code": code}).decode(), session_id],
+        )
+    return row
+
+
+GrowTexts = Callable[[str, dict[str, str]], dict[str, str]]  # session, checkpoints by row id → present texts
+
+
+@dataclass(frozen=True)
+class ClosedMessages:
+    """Streaming rows that became final, as (id, kind), and the results that calls got."""
+
+    ended: list[tuple[UUID, str]]
+    results: list[UUID]
+
+
+def close_open_messages(
+    session_id: UUID,
+    turn_id: UUID,
+    result: str,
+    *,
+    grow: GrowTexts,
+    fence: int | None = None,
+    cancelled: bool = False,
+) -> ClosedMessages:
+    """What a lost run left open: streaming rows become final, calls without a result get one (A3.5)."""
+    growing = {str(row.pk): row for row in Message.objects.filter(turn=turn_id, streaming=True)}
+    texts = grow(str(session_id), {row_id: row.content for row_id, row in growing.items()}) if growing else {}
+    with transaction.atomic():
+        if fence is not None:
+            lock_running_turn(turn_id, fence)
+        for row_id, row in growing.items():
+            row.content, row.streaming = texts.get(row_id, row.content), False
+            row.save(update_fields=["content", "streaming"])
+        answered = Message.objects.filter(turn=turn_id, kind="tool_result").values("call_id")
+        calls = Message.objects.filter(turn=turn_id, kind="tool_call", hidden="").exclude(
+            call_id__in=answered
+        )
+        last = Message.objects.filter(session=session_id).aggregate(last=Max("sequence"))["last"] or 0
+        results = Message.objects.bulk_create(
+            Message(
+                session_id=session_id,
+                turn_id=turn_id,
+                sequence=last + place,
+                kind="tool_result",
+                content=result,
+                call_id=call.call_id,
+                data=build_result_data(call.data["tool"], success=False, preview=result)
+                | ({"cancelled": True} if cancelled else {}),
+            )
+            for place, call in enumerate(calls.order_by("sequence"), start=1)
+        )
+    return ClosedMessages([(row.pk, row.kind) for row in growing.values()], [row.pk for row in results])
+
+
+def build_result_data(tool: str, *, success: bool, preview: str, duration_ms: int = 0) -> dict[str, JSON]:
+    return {
+        "tool": tool,
+        "success": success,
+        "preview": preview,
+        "duration_ms": duration_ms,
+        "truncated": False,
+        "file_id": None,
+    }

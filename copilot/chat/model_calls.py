@@ -1,0 +1,502 @@
+"""Model calls: the only writer of ModelCall. Written before the request, completed after it (A19)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from uuid import UUID, uuid4, uuid5
+
+from django.db import connection
+from django.db.models import Q, QuerySet, Sum
+from django.db.models.functions import Length, Now
+
+from billing import pricing
+from billing.usage import usage_records
+from config.core.redis import REDIS_OUTAGE_ERRORS
+from config.core.text import make_storable
+from copilot import metrics
+from copilot.models import Message, ModelCall
+from copilot.realtime import event_log
+from copilot.realtime.events import StepStarted, decode_event
+from copilot.realtime.payloads import Tokens
+
+REPLY_PURPOSE, COMPACTION_PURPOSE, TOOL_PURPOSE, SIDE_QUESTION_PURPOSE = "reply", "compaction", "tool", "side"
+FIRST_TOOL_CALL_NUMBER = (
+    2**30
+)  # calls of tools are numbered from here on: they come side by side, models' in turn
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishedCall:
+    """What a call took, as the loop saw it."""
+
+    call_id: UUID
+    turn_id: UUID | None  # None: no turn has caused it
+    session_id: UUID
+    user_id: int
+    ended_at: datetime
+    provider: str
+    model: str
+    tokens: Tokens
+    cost: str | None
+    estimated: bool
+    aborted: bool
+    refused_before_work: bool
+    latency_ms: int
+    first_token_ms: int | None
+    response_id: str
+    purpose: str = REPLY_PURPOSE
+    ending: str = ""  # what the reply came to, or what the call failed with; empty: to no end
+    partial: bool = False  # failed, though text or calls had come
+
+
+def make_call_id(turn_id: UUID, number: int) -> UUID:
+    """A call's id follows from its turn and number, so it can be recorded before anything else is known."""
+    return uuid5(turn_id, str(number))
+
+
+LIMIT_CHECK_VALID_SECONDS = (
+    5.0  # a turn that waited longer for a worker asks for its limit again before its first call
+)
+
+# Part of the statement that claims turns: each that has made no call yet gets the row of its first one. Reads
+# `claimed` (id, tier, calls, stopped, purpose, throttle, waited); its parameters are `first_calls`. One that waited long may find its
+# limit used up, and then makes no call.
+INSERT_FIRST_CALLS = f"""
+INSERT INTO copilot_modelcall (id, turn_id, number, provider, model, purpose)
+SELECT one.call_id, claimed.id, 1, model.provider, model.model, claimed.purpose
+FROM claimed
+JOIN unnest(%(turn_ids)s::uuid[], %(call_ids)s::uuid[]) AS one (turn_id, call_id) ON one.turn_id = claimed.id
+JOIN unnest(%(tiers)s::text[], %(providers)s::text[], %(models)s::text[]) AS model (tier, provider, model)
+  ON model.tier = COALESCE(NULLIF(claimed.tier, ''), 'standard')
+WHERE claimed.calls = 0 AND NOT claimed.stopped AND claimed.throttle = ''
+  AND claimed.waited < {LIMIT_CHECK_VALID_SECONDS}
+ON CONFLICT DO NOTHING
+RETURNING turn_id
+"""  # noqa: S608 - a constant
+
+
+@dataclass(frozen=True, kw_only=True)
+class TierModel:
+    """The model that turns of a tier begin with."""
+
+    name: str  # in the catalogue
+    provider: str
+    model: str
+
+
+def build_first_call_parameters(
+    turn_ids: Sequence[UUID], models: Mapping[str, TierModel]
+) -> dict[str, list[object]]:
+    """Parameters of BEGIN_FIRST, and each tier's model by name: all that claiming says of models."""
+    return {
+        "turn_ids": list(turn_ids),
+        "call_ids": [make_call_id(turn_id, 1) for turn_id in turn_ids],
+        "tiers": list(models),
+        "names": [model.name for model in models.values()],
+        "providers": [model.provider for model in models.values()],
+        "models": [model.model for model in models.values()],
+    }
+
+
+def start_model_call(
+    turn_id: UUID, number: int, provider: str, model: str, purpose: str = REPLY_PURPOSE
+) -> None:
+    """The row stands before the request is sent; a number taken by an earlier run is left alone."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            INSERT INTO copilot_modelcall (id, turn_id, number, provider, model, purpose)
+            VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING
+            """,
+            [make_call_id(turn_id, number), turn_id, number, provider, model, purpose],
+        )
+
+
+def start_call_after_turn(turn_id: UUID, purpose: str, provider: str, model: str) -> UUID:
+    """The same for a call that a turn causes once it has ended: the next number is nobody else's for long."""
+    while True:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                """
+                INSERT INTO copilot_modelcall (id, turn_id, number, purpose, provider, model)
+                SELECT %(id)s, %(turn)s, COALESCE(MAX(number), 0) + 1, %(purpose)s, %(provider)s, %(model)s
+                FROM copilot_modelcall WHERE turn_id = %(turn)s AND purpose <> 'tool'
+                ON CONFLICT DO NOTHING RETURNING id
+                """,
+                {
+                    "id": uuid4(),
+                    "turn": turn_id,
+                    "purpose": purpose,
+                    "provider": provider,
+                    "model": model,
+                },
+            )
+            row = cursor.fetchone()
+        if row is not None:
+            return row[0]  # type: ignore[no-any-return]
+
+
+def start_side_question_call(call_id: UUID, session_id: UUID, provider: str, model: str) -> None:
+    """The same for a question aside: it belongs to its session alone, for no turn has caused it (A30.3)."""
+    ModelCall.objects.create(
+        id=call_id,
+        session_id=session_id,
+        number=1,
+        provider=provider,
+        model=model,
+        purpose=SIDE_QUESTION_PURPOSE,
+    )
+
+
+_FINISH_CALL = """
+UPDATE copilot_modelcall
+SET provider = %s, model = %s, request_id = %s, input_tokens = %s, cache_read_tokens = %s, cache_write_5m_tokens = %s, cache_write_1h_tokens = %s,
+    output_tokens = %s, reasoning_tokens = %s, estimated = %s, aborted = %s, latency_ms = %s, first_token_ms = %s,
+    cost_microdollars = %s, cost_source = %s, purpose = %s, ending = %s, partial = %s, ended_at = now()
+WHERE id = %s
+"""
+
+
+def finish_model_call(spent: FinishedCall) -> str:
+    """Complete the call's row, and record its money with billing under the same id; repeating changes nothing.
+
+    The answer says where billing took the cost from; nothing when there was none to record.
+    """
+    recorded = None if spent.refused_before_work else _record_cost(spent)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _FINISH_CALL,
+            [
+                spent.provider,
+                spent.model,
+                make_storable(spent.response_id)[:128],
+                spent.tokens.input,
+                spent.tokens.cache_read,
+                spent.tokens.cache_write_5m,
+                spent.tokens.cache_write_1h,
+                spent.tokens.output,
+                spent.tokens.reasoning,
+                spent.estimated,
+                spent.aborted,
+                spent.latency_ms,
+                spent.first_token_ms,
+                recorded.cost_microdollars if recorded else None,
+                recorded.source if recorded else "",
+                spent.purpose,
+                spent.ending,
+                spent.partial,
+                spent.call_id,
+            ],
+        )
+    _count_call(spent, recorded.cost_microdollars if recorded else 0)
+    return "" if recorded is None else recorded.source
+
+
+def _count_call(spent: FinishedCall, cost_microdollars: int) -> None:
+    """The call (D16); how much of the prompts comes out of a cache: read ÷ (input + read + written), per model (A15.11)."""
+    outcome = "refused" if spent.refused_before_work else "aborted" if spent.aborted else "answered"
+    metrics.provider_calls.labels(spent.provider, outcome).inc()
+    metrics.provider_seconds.labels(spent.provider).observe(spent.latency_ms / 1000)
+    metrics.cost_microdollars.labels(spent.provider).inc(cost_microdollars)
+    tokens = spent.tokens
+    written = tokens.cache_write_5m + tokens.cache_write_1h
+    for part, number in (("input", tokens.input), ("read", tokens.cache_read), ("written", written)):
+        if number:
+            metrics.prompt_tokens.labels(spent.model, part).inc(number)
+
+
+@dataclass(frozen=True)
+class TurnSpending:
+    """What a turn and its children took, in microdollars; what it promised to those that run; what it was given."""
+
+    spent: int
+    reserved: int
+    budget: int  # by its parent; 0 = nothing of its own
+
+
+# A child pays for its own children, so what one was given is promised once: at the turn that gave it (A21.6).
+_SELECT_SPENDING = """
+WITH RECURSIVE family AS (
+    SELECT id, budget_microdollars AS given, id AS heir, ended_at IS NULL AS runs FROM copilot_turn WHERE id = %(turn)s
+    UNION ALL
+    SELECT t.id, t.budget_microdollars, CASE WHEN f.id = %(turn)s THEN t.id ELSE f.heir END, t.ended_at IS NULL
+    FROM copilot_turn t JOIN family f ON t.parent_id = f.id
+), costs AS (
+    SELECT f.heir, SUM(c.cost_microdollars) AS cost FROM family f JOIN copilot_modelcall c ON c.turn_id = f.id
+    GROUP BY f.heir
+)
+SELECT (SELECT COALESCE(SUM(cost), 0) FROM costs)::bigint,
+       COALESCE(SUM(GREATEST(0, f.given - COALESCE(costs.cost, 0)))
+                FILTER (WHERE f.runs AND f.id = f.heir AND f.id <> %(turn)s), 0)::bigint,
+       COALESCE(MAX(f.given) FILTER (WHERE f.id = %(turn)s), 0)::bigint
+FROM family f LEFT JOIN costs ON costs.heir = f.heir
+"""
+
+
+def get_turn_spending(turn_id: UUID) -> TurnSpending:
+    """As recorded now, in one statement."""
+    with connection.cursor() as cursor:
+        cursor.execute(_SELECT_SPENDING, {"turn": turn_id})
+        return TurnSpending(*cursor.fetchone())
+
+
+def record_tool_cost(
+    turn_id: UUID,
+    tool_call_id: str,
+    *,
+    session_id: UUID,
+    user_id: int,
+    provider: str,
+    cost_microdollars: int,
+) -> None:
+    """What a tool's call outside costs, as settings price it; repeating the call changes nothing (A24.3, B5)."""
+    row_id = uuid5(turn_id, f"tool {tool_call_id}")
+    recorded = usage_records.record_usage(
+        usage_records.UsageCall(
+            call_id=row_id,
+            user_id=user_id,
+            occurred_at=datetime.now(UTC),
+            provider=provider,
+            model="",
+            tokens=None,
+            reported=f"{Decimal(cost_microdollars).scaleb(-6):f}",
+            purpose=TOOL_PURPOSE,
+            session_ref=str(session_id),
+            turn_ref=str(turn_id),
+        )
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            INSERT INTO copilot_modelcall (id, turn_id, number, purpose, provider, model, cost_microdollars,
+                                           cost_source, ended_at)
+            VALUES (%s, %s, %s, %s, %s, '', %s, %s, now()) ON CONFLICT DO NOTHING
+            """,
+            [
+                row_id,
+                turn_id,
+                FIRST_TOOL_CALL_NUMBER + row_id.int % FIRST_TOOL_CALL_NUMBER,
+                TOOL_PURPOSE,
+                provider,
+                recorded.cost_microdollars,
+                recorded.source,
+            ],
+        )
+
+
+def withdraw_unsent_call(turn_id: UUID, number: int) -> None:
+    """The row was made ahead of its request, which was never sent: it ends without a cost (A19.5)."""
+    ModelCall.objects.filter(turn=turn_id, number=number, ended_at=None).update(ended_at=Now(), aborted=True)
+
+
+def get_last_model(turn_id: UUID) -> tuple[str, str] | None:
+    """Provider and model that the turn asked last."""
+    calls = ModelCall.objects.filter(turn=turn_id, purpose=REPLY_PURPOSE).order_by("-number")
+    return calls.values_list("provider", "model").first()
+
+
+@dataclass(frozen=True, kw_only=True)
+class EarlierUsage:
+    """What earlier runs of a turn took, as far as their calls came to an end (A3.6)."""
+
+    rounds: int = 0  # retries, summaries, texts that went on in another call, and what a lost worker cut off are none (A10.1)
+    cut_texts: int = 0  # by the output limit
+    tokens: Tokens = field(default_factory=Tokens)
+    generation_seconds: float = 0.0
+    first_token_at: datetime | None = None
+
+
+_SELECT_EARLIER_USAGE = """
+SELECT count(*) FILTER (WHERE NOT aborted AND ending NOT IN ('cut', 'refused', 'context_overflow')), count(*) FILTER (WHERE ending = 'cut'),
+       COALESCE(sum(input_tokens), 0)::bigint, COALESCE(sum(cache_read_tokens), 0)::bigint,
+       COALESCE(sum(cache_write_5m_tokens), 0)::bigint, COALESCE(sum(cache_write_1h_tokens), 0)::bigint,
+       COALESCE(sum(output_tokens), 0)::bigint, COALESCE(sum(reasoning_tokens), 0)::bigint,
+       COALESCE(sum(latency_ms - first_token_ms), 0)::float8 / 1000,
+       min(created_at + first_token_ms * interval '1 millisecond')
+FROM copilot_modelcall WHERE turn_id = %(turn)s AND purpose = 'reply' AND ended_at IS NOT NULL
+"""
+
+
+def get_earlier_usage(turn_id: UUID) -> EarlierUsage:
+    with connection.cursor() as cursor:
+        cursor.execute(_SELECT_EARLIER_USAGE, {"turn": turn_id})
+        rounds, cut_texts, *counts, seconds, first_token_at = cursor.fetchone()
+    names = ("input", "cache_read", "cache_write_5m", "cache_write_1h", "output", "reasoning")
+    return EarlierUsage(
+        rounds=rounds,
+        cut_texts=cut_texts,
+        tokens=Tokens(**dict(zip(names, counts, strict=True))),
+        generation_seconds=seconds,
+        first_token_at=first_token_at,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentCall:
+    """A request that an earlier run of a turn sent, as its row tells."""
+
+    number: int
+    purpose: str
+    provider: str
+    model: str
+    ending: str
+    partial: bool
+    created_at: datetime
+    ended_at: datetime | None
+
+
+def list_sent_calls(turn_id: UUID) -> list[SentCall]:
+    """In order; rows that were made ahead of requests which were never sent are left out."""
+    calls = ModelCall.objects.filter(turn=turn_id, number__lt=FIRST_TOOL_CALL_NUMBER)
+    sent = calls.exclude(ended_at__isnull=False, latency_ms=None).order_by("number")
+    return [
+        SentCall(
+            number=call.number,
+            purpose=call.purpose,
+            provider=call.provider,
+            model=call.model,
+            ending=call.ending,
+            partial=call.partial,
+            created_at=call.created_at,
+            ended_at=call.ended_at,
+        )
+        for call in sent
+    ]
+
+
+def was_final_answer(turn_id: UUID, number: int) -> bool:
+    """Whether this call's reply came to its end and asked for no tools."""
+    calls = ModelCall.objects.filter(turn=turn_id, number=number, purpose=REPLY_PURPOSE)
+    return calls.filter(ending__in=["answered", "cut"]).exists()
+
+
+def _record_cost(spent: FinishedCall) -> usage_records.RecordedUsage:
+    return usage_records.record_usage(
+        usage_records.UsageCall(
+            call_id=spent.call_id,
+            user_id=spent.user_id,
+            occurred_at=spent.ended_at,
+            provider=spent.provider,
+            model=spent.model,
+            tokens=pricing.TokenCounts(
+                input=spent.tokens.input,
+                output=spent.tokens.output,
+                cache_read=spent.tokens.cache_read,
+                cache_write_5m=spent.tokens.cache_write_5m,
+                cache_write_1h=spent.tokens.cache_write_1h,
+            ),
+            reported=spent.cost,
+            purpose=spent.purpose,
+            session_ref=str(spent.session_id),
+            turn_ref="" if spent.turn_id is None else str(spent.turn_id),
+            estimated=spent.estimated,
+            aborted=spent.aborted,
+        )
+    )
+
+
+# MERGED lost_calls: Model calls whose worker was lost with their figures: told from those never sent, and recorded at an estimate (A19.5).
+
+EXCERPT_PURPOSES = ("title", "goal")  # calls that read a little of the conversation …
+EXCERPT_TOKENS = 500  # … about this much
+FORGOTTEN_CALL_AGE = timedelta(minutes=10)  # longer than any call lives beyond its turn
+LOST_CALL_EVENTS_READ = 1_000  # a call that nothing was written of has told little more than its step
+CHARACTERS_PER_TOKEN = 4  # an estimate; exact counts come from the provider
+
+
+def record_lost_calls(turn_id: UUID) -> None:
+    """Those of one turn, recorded as aborted (A19.5, T9.6).
+
+    Should that worker live after all, what it records later meets the same id and changes nothing.
+    """
+    for call in _open_calls().filter(turn=turn_id):
+        if _was_sent(call):
+            _record_at_estimate(call)
+        else:
+            withdraw_unsent_call(turn_id, call.number)
+
+
+def record_forgotten_calls(*, turns_of: timedelta) -> int:
+    """The same for calls that nobody comes back to: of turns that ended a while ago, and questions aside (B4.1).
+
+    `turns_of`: how far back is looked. Often at turns that ended just now, and now and then at a whole day of them.
+    """
+    over = Now() - FORGOTTEN_CALL_AGE
+    of_turns = Q(turn__ended_at__lt=over, turn__ended_at__gt=Now() - FORGOTTEN_CALL_AGE - turns_of)
+    calls = _open_calls().filter(created_at__lt=over)
+    forgotten = [*calls.filter(of_turns)[:200], *calls.filter(session__isnull=False)[:200]]
+    for call in forgotten:
+        _record_at_estimate(call)
+    return len(forgotten)
+
+
+def _open_calls() -> QuerySet[ModelCall]:
+    return ModelCall.objects.filter(ended_at=None).select_related("turn__session", "session")
+
+
+def _record_at_estimate(call: ModelCall) -> None:
+    session = call.session if call.turn is None else call.turn.session
+    assert session is not None  # the database keeps it so
+    spent = FinishedCall(
+        call_id=call.pk,
+        turn_id=call.turn_id,
+        session_id=session.pk,
+        user_id=session.owner_id,
+        ended_at=datetime.now(UTC),
+        provider=call.provider,
+        model=call.model,
+        tokens=_estimate_tokens(session.pk)
+        if call.purpose not in EXCERPT_PURPOSES
+        else Tokens(input=EXCERPT_TOKENS),
+        cost=None,
+        estimated=True,
+        aborted=True,
+        refused_before_work=False,
+        latency_ms=0,
+        first_token_ms=None,
+        response_id="",
+        purpose=call.purpose,
+    )
+    finish_model_call(spent)
+
+
+def _was_sent(call: ModelCall) -> bool:
+    """Whether something of the call was written or told; a log that cannot say so counts as yes: no cost is lost."""
+    rows = Message.objects.filter(turn=call.turn_id, created_at__gt=call.created_at)
+    if call.turn is None or call.purpose != REPLY_PURPOSE:
+        return True
+    if rows.filter(kind__in=["assistant", "reasoning", "tool_call"]).exists() or _continues_cut_text(call):
+        return True
+    try:
+        recent = event_log.read_recent(str(call.turn.session_id), count=LOST_CALL_EVENTS_READ)
+    except REDIS_OUTAGE_ERRORS:
+        return True
+    if not recent or recent[0].place[0] / 1000 > call.created_at.timestamp():
+        return True
+    name = f'"turn_id":"{call.turn_id}"'
+    steps = (
+        decode_event(entry.payload)
+        for entry in recent
+        if entry.kind == "step.started" and name in entry.payload
+    )
+    return any(isinstance(step, StepStarted) and step.call == call.number for step in steps)
+
+
+def _continues_cut_text(call: ModelCall) -> bool:
+    """It is for the rest of a text that the output limit cut, so it belongs to the step before it (A2.4)."""
+    open_text = Message.objects.filter(turn=call.turn_id, kind="assistant", streaming=True)
+    before = ModelCall.objects.filter(turn=call.turn_id, number=call.number - 1, ending="cut")
+    return open_text.exists() and before.exists()
+
+
+def _estimate_tokens(session_id: UUID) -> Tokens:
+    """What stands in the conversation went in; what was still streaming came out."""
+    rows = Message.objects.filter(session=session_id, hidden="", sequence__isnull=False)
+    sums = rows.aggregate(
+        given=Sum(Length("content"), filter=Q(streaming=False), default=0),
+        made=Sum(Length("content"), filter=Q(streaming=True), default=0),
+    )
+    return Tokens(input=sums["given"] // CHARACTERS_PER_TOKEN, output=sums["made"] // CHARACTERS_PER_TOKEN)

@@ -1,0 +1,235 @@
+"""Which untrusted text a conversation has read, and which addresses people and searches gave it.
+
+Text that strangers wrote (web pages, search results, MCP servers, files of others) may hold instructions. Rows remember
+where such text came from (`data.sources` of results; of messages `data.context_sources` for what goes with them, and
+`arrival.sources` where a model wrote their words), so what a conversation has read is known to whoever runs its next
+turn, and what sub-sessions, memories and schedules made of it carries it on.
+
+Once something was read, a tool that could carry data out or outlive the conversation asks a person first. An address
+is fetched without asking only if it tells its server nothing that a model could have chosen to tell: it stands in the
+words of a person or in search results, or it is a link of a page that was read. A link tells which one was chosen, so
+only the first links of a page count, and only a few are followed for one message.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple
+from uuid import UUID
+
+from django.db import connection
+from yarl import URL
+
+from copilot.models import Session, WorkspaceFile
+
+MAX_SOURCES = 20  # named; more change nothing
+MAX_SHOWN_SOURCES = 3
+MAX_LABEL_CHARACTERS = 100
+MAX_LINKS_OF_A_PAGE = 200
+MAX_LINKS_FOLLOWED = 10  # for one message: each tells its server less than a byte
+MAX_ROWS_SEARCHED = 200  # of those that name the host, the newest
+IMPORTED_SOURCE = "an imported conversation"
+SEARCH_RESULTS_SOURCE = "web search results"
+SENT_RESULTS_SOURCE = "tool results that came with a request"
+
+_URL_PATTERN = re.compile(r"https?://[^\s<>\"]+", re.IGNORECASE)
+_BARE_URL_PATTERN = re.compile(
+    r"(?<![\w@./:-])(?:[^\W_](?:[\w-]*[^\W_])?\.)+[^\W\d_]{2,}(?::\d{1,5})?(?:/[^\s<>\"]*)?", re.IGNORECASE
+)
+_SEARCH_RESULT_URL = re.compile(
+    r'"url": "([^"\\]+)"'
+)  # the field itself: a quotation mark in a snippet stands behind a backslash
+_TRAILING_PUNCTUATION = frozenset(".,;:!?)]}'*_`|\\»”’…")  # what follows an address without belonging to it
+
+_SELECT_SOURCES = """
+SELECT source FROM copilot_message m
+CROSS JOIN LATERAL jsonb_array_elements_text(
+    COALESCE(m.data->'sources', '[]') || COALESCE(m.data->'context_sources', '[]')
+    || COALESCE(m.data->'arrival'->'sources', '[]')) AS source
+WHERE m.session_id = %s AND m.hidden = '' AND m.sequence IS NOT NULL
+GROUP BY source ORDER BY min(m.sequence) LIMIT %s
+"""
+_SELECT_IMPORT_STATE = """
+SELECT s.imported, EXISTS (
+    SELECT 1 FROM copilot_message m JOIN copilot_turn t ON t.id = m.turn_id
+    WHERE m.session_id = s.id AND m.hidden = '' AND m.kind = 'tool_result' AND t.origin = 'import')
+FROM copilot_session s WHERE s.id = %s
+"""
+# A goal's next step and an untrusted message are no words of a person; results that came with an import are nobody's.
+_SELECT_ROWS_NAMING_HOST = """
+SELECT m.kind = 'user', COALESCE(m.data->>'tool', ''), concat_ws(' ', m.content, m.page_context->>'url')
+FROM copilot_message m
+WHERE m.session_id = %(session)s AND m.hidden = '' AND m.sequence IS NOT NULL
+  AND concat_ws(' ', m.content, m.page_context->>'url') ILIKE ANY (ARRAY[%(host)s, %(raw_host)s])
+  AND CASE m.kind
+      WHEN 'user' THEN m.origin <> 'goal' AND NOT (%(imported)s AND m.origin = 'import')
+           AND COALESCE(m.data->'arrival'->'sources', '[]') = '[]'
+      WHEN 'tool_result' THEN m.data->>'tool' IN ('web_search', 'web_fetch') AND NOT EXISTS (
+           SELECT 1 FROM copilot_turn t WHERE t.id = m.turn_id AND t.origin = 'import')
+      ELSE false END
+ORDER BY m.sequence DESC LIMIT %(most)s
+"""
+_COUNT_FETCHES = """
+SELECT count(*) FROM copilot_message m
+WHERE m.session_id = %(session)s AND m.hidden = '' AND m.kind = 'tool_result' AND m.data->>'tool' = 'web_fetch'
+  AND m.sequence > COALESCE((SELECT max(u.sequence) FROM copilot_message u
+                             WHERE u.session_id = %(session)s AND u.hidden = '' AND u.kind = 'user'), 0)
+"""
+
+
+class _NamingRow(NamedTuple):
+    """A row that names the host of an address."""
+
+    is_message: bool
+    tool: str
+    content: str
+
+
+@dataclass
+class ReadSources:
+    """What one conversation has read, as it stands when a call is judged."""
+
+    session_id: UUID
+    sources: tuple[str, ...]
+    _links: int | None = field(default=None, repr=False)  # followed already, with those of the same reply
+
+    @classmethod
+    def for_session(cls, session_id: UUID) -> ReadSources:
+        return cls(session_id=session_id, sources=list_session_sources(session_id))
+
+    def knows_address(self, text: str) -> bool:
+        """Whether fetching this address tells nobody more than people, searches and pages have said."""
+        wanted = normalise_url(text)
+        if wanted is None:
+            return False
+        rows = self._rows_naming(text)
+        for row in rows:
+            if row.is_message and wanted in _find_urls(row.content, bare=True):
+                return True
+            if row.tool == "web_search" and wanted in map(
+                normalise_url, _SEARCH_RESULT_URL.findall(row.content)
+            ):
+                return True
+        on_a_page = any(
+            wanted in set(islice(_find_urls(row.content), MAX_LINKS_OF_A_PAGE))
+            for row in rows
+            if row.tool == "web_fetch"
+        )
+        return on_a_page and self._may_follow_link()
+
+    def _may_follow_link(self) -> bool:
+        if self._links is None:
+            with connection.cursor() as cursor:
+                cursor.execute(_COUNT_FETCHES, {"session": self.session_id})
+                self._links = cursor.fetchone()[0]
+        self._links += 1
+        return self._links <= MAX_LINKS_FOLLOWED
+
+    def _rows_naming(self, text: str) -> list[_NamingRow]:
+        url = URL(text)
+        imported = Session.objects.filter(pk=self.session_id, imported=True).exists()
+        with connection.cursor() as cursor:
+            cursor.execute(
+                _SELECT_ROWS_NAMING_HOST,
+                {
+                    "session": self.session_id,
+                    "imported": imported,
+                    "host": _like_pattern((url.host or "").rstrip(".")),
+                    "raw_host": _like_pattern((url.raw_host or "").rstrip(".")),
+                    "most": MAX_ROWS_SEARCHED,
+                },
+            )
+            return [_NamingRow(*row) for row in cursor.fetchall()]
+
+
+def list_session_sources(session_id: UUID) -> tuple[str, ...]:
+    """Where the untrusted text in a conversation came from, the first first; hidden rows are not part of it."""
+    with connection.cursor() as cursor:
+        cursor.execute(_SELECT_SOURCES, [session_id, MAX_SOURCES])
+        found = [source for (source,) in cursor.fetchall()]
+        cursor.execute(_SELECT_IMPORT_STATE, [session_id])
+        imported, with_results = cursor.fetchone() or (False, False)
+    if imported or with_results:
+        found.insert(0, IMPORTED_SOURCE if imported else SENT_RESULTS_SOURCE)
+    return tuple(found)
+
+
+def list_file_sources(file: WorkspaceFile, *, session_id: UUID) -> tuple[str, ...]:
+    """Of a file that is read in a session: a person's own upload is trusted, and so is what the session made itself.
+
+    What an agent wrote elsewhere may repeat whatever was read there.
+    """
+    label = format_source_label(f'the file "{file.name.replace(chr(34), "")}"')
+    match file.source:
+        case WorkspaceFile.Source.UPLOAD:
+            return ()
+        case WorkspaceFile.Source.AGENT | WorkspaceFile.Source.TOOL_OUTPUT if file.session_id is not None:
+            same = file.session_id == session_id
+            return () if same or not list_session_sources(file.session_id) else (label,)
+        case _:
+            return (label,)
+
+
+def format_source_label(text: str) -> str:
+    """One line that people can read on a card."""
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_LABEL_CHARACTERS else line[: MAX_LABEL_CHARACTERS - 1] + "…"
+
+
+def describe_sources(sources: Sequence[str]) -> str:
+    """A sentence for people: what the chat has read."""
+    shown, more = sources[:MAX_SHOWN_SOURCES], len(sources) - MAX_SHOWN_SOURCES
+    words = ", ".join(shown) if more > 0 else " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
+    return f"This chat has read {words}{f' and {more} more' if more > 0 else ''}."
+
+
+# --- addresses ---------------------------------------------------------------------------------------
+
+UrlParts = tuple[str, int, str, str]
+
+
+def normalise_url(text: str) -> UrlParts | None:
+    """What a server would be told: host, port, path and query, each in one spelling; None for anything else.
+
+    Scheme, fragment and a final slash tell nothing. Addresses with a user name or a password are never known.
+    """
+    try:
+        url = URL(text)
+        port = url.port or 0
+    except ValueError:
+        return None
+    if (
+        url.scheme not in ("http", "https")
+        or not url.raw_host
+        or url.user is not None
+        or url.password is not None
+    ):
+        return None
+    usual = {"http": 80, "https": 443}[url.scheme]
+    host = url.raw_host.rstrip(".").lower()
+    return host, 0 if port == usual else port, url.raw_path.rstrip("/"), url.raw_query_string
+
+
+def _find_urls(text: str, *, bare: bool = False) -> Iterator[UrlParts]:
+    """Every address in a text, with and without what could be the sentence's own punctuation."""
+    for found in _URL_PATTERN.finditer(text):
+        yield from _url_spellings(found[0])
+    if bare:
+        for found in _BARE_URL_PATTERN.finditer(text):
+            yield from _url_spellings(f"https://{found[0]}")
+
+
+def _url_spellings(token: str) -> Iterator[UrlParts]:
+    for _ in range(8):
+        if (address := normalise_url(token)) is not None:
+            yield address
+        if token[-1:] not in _TRAILING_PUNCTUATION:
+            return
+        token = token[:-1]
+
+
+def _like_pattern(words: str) -> str:
+    return "%" + words.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"

@@ -1,0 +1,266 @@
+"""Messages that wait for their place: the queue's rows, and how a turn takes them (T6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from uuid import UUID
+
+import msgspec
+from django.db import connection, transaction
+from django.db.models import Max
+
+from config.core.json_values import JSON
+from copilot.chat.messages import lock_running_turn
+from copilot.chat.permissions import UNRESTRICTED, Permissions, PermissionsJSON, intersect_permissions
+from copilot.models import Message
+
+_json = msgspec.json.Encoder()
+
+
+@dataclass(frozen=True)
+class PendingMessage:
+    """A message that waits for its place."""
+
+    id: UUID
+    accept_number: int
+    queue_order: float
+    text: str
+    run_id: str | None
+    permissions: PermissionsJSON | None = None
+    page_url: str = ""
+    file_ids: tuple[str, ...] = ()
+    is_arriving: bool = False  # so new that its request may still be deciding what becomes of it
+
+
+_SELECT_PENDING = """
+SELECT id, accept_number, queue_order, content, run_id, permissions, page_context->>'url',
+       ARRAY(SELECT file->>'file_id' FROM jsonb_array_elements(attachments) AS file),
+       created_at > now() - interval '5 seconds'
+FROM copilot_message
+WHERE session_id = %s AND sequence IS NULL AND dropped_at IS NULL
+ORDER BY queue_order, accept_number
+"""
+
+
+def list_pending_messages(session_id: UUID | str, *, lock: bool = False) -> list[PendingMessage]:
+    with connection.cursor() as cursor:
+        cursor.execute(_SELECT_PENDING + (" FOR UPDATE" if lock else ""), [session_id])
+        return [_parse_pending_row(*row) for row in cursor.fetchall()]
+
+
+def _parse_pending_row(
+    message_id: UUID,
+    accept_number: int,
+    queue_order: float,
+    text: str,
+    run_id: str | None,
+    permissions: str | None,
+    page_url: str | None,
+    file_ids: list[str],
+    arriving: bool,
+) -> PendingMessage:
+    return PendingMessage(
+        id=message_id,
+        accept_number=accept_number,
+        queue_order=queue_order,
+        text=text,
+        run_id=run_id,
+        permissions=msgspec.json.decode(permissions, type=PermissionsJSON) if permissions else None,
+        page_url=page_url or "",
+        file_ids=tuple(file_ids),
+        is_arriving=arriving,
+    )
+
+
+def get_last_pending_number(session_id: UUID) -> int | None:
+    """The newest accept number among the messages that wait."""
+    rows = Message.objects.filter(session=session_id, sequence=None, dropped_at=None)
+    return rows.aggregate(last=Max("accept_number"))["last"]  # type: ignore[no-any-return]
+
+
+def list_pending_of_parent(turn_id: UUID) -> list[tuple[UUID, UUID]]:
+    """What this turn said to other sessions and no turn has taken yet: session and message (A21.6)."""
+    rows = Message.objects.filter(sequence=None, dropped_at=None, data__parent_turn=str(turn_id))
+    return list(rows.values_list("session_id", "pk"))
+
+
+def has_pending_messages(session_id: UUID) -> bool:
+    return Message.objects.filter(session=session_id, sequence=None, dropped_at=None).exists()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumedMessage:
+    """A pending message that a turn takes, and what its row keeps of the way the model was told."""
+
+    message: PendingMessage
+    follow_up: str | None = None  # its entry in the block of a tool boundary (A13.5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartingMessage:
+    """The message that started a turn; those accepted before it go in front of it: it left room (T6.2)."""
+
+    message_id: UUID
+    queue_order: float
+    sequence: int
+
+
+def get_starting_message(turn_id: UUID) -> StartingMessage:
+    row = Message.objects.filter(turn=turn_id, kind="user").order_by("sequence").first()
+    assert row is not None
+    assert row.sequence is not None
+    order = row.accept_number if row.queue_order is None else row.queue_order
+    return StartingMessage(message_id=row.pk, queue_order=order or 0.0, sequence=row.sequence)
+
+
+def consume_pending_messages(
+    turn_id: UUID,
+    fence: int,
+    choose: Callable[[list[PendingMessage]], list[ConsumedMessage]],
+    *,
+    start: StartingMessage | None = None,
+) -> list[ConsumedMessage]:
+    """Give the chosen pending messages their place in the conversation, in one transaction (A13.4)."""
+    with transaction.atomic():
+        session_id, stopped = lock_running_turn(turn_id, fence)
+        chosen = [] if stopped else choose(list_pending_messages(session_id, lock=True))
+        if chosen:
+            _place_messages(
+                turn_id, chosen, _choose_sequences(session_id, chosen, start), mid_turn=start is None
+            )
+    return chosen
+
+
+def _place_messages(
+    turn_id: UUID, chosen: list[ConsumedMessage], places: dict[UUID, int], *, mid_turn: bool
+) -> None:
+    data: list[dict[str, JSON]] = [
+        {} if one.follow_up is None else {"follow_up": one.follow_up} for one in chosen
+    ]
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            UPDATE copilot_message m SET sequence = p.sequence, turn_id = %s, mid_turn = %s, data = m.data || p.data
+            FROM unnest(%s::uuid[], %s::bigint[], %s::jsonb[]) AS p(id, sequence, data) WHERE m.id = p.id
+            """,
+            [
+                turn_id,
+                mid_turn,
+                [one.message.id for one in chosen],
+                [places[one.message.id] for one in chosen],
+                [_json.encode(value).decode() for value in data],
+            ],
+        )
+        cursor.execute(
+            """
+            UPDATE copilot_turn SET run_ids = run_ids || %s::jsonb,
+                   accepted_through = GREATEST(accepted_through, %s) WHERE id = %s
+            """,
+            [
+                _json.encode([one.message.run_id for one in chosen if one.message.run_id]).decode(),
+                max(one.message.accept_number for one in chosen),
+                turn_id,
+            ],
+        )
+
+
+def _choose_sequences(
+    session_id: UUID, chosen: list[ConsumedMessage], start: StartingMessage | None
+) -> dict[UUID, int]:
+    last = Message.objects.filter(session=session_id).aggregate(last=Max("sequence"))["last"] or 0
+    messages = [one.message for one in chosen]
+    earlier = [one for one in messages if start is not None and one.queue_order < start.queue_order]
+    places = _choose_sequences_before(session_id, earlier, start) if start is not None and earlier else {}
+    later = [one for one in messages if one.id not in places]
+    return places | {one.id: last + 1 + index for index, one in enumerate(later)}
+
+
+_SELECT_UNANSWERED = """
+SELECT m.sequence, COALESCE(m.queue_order, m.accept_number), m.sequence - COALESCE(before.sequence, 0) - 1
+FROM copilot_message m CROSS JOIN LATERAL (
+    SELECT MAX(b.sequence) AS sequence FROM copilot_message b
+    WHERE b.session_id = m.session_id AND b.sequence < m.sequence) before
+WHERE m.session_id = %(session)s AND m.kind = 'user' AND m.hidden = '' AND m.sequence > COALESCE((
+    SELECT MAX(a.sequence) FROM copilot_message a
+    WHERE a.session_id = %(session)s AND a.kind NOT IN ('user', 'notice') AND a.hidden = ''), 0)
+ORDER BY m.sequence
+"""
+
+
+def _choose_sequences_before(
+    session_id: UUID, earlier: list[PendingMessage], start: StartingMessage
+) -> dict[UUID, int]:
+    """In front of the first message that was accepted later and has no answer: the starting one, or before it
+    one whose turn was stopped before it began. Each left room before it (T6.2)."""
+    with connection.cursor() as cursor:
+        cursor.execute(_SELECT_UNANSWERED, {"session": session_id})
+        unanswered: list[tuple[int, float, int]] = cursor.fetchall()
+    groups: dict[int, list[PendingMessage]] = {start.sequence: []}
+    for one in earlier:
+        later = (
+            sequence
+            for sequence, order, room in unanswered
+            if order > one.queue_order and len(groups.get(sequence, ())) < room
+        )
+        groups.setdefault(next(later, start.sequence), []).append(one)
+    return {
+        one.id: sequence - len(group) + index
+        for sequence, group in groups.items()
+        for index, one in enumerate(group)
+    }
+
+
+def edit_pending_message(session_id: UUID, message_id: UUID, text: str, permissions: Permissions) -> bool:
+    """Replace the text of a waiting message, whose permissions are narrowed to those of its editor."""
+    rows = Message.objects.filter(pk=message_id, session=session_id, sequence=None, dropped_at=None)
+    if permissions == UNRESTRICTED:
+        return bool(rows.update(content=text))
+    with transaction.atomic():
+        row = rows.select_for_update().only("permissions").first()
+        if row is None:
+            return False
+        narrowed = intersect_permissions(Permissions.from_json(row.permissions), permissions)
+        return bool(rows.update(content=text, permissions=narrowed.to_json()))
+
+
+def reorder_pending_messages(orders: dict[UUID, float]) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            UPDATE copilot_message m SET queue_order = o.place
+            FROM unnest(%s::uuid[], %s::float8[]) AS o(id, place) WHERE m.id = o.id AND m.sequence IS NULL
+            """,
+            [list(orders), list(orders.values())],
+        )
+
+
+def renumber_pending_message(message_id: UUID, queue_order: float) -> int | None:
+    """Number a pending message anew, as if it had arrived now: a stop before this does not cover it."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            UPDATE copilot_message SET accept_number = nextval('copilot_accept_numbers'), queue_order = %s
+            WHERE id = %s AND sequence IS NULL AND dropped_at IS NULL RETURNING accept_number
+            """,
+            [queue_order, message_id],
+        )
+        row = cursor.fetchone()
+    return row[0] if row else None
+
+
+def drop_pending_messages(
+    session_id: UUID, *, through: int | None = None, message_id: UUID | None = None
+) -> list[PendingMessage]:
+    """Let pending messages leave the queue without a place; the rows stay for their run_ids."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            UPDATE copilot_message SET dropped_at = now()
+            WHERE session_id = %s AND sequence IS NULL AND dropped_at IS NULL
+              AND (%s::bigint IS NULL OR accept_number <= %s) AND (%s::uuid IS NULL OR id = %s)
+            RETURNING id, accept_number, queue_order, content, run_id
+            """,
+            [session_id, through, through, message_id, message_id],
+        )
+        return [PendingMessage(*row) for row in cursor.fetchall()]

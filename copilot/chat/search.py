@@ -1,0 +1,185 @@
+"""Full-text search over a user's messages: the only writer of SearchEntry and SearchProgress (W2.9).
+
+Words are gathered behind the turns, in batches: a turn pays nothing for being findable later. A message is found
+some seconds after its turn has ended. Reasoning is never searched (A14.6), hidden rows are not found.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import UUID
+
+from django.db import connection, transaction
+
+from copilot.chat.selectors import list_messages_page
+from copilot.models import Message, SearchProgress
+from copilot.realtime.payloads import MessagePayload, format_timestamp
+
+TURNS_PER_BATCH = 500
+MIN_ENDING_AGE_SECONDS = 5  # an ending is written by one statement: what is this old is surely committed
+MAX_INDEXED_CHARACTERS = 200_000  # of one message; a tsvector ends at a megabyte
+MAX_HEADLINE_CHARACTERS = 50_000  # looked at for the few words shown around a hit
+MAX_CANDIDATES = 500  # newest matches, before hidden and deleted ones are left out
+MAX_HITS = 30
+ROWS_AROUND_HIT = 25  # rows shown on each side of a hit
+INDEX_START = datetime(1970, 1, 1, tzinfo=UTC)
+_MARKDOWN_MARKS = re.compile(r"\*\*|__|`+|(?m:^#{1,6} |^> ?)")
+_TABLE_AND_LINE_MARKS = re.compile(r"\s*\|[\s|:-]*|\s+")  # of tables, and line ends
+HIT_START_MARK, HIT_END_MARK = "\ue000", "\ue001"  # of private use: no text has them by accident
+
+# A word with a space in it: the parser never makes one, so no text can claim to be another owner's.
+_INSERT_ENTRIES = f"""
+INSERT INTO copilot_searchentry (message_id, owner_id, sent_at, words)
+SELECT m.id, s.owner_id, m.created_at,
+       to_tsvector('simple', left(m.content, {MAX_INDEXED_CHARACTERS})) || array_to_tsvector(ARRAY[' ' || s.owner_id])
+FROM copilot_message m JOIN copilot_session s ON s.id = m.session_id
+WHERE m.kind IN ('user', 'assistant') AND m.sequence IS NOT NULL AND m.content <> '' AND {{which}}
+ON CONFLICT DO NOTHING
+"""  # noqa: S608 - constants only
+_SELECT_TURNS_TO_INDEX = """
+SELECT id, ended_at FROM copilot_turn
+WHERE ended_at > %s AND ended_at < now() - make_interval(secs => %s)
+ORDER BY ended_at FETCH FIRST %s ROWS WITH TIES
+"""
+
+
+def index_new_turns(batch: int = TURNS_PER_BATCH) -> int:
+    """The turns of one batch whose words are in the index now; 0 when there is nothing left, or another does it."""
+    SearchProgress.objects.get_or_create(pk=1, defaults={"through": INDEX_START})
+    with transaction.atomic(), connection.cursor() as cursor:
+        progress = SearchProgress.objects.select_for_update(skip_locked=True).filter(pk=1).first()
+        if progress is None:
+            return 0
+        cursor.execute(_SELECT_TURNS_TO_INDEX, [progress.through, MIN_ENDING_AGE_SECONDS, batch])
+        due = cursor.fetchall()
+        if due:
+            cursor.execute(
+                _INSERT_ENTRIES.format(which="m.turn_id = ANY(%s)"), [[turn_id for turn_id, _ in due]]
+            )
+            progress.through = due[-1][1]
+            progress.save()
+        return len(due)
+
+
+def index_session(session_id: UUID) -> None:
+    """All of a conversation that came without turns, such as an imported one."""
+    with connection.cursor() as cursor:
+        cursor.execute(_INSERT_ENTRIES.format(which="m.session_id = %s"), [session_id])
+
+
+# --- asking ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnippetPart:
+    text: str
+    hit: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchHit:
+    session_id: str
+    title: str
+    archived: bool
+    message_id: str
+    sequence: int
+    role: str
+    created_at: str
+    snippet: list[SnippetPart]
+
+
+CANDIDATES_SQL = """
+SELECT e.message_id, e.sent_at FROM copilot_searchentry e
+WHERE e.owner_id = %(owner)s AND e.words @@ %(mine)s::tsquery
+ORDER BY e.sent_at DESC LIMIT %(candidates)s
+"""
+# OFFSET 0: one look per candidate, whatever the planner believes of a conversation's length.
+_SELECT_HITS = f"""
+WITH found AS MATERIALIZED ({CANDIDATES_SQL})
+SELECT s.id, s.title, s.archived_at IS NOT NULL, m.id, m.sequence, m.kind, m.created_at,
+       ts_headline('simple', left(m.content, {MAX_HEADLINE_CHARACTERS}), %(words)s::tsquery, %(look)s)
+FROM found
+CROSS JOIN LATERAL (SELECT * FROM copilot_message WHERE id = found.message_id OFFSET 0) m
+JOIN copilot_session s ON s.id = m.session_id
+WHERE m.hidden = '' AND s.deleted_at IS NULL AND s.depth = 0
+ORDER BY found.sent_at DESC LIMIT %(limit)s
+"""  # noqa: S608 - constants only
+HEADLINE_OPTIONS = f"StartSel={HIT_START_MARK}, StopSel={HIT_END_MARK}, MaxWords=22, MinWords=10, ShortWord=0, MaxFragments=1"
+
+
+def search_messages(owner_id: int, text: str, *, limit: int = MAX_HITS) -> list[SearchHit]:
+    """Messages that have every word, or begin to; the newest first."""
+    words = build_search_query(text)
+    if not words:
+        return []
+    fields: dict[str, int | str] = {
+        "owner": owner_id,
+        "words": words,
+        "mine": f"{words} & ' {owner_id}'",
+        "candidates": MAX_CANDIDATES,
+        "look": HEADLINE_OPTIONS,
+        "limit": limit,
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(_SELECT_HITS, fields)
+        return [_parse_hit(*row) for row in cursor.fetchall()]
+
+
+def build_search_query(text: str) -> str:
+    """A text as a query: each of its words may go on. Empty when it has none."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT lexeme FROM unnest(to_tsvector('simple', %s))", [text])
+        found = [str(row[0]) for row in cursor.fetchall()]
+    return " & ".join(f"'{_escape_lexeme(word)}':*" for word in found)
+
+
+def _escape_lexeme(word: str) -> str:
+    return word.replace("\\", "\\\\").replace("'", "''")
+
+
+def _parse_hit(
+    session_id: UUID,
+    title: str,
+    archived: bool,
+    message_id: UUID,
+    sequence: int,
+    kind: str,
+    created_at: datetime,
+    headline: str,
+) -> SearchHit:
+    return SearchHit(
+        session_id=str(session_id),
+        title=title,
+        archived=archived,
+        message_id=str(message_id),
+        sequence=sequence,
+        role=kind,
+        created_at=format_timestamp(created_at),
+        snippet=split_headline(headline),
+    )
+
+
+def split_headline(headline: str) -> list[SnippetPart]:
+    """The parts between the marks, which are hits, and those around them; Markdown's signs would only disturb."""
+    headline = _TABLE_AND_LINE_MARKS.sub(" ", _MARKDOWN_MARKS.sub("", headline))
+    made: list[SnippetPart] = []
+    for part in headline.split(HIT_START_MARK):
+        inside, mark, outside = part.partition(HIT_END_MARK)
+        made += [SnippetPart(text=inside, hit=bool(mark)), SnippetPart(text=outside, hit=False)]
+    return [piece for piece in made if piece.text]
+
+
+# --- showing -----------------------------------------------------------------------------------------
+
+
+def list_messages_around(session_id: UUID, message_id: UUID) -> tuple[list[MessagePayload], bool] | None:
+    """The rows on both sides of a message, and whether there are older ones; None where it is not shown."""
+    shown = Message.objects.filter(session=session_id, hidden="", sequence__isnull=False)
+    place = shown.filter(pk=message_id).values_list("sequence", flat=True).first()
+    if place is None:
+        return None
+    later = shown.filter(sequence__gte=place).order_by("sequence").values_list("sequence", flat=True)
+    last = max(number for number in later[: ROWS_AROUND_HIT + 1] if number is not None)
+    return list_messages_page(session_id, before=last + 1, limit=2 * ROWS_AROUND_HIT)

@@ -1,0 +1,314 @@
+"""Reads for pages, sockets and other apps; never writes."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Generic, Literal, TypeVar
+from uuid import UUID
+
+import msgspec
+from django.db import connection
+from django.db.models import Case, Exists, OuterRef, Q, When
+from django.db.models.fields.json import KeyTransform
+
+from config.core.errors import InvalidRequest, NotFound
+from copilot.chat.approvals import get_auto_approve
+from copilot.chat.commands import REQUEST_LIMITS
+from copilot.chat.serializers import list_open_approvals as open_approvals
+from copilot.chat.serializers import list_open_questions as open_questions
+from copilot.chat.serializers import serialize_context, serialize_goal, serialize_messages
+from copilot.chat.serializers import serialize_notice as notice_content
+from copilot.files import artifacts
+from copilot.models import Approval, Message, Question, Session, Turn
+from copilot.realtime import event_log
+from copilot.realtime.event_log import read_streamed_text as present_text
+from copilot.realtime.events import (
+    NoticePosted,
+    QueueChanged,
+    SessionChanged,
+    SessionSnapshot,
+    ThrottleReason,
+)
+from copilot.realtime.payloads import MessagePayload, QueueItem, SessionState, Todo, TurnPayload
+from copilot.realtime.payloads import format_timestamp as instant
+
+MESSAGES_PER_PAGE = 50
+SHOWN_KINDS = ("user", "assistant", "reasoning", "tool_call", "tool_result", "summary", "notice")
+_TURN_DURATION_MS = Case(
+    When(
+        kind="assistant",
+        turn__status=Turn.Status.SUCCEEDED,
+        then=KeyTransform("duration_ms", "turn__summary"),
+    )
+)  # of answers alone, and where the ending told it
+
+T = TypeVar("T")
+UnfinishedStatus = Literal["queued", "running", "waiting"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CursorPage(Generic[T]):
+    items: list[T]
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionPayload:
+    id: str
+    title: str
+    state: SessionState
+    pinned: bool
+    archived: bool
+    created_at: str
+    active_at: str
+    parent_id: str | None = None
+    platform: str = ""  # the chat platform it began on (L15)
+
+
+# --- sessions ----------------------------------------------------------------------------------------
+
+
+def get_session(user_id: int, session_id: UUID) -> Session:
+    """The user's own session; foreign, deleted and unknown ones look the same."""
+    session = Session.objects.filter(pk=session_id, owner=user_id, deleted_at=None).first()
+    if session is None:
+        raise NotFound
+    return session
+
+
+def get_session_state(session_id: UUID) -> SessionState:
+    return _get_session_states([session_id]).get(session_id, "idle")
+
+
+def _get_session_states(session_ids: Iterable[UUID]) -> dict[UUID, SessionState]:
+    """Sessions with an unfinished turn: running, or waiting for a person (E1)."""
+    asked = Question.objects.filter(turn=OuterRef("pk"), outcome=Question.Outcome.OPEN)
+    rows = Turn.objects.filter(session__in=list(session_ids), status__in=Turn.UNFINISHED)
+    return {
+        session_id: "waiting" if waits or status == Turn.Status.WAITING else "running"
+        for session_id, status, waits in rows.values_list("session_id", "status", Exists(asked))
+    }
+
+
+def serialize_session(session: Session, state: SessionState | None = None) -> SessionPayload:
+    return SessionPayload(
+        id=str(session.pk),
+        title=session.title,
+        state=state or get_session_state(session.pk),
+        pinned=session.pinned,
+        archived=session.archived_at is not None,
+        created_at=instant(session.created_at),
+        active_at=instant(session.active_at),
+        parent_id=str(session.parent_id) if session.parent_id else None,
+        platform=session.platform,
+    )
+
+
+def build_session_changed(session_id: UUID, state: SessionState | None = None) -> SessionChanged:
+    """What those who watch a session from a list are told of it; of a child too, which lists leave out (A21, E1)."""
+    session = Session.objects.get(pk=session_id)
+    return SessionChanged(
+        title=session.title,
+        pinned=session.pinned,
+        archived=session.archived_at is not None,
+        state=state or get_session_state(session_id),
+        child=session.depth > 0,
+    )
+
+
+def list_sessions_page(
+    user_id: int,
+    *,
+    cursor: str | None = None,
+    q: str = "",
+    archived: bool = False,
+    parent_id: UUID | None = None,
+    limit: int = REQUEST_LIMITS.sessions_per_page,
+) -> CursorPage[SessionPayload]:
+    """The user's conversations, pinned first, then the latest; those of agents only under their parent (A21)."""
+    found = Session.objects.filter(owner=user_id, deleted_at=None, archived_at__isnull=not archived)
+    found = found.filter(depth=0) if parent_id is None else found.filter(parent=parent_id)
+    if q:
+        found = found.filter(title__icontains=q)
+    if cursor:
+        pinned, active_at, identifier = _decode_page_cursor(cursor)
+        same = Q(pinned=pinned) & (Q(active_at__lt=active_at) | Q(active_at=active_at, pk__gt=identifier))
+        found = found.filter(same | Q(pinned=False) if pinned else same)
+    rows = list(found.order_by("-pinned", "-active_at", "pk")[: limit + 1])
+    states = _get_session_states(row.pk for row in rows)
+    items = [serialize_session(row, states.get(row.pk, "idle")) for row in rows[:limit]]
+    return CursorPage(
+        items=items, next_cursor=_encode_page_cursor(rows[limit - 1]) if len(rows) > limit else None
+    )
+
+
+def _encode_page_cursor(session: Session) -> str:
+    text = f"{int(session.pinned)}|{session.active_at.isoformat()}|{session.pk}"
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def _decode_page_cursor(cursor: str) -> tuple[bool, datetime, UUID]:
+    try:
+        text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
+        pinned, active_at, identifier = text.split("|")
+        moment = datetime.fromisoformat(active_at)
+        if moment.tzinfo is None:
+            raise ValueError("no zone")
+        return pinned == "1", moment, UUID(identifier)
+    except ValueError as problem:
+        raise InvalidRequest("That is not a cursor of this list.", code="invalid_cursor") from problem
+
+
+# --- messages ----------------------------------------------------------------------------------------
+
+
+def build_notice_posted(row_id: UUID, code: str) -> NoticePosted:
+    """The event that tells of a notice whose row stands."""
+    [message] = serialize_messages_by_id([row_id])
+    content = notice_content(code)
+    return NoticePosted(
+        row_id=str(row_id),
+        code=code,
+        label=content.label,
+        hint=content.hint,
+        action=content.action,
+        details=content.details,
+        message=message,
+    )
+
+
+def list_messages_page(
+    session_id: UUID, *, before: int | None = None, limit: int = MESSAGES_PER_PAGE
+) -> tuple[list[MessagePayload], bool]:
+    """The newest rows before a place, oldest first, and whether there are older ones."""
+    rows = Message.objects.filter(session=session_id, hidden="", kind__in=SHOWN_KINDS, sequence__isnull=False)
+    if before is not None:
+        rows = rows.filter(sequence__lt=before)
+    newest = list(rows.annotate(turn_ms=_TURN_DURATION_MS).order_by("-sequence")[: limit + 1])
+    return serialize_messages(newest[:limit][::-1]), len(newest) > limit
+
+
+def serialize_messages_by_id(message_ids: Iterable[UUID]) -> list[MessagePayload]:
+    rows = list(Message.objects.filter(pk__in=list(message_ids)).order_by("sequence"))
+    return serialize_messages(rows)
+
+
+# The version grows with every transaction that this reading sees and an earlier one did not: the newest that
+# has ended, less those before it that have not.
+_SELECT_QUEUE = """
+SELECT pg_snapshot_xmax(seen)::text::bigint * 1024 - LEAST((SELECT count(*) FROM pg_snapshot_xip(seen)), 1023),
+       m.id, m.content, m.run_id
+FROM (SELECT pg_current_snapshot() AS seen) s
+LEFT JOIN copilot_message m ON m.session_id = %s AND m.sequence IS NULL AND m.dropped_at IS NULL
+ORDER BY m.queue_order, m.accept_number
+"""
+
+
+def get_queue(session_id: UUID) -> QueueChanged:
+    """What waits, in order, and how new that is."""
+    with connection.cursor() as cursor:
+        cursor.execute(_SELECT_QUEUE, [session_id])
+        rows = cursor.fetchall()
+    waiting = [row[1:] for row in rows if row[1] is not None]
+    items = [
+        QueueItem(id=str(pk), text=text, run_id=run_id, position=place)
+        for place, (pk, text, run_id) in enumerate(waiting, start=1)
+    ]
+    return QueueChanged(items=items, version=rows[0][0])
+
+
+def get_queue_items(session_id: UUID) -> list[QueueItem]:
+    return get_queue(session_id).items
+
+
+def was_approved(turn_id: UUID, call_id: str) -> bool:
+    """Whether a person has said yes to this very call (A11.12)."""
+    granted = (Approval.State.APPROVED, Approval.State.RUNNING)
+    return Approval.objects.filter(turn=turn_id, call_id=call_id, state__in=granted, automatic=False).exists()
+
+
+# --- turns -------------------------------------------------------------------------------------------
+
+
+def get_turn(user_id: int, turn_id: UUID) -> Turn:
+    turn = Turn.objects.filter(pk=turn_id, session__owner=user_id, session__deleted_at=None).first()
+    if turn is None:
+        raise NotFound
+    return turn
+
+
+# --- the snapshot ------------------------------------------------------------------------------------
+
+
+def build_snapshot(session_id: UUID, *, reset: bool = False) -> tuple[SessionSnapshot, str]:
+    """What a client must know to go on from a cursor (T8.3): rows first, then what the log knows beyond them.
+
+    The cursor is read before the rows, so events after it may already be in them; folding one twice is harmless.
+    """
+    cursor = event_log.get_last_cursor(str(session_id))
+    session = Session.objects.get(pk=session_id)
+    messages, has_older = list_messages_page(session_id)
+    messages = _with_streamed_text(session_id, messages)
+    turn = _serialize_unfinished_turn(session_id)
+    if turn is not None:
+        own = [message for message in messages if message.turn_id == turn.id]
+        messages = [message for message in messages if message.turn_id != turn.id]
+        turn = replace(turn, messages=own)
+    questions = open_questions(session_id) if turn is not None else []
+    queue = get_queue(session_id)
+    approvals = open_approvals(session_id) if turn is not None and turn.status == "waiting" else []
+    found = SessionSnapshot(
+        messages=messages,
+        turn=turn,
+        queue=queue.items,
+        queue_version=queue.version,
+        questions=questions,
+        approvals=approvals,
+        auto_approve=get_auto_approve(session),
+        artifacts=artifacts.list_session_artifacts(session_id),
+        todos=[msgspec.convert(item, Todo) for item in session.todos],
+        goal=serialize_goal(session),
+        context=serialize_context(session),
+        title=session.title,
+        state=_derive_session_state(turn, waits=bool(questions)),
+        reset=reset,
+        has_older=has_older,
+    )
+    return found, cursor
+
+
+def _derive_session_state(turn: TurnPayload | None, *, waits: bool) -> SessionState:
+    if turn is None:
+        return "idle"
+    return "waiting" if waits or turn.status == "waiting" else "running"
+
+
+def _serialize_unfinished_turn(session_id: UUID) -> TurnPayload | None:
+    turn = Turn.objects.filter(session=session_id, status__in=Turn.UNFINISHED).first()
+    if turn is None:
+        return None
+    return TurnPayload(
+        id=str(turn.pk),
+        status=msgspec.convert(turn.status, UnfinishedStatus),
+        origin=turn.origin,
+        run_ids=list(turn.run_ids),
+        attempt=turn.attempts,
+        messages=[],
+        throttle=get_throttle_reason(turn) if turn.status == Turn.Status.QUEUED and turn.throttle else "",
+    )
+
+
+def get_throttle_reason(turn: Turn) -> ThrottleReason:
+    return "address" if turn.throttle == Turn.Throttle.ADDRESS else "user"
+
+
+def _with_streamed_text(session_id: UUID, rows: list[MessagePayload]) -> list[MessagePayload]:
+    """Rows that still stream, with what the log holds beyond their last checkpoint."""
+    growing = {row.id: row.content for row in rows if row.streaming and isinstance(row.content, str)}
+    if not growing:
+        return rows
+    present = present_text(str(session_id), growing)
+    return [replace(row, content=present[row.id]) if row.id in present else row for row in rows]

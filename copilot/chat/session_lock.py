@@ -1,0 +1,74 @@
+"""An idle session, held for an act on its conversation: nothing starts meanwhile, and what arrives waits (A30.5, A30.6)."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from uuid import UUID, uuid4
+
+from config.core.errors import Conflict, ServiceUnavailable
+from config.core.redis import REDIS_OUTAGE_ERRORS
+from copilot.chat import turn_transitions
+from copilot.chat.next_turn import release_or_start_next, restore_session_in_redis
+from copilot.models import Turn
+from copilot.realtime import lease
+
+LOCK_TIMEOUT_SECONDS = 2.0  # a stopped turn ends within one; an ended one lets go within milliseconds
+LOCK_POLL_SECONDS = 0.005
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionLock:
+    session_id: UUID
+    turn_id: UUID  # of the turn that may begin under it
+    token: UUID
+    keep_through: int  # chips that waited before the act wait after it
+
+    def release(self) -> None:
+        """What arrived meanwhile starts now."""
+        release_or_start_next(self.session_id, self.token, self.keep_through)
+
+
+def lock_idle_session(session_id: UUID) -> SessionLock:
+    """Take the session as a turn would, or say that it is busy; of several acts at once one gets it."""
+    if turn_transitions.get_paused_turn_id(session_id) is not None:
+        raise build_session_busy_error()  # its lease is free for the turn that goes on (A11.3)
+    deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
+    try:
+        while (held := _try_claim_session(session_id)) is None:
+            if time.monotonic() > deadline:
+                raise build_session_busy_error()
+            time.sleep(LOCK_POLL_SECONDS)
+    except REDIS_OUTAGE_ERRORS as problem:
+        raise ServiceUnavailable from problem
+    unfinished = Turn.objects.filter(session=session_id, status__in=Turn.UNFINISHED).first()
+    if unfinished is not None:
+        lease.release_lease(str(session_id), str(held.token))
+        if unfinished.status != Turn.Status.WAITING:
+            restore_session_in_redis(session_id)  # Redis had forgotten it
+        raise build_session_busy_error()
+    return held
+
+
+def build_session_busy_error() -> Conflict:
+    return Conflict("The session is busy. Stop it, or try again when it has finished.", code="session_busy")
+
+
+def _try_claim_session(session_id: UUID) -> SessionLock | None:
+    """None while the turn that has the session is about to let it go."""
+    chips = lease.list_members(str(session_id))
+    held = SessionLock(
+        session_id=session_id,
+        turn_id=uuid4(),
+        token=uuid4(),
+        keep_through=max((chip.accept_number for chip in chips), default=0),
+    )
+    verdict = lease.claim_or_queue(
+        str(session_id), turn_id=str(held.turn_id), token=str(held.token), member=None, order=0.0
+    )
+    if isinstance(verdict, lease.SessionClaimed):
+        return held
+    holder = Turn.objects.filter(pk=verdict.turn_id).first()
+    if holder is None or (holder.ended_at is None and holder.stop_requested_at is None):
+        raise build_session_busy_error()
+    return None

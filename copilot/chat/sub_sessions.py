@@ -1,0 +1,75 @@
+"""Prompts of one turn for another: accepted while their parent runs and their family has room (A21.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from uuid import UUID
+
+from django.conf import settings
+from django.db import connection, transaction
+
+from config.core.errors import Conflict, TooManyRequests
+from copilot.chat import turn_transitions
+from copilot.chat.commands import SendMessage
+from copilot.models import AgentVersion, Session
+
+# A child is busy from the moment its prompt is accepted, so that counting and accepting leave no gap.
+_COUNT_BUSY_SUB_SESSIONS = """
+SELECT count(*) FROM copilot_session s WHERE s.root_id = %s AND s.id <> %s AND (
+    EXISTS (SELECT 1 FROM copilot_turn t WHERE t.session_id = s.id AND t.status IN ('queued', 'running', 'waiting'))
+    OR EXISTS (SELECT 1 FROM copilot_message m WHERE m.session_id = s.id AND m.sequence IS NULL
+               AND m.dropped_at IS NULL AND m.run_id IS NOT NULL))
+"""
+
+
+@contextmanager
+def reserve_sub_session_slot(command: SendMessage) -> Iterator[None]:
+    """Hold the family and the parent until the prompt's row stands; other messages pass without a statement."""
+    if command.parent is None:
+        yield
+        return
+    root_id = Session.objects.values_list("root_id", flat=True).filter(pk=command.session_id).first()
+    with transaction.atomic():
+        _lock_root_session(root_id or command.session_id)
+        turn_transitions.lock_running_parent(command.parent.turn_id, command.parent.fence)
+        if (
+            root_id is not None
+            and _count_busy_sub_sessions(root_id, command.session_id) >= settings.SUB_SESSIONS_AT_ONCE
+        ):
+            raise TooManyRequests(
+                f"{settings.SUB_SESSIONS_AT_ONCE} sub-sessions of this conversation are running. "
+                "Wait for one to end before you start another.",
+                code="too_many_sub_sessions",
+            )
+        yield
+
+
+def _lock_root_session(root_id: UUID) -> None:
+    """One at a time for each root; a row lock would cross those of turns that end."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 21))", [str(root_id)])
+
+
+def _count_busy_sub_sessions(root_id: UUID, session_id: UUID) -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(_COUNT_BUSY_SUB_SESSIONS, [root_id, session_id])
+        return int(cursor.fetchone()[0])
+
+
+def create_sub_session(parent: Session, *, agent_version: AgentVersion | None = None) -> Session:
+    """A conversation that an agent holds for another one; lists leave it out (A21.2)."""
+    if parent.depth >= settings.SUB_SESSION_DEPTH:
+        raise Conflict(
+            f"This is a sub-session of depth {parent.depth} already, and cannot start another: do the work here.",
+            code="too_deep",
+        )
+    session = Session.objects.create(
+        owner_id=parent.owner_id,
+        parent=parent,
+        root_id=parent.root_id or parent.pk,
+        depth=parent.depth + 1,
+        agent_version=agent_version,
+    )
+    session.refresh_from_db()
+    return session

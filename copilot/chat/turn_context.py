@@ -1,0 +1,138 @@
+"""The running turn's identity and abilities: one immutable object in a context variable (A31)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from copilot.chat.permissions import Permissions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Channel:
+    """What a way in can do. Both abilities are declared; neither has a default (A31.2)."""
+
+    async_delivery: bool
+    interactive: bool
+
+
+CHANNELS_BY_ORIGIN: dict[str, Channel] = {
+    "web": Channel(async_delivery=True, interactive=True),
+    "api": Channel(async_delivery=False, interactive=True),
+    "schedule": Channel(async_delivery=True, interactive=False),
+    "goal": Channel(async_delivery=True, interactive=True),
+    "parent": Channel(async_delivery=True, interactive=False),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplyAddress:
+    """Where on a chat platform a turn was asked for, and what that place can do (L16).
+
+    It goes with the message and then with the turn's row, so that another worker and late news find the same place.
+    """
+
+    platform: str
+    conversation_id: str
+    container: str
+    thread: str = ""
+    anchor: str = ""  # the platform's id of the message that is answered
+    speaker: str = ""  # the platform's id of who speaks
+    of_payer: bool  # … and whether that is the session's owner (A11.8)
+    async_delivery: bool
+    interactive: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class InboundContext:
+    """What a message's way in says of the turn that will answer it."""
+
+    locale: str = "en"
+    reply: ReplyAddress | None = None
+    request_id: str = ""  # of the request that brought it, for the logs (D19)
+    traceparent: str = ""  # the span it came in, where traces are made (D18)
+    address: int | None = None  # a keyed hash of the network address it came from
+    sources: tuple[str, ...] = ()  # untrusted text that whoever wrote it had read
+    unattended: bool = False  # no person follows the turn, nor those that it belongs to
+
+
+def get_channel(origin: str, reply: ReplyAddress | None = None) -> Channel:
+    """The one way from a turn's origin to what its channel can do; who declared nothing is told at once (A31.2, A31.3).
+
+    A chat platform's channel is declared by the place the message came from.
+    """
+    if origin in CHANNELS_BY_ORIGIN:
+        return CHANNELS_BY_ORIGIN[origin]
+    if reply is None or reply.platform != origin:
+        raise LookupError(f"the channel {origin!r} has not declared what it can do")
+    return Channel(async_delivery=reply.async_delivery, interactive=reply.interactive)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkspaceScope:
+    """The files a turn may see: its user's, or those of one session alone (A20.1)."""
+
+    user_id: int
+    session_id: str | None
+
+
+NO_DEADLINE = datetime.max.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnContext:
+    user_id: int
+    session_id: str
+    turn_id: str
+    fence: int
+    origin: str
+    permissions: Permissions
+    channel: Channel
+    arrival: InboundContext = field(default_factory=InboundContext)
+    deadline: datetime = NO_DEADLINE  # when the turn's time is up (A10.5)
+    timezone: str = "UTC"
+
+    @property
+    def workspace(self) -> WorkspaceScope:
+        whole = self.permissions.files == "workspace"
+        return WorkspaceScope(user_id=self.user_id, session_id=None if whole else self.session_id)
+
+    @property
+    def locale(self) -> str:
+        return self.arrival.locale
+
+    @property
+    def reply(self) -> ReplyAddress | None:
+        return self.arrival.reply
+
+    def seconds_left(self, now: datetime) -> float:
+        return max(0.0, (self.deadline - now).total_seconds())
+
+
+_turn_context: ContextVar[TurnContext] = ContextVar("copilot_turn")
+
+
+def get_turn_context() -> TurnContext:
+    """The turn this code runs for; outside a turn it raises, because a guess would leak between users."""
+    try:
+        return _turn_context.get()
+    except LookupError:
+        raise RuntimeError("no turn is running here") from None
+
+
+def peek_turn_context() -> TurnContext | None:
+    """For logs, which are written outside turns too."""
+    return _turn_context.get(None)
+
+
+@contextmanager
+def bind_turn_context(context: TurnContext) -> Iterator[TurnContext]:
+    """Bind `context` for the block; nests, and child tasks inherit it."""
+    token = _turn_context.set(context)
+    try:
+        yield context
+    finally:
+        _turn_context.reset(token)

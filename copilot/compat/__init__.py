@@ -1,1 +1,0 @@
-"""Doors in the form of other vendors' APIs (E4): parse, one call, render in their words."""

@@ -1,0 +1,330 @@
+"""A document from outside: taken only whole, or refused with the paths of its first problems (S16)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Literal, TypeVar
+
+import msgspec
+from django.conf import settings
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+)
+
+from config.core.errors import InvalidRequest
+from config.core.json_values import JSON, iterate_children
+from config.core.text import make_storable
+from copilot.chat.prompt_tags import strip_server_tags
+
+MAX_DOCUMENT_PARTS = 20_000  # rows of all messages together: a short part is a long row
+MAX_DOCUMENT_DEPTH = 20
+MAX_DOCUMENT_FILES = 1_000
+MAX_REPORTED_PROBLEMS = 10
+MAX_NUMBER = 2**53  # a number that every reader of JSON reads the same
+MAX_CLOCK_SKEW = timedelta(days=1)  # a time so little ahead is taken as now; a later one was made up
+EARLIEST_TIME = datetime(1970, 1, 1, tzinfo=UTC)
+
+T = TypeVar("T")
+_SCHEMA_PATTERN = re.compile(r"pilothouse\.conversation/1(\.[0-9]{1,3})?")
+
+
+class InvalidDocument(InvalidRequest):
+    """Names what is wrong and where; nothing of the document was kept."""
+
+    default_code = "invalid_document"
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("This document cannot be imported.", hint=problems[0], problems=problems)
+
+
+# --- the shape ---------------------------------------------------------------------------------------
+
+
+def _clean_value(value: object) -> object:
+    return strip_server_tags(make_storable(value)) if isinstance(value, str) else value
+
+
+def _parse_time(value: object) -> object:
+    """When something was said, as it was written down; never later than now."""
+    if not isinstance(value, str) or len(value) > 40:
+        raise ValueError("must be a time such as 2026-11-16T10:00:00.000Z")
+    try:
+        moment = datetime.fromisoformat(value)
+        if moment.tzinfo is None:
+            raise ValueError("no zone")
+        moment = moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise ValueError("must be a time such as 2026-11-16T10:00:00.000Z") from None
+    now = datetime.now(UTC)
+    if not EARLIEST_TIME <= moment <= now + MAX_CLOCK_SKEW:
+        raise ValueError("must not lie in the future, nor before 1970")
+    return min(moment, now)
+
+
+def _check_length(text: str) -> str:
+    if len(text) > settings.IMPORT_TEXT_MAX:
+        raise ValueError(f"has more than {settings.IMPORT_TEXT_MAX:,} characters")
+    return text
+
+
+CleanedText = BeforeValidator(_clean_value)
+ImportedText = Annotated[str, CleanedText, AfterValidator(_check_length)]
+ImportedLine = Annotated[str, CleanedText]
+ImportedId = Annotated[str, Field(min_length=1, max_length=128)]
+ImportedTime = Annotated[datetime, BeforeValidator(_parse_time)]
+ImportedCount = Annotated[int, Field(ge=0, le=MAX_NUMBER)]
+ImportedToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+
+
+class _StrictModel(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class ImportedUserPart(_StrictModel):
+    type: Literal["user"]
+    text: ImportedText
+
+
+class ImportedAssistantPart(_StrictModel):
+    type: Literal["assistant"]
+    text: ImportedText
+
+
+class ImportedReasoningPart(_StrictModel):
+    type: Literal["reasoning"]
+    text: ImportedText
+
+
+class ImportedSummaryPart(_StrictModel):
+    type: Literal["summary"]
+    text: ImportedText
+    through: ImportedCount
+
+
+class ImportedToolCallPart(_StrictModel):
+    type: Literal["tool_call"]
+    call_id: ImportedId
+    tool: ImportedToolName
+    arguments: dict[str, object]  # JSON; its depth was looked at before
+
+
+class ImportedToolResultPart(_StrictModel):
+    type: Literal["tool_result"]
+    call_id: ImportedId
+    tool: ImportedToolName
+    success: bool
+    text: ImportedText
+    duration_ms: Annotated[int, Field(ge=0, le=10**9)]
+
+
+AnyImportedUserPart = ImportedUserPart
+AnyImportedAssistantPart = Annotated[
+    ImportedAssistantPart | ImportedReasoningPart | ImportedToolCallPart | ImportedToolResultPart,
+    Field(discriminator="type"),
+]
+
+
+class _ImportedMessageBase(_StrictModel):
+    id: ImportedId
+    sequence: ImportedCount
+    branch: Annotated[int, Field(ge=0, le=10_000)]
+    author: Annotated[ImportedLine, Field(max_length=150)]
+    created_at: ImportedTime
+    attachments: Annotated[list[ImportedId], Field(max_length=MAX_DOCUMENT_FILES)]
+
+
+class ImportedUserMessage(_ImportedMessageBase):
+    role: Literal["user"]
+    parts: Annotated[list[AnyImportedUserPart], Field(min_length=1, max_length=MAX_DOCUMENT_PARTS)]
+
+
+class ImportedAssistantMessage(_ImportedMessageBase):
+    role: Literal["assistant"]
+    parts: Annotated[list[AnyImportedAssistantPart], Field(min_length=1, max_length=MAX_DOCUMENT_PARTS)]
+
+
+class ImportedSummaryMessage(_ImportedMessageBase):
+    role: Literal["summary"]
+    parts: Annotated[list[ImportedSummaryPart], Field(min_length=1, max_length=MAX_DOCUMENT_PARTS)]
+
+
+ImportedMessage = ImportedUserMessage | ImportedAssistantMessage | ImportedSummaryMessage
+
+
+class ImportedFile(_StrictModel):
+    id: ImportedId
+    name: Annotated[ImportedLine, Field(min_length=1, max_length=255)]
+    mime: Annotated[str, Field(max_length=127)]
+    size: ImportedCount
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    path: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
+
+
+class ImportedSession(_StrictModel):
+    title: Annotated[ImportedLine, Field(max_length=200)]
+    created_at: ImportedTime
+    model_tier: Annotated[str, Field(pattern=r"^[a-z0-9_-]{0,16}$")]
+
+
+class _DocumentFrame(_StrictModel):
+    """The document around its lists, which are looked at item by item."""
+
+    schema_: Annotated[str, Field(alias="schema", max_length=100)]
+    exported_at: ImportedTime
+    app_version: Annotated[str, Field(max_length=64)]
+    session: ImportedSession
+    messages: list[object]
+    files: Annotated[list[object], Field(max_length=MAX_DOCUMENT_FILES)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportedDocument:
+    session: ImportedSession
+    messages: list[ImportedMessage]
+    files: list[ImportedFile]
+
+
+_message_adapter = TypeAdapter[ImportedMessage](Annotated[ImportedMessage, Field(discriminator="role")])
+_file_adapter = TypeAdapter(ImportedFile)
+
+
+# --- reading -----------------------------------------------------------------------------------------
+
+
+def parse_document(content: bytes) -> ImportedDocument:
+    """The document in these bytes, every text of it free of the server's own tags."""
+    try:
+        value = msgspec.json.decode(content)
+    except RecursionError:
+        raise InvalidDocument([f"$: nested deeper than {MAX_DOCUMENT_DEPTH}"]) from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise InvalidDocument(["$: is not valid JSON in UTF-8"]) from None
+    return parse_document_value(value)
+
+
+def parse_document_value(value: JSON) -> ImportedDocument:
+    """The same of JSON that somebody has read already."""
+    problems = _ProblemList()
+    _check_nesting(value, problems)
+    problems.raise_if_any()
+    try:
+        frame = _DocumentFrame.model_validate(value)
+    except ValidationError as invalid:
+        problems.add_all("", invalid)
+        problems.raise_if_any()
+        raise
+    if not _SCHEMA_PATTERN.fullmatch(frame.schema_):
+        problems.add("schema: must be pilothouse.conversation/1")
+    if len(frame.messages) > settings.IMPORT_MESSAGES_MAX:
+        problems.add(f"messages: at most {settings.IMPORT_MESSAGES_MAX:,} can be imported")
+    problems.raise_if_any()
+    document = ImportedDocument(
+        session=frame.session,
+        messages=list(_parse_items("messages", frame.messages, _message_adapter, problems)),
+        files=list(_parse_items("files", frame.files, _file_adapter, problems)),
+    )
+    problems.raise_if_any()
+    _check_ids(document, problems)
+    _check_calls(document, problems)
+    problems.raise_if_any()
+    return document
+
+
+@dataclass
+class _ProblemList:
+    found: list[str] = field(default_factory=list)
+
+    def add(self, problem: str) -> None:
+        if not self.is_full():
+            self.found.append(problem[:300])
+
+    def add_all(self, path: str, invalid: ValidationError) -> None:
+        for error in invalid.errors(include_url=False, include_context=False, include_input=False):
+            self.add(f"{_format_path(path, error['loc'])}: {error['msg']}")
+
+    def is_full(self) -> bool:
+        return len(self.found) >= MAX_REPORTED_PROBLEMS
+
+    def raise_if_any(self) -> None:
+        if self.found:
+            raise InvalidDocument(self.found)
+
+
+def _format_path(begin: str, places: Iterable[int | str]) -> str:
+    """Names of union branches are no part of the document and are left out."""
+    path = begin
+    for place in places:
+        if isinstance(place, int):
+            path += f"[{place}]"
+        elif place not in _UNION_TAGS:
+            path += f".{place}" if path else place
+    return path or "$"
+
+
+_UNION_TAGS = {"user", "assistant", "summary", "reasoning", "tool_call", "tool_result"}
+
+
+def _parse_items(name: str, raw: list[object], shape: TypeAdapter[T], problems: _ProblemList) -> Iterator[T]:
+    """Item by item, so that a document of nothing but mistakes costs no more than its first ten."""
+    for place, one in enumerate(raw):
+        if problems.is_full():
+            return
+        try:
+            yield shape.validate_python(one)
+        except ValidationError as invalid:
+            problems.add_all(f"{name}[{place}]", invalid)
+
+
+def _check_nesting(value: JSON, problems: _ProblemList) -> None:
+    """Iterative: what is nested without end must not nest us. The document itself is the first level."""
+    level: list[JSON] = [value]
+    for _ in range(MAX_DOCUMENT_DEPTH + 1):
+        level = [inner for outer in level for inner in iterate_children(outer)]
+        if any(isinstance(one, int | float) and abs(one) > MAX_NUMBER for one in level):
+            problems.add("$: holds a number beyond 2^53")
+            return
+        if not level:
+            return
+    problems.add(f"$: nested deeper than {MAX_DOCUMENT_DEPTH}")
+
+
+def _check_ids(document: ImportedDocument, problems: _ProblemList) -> None:
+    for name, ids in (
+        ("messages", [one.id for one in document.messages]),
+        ("files", [one.id.lower() for one in document.files]),
+    ):
+        seen: set[str] = set()
+        for place, one in enumerate(ids):
+            if one in seen:
+                problems.add(f"{name}[{place}].id: is used twice")
+            seen.add(one)
+
+
+def _check_calls(document: ImportedDocument, problems: _ProblemList) -> None:
+    """Every result answers a call made before it, once; a call without a result is closed later."""
+    called: set[str] = set()
+    answered: set[str] = set()
+    parts = 0
+    for place, message in enumerate(document.messages):
+        for number, part in enumerate(message.parts):
+            parts += 1
+            where = f"messages[{place}].parts[{number}].call_id"
+            if isinstance(part, ImportedToolCallPart):
+                if part.call_id in called:
+                    problems.add(f"{where}: is used twice")
+                called.add(part.call_id)
+            elif isinstance(part, ImportedToolResultPart):
+                if part.call_id not in called or part.call_id in answered:
+                    problems.add(f"{where}: answers no open call")
+                answered.add(part.call_id)
+    if parts > MAX_DOCUMENT_PARTS:
+        problems.add(f"messages: {parts:,} parts; at most {MAX_DOCUMENT_PARTS:,} can be imported")

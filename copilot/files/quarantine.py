@@ -1,0 +1,56 @@
+"""Tells the owner of a file that a scan found something in it: by mail, and where the file came in (S4)."""
+
+from __future__ import annotations
+
+import logging
+import smtplib
+from uuid import UUID
+
+from django.core.mail import send_mail
+from django.utils.translation import gettext as _
+
+from config.core.redis import REDIS_OUTAGE_ERRORS
+from copilot.chat import messages
+from copilot.chat import selectors as chat_selectors
+from copilot.models import WorkspaceFile
+from copilot.realtime import event_log
+
+_log = logging.getLogger(__name__)
+
+NOTICE_CODE = "file_quarantined"
+
+
+def notify_owner(file_id: UUID) -> None:
+    file = WorkspaceFile.objects.select_related("owner").get(pk=file_id)
+    if file.session_id is not None:
+        _post_notice(file.session_id, file.owner_id)
+    if file.owner.email:
+        _send_email(file)
+
+
+def _post_notice(session_id: UUID, owner_id: int) -> None:
+    row_id = messages.post_notice(session_id, None, NOTICE_CODE)
+    try:
+        event_log.append_events(
+            str(session_id),
+            [(chat_selectors.build_notice_posted(row_id, NOTICE_CODE), None)],
+            user_id=owner_id,
+        )
+    except REDIS_OUTAGE_ERRORS:
+        _log.warning("the event log is unreachable; clients will catch up from the rows")
+
+
+def _send_email(file: WorkspaceFile) -> None:
+    try:
+        send_mail(
+            _("A file was put in quarantine"),
+            _(
+                "A scan found something harmful in your file “%(name)s”. It cannot be opened, downloaded or shared. "
+                "You can delete it on the page of your files."
+            )
+            % {"name": file.name},
+            None,
+            [file.owner.email],
+        )
+    except (smtplib.SMTPException, OSError) as problem:
+        _log.warning("no mail about file %s: %s", file.id, type(problem).__name__)

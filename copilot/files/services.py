@@ -1,0 +1,470 @@
+"""The files of a workspace: stored, listed, renamed, deleted, restored; the only writer of their tables (S2–S5, A22)."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from typing import IO, Literal
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import F, Q, QuerySet
+from django.db.models.functions import Now
+
+from config.core.errors import Conflict, Forbidden, InvalidRequest, NotFound, StorageUnavailable
+from config.core.filenames import clean_filename, get_basename
+from config.core.validation import parse_uuid
+from copilot import metrics
+from copilot.chat import service_bindings
+from copilot.files import artifacts, content_types, quotas, storage, virus_scan
+from copilot.models import Message, Session, WorkspaceFile
+from copilot.realtime.payloads import AttachmentPayload
+
+_log = logging.getLogger(__name__)
+
+TOOL_OUTPUT_RETENTION_DAYS = 90  # A9.6
+MAX_SCAN_RETRIES = 3
+SCAN_LOST_AFTER_MINUTES = 15  # after which nobody is looking at a pending file any more
+MAX_PAGE_FILES = 100
+MAX_OFFSET = 10_000
+USABLE_SCANS = (WorkspaceFile.Scan.UNSCANNED, WorkspaceFile.Scan.CLEAN)
+
+FileSource = Literal["upload", "agent", "import", "platform"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilePage:
+    items: list[WorkspaceFile]
+    offset: int
+    has_more: bool
+
+
+# --- storing -----------------------------------------------------------------------------------------
+
+
+def store_file(
+    owner_id: int,
+    *,
+    name: str,
+    content: bytes | storage.ReadableStream,
+    source: FileSource,
+    session_id: UUID | None = None,
+    call_id: str = "",
+) -> WorkspaceFile:
+    """Keep a new file. Room is taken before anything is written, and given back if the writing fails."""
+    stream = io.BytesIO(content) if isinstance(content, bytes) else content
+    size = storage.measure_size(stream)
+    quota = quotas.get_quota(owner_id)
+    quotas.check_file_size(quota, size)
+    quotas.reserve_space(owner_id, quota, size)
+    with ExitStack() as undo:
+        undo.callback(quotas.release_space, owner_id, size)
+        file = WorkspaceFile(
+            owner_id=owner_id,
+            session_id=session_id,
+            call_id=call_id,
+            name=clean_filename(name),
+            source=source,
+        )
+        _write_file(file, stream, size)
+        undo.pop_all()
+    _log.info("stored file %s: %d bytes, from %s", file.id, size, source)
+    _request_scan(file)
+    return file
+
+
+def _write_file(file: WorkspaceFile, stream: storage.ReadableStream, size: int) -> None:
+    """Bytes first, then the row; without the row the bytes go again. Nobody has them before a scan lets them through."""
+    head = stream.read(content_types.HEAD_BYTES)
+    stream.seek(0)
+    file.mime = content_types.detect_content_type(head, file.name)
+    file.size_bytes = size
+    file.storage_key = storage.make_storage_key(file.owner_id, file.id)
+    if virus_scan.is_scan_enabled():
+        file.scan = WorkspaceFile.Scan.PENDING
+    with ExitStack() as undo:
+        undo.callback(storage.delete_object, file.storage_key)
+        file.sha256 = storage.write_object(file.storage_key, stream, size)
+        file.save(force_insert=True)
+        undo.pop_all()
+    file.refresh_from_db(fields=["created_at"])
+
+
+def _request_scan(file: WorkspaceFile) -> None:
+    if file.scan == WorkspaceFile.Scan.PENDING:
+        transaction.on_commit(partial(service_bindings.enqueue_scan, file.id))
+
+
+# --- reading -----------------------------------------------------------------------------------------
+
+
+def get_file(owner_id: int, file_id: UUID) -> WorkspaceFile:
+    """One live file; foreign, deleted and unknown ones look the same."""
+    file = WorkspaceFile.objects.filter(
+        pk=file_id, owner_id=owner_id, deleted_at=None, purged_at=None
+    ).first()
+    if file is None:
+        raise NotFound
+    return file
+
+
+def check_scan(file: WorkspaceFile) -> None:
+    """Refuse what a scan forbids, or has not yet allowed (S4)."""
+    if file.scan == WorkspaceFile.Scan.INFECTED:
+        raise Forbidden("This file is in quarantine.", code="quarantined")
+    if file.scan not in USABLE_SCANS:
+        raise Conflict("This file is still being checked.", code="scan_pending")
+
+
+def open_file(file: WorkspaceFile) -> IO[bytes]:
+    """The bytes, unless a scan forbids them; the caller closes the stream."""
+    check_scan(file)
+    return storage.open_object(file.storage_key)
+
+
+def get_file_page(
+    owner_id: int,
+    *,
+    session_id: UUID | None = None,
+    q: str = "",
+    prefix: str = "",
+    mime: str = "",
+    limit: int = 50,
+    offset: int = 0,
+) -> FilePage:
+    """Live files, newest first; one more than `limit` is read to know whether others follow."""
+    limit, offset = min(max(limit, 1), MAX_PAGE_FILES), min(max(offset, 0), MAX_OFFSET)
+    found = _visible_files(owner_id, session_id)
+    if q:
+        found = found.filter(name__icontains=q.replace("\x00", ""))
+    if prefix:
+        found = found.filter(name__istartswith=prefix.replace("\x00", ""))
+    if mime and "\x00" not in mime:
+        found = found.filter(Q(mime=mime) | Q(mime__startswith=f"{mime.rstrip('/')}/"))
+    rows = list(found.order_by("-created_at", "id")[offset : offset + limit + 1])
+    return FilePage(items=rows[:limit], offset=offset, has_more=len(rows) > limit)
+
+
+def find_file(owner_id: int, reference: str, *, session_id: UUID | None = None) -> WorkspaceFile:
+    """The file meant by an id, a `workspace://` URI or a name, which means the newest that bears it, scanned or not."""
+    identifier = reference.removeprefix("workspace://").split("#")[0].split("/")[0].strip()
+    file_id = parse_uuid(identifier.lower())
+    found = _visible_files(owner_id, session_id)
+    if file_id is not None:
+        file = found.filter(pk=file_id).first()
+    elif reference.startswith("workspace://"):
+        file = None
+    else:
+        file = found.filter(name=clean_filename(reference)).order_by("-created_at", "id").first()
+    if file is None:
+        raise NotFound("There is no such file.")
+    return file
+
+
+def _visible_files(owner_id: int, session_id: UUID | None) -> QuerySet[WorkspaceFile]:
+    """What the owner can see: nothing deleted, and no output of tools (S2)."""
+    live = WorkspaceFile.objects.filter(owner_id=owner_id, deleted_at=None, purged_at=None)
+    live = live.exclude(source=WorkspaceFile.Source.TOOL_OUTPUT)
+    return live if session_id is None else live.filter(session_id=session_id)
+
+
+def resolve_attachments(
+    owner_id: int, ids: list[str] | tuple[str, ...], *, session_id: UUID | None = None
+) -> tuple[list[AttachmentPayload], list[str]]:
+    """The owner's usable files in the order given, and the ids that name none (A29.1)."""
+    wanted = {raw: file_id for raw in dict.fromkeys(ids) if (file_id := parse_uuid(raw)) is not None}
+    found = {
+        str(file.id): file
+        for file in _visible_files(owner_id, session_id).filter(pk__in=wanted.values(), scan__in=USABLE_SCANS)
+    }
+    views = [to_attachment_view(found[raw]) for raw in wanted if raw in found]
+    return views, [raw for raw in dict.fromkeys(ids) if raw not in found]
+
+
+def get_chosen_files(owner_id: int, ids: Sequence[str]) -> tuple[list[WorkspaceFile], list[str]]:
+    """The owner's live files in the order given, whatever a scan says of them, and the ids that name none."""
+    wanted = {raw: parse_uuid(raw) for raw in ids}
+    named = [file_id for file_id in wanted.values() if file_id is not None]
+    found = {file.id: file for file in _visible_files(owner_id, None).filter(pk__in=named)}
+    chosen = [found[file_id] for file_id in wanted.values() if file_id in found]
+    return chosen, [raw for raw, file_id in wanted.items() if file_id not in found]
+
+
+def to_attachment_view(file: WorkspaceFile) -> AttachmentPayload:
+    return AttachmentPayload(file_id=str(file.id), name=file.name, type=file.mime, size=file.size_bytes)
+
+
+# --- changing ----------------------------------------------------------------------------------------
+
+
+def rename_file(owner_id: int, file_id: UUID, name: str) -> WorkspaceFile:
+    if not get_basename(name):
+        raise InvalidRequest("A file needs a name.", code="invalid_name")
+    if not _visible_files(owner_id, None).filter(pk=file_id).update(name=clean_filename(name)):
+        raise NotFound
+    return get_file(owner_id, file_id)
+
+
+def trash_file(owner_id: int, file_id: UUID) -> None:
+    """Into the trash, where it still counts."""
+    if not _visible_files(owner_id, None).filter(pk=file_id).update(deleted_at=Now()):
+        raise NotFound
+    _publish_change(file_id)
+
+
+def restore_file(owner_id: int, file_id: UUID) -> WorkspaceFile:
+    """Out of the trash, within its days."""
+    trashed = WorkspaceFile.objects.filter(
+        pk=file_id,
+        owner_id=owner_id,
+        purged_at=None,
+        deleted_at__gt=Now() - timedelta(days=settings.WORKSPACE_TRASH_DAYS),
+    )
+    if not trashed.update(deleted_at=None):
+        raise NotFound
+    _publish_change(file_id)
+    return get_file(owner_id, file_id)
+
+
+def _publish_change(file_id: UUID) -> None:
+    transaction.on_commit(lambda: artifacts.publish_artifact_change(WorkspaceFile.objects.get(pk=file_id)))
+
+
+def get_storage_usage(owner_id: int) -> quotas.StorageUsage:
+    """What is taken, the trash included, and what the plan allows."""
+    return quotas.get_usage(owner_id)
+
+
+def purge_due_files(limit: int = 100) -> int:
+    """Remove the bytes of what has lain in the trash, or was a tool's output, for too long; answers how many."""
+    trash, outputs = (
+        Now() - timedelta(days=settings.WORKSPACE_TRASH_DAYS),
+        Now() - timedelta(days=TOOL_OUTPUT_RETENTION_DAYS),
+    )
+    due = WorkspaceFile.objects.filter(
+        Q(deleted_at__lte=trash) | Q(source=WorkspaceFile.Source.TOOL_OUTPUT, created_at__lte=outputs),
+        purged_at=None,
+    )
+    return sum(_purge_file(file) for file in due.order_by("created_at")[:limit])
+
+
+def _purge_file(file: WorkspaceFile) -> bool:
+    """The row says so before the bytes go, and gives its room back once, however many sweep."""
+    with transaction.atomic():
+        if not WorkspaceFile.objects.filter(pk=file.pk, purged_at=None).update(purged_at=Now()):
+            return False
+        if file.source != WorkspaceFile.Source.TOOL_OUTPUT:
+            quotas.release_space(file.owner_id, file.size_bytes)
+    storage.delete_object(file.storage_key)
+    return True
+
+
+# --- scanning ----------------------------------------------------------------------------------------
+
+
+def scan_file(file_id: UUID) -> str:
+    """Let the hook look through a pending file; answers what the file is now. Raises whatever the hook does (S4)."""
+    pending = WorkspaceFile.objects.filter(pk=file_id, scan=WorkspaceFile.Scan.PENDING, purged_at=None)
+    file = pending.first()
+    if file is None:
+        return ""
+    verdict: str = WorkspaceFile.Scan.UNSCANNED  # where the hook was taken away meanwhile
+    if virus_scan.is_scan_enabled():
+        meta = virus_scan.ScannedFile(
+            file_id=file.id, name=file.name, mime=file.mime, size_bytes=file.size_bytes, sha256=file.sha256
+        )
+        with storage.open_object(file.storage_key) as stream:
+            verdict = virus_scan.run_hook(stream, meta)
+    if not pending.update(scan=verdict, scanned_at=Now()):
+        return ""  # somebody else's look was faster
+    metrics.scans.labels(verdict).inc()
+    _log.info("scanned file %s: %s", file.id, verdict)
+    return verdict
+
+
+def refresh_scans(some: Sequence[WorkspaceFile]) -> None:
+    """What scans have said of these files meanwhile, put down in them."""
+    states = dict(WorkspaceFile.objects.filter(pk__in=[file.pk for file in some]).values_list("pk", "scan"))
+    for file in some:
+        file.scan = states.get(file.pk, file.scan)
+
+
+def record_scan_failure(file_id: UUID) -> int | None:
+    """Count a failed look; answers how many there were, or None when it was the last: the file stays closed."""
+    pending = WorkspaceFile.objects.filter(pk=file_id, scan=WorkspaceFile.Scan.PENDING)
+    if pending.filter(scan_attempts__gte=MAX_SCAN_RETRIES).update(
+        scan=WorkspaceFile.Scan.FAILED, scan_attempts=F("scan_attempts") + 1, scanned_at=Now()
+    ):
+        metrics.scans.labels("failed").inc()
+        _log.error("file %s could not be scanned and stays closed", file_id)
+        return None
+    if not pending.update(scan_attempts=F("scan_attempts") + 1):
+        return None
+    metrics.scans.labels("again").inc()
+    return WorkspaceFile.objects.values_list("scan_attempts", flat=True).get(pk=file_id)
+
+
+def retry_scan(owner_id: int, file_id: UUID) -> WorkspaceFile:
+    """Look once more through a file that was given up; one of any other state stays as it is."""
+    file = get_file(owner_id, file_id)
+    given_up = WorkspaceFile.objects.filter(pk=file.pk, scan=WorkspaceFile.Scan.FAILED, purged_at=None)
+    with transaction.atomic():
+        if given_up.update(scan=WorkspaceFile.Scan.PENDING, scan_attempts=0):
+            file.scan = WorkspaceFile.Scan.PENDING
+            _request_scan(file)
+    return file
+
+
+def list_lost_scans(limit: int = 500) -> list[UUID]:
+    """Pending files whose task must have been lost on its way."""
+    lost = Now() - timedelta(minutes=SCAN_LOST_AFTER_MINUTES)
+    rows = WorkspaceFile.objects.filter(scan=WorkspaceFile.Scan.PENDING, purged_at=None, created_at__lte=lost)
+    return list(rows.order_by("created_at").values_list("pk", flat=True)[:limit])
+
+
+# --- outputs of tools --------------------------------------------------------------------------------
+
+
+def store_tool_output(session_id: UUID, call_id: str, text: str) -> WorkspaceFile:
+    """The whole output of a call, outside quota and lists (A9.6)."""
+    return _store_output(session_id, f"{call_id}.txt", text.encode(), call_id=call_id)
+
+
+def store_tool_image(session_id: UUID, name: str, content: bytes) -> WorkspaceFile:
+    """A picture that a tool made, outside quota and lists; no call is named, for its text is read by the call's id."""
+    return _store_output(session_id, name or "picture", content)
+
+
+def _store_output(session_id: UUID, name: str, content: bytes, *, call_id: str = "") -> WorkspaceFile:
+    file = WorkspaceFile(
+        owner_id=Session.objects.values_list("owner_id", flat=True).get(pk=session_id),
+        session_id=session_id,
+        call_id=call_id,
+        name=clean_filename(name),
+        source=WorkspaceFile.Source.TOOL_OUTPUT,
+    )
+    _write_file(file, io.BytesIO(content), len(content))
+    _request_scan(file)
+    return file
+
+
+# --- for good ----------------------------------------------------------------------------------------
+
+
+def purge_owner_files(owner_id: int, limit: int) -> int:
+    """Remove an owner's files for good, bytes before rows, so that nothing is lost track of; answers how many."""
+    return _delete_batch(WorkspaceFile.objects.filter(owner_id=owner_id), limit)
+
+
+def purge_session_outputs(session_ids: Sequence[UUID], limit: int) -> int:
+    """What tools put out in sessions that go for good; other files of theirs stay in the workspace."""
+    outputs = WorkspaceFile.objects.filter(session__in=session_ids, source=WorkspaceFile.Source.TOOL_OUTPUT)
+    return _delete_batch(outputs, limit)
+
+
+def _delete_batch(files: QuerySet[WorkspaceFile], limit: int) -> int:
+    some = list(files.order_by("pk")[:limit])
+    for file in some:
+        if file.purged_at is None:
+            storage.delete_object(file.storage_key)
+    WorkspaceFile.objects.filter(pk__in=[file.pk for file in some]).delete()
+    return len(some)
+
+
+# MERGED workspace.outputs: What calls have put out, read again by those who may: the session's own, and what it was started for (A22.5).
+
+
+def read_tool_output(user_id: int, session_id: UUID, call_id: str) -> str:
+    """What a call put out, or the whole of a long follow-up, named by its message's id (A22.5).
+
+    Of the session or, where it knows no such call, of the one that started it, and so on.
+    """
+    for place in _list_ancestor_sessions(user_id, session_id):
+        if (text := _find_output(place, call_id)) is not None:
+            return text
+    raise NotFound("There is no output of such a call in this session.")
+
+
+def list_output_sources(user_id: int, session_id: UUID, call_id: str) -> tuple[str, ...]:
+    """Where untrusted text in the output of a call came from."""
+    places = _list_ancestor_sessions(user_id, session_id)
+    rows = Message.objects.filter(
+        _make_output_filter(call_id), session_id__in=places, data__has_key="sources"
+    )
+    return tuple(dict.fromkeys(str(one) for row in rows.only("data") for one in row.data["sources"]))
+
+
+def _list_ancestor_sessions(user_id: int, session_id: UUID) -> list[UUID]:
+    """From the session to its root, which is three levels up at most (A21.2); none for a stranger."""
+    up = ("pk", "parent", "parent__parent", "parent__parent__parent")
+    line = Session.objects.filter(pk=session_id, owner_id=user_id).values_list(*up).first()
+    return [place for place in line or () if place is not None]
+
+
+def _find_output(session_id: UUID, call_id: str) -> str | None:
+    outputs = WorkspaceFile.objects.filter(
+        session_id=session_id, call_id=call_id, source=WorkspaceFile.Source.TOOL_OUTPUT, purged_at=None
+    )
+    file = outputs.order_by("-created_at").first()
+    if file is not None:
+        with open_file(file) as stream:
+            return stream.read().decode()
+    row = Message.objects.filter(_make_output_filter(call_id), session_id=session_id).only("content").first()
+    return None if row is None else row.content
+
+
+def _make_output_filter(call_id: str) -> Q:
+    result = Q(kind=Message.Kind.TOOL_RESULT, call_id=call_id)
+    message_id = parse_uuid(call_id)
+    return result if message_id is None else result | Q(kind=Message.Kind.USER, pk=message_id)
+
+
+# MERGED workspace.pictures: Files as models take them natively: real pictures, not too large, in the formats that models know (A29.2).
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageContent:
+    mime: str
+    data: bytes = field(repr=False)
+
+
+def load_image(file: WorkspaceFile) -> ImageContent | None:
+    """The file as a model takes it natively, or None: magic bytes and stored type agree, at most 20 MiB (A29.2)."""
+    if file.scan not in USABLE_SCANS or not content_types.is_native_image(file.mime, file.size_bytes):
+        return None
+    with open_file(file) as stream:
+        content = stream.read()
+    mime = content_types.detect_image_type(content)
+    return ImageContent(mime=mime, data=content) if mime == file.mime else None
+
+
+def load_images(owner_id: int, file_ids: Sequence[str], *, most_bytes: int) -> dict[str, ImageContent]:
+    """Pictures of a conversation by id, the first ones given until `most_bytes`; what is gone is left out."""
+    usable = WorkspaceFile.objects.filter(
+        pk__in=file_ids, owner_id=owner_id, deleted_at=None, purged_at=None, scan__in=USABLE_SCANS
+    )
+    rows = {str(file.id): file for file in usable}
+    found: dict[str, ImageContent] = {}
+    for file_id in file_ids:
+        if (file := rows.get(file_id)) is None:
+            continue
+        most_bytes -= file.size_bytes
+        if most_bytes < 0:
+            break
+        if (picture := _load_image_if_readable(file)) is not None:
+            found[file_id] = picture
+    return found
+
+
+def _load_image_if_readable(file: WorkspaceFile) -> ImageContent | None:
+    try:
+        return load_image(file)
+    except StorageUnavailable:
+        _log.warning("the bytes of a picture cannot be read; it is sent as words")
+        return None

@@ -1,1 +1,0 @@
-"""Live coordination in Redis: leases, the pending queue, stop marks, the event log and its readers (T2.1)."""

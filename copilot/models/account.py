@@ -1,0 +1,81 @@
+"""What belongs to a user: keys, memories and preferences (A20.6, A25, A30.1)."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+
+
+class Invitation(models.Model):
+    """A one-use link that lets somebody sign up; `copilot.accounts.invitations` alone writes it."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    email = models.EmailField(blank=True, help_text="The only address it is good for; empty for any.")
+    token_hash = models.CharField(max_length=64, unique=True, editable=False)
+    makes_admin = models.BooleanField(default=False, editable=False)
+    invited_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
+    )
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    expires_at = models.DateTimeField()
+    revoked_at = models.DateTimeField(null=True, blank=True)
+    used_at = models.DateTimeField(null=True, blank=True)
+    used_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
+    )
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(used_by=None) | Q(used_at__isnull=False),
+                name="an_invitation_used_by_somebody_was_used",
+            ),
+        ]
+        indexes = [models.Index(fields=["-created_at", "id"], name="invitations_by_age")]
+
+    def __str__(self) -> str:
+        return self.email or f"invitation {self.id}"
+
+
+class SignUpRequest(models.Model):
+    """A new account that waits until staff approve it; it is inactive until then. `copilot.accounts.sign_up` writes it."""
+
+    user = models.OneToOneField(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="sign_up_request"
+    )
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    approved_at = models.DateTimeField(null=True, blank=True)
+    approved_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
+    )
+
+    class Meta:
+        indexes = [
+            models.Index(
+                fields=["created_at"], name="undecided_sign_ups", condition=models.Q(approved_at=None)
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"sign-up of user {self.user_id}"
+
+
+class KnownDevice(models.Model):
+    """A browser that an account signed in from, by a cookie of its own; `copilot.accounts.devices` alone writes it."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="known_devices")
+    token_hash = models.CharField(max_length=64)
+    name = models.CharField(max_length=100)
+    first_seen_at = models.DateTimeField(db_default=Now(), editable=False)
+    last_seen_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["user", "token_hash"], name="a_device_is_known_once")]
+
+    def __str__(self) -> str:
+        return self.name

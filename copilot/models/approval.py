@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import uuid
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from config.core.json_values import JSON
+from copilot.models.session import Session
+from copilot.models.turn import Turn
+
+
+class Approval(models.Model):
+    """A call that waits for a person's word; `copilot.chat.approvals` alone writes it (A11)."""
+
+    class State(models.TextChoices):
+        REQUESTED = "requested"
+        APPROVED = "approved"
+        REJECTED = "rejected"
+        ABANDONED = "abandoned"
+        CANCELLED = "cancelled"
+        RUNNING = "running"
+        DONE = "done"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    turn = models.ForeignKey(Turn, on_delete=models.CASCADE, related_name="approvals")
+    session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="approvals")
+    call_id = models.CharField(max_length=128)
+    position = models.PositiveSmallIntegerField(
+        default=0, db_default=0, help_text="Place among the calls of its reply."
+    )
+    tool = models.CharField(max_length=64)
+    arguments = models.JSONField(help_text="As the model gave them.")
+    final_arguments = models.JSONField(null=True, blank=True, help_text="As a person changed them.")
+    pinned: models.JSONField[dict[str, JSON] | None, dict[str, JSON] | None] = models.JSONField(
+        null=True, blank=True, help_text="Ids and versions that the arguments meant when it was asked."
+    )
+    reason = models.CharField(max_length=500, blank=True, help_text="Why a person is asked.")
+    block_reason = models.CharField(
+        max_length=500, blank=True, help_text="Why it was not approved by itself."
+    )
+    billable = models.BooleanField(default=False, db_default=False)
+    manual_only = models.BooleanField(
+        default=False, db_default=False, help_text="Asked about each time, whatever the chat allows."
+    )
+    estimate_microdollars = models.BigIntegerField(null=True, blank=True)
+    reserved_microdollars = models.BigIntegerField(default=0)
+    state = models.CharField(max_length=16, choices=State.choices, default=State.REQUESTED)
+    automatic = models.BooleanField(default=False)
+    decided_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
+    )
+    decided_at = models.DateTimeField(null=True, blank=True)
+    feedback = models.CharField(max_length=2000, blank=True)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["turn", "call_id"], name="one_approval_per_call"),
+            models.CheckConstraint(
+                condition=Q(
+                    state__in=[
+                        "requested",
+                        "approved",
+                        "rejected",
+                        "abandoned",
+                        "cancelled",
+                        "running",
+                        "done",
+                    ]
+                ),
+                name="an_approval_is_in_a_known_state",
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["session"], name="open_approvals", condition=Q(state="requested")),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.tool}: {self.state}"

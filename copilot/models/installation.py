@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from uuid import uuid4
+
+from django.db import models
+
+
+class Installation(models.Model):
+    """The one row that names this installation and counts its sweeps; `copilot.worker.database_restores` alone writes it.
+
+    Redis holds a copy. When the copy is ahead of the row, Postgres went back in time.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid4, editable=False)
+    only = models.BooleanField(default=True, editable=False)
+    epoch = models.BigIntegerField(default=0, help_text="Grows with every sweep.")
+    rebuilt_at = models.DateTimeField(
+        null=True, blank=True, help_text="When Redis was last rebuilt because Postgres had been restored."
+    )
+
+    class Meta:
+        constraints = (
+            models.CheckConstraint(condition=models.Q(only=True), name="installation_row_is_marked"),
+            models.UniqueConstraint(fields=["only"], name="installation_has_one_row"),
+        )
+
+    def __str__(self) -> str:
+        return str(self.pk)

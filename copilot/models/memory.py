@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import uuid
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from copilot.models.defaults import EMPTY_LIST
+
+
+class MemoryItem(models.Model):
+    """One thing the agent remembers of a user; `copilot.memories.services` alone writes it (A25.1)."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memories")
+    text = models.CharField(max_length=1000)
+    digest = models.CharField(max_length=64, help_text="SHA-256 of the text: the same thing is kept once.")
+    sources = models.JSONField(
+        default=list,
+        db_default=EMPTY_LIST,
+        blank=True,
+        help_text="Untrusted text that the conversation had read which made it.",
+    )
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    remembered_at = models.DateTimeField(db_default=Now(), help_text="When it was last said.")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["owner", "digest"], name="a_memory_is_kept_once"),
+            models.CheckConstraint(condition=~Q(text=""), name="a_memory_says_something"),
+        ]
+        indexes = [models.Index(fields=["owner", "-remembered_at", "id"], name="memories_of_an_owner")]
+
+    def __str__(self) -> str:
+        return f"memory {self.id}"
+
+
+class MemorySwitch(models.Model):
+    """Whether a user wants to be remembered; no row means yes. `copilot.memories.services` alone writes it."""
+
+    owner = models.OneToOneField(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memory_switch"
+    )
+    on = models.BooleanField(default=True)
+
+    def __str__(self) -> str:
+        return "on" if self.on else "off"

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import uuid
+
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from copilot.chat.permissions import PermissionsJSON
+from copilot.models.defaults import EMPTY_LIST, EMPTY_OBJECT
+from copilot.models.session import Session
+from copilot.models.turn import Turn
+
+
+class Message(models.Model):
+    """One row of the transcript; `copilot.history` alone writes it. Without a sequence it is pending."""
+
+    class Kind(models.TextChoices):
+        USER = "user"
+        ASSISTANT = "assistant"
+        REASONING = "reasoning"
+        TOOL_CALL = "tool_call"
+        TOOL_RESULT = "tool_result"
+        NOTE = "note"
+        SUMMARY = "summary"
+        NOTICE = "notice"
+
+    class Hidden(models.TextChoices):
+        RETRACTED = "retracted"
+        UNDONE = "undone"
+        OLDER_BRANCH = "older_branch"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="messages", db_index=False)
+    turn = models.ForeignKey(
+        Turn, on_delete=models.CASCADE, null=True, blank=True, related_name="messages", db_index=False
+    )
+    sequence = models.BigIntegerField(null=True, blank=True)
+    kind = models.CharField(max_length=16, choices=Kind.choices)
+    content = models.TextField(blank=True, default="", db_default="")
+    data = models.JSONField(
+        default=dict, db_default=EMPTY_OBJECT, blank=True, help_text="What the kind needs besides text."
+    )
+    call_id = models.CharField(max_length=128, null=True, blank=True)  # noqa: DJ001 - null leaves the index
+    author = models.CharField(max_length=150, blank=True, default="", db_default="")
+    attachments = models.JSONField(default=list, db_default=EMPTY_LIST, blank=True)
+    model = models.CharField(max_length=128, blank=True, default="", db_default="")
+    branch = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="Which version of a user's message this is, from 0."
+    )
+    version_of = models.UUIDField(
+        null=True, blank=True, help_text="The first version of a message that has several, also on itself."
+    )
+    kept_under = models.UUIDField(
+        null=True, blank=True, help_text="The version whose branch this row waits in while another is shown."
+    )
+    hidden = models.CharField(max_length=16, choices=Hidden.choices, blank=True, default="", db_default="")
+    streaming = models.BooleanField(default=False, db_default=False)
+    mid_turn = models.BooleanField(default=False, db_default=False)
+    server_context = models.TextField(
+        blank=True, default="", db_default="", help_text="Frozen in front of the text for the model."
+    )
+    replay = models.JSONField(
+        default=list, db_default=EMPTY_LIST, blank=True, help_text="Opaque provider data, this turn only."
+    )
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    # Only user rows:
+    accept_number = models.BigIntegerField(null=True, blank=True, help_text="Order of acceptance.")
+    queue_order = models.FloatField(null=True, blank=True, help_text="Place among the pending ones.")
+    run_id = models.CharField(max_length=128, null=True, blank=True)  # noqa: DJ001 - null leaves the index
+    origin = models.CharField(max_length=32, blank=True, default="", db_default="")
+    tier = models.CharField(max_length=16, blank=True, default="", db_default="")
+    mode = models.CharField(max_length=8, blank=True, default="", db_default="")
+    page_context = models.JSONField(null=True, blank=True)
+    permissions: models.JSONField[PermissionsJSON | None, PermissionsJSON | None] = models.JSONField(
+        null=True, blank=True
+    )
+    dropped_at = models.DateTimeField(null=True, blank=True, help_text="Left the queue without a place.")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["session", "sequence"], name="one_message_per_place"),
+            models.UniqueConstraint(
+                fields=["session", "call_id"],
+                condition=Q(kind="tool_result"),
+                name="one_result_per_tool_call",
+            ),
+            models.UniqueConstraint(
+                fields=["session", "run_id"], condition=Q(run_id__isnull=False), name="one_message_per_run_id"
+            ),
+            models.CheckConstraint(
+                condition=Q(sequence__isnull=False) | Q(kind="user"),
+                name="only_user_messages_wait_for_a_place",
+            ),
+            models.CheckConstraint(
+                condition=Q(kind="user", accept_number__isnull=False)
+                | (~Q(kind="user") & Q(accept_number__isnull=True)),
+                name="a_user_message_and_only_a_user_message_is_accepted",
+            ),
+            models.CheckConstraint(
+                condition=Q(hidden="older_branch", kept_under__isnull=False)
+                | (~Q(hidden="older_branch") & Q(kept_under__isnull=True)),
+                name="only_rows_of_an_older_branch_are_kept_under_a_version",
+            ),
+        ]
+        indexes = [
+            models.Index(
+                fields=["session", "queue_order"],
+                name="pending_messages",
+                condition=Q(sequence=None, dropped_at=None),
+            ),
+            models.Index(
+                fields=["turn", "sequence"], name="messages_of_a_turn", condition=Q(turn__isnull=False)
+            ),
+            models.Index(
+                fields=["version_of"], name="versions_of_a_message", condition=Q(version_of__isnull=False)
+            ),
+            models.Index(
+                fields=["kept_under"], name="rows_of_an_older_branch", condition=Q(kept_under__isnull=False)
+            ),
+            models.Index(
+                fields=["session", "-sequence"],
+                name="summaries_of_a_session",
+                condition=Q(kind="summary", hidden=""),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.id}"

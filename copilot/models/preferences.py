@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+from django.conf import settings
+from django.db import models
+
+
+class Preferences(models.Model):
+    """What a user asks of every conversation; no row means the defaults. `copilot.accounts.preferences` alone writes it."""
+
+    owner = models.OneToOneField(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="preferences"
+    )
+    timezone = models.CharField(max_length=64, blank=True, help_text="An IANA name; nothing means UTC.")
+    instructions = models.CharField(
+        max_length=4000, blank=True, help_text="Added to the system text of every conversation (A30.1)."
+    )
+    personality = models.ForeignKey(
+        "Personality", on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
+    )
+
+    def __str__(self) -> str:
+        return f"preferences of user {self.owner_id}"

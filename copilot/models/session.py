@@ -1,0 +1,137 @@
+"""Sessions, turns and messages, and the rules the database itself keeps (T2, A0.3)."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.conf import settings
+from django.db import models
+from django.db.models import F, Q
+from django.db.models.functions import Now
+
+from copilot.chat.permissions import PermissionsJSON
+from copilot.models.defaults import EMPTY_OBJECT
+
+
+class Session(models.Model):
+    """One conversation of one user."""
+
+    class Goal(models.TextChoices):
+        ACTIVE = "active"
+        PAUSED = "paused"
+        ACHIEVED = "achieved"
+        EXHAUSTED = "exhausted"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="sessions", db_index=False
+    )
+    title = models.CharField(max_length=200, blank=True)
+    title_origin = models.CharField(max_length=16, blank=True)
+    pinned = models.BooleanField(default=False)
+    archived_at = models.DateTimeField(null=True, blank=True)
+    deleted_at = models.DateTimeField(null=True, blank=True)
+    todos = models.JSONField(default=list, blank=True)
+    fence = models.BigIntegerField(default=0, help_text="Grows with every turn and takeover; never falls.")
+    untold_at = models.DateTimeField(
+        null=True, blank=True, help_text="Something stands in the rows that the log could not be told then."
+    )
+
+    # A child of another session (A21):
+    parent = models.ForeignKey(
+        "self", on_delete=models.SET_NULL, null=True, blank=True, related_name="children", db_index=False
+    )
+    root = models.ForeignKey(
+        "self", on_delete=models.SET_NULL, null=True, blank=True, related_name="+", db_index=False
+    )
+    depth = models.PositiveSmallIntegerField(default=0, db_default=0)
+    platform = models.CharField(
+        max_length=16, blank=True, default="", db_default="", help_text="The chat platform it began on (L15)."
+    )
+
+    # What shapes its answers (A27, A30.1):
+    agent_version = models.ForeignKey(
+        "AgentVersion", on_delete=models.PROTECT, null=True, blank=True, related_name="runs", db_index=False
+    )
+    builds = models.ForeignKey(
+        "Agent",
+        on_delete=models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="builders",
+        db_index=False,
+        help_text="The agent this builder session is bound to (A27.6).",
+    )
+    personality = models.ForeignKey(
+        "Personality", on_delete=models.SET_NULL, null=True, blank=True, related_name="+", db_index=False
+    )
+    instructions = models.CharField(max_length=4000, blank=True, default="", db_default="")
+    allowed_tools = models.JSONField(null=True, blank=True, help_text="Names; null allows all.")
+
+    # Calls that run without being asked for (A11.11):
+    auto_approve = models.BooleanField(default=False, db_default=False)
+    auto_approve_cap = models.BigIntegerField(null=True, blank=True, help_text="In microdollars.")
+    auto_approve_children = models.BooleanField(
+        default=False, db_default=False, help_text="In its sub-sessions too, under the same cap (A21.3)."
+    )
+    auto_approve_taken = models.BigIntegerField(
+        default=0, db_default=0, help_text="Spent and reserved, in microdollars."
+    )
+
+    # A goal it works towards (A30.4):
+    goal = models.CharField(max_length=2000, blank=True, default="", db_default="")
+    goal_state = models.CharField(max_length=16, choices=Goal.choices, blank=True, default="", db_default="")
+    goal_reason = models.CharField(max_length=500, blank=True, default="", db_default="")
+    goal_continuations = models.PositiveSmallIntegerField(default=0, db_default=0)
+    goal_permissions: models.JSONField[PermissionsJSON | None, PermissionsJSON | None] = models.JSONField(
+        null=True,
+        blank=True,
+        help_text="Permissions of the person or key that set the goal; continuing it may do no more.",
+    )
+
+    context = models.JSONField(
+        default=dict,
+        db_default=EMPTY_OBJECT,
+        blank=True,
+        help_text="How full the model's window was when the last turn ended (A17.1).",
+    )
+    imported = models.BooleanField(default=False, db_default=False, help_text="Came from a document (S16).")
+    active_at = models.DateTimeField(db_default=Now(), help_text="The last message or ending.")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["owner", "builds"],
+                condition=Q(builds__isnull=False, deleted_at=None),
+                name="one_builder_session_per_agent",
+            ),
+            models.CheckConstraint(
+                condition=Q(auto_approve_taken__gte=0), name="what_auto_approval_took_is_never_negative"
+            ),
+        ]
+        indexes = [
+            models.Index(
+                F("owner"), F("pinned").desc(), F("active_at").desc(), F("id"), name="sessions_of_an_owner"
+            ),
+            models.Index(fields=["untold_at"], condition=Q(untold_at__isnull=False), name="untold_sessions"),
+            models.Index(
+                fields=["deleted_at"], condition=Q(deleted_at__isnull=False), name="sessions_in_the_trash"
+            ),
+            models.Index(
+                fields=["active_at"], condition=Q(depth__gt=0, parent=None), name="sessions_for_one_answer"
+            ),
+            *(
+                models.Index(fields=[field], condition=Q(**{f"{field}__isnull": False}), name=name)
+                for field, name in (
+                    ("parent", "sessions_of_a_parent"),
+                    ("root", "sessions_of_a_root"),
+                    ("agent_version", "sessions_of_an_agent"),
+                    ("builds", "sessions_that_build"),
+                    ("personality", "sessions_of_a_personality"),
+                )
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.title or "New chat"

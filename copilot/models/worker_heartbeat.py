@@ -1,0 +1,25 @@
+"""Signs of life (D2)."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models.functions import Now
+
+
+class WorkerBeat(models.Model):
+    """A worker process's sign of life in Postgres; `copilot.worker.heartbeat` alone writes it (D2)."""
+
+    worker = models.CharField(max_length=64, primary_key=True)
+    lock_key = models.BigIntegerField(unique=True, help_text="Session advisory lock held while it lives.")
+    host = models.CharField(max_length=255)
+    pid = models.IntegerField()
+    version = models.CharField(max_length=64)
+    queues = models.JSONField(default=list)
+    started_at = models.DateTimeField(db_default=Now())
+    beat_at = models.DateTimeField(db_default=Now())
+    draining = models.BooleanField(default=False)
+    turns = models.JSONField(default=list, help_text="[turn id, fence] of every turn it runs.")
+    gone_at = models.DateTimeField(null=True, blank=True)
+
+    def __str__(self) -> str:
+        return self.worker

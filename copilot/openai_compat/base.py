@@ -1,0 +1,170 @@
+"""What the compatible doors share: a bearer key with its scope and its count, a JSON body, refusals (A20.6, E4.2)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from contextlib import ExitStack, aclosing
+from dataclasses import dataclass
+from functools import wraps
+from typing import TypeVar
+
+import msgspec
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from django.views.decorators.csrf import csrf_exempt
+from pydantic import BaseModel, ConfigDict
+
+from config.core import rate_limits
+from config.core.db import run_in_thread
+from config.core.errors import Forbidden, InvalidRequest, NotFound, RequestRefused, TooManyRequests
+from config.core.validation import validate_body
+from copilot.accounts import api_keys
+from copilot.openai_compat.errors import (
+    HANDLED_EXCEPTIONS,
+    CompatMethodNotAllowed,
+    InvalidApiKey,
+    build_error_envelope,
+    render_refusal,
+    to_refusal,
+)
+from copilot.realtime.connections import ConnectionCredential, OpenConnection, open_connection
+from copilot.realtime.fanout import FeedRevoked
+
+CALLS_PER_MINUTE = 600  # the same count as REST's: one key, one allowance (L10)
+
+
+@dataclass(frozen=True)
+class ApiCaller:
+    user_id: int
+    scopes: frozenset[str]
+    connection: OpenConnection | None = None  # of a door whose answers take as long as a turn
+
+
+EndpointHandler = Callable[..., Coroutine[object, object, HttpResponseBase]]
+
+
+class LenientModel(BaseModel):
+    """A body of another vendor's form: exact types; what only tunes a model is passed over."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def build_view(*, is_stream: bool = False, **methods: EndpointHandler) -> EndpointHandler:
+    """A view that answers these methods for a known caller: `door(GET=…, POST=…)`.
+
+    The answers of a stream take as long as a turn: each counts among the account's streams, and ends with the key.
+    """
+
+    async def view(request: HttpRequest, **kwargs: object) -> HttpResponseBase:
+        try:
+            handler = methods.get(request.method or "")
+            caller = await run_in_thread(
+                _authenticate_caller, request, is_stream=is_stream and handler is not None
+            )
+            if handler is None:
+                raise CompatMethodNotAllowed("This method is not allowed here.")
+            return await _run_handler(handler, request, caller, **kwargs)
+        except FeedRevoked:
+            return render_refusal(InvalidApiKey())
+        except HANDLED_EXCEPTIONS as problem:
+            return render_refusal(to_refusal(problem))
+
+    return csrf_exempt(wraps(next(iter(methods.values())))(view))
+
+
+async def _run_handler(
+    handler: EndpointHandler, request: HttpRequest, caller: ApiCaller, **kwargs: object
+) -> HttpResponseBase:
+    if caller.connection is None:
+        return await handler(request, caller, **kwargs)
+    with ExitStack() as stack:
+        stack.callback(caller.connection.close)
+        response = await handler(request, caller, **kwargs)
+        caller.connection.close_with(response)
+        stack.pop_all()
+    return response
+
+
+def _authenticate_caller(request: HttpRequest, *, is_stream: bool) -> ApiCaller:
+    authorization, method = request.headers.get("Authorization", ""), request.method or ""
+    scheme, _, token = authorization.partition(" ")
+    key = api_keys.verify_api_key(token.strip()) if scheme.lower() == "bearer" else None
+    if key is None:
+        raise InvalidApiKey
+    if not key.user.is_active:
+        raise Forbidden("This account is not active.", code="account_inactive")
+    scope = "read" if method in ("GET", "HEAD") else "chat"
+    if scope not in key.scopes:
+        raise Forbidden(f"The key lacks the scope {scope}.", code="insufficient_scope", scope=scope)
+    wait = rate_limits.count_request("api", f"key:{key.prefix}", limit=CALLS_PER_MINUTE, seconds=60)
+    if wait is not None:
+        raise TooManyRequests("Too many requests. Please slow down.", retry_after_seconds=wait)
+    scopes = frozenset(key.scopes)
+    if not is_stream:
+        return ApiCaller(key.user_id, scopes)
+    credential = ConnectionCredential(key.user_id, key_id=key.pk)
+    address = str(request.META.get("REMOTE_ADDR", ""))
+    return ApiCaller(key.user_id, scopes, open_connection("streams", credential, address))
+
+
+def parse_body(request: HttpRequest, model: type[M]) -> M:
+    try:
+        value = msgspec.json.decode(request.body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise InvalidRequest("The body is not valid JSON.") from None
+    return validate_body(model, value)
+
+
+def render_json(value: object) -> HttpResponse:
+    return HttpResponse(msgspec.json.encode(value), content_type="application/json")
+
+
+def encode_error_frame(refusal: RequestRefused) -> bytes:
+    return encode_frame(build_error_envelope(refusal))
+
+
+async def render_event_stream(
+    frames: AsyncGenerator[bytes, None], *, tell: Callable[[RequestRefused], bytes] = encode_error_frame
+) -> StreamingHttpResponse:
+    """Server-sent events; whatever refuses the request does so before the first of them, and later is told in one."""
+    first = await anext(frames)
+    response = StreamingHttpResponse(_prepend_frame(first, frames, tell), content_type="text/event-stream")
+    response["Cache-Control"] = "no-store"
+    response["X-Accel-Buffering"] = "no"
+    return response
+
+
+async def _prepend_frame(
+    first: bytes, frames: AsyncGenerator[bytes, None], tell: Callable[[RequestRefused], bytes]
+) -> AsyncIterator[bytes]:
+    async with aclosing(frames):
+        yield first
+        try:
+            async for frame in frames:
+                yield frame
+        except FeedRevoked:
+            yield tell(InvalidApiKey())
+        except HANDLED_EXCEPTIONS as problem:
+            yield tell(to_refusal(problem))  # there is no status left to tell it
+
+
+def encode_frame(value: object, *, event: str = "") -> bytes:
+    head = f"event: {event}\n".encode() if event else b""
+    return head + b"data: " + msgspec.json.encode(value) + b"\n\n"
+
+
+async def _raise_not_found(request: HttpRequest, caller: ApiCaller) -> HttpResponse:
+    raise NotFound
+
+
+not_found_view = build_view(
+    GET=_raise_not_found,
+    HEAD=_raise_not_found,
+    POST=_raise_not_found,
+    PUT=_raise_not_found,
+    PATCH=_raise_not_found,
+    DELETE=_raise_not_found,
+)

@@ -1,0 +1,202 @@
+"""`/v1/chat/completions`: stateless, unless a conversation is named; whole or as it is written (E4.2)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Annotated, assert_never
+from uuid import UUID
+
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from pydantic import Field
+
+from config.core.db import run_in_thread
+from copilot.chat.turn_results import TurnResult, wait_for_turn
+from copilot.openai_compat import requests, serializers
+from copilot.openai_compat.base import (
+    ApiCaller,
+    LenientModel,
+    build_view,
+    encode_frame,
+    parse_body,
+    render_event_stream,
+    render_json,
+)
+from copilot.openai_compat.errors import TurnEndedWithoutAnswer, TurnTimedOut
+from copilot.openai_compat.models import resolve_tier
+from copilot.openai_compat.requests import ChatMessage, ConversationParam, ConversationReference
+from copilot.openai_compat.turns import (
+    AcceptedTurn,
+    AnswerDelta,
+    KeepAlive,
+    TurnOrder,
+    TurnOver,
+    find_session_by_name,
+    follow_answer,
+    run_turn,
+)
+
+COMPLETION_ID_PREFIX = "chatcmpl-"
+CONVERSATION_ID_PREFIX = "conv_"
+OUTCOME_TIMEOUT_SECONDS = 600.0  # the official clients' own patience
+DONE_FRAME = b"data: [DONE]\n\n"
+KEEP_ALIVE_FRAME = b": keep-alive\n\n"
+_UNSUPPORTED_PARAMETERS = {
+    "tools": "the agent uses its own tools.",
+    "functions": "the agent uses its own tools.",
+    "audio": "answers are text.",
+    "logprobs": "the models behind a turn do not tell them.",
+    "stop": "a turn ends by itself.",
+}
+
+
+class ChatResponseFormat(LenientModel):
+    type: str
+
+
+class ChatStreamOptions(LenientModel):
+    include_usage: bool = False
+
+
+class ChatCompletionBody(LenientModel):
+    model: str
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    stream: bool | None = None
+    stream_options: ChatStreamOptions | None = None
+    reasoning_effort: str | None = None
+    conversation: ConversationParam = None
+    n: Annotated[int, Field(ge=1, le=1)] | None = None
+    response_format: ChatResponseFormat | None = None
+    tools: object = None
+    functions: object = None
+    audio: object = None
+    logprobs: object = None
+    stop: object = None
+
+
+@dataclass(frozen=True)
+class CompletionSerializer:
+    """What every part of one answer repeats."""
+
+    id: str
+    model: str
+    created: int
+
+    def serialize_choices(
+        self, kind: str, choices: list[dict[str, object]], **fields: object
+    ) -> dict[str, object]:
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "choices": choices,
+            **fields,
+        }
+
+
+async def create_completion(request: HttpRequest, caller: ApiCaller) -> HttpResponseBase:
+    body = parse_body(request, ChatCompletionBody)
+    order = await run_in_thread(_build_order, caller, body)
+    if body.stream:
+        return await render_event_stream(_stream_frames(caller, order, body))
+    async with run_turn(caller, order) as run:
+        outcome = await wait_for_turn(
+            caller.user_id,
+            run.turn_id,
+            run_id=run.run_id,
+            timeout_seconds=OUTCOME_TIMEOUT_SECONDS,
+            connection=caller.connection,
+        )
+        reason = await run_in_thread(_get_finish_reason, run, outcome)
+    message = {"role": "assistant", "content": outcome.text + format_waiting_note(outcome), "refusal": None}
+    choice: dict[str, object] = {
+        "index": 0,
+        "message": message,
+        "finish_reason": reason,
+        "logprobs": None,
+    }
+    head = CompletionSerializer(run.run_id, body.model, int(time.time()))
+    return render_json(
+        head.serialize_choices(
+            "chat.completion", [choice], usage=serializers.serialize_chat_usage(outcome.usage)
+        )
+    )
+
+
+chat_completions_view = build_view(POST=create_completion, is_stream=True)
+
+
+def _build_order(caller: ApiCaller, body: ChatCompletionBody) -> TurnOrder:
+    unkept = body.model_dump(include=set(_UNSUPPORTED_PARAMETERS))
+    requests.refuse_unsupported_parameters(unkept, _UNSUPPORTED_PARAMETERS)
+    if body.response_format is not None:
+        requests.refuse_unsupported_format(body.response_format.type)
+    return TurnOrder(
+        asked=requests.parse_chat_messages(body.messages),
+        tier=resolve_tier(body.model),
+        mode=requests.map_effort_to_mode(body.reasoning_effort),
+        prefix=COMPLETION_ID_PREFIX,
+        session_id=find_conversation(caller, body.conversation),
+    )
+
+
+def find_conversation(caller: ApiCaller, named: str | ConversationReference | None) -> UUID | None:
+    if named is None:
+        return None
+    name = named if isinstance(named, str) else named.id
+    return find_session_by_name(caller.user_id, name, prefix=CONVERSATION_ID_PREFIX)
+
+
+def format_waiting_note(outcome: TurnResult) -> str:
+    """These doors cannot deliver later: the caller is told where a person decides (A31.4)."""
+    if outcome.status != "waiting":
+        return ""
+    between = "\n\n" if outcome.text else ""
+    return f"{between}Waiting for a decision before going on: {outcome.link}"
+
+
+def _get_finish_reason(run: AcceptedTurn, outcome: TurnResult) -> str:
+    match outcome.status:
+        case "succeeded":
+            return "length" if run.get_limit_code(outcome) else "stop"
+        case "waiting":
+            return "stop"
+        case "failed" | "cancelled":
+            raise TurnEndedWithoutAnswer.from_outcome_error(outcome.error)
+        case "running" | "queued":
+            raise TurnTimedOut("The turn took too long to wait for.", hint="Ask with stream: true.")
+        case unreachable:
+            assert_never(unreachable)
+
+
+async def _stream_frames(
+    caller: ApiCaller, order: TurnOrder, body: ChatCompletionBody
+) -> AsyncGenerator[bytes, None]:
+    async with run_turn(caller, order) as run:
+        head = CompletionSerializer(run.run_id, body.model, int(time.time()))
+        yield _encode_chunk(head, {"role": "assistant", "content": ""})
+        async for happened in follow_answer(run):
+            match happened:
+                case AnswerDelta(delta):
+                    yield _encode_chunk(head, {"content": delta})
+                case KeepAlive():
+                    yield KEEP_ALIVE_FRAME
+                case TurnOver(outcome):
+                    reason = await run_in_thread(_get_finish_reason, run, outcome)
+                    if note := format_waiting_note(outcome):
+                        yield _encode_chunk(head, {"content": note})
+                    yield _encode_chunk(head, {}, reason)
+                    if body.stream_options is not None and body.stream_options.include_usage:
+                        usage = serializers.serialize_chat_usage(outcome.usage)
+                        yield encode_frame(head.serialize_choices("chat.completion.chunk", [], usage=usage))
+                    yield DONE_FRAME
+                case unreachable:
+                    assert_never(unreachable)
+
+
+def _encode_chunk(head: CompletionSerializer, delta: dict[str, object], reason: str | None = None) -> bytes:
+    choice: dict[str, object] = {"index": 0, "delta": delta, "finish_reason": reason, "logprobs": None}
+    return encode_frame(head.serialize_choices("chat.completion.chunk", [choice]))

@@ -1,0 +1,94 @@
+"""Every refusal of the OpenAI-compatible doors in OpenAI's own envelope (E4.2)."""
+
+from __future__ import annotations
+
+import msgspec
+from django.core.exceptions import RequestDataTooBig
+from django.db import InterfaceError, OperationalError
+from django.http import HttpResponse, UnreadablePostError
+
+from config.core.errors import InvalidRequest, PayloadTooLarge, RequestRefused, ServiceUnavailable
+from config.core.redis import REDIS_OUTAGE_ERRORS
+from copilot.chat.turn_results import TurnResultError
+
+HANDLED_EXCEPTIONS = (
+    RequestRefused,
+    RequestDataTooBig,
+    UnreadablePostError,
+    OperationalError,
+    InterfaceError,
+    *REDIS_OUTAGE_ERRORS,
+)
+_ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+
+class InvalidApiKey(RequestRefused):
+    """No key or a bad one; which, is nobody's business (L10)."""
+
+    status = 401
+    default_code = "invalid_api_key"
+
+    def __init__(self) -> None:
+        super().__init__("A valid API key is needed: Authorization: Bearer <api key>.")
+
+
+class ModelNotFound(RequestRefused):
+    status = 404
+    default_code = "model_not_found"
+
+
+class CompatMethodNotAllowed(RequestRefused):
+    status = 405
+    default_code = "method_not_allowed"
+
+
+class TurnEndedWithoutAnswer(RequestRefused):
+    """The turn ended without an answer. Asking again is a new turn with a new cost, and nobody's habit but the caller's."""
+
+    status = 500
+    default_code = "turn_failed"
+
+    @classmethod
+    def from_outcome_error(cls, error: TurnResultError | None) -> TurnEndedWithoutAnswer:
+        if error is None:
+            return cls("The turn was stopped.", code="cancelled")
+        return cls(error.message, code=error.code, hint=error.hint)
+
+
+class TurnTimedOut(RequestRefused):
+    status = 504
+    default_code = "timeout"
+
+
+def to_refusal(problem: BaseException) -> RequestRefused:
+    """Who must act, in our own words."""
+    match problem:
+        case RequestRefused():
+            return problem
+        case RequestDataTooBig():
+            return PayloadTooLarge("The request body is too large.")
+        case UnreadablePostError():
+            return InvalidRequest("The request body could not be read.")
+        case _:
+            return ServiceUnavailable()
+
+
+def build_error_envelope(refusal: RequestRefused) -> dict[str, object]:
+    kind = _ERROR_TYPES.get(
+        refusal.status, "server_error" if refusal.status >= 500 else "invalid_request_error"
+    )
+    message = f"{refusal.message} {refusal.hint}".strip()
+    param = refusal.details.get("param")
+    return {"error": {"message": message, "type": kind, "param": param, "code": refusal.code}}
+
+
+def render_refusal(refusal: RequestRefused) -> HttpResponse:
+    content = msgspec.json.encode(build_error_envelope(refusal))
+    response = HttpResponse(content, status=refusal.status, content_type="application/json")
+    if refusal.retry_after_seconds is not None:
+        response["Retry-After"] = str(refusal.retry_after_seconds)
+    if isinstance(refusal, TurnEndedWithoutAnswer | TurnTimedOut):
+        response["x-should-retry"] = "false"  # the official clients would pay for it twice more
+    if refusal.status == 401:
+        response["WWW-Authenticate"] = 'Bearer realm="api"'
+    return response

@@ -1,0 +1,19 @@
+"""Paths under /v1/: what the clients of OpenAI call with their base_url set to it (E4.2)."""
+
+from __future__ import annotations
+
+from django.urls import path, re_path
+
+from copilot.openai_compat.base import not_found_view
+from copilot.openai_compat.chat_completions import chat_completions_view
+from copilot.openai_compat.models import model_view, models_view
+from copilot.openai_compat.responses import response_view, responses_view
+
+urlpatterns = [
+    path("models", models_view),
+    path("models/<path:model>", model_view),
+    path("chat/completions", chat_completions_view),
+    path("responses", responses_view),
+    path("responses/<str:response_id>", response_view),
+    re_path(r"", not_found_view),
+]

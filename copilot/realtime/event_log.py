@@ -1,0 +1,244 @@
+"""The event log: one Redis stream per session, written in batches, read from a cursor (T8)."""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.conf import settings
+
+from config.core.errors import InvalidRequest
+from config.core.redis import REDIS_OUTAGE_ERRORS, get_async_redis, get_redis, get_script, load_script_source
+from copilot.models import Turn
+from copilot.realtime import events, redis_keys, turn_queue
+from copilot.realtime.events import (
+    ENDING_KINDS,
+    Event,
+    ReasoningExtended,
+    StepFinished,
+    TextExtended,
+    decode_event,
+)
+
+log = logging.getLogger(__name__)
+
+EMPTY_LOG_CURSOR = "0-0"
+LOG_MOVED_ON = "late"
+_CURSOR_PATTERN = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
+_CURSOR_PART_LIMIT = 2**64  # Redis counts no further
+
+
+@dataclass(frozen=True, slots=True)
+class EventBatch:
+    """Events of one session, as the publish script takes them."""
+
+    session_id: str
+    user_id: int | None
+    fence: int | None
+    events: Sequence[tuple[str, bytes]]  # kind, payload
+    number: int = 0  # of a guarded batch: it is logged once, however often it is sent
+    name: str = ""  # of any other, for the same reason
+    after: str = ""  # of any other: only if the log still ends at this cursor
+    renew: bool = True
+
+    @property
+    def guard_key(self) -> str:
+        return (
+            redis_keys.publish_mark_key(self.session_id, self.name)
+            if self.fence is None
+            else redis_keys.fence_key(self.session_id)
+        )
+
+
+def build_publish_arguments(batches: Sequence[EventBatch]) -> tuple[list[str], list[str | bytes | int]]:
+    names = [redis_keys.LIVE_NUMBER_KEY]
+    args: list[str | bytes | int] = [
+        redis_keys.LIVE_CHANNEL,
+        settings.EVENT_LOG_LENGTH,
+        settings.EVENT_LOG_SECONDS,
+        len(batches),
+    ]
+    for batch in batches:
+        names += [redis_keys.event_log_key(batch.session_id), batch.guard_key]
+        args += [
+            batch.session_id,
+            "" if batch.user_id is None else batch.user_id,
+            "" if batch.fence is None else batch.fence,
+            batch.after if batch.fence is None else batch.number,
+            "1" if batch.renew else "0",
+            len(batch.events),
+        ]
+        for kind, payload in batch.events:
+            args += [kind, payload]
+    return names, args
+
+
+def append_events(
+    session_id: str,
+    happened: Iterable[tuple[Event, str | None]],
+    *,
+    user_id: int | None = None,
+    after: str = "",
+    name: str = "",
+    wake: UUID | None = None,
+) -> str:
+    """Log events whose rows already stand, from synchronous code; the cursor of the last one.
+
+    With `after`: only if nothing was logged since that cursor, else the answer is LATE.
+    With `name`: only if nothing was logged under it before, else the answer is the cursor of what was.
+    `wake` names a turn that wants a worker: it is woken in the same round trip, after the news.
+    """
+    batch = EventBatch(
+        session_id=session_id,
+        user_id=user_id,
+        fence=None,
+        events=[
+            (event.kind, events.encode_event(event, session_id=session_id, turn_id=turn_id))
+            for event, turn_id in happened
+        ],
+        name=name or secrets.token_hex(8),
+        after=after,
+    )
+    names, args = build_publish_arguments([batch])
+    if wake is None:
+        return get_script("publish")(keys=names, args=args)[0].decode()  # type: ignore[no-any-return]
+    with get_redis().pipeline(transaction=False) as pipe:
+        pipe.eval(load_script_source("publish"), len(names), *names, *args)
+        pipe.eval(
+            load_script_source("wake"), 1, redis_keys.WAKEUPS_KEY, *turn_queue.build_wake_arguments(wake)
+        )
+        answers, _ = pipe.execute()
+    return answers[0].decode()  # type: ignore[no-any-return]
+
+
+# --- reading -----------------------------------------------------------------------------------------
+
+
+class LogEntry:
+    """One event in its place. Its JSON text is made once, however many sockets send it."""
+
+    __slots__ = ("_text", "cursor", "kind", "payload", "place")
+
+    def __init__(self, cursor: str, kind: str, payload: str) -> None:
+        self.cursor = cursor
+        self.kind = kind
+        self.payload = payload
+        self.place = parse_cursor(cursor)
+        self._text: str | None = None
+
+    def to_json_text(self) -> str:
+        if self._text is None:
+            self._text = events.add_cursor_and_time(self.payload, self.cursor)
+        return self._text
+
+
+def check_cursor(cursor: str) -> str:
+    if not _CURSOR_PATTERN.fullmatch(cursor) or max(parse_cursor(cursor)) >= _CURSOR_PART_LIMIT:
+        raise InvalidRequest("That is not a cursor of this log.", code="invalid_cursor")
+    return cursor
+
+
+def parse_cursor(cursor: str) -> tuple[int, int]:
+    milliseconds, _, number = cursor.partition("-")
+    return int(milliseconds), int(number)
+
+
+RawEntry = tuple[bytes, dict[bytes, bytes]]  # what redis-py gives for a stream's entry; its stubs say less
+
+
+def parse_entry(raw: RawEntry) -> LogEntry:
+    identifier, fields = raw
+    return LogEntry(identifier.decode(), fields[b"k"].decode(), fields[b"e"].decode())
+
+
+def get_last_cursor(session_id: str) -> str:
+    """The place of the newest event; `0-0` when the log is empty."""
+    newest = read_recent(session_id, count=1)
+    return newest[0].cursor if newest else EMPTY_LOG_CURSOR
+
+
+def read_recent(session_id: str, *, count: int, before: str = "+") -> list[LogEntry]:
+    """The newest events, oldest first."""
+    raw: list[RawEntry] = get_redis().xrevrange(redis_keys.event_log_key(session_id), max=before, count=count)  # type: ignore[assignment]
+    return [parse_entry(one) for one in reversed(raw)]
+
+
+async def read_after(session_id: str, cursor: str, *, count: int = 1000) -> list[LogEntry] | None:
+    """Events after a cursor, in order; None when the cursor is too old or not of this log (T8.2)."""
+    raw: list[RawEntry] = await get_async_redis().xrange(
+        redis_keys.event_log_key(session_id), min=cursor, count=count + 1
+    )  # type: ignore[assignment]
+    found = [parse_entry(one) for one in raw]
+    if found and found[0].cursor == cursor:
+        return found[1:]
+    if cursor == EMPTY_LOG_CURSOR and not found:
+        return []
+    return None
+
+
+# MERGED logged: What a session's log knows beyond the rows: text since a checkpoint, the last word on a step or an ending (T9.1).
+
+RECENT_EVENTS_READ = 256  # well over what a checkpoint's two seconds can hold
+
+STEP_KINDS = ("step.started", "step.finished", "text.started", "tool.proposed")
+COMPLETE_FINISH_REASONS = (
+    "stop",
+    "length",
+    "tool_calls",
+)  # of a step: what a reply that can be worked with ends with
+
+
+def is_reply_published(session_id: UUID, turn_id: UUID) -> bool:
+    """Whether the log's last word on the turn's steps is that a reply came to its end; no where it cannot be read."""
+    name = f'"turn_id":"{turn_id}"'
+    try:
+        recent = read_recent(str(session_id), count=RECENT_EVENTS_READ)
+    except REDIS_OUTAGE_ERRORS:
+        return False
+    words = (entry for entry in reversed(recent) if entry.kind in STEP_KINDS and name in entry.payload)
+    last = next((decode_event(entry.payload) for entry in words), None)
+    return isinstance(last, StepFinished) and last.finish_reason in COMPLETE_FINISH_REASONS
+
+
+def is_ending_published(turn: Turn) -> bool:
+    """Whether the log holds the turn's ending; a log that begins after it was lost, and its readers start over."""
+    name = f'"turn_id":"{turn.pk}"'
+    recent = read_recent(str(turn.session_id), count=4 * RECENT_EVENTS_READ)
+    if turn.ended_at is None or not recent or recent[0].place[0] / 1000 > turn.ended_at.timestamp():
+        return True
+    return any(entry.kind in ENDING_KINDS and name in entry.payload for entry in recent)
+
+
+def read_streamed_text(session_id: str, checkpoints: dict[str, str]) -> dict[str, str]:
+    """Texts of streaming rows, by row id, grown from their checkpoints by the deltas in the log (T9.1).
+
+    Reads back only as far as the checkpoints' age demands: the cost does not grow with the answer.
+    """
+    count = RECENT_EVENTS_READ
+    while True:
+        entries = read_recent(session_id, count=count)
+        texts, gap = _apply_deltas(checkpoints, entries)
+        if not gap or len(entries) < count:
+            return texts
+        count *= 4
+
+
+def _apply_deltas(checkpoints: dict[str, str], entries: list[LogEntry]) -> tuple[dict[str, str], bool]:
+    texts, gap = dict(checkpoints), False
+    for entry in entries:
+        if entry.kind not in ("text.extended", "reasoning.extended"):
+            continue
+        event = decode_event(entry.payload)
+        assert isinstance(event, TextExtended | ReasoningExtended)
+        text = texts.get(event.row_id)
+        if text is None or event.offset + len(event.delta) <= len(text):
+            continue
+        if event.offset > len(text):
+            gap = True
+            continue
+        texts[event.row_id] = text[: event.offset] + event.delta
+    return texts, gap

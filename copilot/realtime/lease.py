@@ -1,0 +1,255 @@
+"""The right to run a turn on a session, and the queue behind it: each act one script (T3, T4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from config.core.redis import REDIS_OUTAGE_ERRORS, get_async_redis, get_async_script, get_redis, get_script
+from copilot.realtime import redis_keys
+
+QUEUE_CAPACITY = 10
+LEASE_LIFETIME_SECONDS = 30  # renewed every 10; keeps others out, proves no life: that is the beat
+KEEP_WHOLE_QUEUE = 2**62  # keep-through of a failed turn: all that is queued stays as chips (T7.4)
+FENCE_LIFETIME_SECONDS = 7 * 24 * 3600  # longer than any worker can sleep and still be believed
+
+
+@dataclass(frozen=True)
+class QueueMember:
+    """A pending message as the queue holds it."""
+
+    accept_number: int
+    has_run_id: bool
+    message_id: str
+
+    def __str__(self) -> str:
+        return f"{self.accept_number}:{'r' if self.has_run_id else '-'}:{self.message_id}"
+
+    @classmethod
+    def parse(cls, text: str) -> QueueMember:
+        number, flag, message_id = text.split(":", 2)
+        return cls(int(number), flag == "r", message_id)
+
+
+@dataclass(frozen=True)
+class SessionClaimed:
+    pass
+
+
+@dataclass(frozen=True)
+class QueuedBehindTurn:
+    position: int
+    turn_id: str
+
+
+@dataclass(frozen=True)
+class QueueFull:
+    turn_id: str
+
+
+def claim_or_queue(
+    session_id: str, *, turn_id: str, token: str, member: QueueMember | None, order: float
+) -> SessionClaimed | QueuedBehindTurn | QueueFull:
+    """Take the free session for `turn_id`, or wait behind the turn that has it. Without a member: take or fail."""
+    verdict, position, holder = get_script("claim_or_queue")(
+        keys=[redis_keys.lease_key(session_id), redis_keys.queue_key(session_id)],
+        args=[turn_id, token, str(member) if member else "", order, QUEUE_CAPACITY],
+    )
+    match verdict:
+        case b"claimed":
+            return SessionClaimed()
+        case b"queued":
+            return QueuedBehindTurn(position=position, turn_id=holder.decode())
+        case _:
+            return QueueFull(turn_id=holder.decode())
+
+
+class ReleaseResult(NamedTuple):
+    """How a turn let its session go."""
+
+    verdict: Literal["kept", "released", "lost"]
+    remembered: bool  # False: Redis lost the lease since it was guarded, and maybe what the log was told
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionRelease:
+    """The last act of a turn: keep the session for the turn that must follow, or let it go (T4.4).
+
+    Chips up to `keep_through` start nothing.
+    """
+
+    session_id: str
+    token: str
+    keep_through: int | None
+    next_turn_id: str
+    next_token: str
+
+    def script_keys(self) -> list[str]:
+        session_id = self.session_id
+        return [
+            redis_keys.lease_key(session_id),
+            redis_keys.queue_key(session_id),
+            redis_keys.stopped_through_key(session_id),
+        ]
+
+    def script_args(self) -> list[str | int]:
+        keep_through = "" if self.keep_through is None else self.keep_through
+        return [self.token, keep_through, self.next_turn_id, self.next_token]
+
+
+def enqueue_member(session_id: str, member: QueueMember, order: float) -> int | None:
+    """Wait behind a turn that holds no lease because it waits itself; the position, or None when it is full."""
+    position = get_script("queue_up")(
+        keys=[redis_keys.queue_key(session_id)], args=[str(member), order, QUEUE_CAPACITY]
+    )
+    return int(position) or None
+
+
+def release_or_keep(release: SessionRelease) -> ReleaseResult:
+    return parse_release_result(
+        get_script("take_or_release")(keys=release.script_keys(), args=release.script_args())
+    )
+
+
+def parse_release_result(answer: tuple[bytes, int]) -> ReleaseResult:
+    verdict, remembered = answer
+    return ReleaseResult(verdict.decode(), bool(remembered))  # type: ignore[arg-type]
+
+
+def is_session_held(session_id: str) -> bool:
+    return bool(get_redis().exists(redis_keys.lease_key(session_id)))
+
+
+def release_lease(session_id: str, token: str) -> bool:
+    return bool(get_script("give_back")(keys=[redis_keys.lease_key(session_id)], args=[token]))
+
+
+def take_over_lease(session_id: str, *, turn_id: str, token: str, fence: int) -> bool:
+    """Put the session under a higher fence for a turn that changes hands."""
+    return bool(
+        get_script("take_over")(
+            keys=[redis_keys.lease_key(session_id), redis_keys.fence_key(session_id)],
+            args=[turn_id, token, fence, FENCE_LIFETIME_SECONDS],
+        )
+    )
+
+
+def remove_members(session_id: str, members: Iterable[QueueMember]) -> None:
+    """Remove from the working order what left the queue in Postgres."""
+    if names := [str(member) for member in members]:
+        get_redis().zrem(redis_keys.queue_key(session_id), *names)
+
+
+def reorder_members(session_id: str, orders: dict[QueueMember, float]) -> None:
+    if orders:
+        get_redis().zadd(
+            redis_keys.queue_key(session_id), {str(member): order for member, order in orders.items()}
+        )
+
+
+def list_members(session_id: str) -> list[QueueMember]:
+    """The queue's working order, head first."""
+    names: list[bytes] = get_redis().zrange(redis_keys.queue_key(session_id), 0, -1)  # type: ignore[assignment]
+    return [QueueMember.parse(name.decode()) for name in names]
+
+
+def list_admitted_ids(session_id: str) -> frozenset[str] | None:
+    """Ids of the messages in the queue; None when Redis cannot tell, being away or having forgotten."""
+    try:
+        with get_redis().pipeline(transaction=True) as pipe:
+            pipe.exists(redis_keys.EPOCH_KEY)
+            pipe.zrange(redis_keys.queue_key(session_id), 0, -1)
+            known, names = pipe.execute()
+    except REDIS_OUTAGE_ERRORS:
+        return None
+    return frozenset(QueueMember.parse(name.decode()).message_id for name in names) if known else None
+
+
+def repair_queue(session_id: str, orders: dict[QueueMember, float], stale: Iterable[QueueMember]) -> None:
+    """Put into the working order what Postgres holds, and take out what it no longer does."""
+    with get_redis().pipeline(transaction=True) as pipe:
+        for member in stale:
+            pipe.zrem(redis_keys.queue_key(session_id), str(member))
+        if orders:
+            pipe.zadd(
+                redis_keys.queue_key(session_id), {str(member): order for member, order in orders.items()}
+            )
+            pipe.expire(redis_keys.queue_key(session_id), 30 * 24 * 3600)
+        pipe.execute()
+
+
+@dataclass(frozen=True)
+class HeldLease:
+    """What a worker renews."""
+
+    session_id: str
+    turn_id: str
+    token: str
+    fence: int
+
+
+async def renew_leases(
+    holdings: Sequence[HeldLease], *, recreate: bool = False
+) -> list[Literal["renewed", "guarded", "missing", "lost"]]:
+    """All leases of a process in one pipeline; one alone needs none, and so no look whether Redis knows the script."""
+    renewal = get_async_script("renew")
+    pipe = get_async_redis().pipeline(transaction=False) if len(holdings) > 1 else None
+    answers = [
+        await renewal(
+            keys=[redis_keys.lease_key(holding.session_id), redis_keys.fence_key(holding.session_id)],
+            args=[
+                holding.turn_id,
+                holding.token,
+                holding.fence,
+                LEASE_LIFETIME_SECONDS,
+                FENCE_LIFETIME_SECONDS,
+                "1" if recreate else "0",
+            ],
+            client=pipe,
+        )
+        for holding in holdings
+    ]
+    return [answer.decode() for answer in (await pipe.execute() if pipe else answers)]
+
+
+@dataclass(frozen=True)
+class ScannedLease:
+    session_id: str
+    turn_id: str
+    token: str
+    claimed_seconds_ago: float
+
+
+def scan_leases(batch: int = 500) -> Iterable[ScannedLease]:
+    """Every lease there is, by SCAN; for the sweep that removes those whose turn has ended."""
+    client = get_redis()
+    now = client.time()[0]
+    for key in client.scan_iter(match=redis_keys.LEASE_PATTERN, count=batch):
+        fields = client.hgetall(key)
+        if fields:
+            claimed_at = int(fields.get(b"claimed_at", b"0"))
+            yield ScannedLease(
+                session_id=redis_keys.parse_session_id(key.decode()),
+                turn_id=_decode_text(fields.get(b"turn", b"")),
+                token=_decode_text(fields.get(b"token", b"")),
+                claimed_seconds_ago=now - claimed_at,
+            )
+
+
+def _decode_text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def is_epoch_known() -> bool:
+    """False after Redis lost everything, until `mark_epoch`."""
+    return bool(get_redis().exists(redis_keys.EPOCH_KEY))
+
+
+def mark_epoch() -> None:
+    get_redis().set(redis_keys.EPOCH_KEY, "1")
+
+
+def clear_epoch() -> None:
+    """From now on Redis counts as having lost everything, until `mark_epoch`."""
+    get_redis().delete(redis_keys.EPOCH_KEY)

@@ -1,0 +1,150 @@
+"""Starts what is due by the clock, and sees how it ended (A26.3)."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+
+import msgspec
+
+from config.core.errors import RequestRefused, ServiceUnavailable, TooManyRequests
+from config.core.redis import REDIS_OUTAGE_ERRORS
+from copilot.agents import services as agents
+from copilot.chat import messages, sessions
+from copilot.chat import selectors as chat_selectors
+from copilot.chat.commands import InternalMessage, SubmitReceipt
+from copilot.chat.permissions import UNRESTRICTED, Permissions, intersect_permissions
+from copilot.chat.service_bindings import submit_internal_message
+from copilot.chat.turn_context import InboundContext
+from copilot.models import Message, Schedule, ScheduleRun, Turn
+from copilot.realtime import event_log
+from copilot.schedules import services as schedules
+
+log = logging.getLogger(__name__)
+
+STILL_RUNNING_REASON = "The run before was still going."
+WITHDRAWN_REASON = "Its message was taken out of the queue."
+NEVER_SENT_REASON = "Its message was never sent."
+RunOutcome = ScheduleRun.Outcome
+OUTCOME_BY_STATUS = {
+    Turn.Status.SUCCEEDED: RunOutcome.SUCCEEDED,
+    Turn.Status.FAILED: RunOutcome.FAILED,
+    Turn.Status.CANCELLED: RunOutcome.CANCELLED,
+}
+SEND_TIMEOUT_SECONDS = 300  # a run without a message after this long was lost with its worker
+
+
+def run_due_schedules(now: datetime | None = None) -> int:
+    """Once a minute: how earlier runs ended, then what is due; how many were started."""
+    now = now or datetime.now(UTC)
+    for run in schedules.list_runs_to_finish():
+        _record_end(run, now)
+    return sum(_claim_and_start(schedule, now) for schedule in schedules.list_due_schedules(now))
+
+
+def _claim_and_start(schedule: Schedule, now: datetime) -> bool:
+    """Taken only when it is its turn: should this one break, the others stay due."""
+    try:
+        run = schedules.claim_run(schedule, now)
+    except RequestRefused as refusal:  # its line or its zone means nothing any more
+        if schedules.disable_schedule(schedule.pk, refusal.message):
+            post_disabled_notice(schedule, None)
+        return False
+    return run is not None and _start_run(schedule, run)
+
+
+def _start_run(schedule: Schedule, run: ScheduleRun) -> bool:
+    if schedules.has_earlier_run(run):
+        schedules.record_outcome(run, RunOutcome.SKIPPED, STILL_RUNNING_REASON)
+        return False
+    try:
+        heard = _submit_prompt(schedule, run)
+    except RequestRefused as refusal:
+        log.warning("task %s was refused: %s", schedule.pk, refusal.code)
+        # A limit or a server that is away is not the task's fault, and passes.
+        counts = not isinstance(refusal, TooManyRequests | ServiceUnavailable)
+        if schedules.record_outcome(run, RunOutcome.REFUSED, refusal.code, counts=counts):
+            post_disabled_notice(schedule, None)
+        return False
+    if not heard.queued:
+        schedules.attach_turn(run, heard.turn_id)
+    return True
+
+
+def _submit_prompt(schedule: Schedule, run: ScheduleRun) -> SubmitReceipt:
+    """By the way everybody's messages go, with the rights that were given and that there still are (A26.2)."""
+    session_id, text, version = schedule.session_id, schedule.prompt, None
+    if schedule.agent_id is not None:  # as it is now: edits count from the next run on (A27.5)
+        version = agents.get_version(schedule.owner_id, schedule.agent_id)
+        text = agents.build_run_prompt(version, schedule.inputs)
+    fresh = None
+    if session_id is None:
+        fresh = sessions.create_session(schedule.owner_id, title=schedule.name, agent_version=version)
+    try:
+        return submit_internal_message(
+            InternalMessage(
+                user_id=schedule.owner_id,
+                session_id=session_id or fresh.pk,  # type: ignore[union-attr]
+                text=text,
+                origin="schedule",
+                permissions=intersect_permissions(Permissions.from_json(schedule.permissions), UNRESTRICTED),
+                tier=version.tier if version is not None else "",
+                run_id=_make_run_id(run),
+                author=schedule.name,
+                arrival=msgspec.convert(schedule.arrival, InboundContext),
+            )
+        )
+    except RequestRefused:
+        if fresh is not None:
+            sessions.delete_session(schedule.owner_id, fresh.pk)
+        raise
+
+
+def _make_run_id(run: ScheduleRun) -> str:
+    """A turn of its own, and the same one however often it is sent."""
+    return f"schedule-{run.pk}"
+
+
+# --- how it ended ------------------------------------------------------------------------------------
+
+
+def _record_end(run: ScheduleRun, now: datetime) -> None:
+    turn = run.turn or _find_turn(run, now)
+    if turn is None or turn.status not in OUTCOME_BY_STATUS:
+        return
+    if schedules.record_outcome(run, OUTCOME_BY_STATUS[Turn.Status(turn.status)], turn.failure_code):
+        post_disabled_notice(run.schedule, turn)
+
+
+def _find_turn(run: ScheduleRun, now: datetime) -> Turn | None:
+    """The turn of a message that had to wait; a message that will have none settles its run."""
+    sent = Message.objects.filter(session__owner=run.schedule.owner_id, run_id=_make_run_id(run))
+    message = sent.select_related("turn").first()
+    if message is None:
+        if (now - run.created_at).total_seconds() > SEND_TIMEOUT_SECONDS:
+            schedules.record_outcome(run, RunOutcome.FAILED, NEVER_SENT_REASON, counts=False)
+        return None
+    if message.dropped_at is not None:
+        schedules.record_outcome(run, RunOutcome.CANCELLED, WITHDRAWN_REASON)
+        return None
+    if message.turn is not None:
+        schedules.attach_turn(run, message.turn.pk)
+    return message.turn
+
+
+def post_disabled_notice(schedule: Schedule, turn: Turn | None) -> None:
+    """Where its last run was, or would have been, stands why there will be no more (A26.3)."""
+    if turn is None:
+        last = ScheduleRun.objects.filter(schedule=schedule, turn__isnull=False).select_related("turn")
+        newest = last.order_by("-pk").first()
+        turn = newest.turn if newest is not None else None
+    session_id = schedule.session_id or (turn.session_id if turn is not None else None)
+    if session_id is None:
+        session_id = sessions.create_session(schedule.owner_id, title=schedule.name).pk
+    turn_id = turn.pk if turn is not None and turn.session_id == session_id else None
+    row_id = messages.post_notice(session_id, turn_id, "schedule_disabled")
+    try:
+        told = chat_selectors.build_notice_posted(row_id, "schedule_disabled")
+        event_log.append_events(str(session_id), [(told, None)], user_id=schedule.owner_id)
+    except REDIS_OUTAGE_ERRORS:
+        log.warning("the event log is unreachable; clients will catch up from the rows")

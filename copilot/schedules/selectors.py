@@ -1,0 +1,211 @@
+"""Schedules as diagnostics sees them: which there are, what is due, and which can no longer run (D11)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice, takewhile
+from typing import Literal
+from uuid import UUID
+
+from django.db.models import Count, F, Q
+
+from config.core.errors import NotFound, RequestRefused
+from copilot.agents import services as agents
+from copilot.models import McpServer, Schedule, ScheduleRun
+from copilot.schedules import cron
+
+OrphanReason = Literal["deleted_agent", "no_access", "invalid_credentials", "validation_failed"]
+ORPHAN_REASONS: tuple[OrphanReason, ...] = (
+    "deleted_agent",
+    "no_access",
+    "invalid_credentials",
+    "validation_failed",
+)
+ACTIVE_SCHEDULES = Q(cancelled_at=None, next_run__isnull=False)
+MAX_DETAIL_CHARACTERS = 200
+MAX_OCCURRENCES = 1_440  # of one schedule, in one window
+OVERDUE_AFTER = timedelta(minutes=2)
+FAILED_OUTCOMES = (ScheduleRun.Outcome.FAILED, ScheduleRun.Outcome.REFUSED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleOrphan:
+    reason: OrphanReason
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleDetails:
+    """A schedule without what it says."""
+
+    id: UUID
+    name: str
+    agent_id: UUID | None
+    agent_name: str
+    agent_version: int | None
+    user_id: int
+    user_email: str
+    cron: str
+    timezone: str
+    next_run: datetime | None
+    last_run: datetime | None
+    last_state: str
+    orphan: ScheduleOrphan | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleCounts:
+    user: int
+    paused: int
+    due_now: int
+    overdue: int
+    failed_runs_24h: int
+
+
+def count_schedules(now: datetime) -> ScheduleCounts:
+    kept = Schedule.objects.filter(cancelled_at=None)
+    found = kept.aggregate(
+        user=Count("pk"),
+        paused=Count("pk", filter=Q(next_run=None)),
+        due_now=Count("pk", filter=Q(next_run__lte=now)),
+        overdue=Count("pk", filter=Q(next_run__lt=now - OVERDUE_AFTER)),
+    )
+    day = Q(created_at__gte=now - timedelta(hours=24), created_at__lt=now)
+    return ScheduleCounts(
+        **found, failed_runs_24h=ScheduleRun.objects.filter(day, outcome__in=FAILED_OUTCOMES).count()
+    )
+
+
+@dataclass(frozen=True)
+class UpcomingRuns:
+    schedules: int
+    runs: int
+
+
+def count_upcoming_runs(now: datetime, window: timedelta) -> UpcomingRuns:
+    """How many run within the window, and how often; equal lines in one zone are worked out once."""
+    lines = (
+        Schedule.objects.filter(ACTIVE_SCHEDULES, next_run__lt=now + window)
+        .values_list("cron", "timezone")
+        .annotate(number=Count("pk"))
+        .order_by()
+    )
+    schedules = runs = 0
+    for line, timezone, number in lines:
+        times = _count_occurrences(line, timezone, now, now + window)
+        schedules += number if times else 0
+        runs += number * times
+    return UpcomingRuns(schedules, runs)
+
+
+def _count_occurrences(line: str, timezone: str, since: datetime, until: datetime) -> int:
+    try:
+        read = cron.parse_cron(line, timezone)
+    except RequestRefused:
+        return 0  # it can no longer run: an orphan
+    due = takewhile(lambda moment: moment <= until, read.iter_after(since))
+    return sum(1 for _ in islice(due, MAX_OCCURRENCES))
+
+
+# --- those that can no longer run --------------------------------------------------------------------
+
+
+def iter_orphans() -> Iterator[tuple[Schedule, ScheduleOrphan]]:
+    """Of those that are on: one that is off hurts nobody."""
+    rows = (
+        Schedule.objects.filter(ACTIVE_SCHEDULES)
+        .select_related("owner", "agent")
+        .order_by("created_at", "pk")
+    )
+    for schedule in rows.iterator(chunk_size=500):
+        if (orphan := find_orphan(schedule)) is not None:
+            yield schedule, orphan
+
+
+def find_orphan(schedule: Schedule) -> ScheduleOrphan | None:
+    """The first reason that holds."""
+    agent = schedule.agent
+    if agent is not None and agent.deleted_at is not None:
+        return _make_orphan("deleted_agent", f"The agent {agent.name} was deleted.")
+    if not schedule.owner.is_active:
+        return _make_orphan("no_access", "The owner's account is not active.")
+    if agent is not None and agent.owner_id != schedule.owner_id:
+        return _make_orphan("no_access", f"The agent {agent.name} is somebody else's.")
+    try:
+        version = agents.get_version(schedule.owner_id, agent.pk) if agent is not None else None
+        if version is not None and (missing := _missing_server(schedule.owner_id, version.tools or [])):
+            return _make_orphan("invalid_credentials", f"No server of the owner's offers {missing}.")
+        cron.parse_cron(schedule.cron, schedule.timezone)
+        if version is not None:
+            agents.build_run_prompt(version, schedule.inputs)
+    except NotFound:
+        return _make_orphan("deleted_agent", "The agent has no such version.")
+    except RequestRefused as refusal:
+        return _make_orphan("validation_failed", refusal.message)
+    return None
+
+
+def _make_orphan(reason: OrphanReason, detail: str) -> ScheduleOrphan:
+    return ScheduleOrphan(reason=reason, detail=detail[:MAX_DETAIL_CHARACTERS])
+
+
+def _missing_server(owner_id: int, tools: list[str]) -> str:
+    """A tool of a server that was removed, or switched off with its credentials."""
+    wanted = [name for name in tools if name.startswith("mcp_")]
+    if not wanted:
+        return ""
+    servers = McpServer.objects.filter(Q(owner=owner_id) | Q(owner=None), enabled=True)
+    names = [f"mcp_{name}_" for name in servers.values_list("name", flat=True)]
+    return next((tool for tool in wanted if not tool.startswith(tuple(names))), "")
+
+
+# --- lists -------------------------------------------------------------------------------------------
+
+
+def get_schedule_page(*, orphaned: bool, limit: int, offset: int) -> tuple[list[ScheduleDetails], int]:
+    """Newest first, and how many there are in all."""
+    if orphaned:
+        found = sorted(iter_orphans(), key=lambda pair: (pair[0].created_at, pair[0].pk), reverse=True)
+        shown, reasons = [one for one, _ in found], {one.pk: orphan for one, orphan in found}
+        return describe_schedules(shown[offset : offset + limit], reasons), len(found)
+    rows = Schedule.objects.filter(cancelled_at=None).select_related("owner", "agent")
+    ordered = rows.order_by("-created_at", "pk")[offset : offset + limit]
+    return describe_schedules(list(ordered), {}), rows.count()
+
+
+def describe_schedules(
+    schedules: list[Schedule], orphaned: dict[UUID, ScheduleOrphan]
+) -> list[ScheduleDetails]:
+    runs = ScheduleRun.objects.filter(schedule__in=schedules).order_by("schedule_id", "-due_at", "-pk")
+    last = {run.schedule_id: run for run in runs.distinct("schedule_id")}
+    return [
+        ScheduleDetails(
+            id=one.pk,
+            name=one.name,
+            agent_id=one.agent_id,
+            agent_name=one.agent.name if one.agent else "",
+            agent_version=one.agent.version if one.agent else None,
+            user_id=one.owner_id,
+            user_email=one.owner.email,
+            cron=one.cron,
+            timezone=one.timezone,
+            next_run=one.next_run,
+            last_run=last[one.pk].due_at if one.pk in last else None,
+            last_state=last[one.pk].outcome if one.pk in last else "",
+            orphan=orphaned.get(one.pk),
+        )
+        for one in schedules
+    ]
+
+
+def get_schedules_by_id(ids: list[UUID]) -> dict[UUID, Schedule]:
+    rows = Schedule.objects.filter(pk__in=ids).select_related("owner", "agent")
+    return {row.pk: row for row in rows}
+
+
+def list_still_disabled(ids: list[UUID], reason: str) -> list[UUID]:
+    """Of those that were switched off with this reason, those that nobody has touched since."""
+    rows = Schedule.objects.filter(pk__in=ids, next_run=None, disabled_reason__startswith=reason)
+    return list(rows.order_by(F("created_at")).values_list("pk", flat=True))

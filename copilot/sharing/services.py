@@ -1,0 +1,371 @@
+"""Published snapshots: made, changed, ended, counted; the only writer of shares and their allow-lists (S8–S12)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal, TypedDict
+from uuid import UUID
+
+import msgspec
+from django.conf import settings
+from django.contrib.auth.hashers import make_password
+from django.contrib.auth.models import User
+from django.core.mail import send_mail
+from django.db import transaction
+from django.db.models import F, Q, QuerySet, Value
+from django.db.models.expressions import Combinable
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from config.core.errors import InvalidRequest, NotFound
+from copilot import metrics
+from copilot.chat import selectors as chat_selectors
+from copilot.files import services as files
+from copilot.models import Session, Share, SharedFile, WorkspaceFile
+from copilot.sharing import drafts
+from copilot.sharing.drafts import ShareDraft, ShareRequest
+from copilot.sharing.payloads import SharePayload
+
+_log = logging.getLogger(__name__)
+
+MIN_PASSWORD_CHARACTERS, MAX_PASSWORD_CHARACTERS = 8, 128
+MAX_PAGE_SHARES = 100
+MAX_OFFSET = 10_000
+MAX_NOTE_CHARACTERS = 500
+DAY_SECONDS = 24 * 3600
+
+ShareState = Literal["live", "expired", "taken_down"]
+
+
+class ShareUpdate(TypedDict, total=False):
+    """What an owner may change of a standing share; what is absent stays as it is (S9)."""
+
+    expires_in: int | None  # seconds from now; None: never
+    password: str  # empty: none
+    show_author: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareTerms:
+    """For how long, and for whom."""
+
+    expires_in: int | None = None
+    password: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharePage:
+    items: list[Share]
+    offset: int
+    has_more: bool
+
+
+# --- making ------------------------------------------------------------------------------------------
+
+
+def preview_share(owner_id: int, session_id: UUID, asked: ShareRequest) -> ShareDraft:
+    """What would be public; stores nothing."""
+    return drafts.draft_session_share(chat_selectors.get_session(owner_id, session_id), asked)
+
+
+def publish_session(owner_id: int, session_id: UUID, asked: ShareRequest, terms: ShareTerms) -> Share:
+    """A new link to a frozen snapshot; the one before is dead when this commits."""
+    given = _check_terms(terms)
+    with transaction.atomic():
+        session = _lock_session(owner_id, session_id)
+        draft = drafts.draft_session_share(session, asked, hold_files=True)
+        _end_shares(Share.objects.filter(session=session), Share.Reason.REPLACED)
+        share = _create_share(
+            Share(
+                kind=Share.Kind.CONVERSATION,
+                session=session,
+                owner_id=owner_id,
+                through_sequence=draft.through_sequence,
+                options=_share_options(session.owner, asked),
+            ),
+            draft.payload,
+            draft.list_public_files(),
+            given,
+        )
+    _record_act("made", share)
+    return share
+
+
+def publish_file(owner_id: int, file_id: UUID, terms: ShareTerms, *, show_author: bool = False) -> Share:
+    """A link to one file; the one before is dead when this commits."""
+    given = _check_terms(terms)
+    with transaction.atomic():
+        file = _lock_file(owner_id, file_id)
+        files.check_scan(file)
+        _end_shares(Share.objects.filter(file=file), Share.Reason.REPLACED)
+        share = _create_share(
+            Share(
+                kind=Share.Kind.FILE,
+                file=file,
+                owner_id=owner_id,
+                options=_share_options(file.owner, ShareRequest(show_author=show_author)),
+            ),
+            drafts.build_file_payload(file),
+            [file],
+            given,
+        )
+    _record_act("made", share)
+    return share
+
+
+@dataclass(frozen=True, kw_only=True)
+class _CheckedTerms:
+    password_hash: str
+    expires: Combinable | None
+
+
+def _check_terms(terms: ShareTerms) -> _CheckedTerms:
+    """Before any row is held: a password takes a while to hash."""
+    return _CheckedTerms(
+        password_hash=_hash_password(terms.password), expires=_expiry_expression(terms.expires_in)
+    )
+
+
+def _hash_password(password: str) -> str:
+    if not password:
+        return ""
+    if not MIN_PASSWORD_CHARACTERS <= len(password) <= MAX_PASSWORD_CHARACTERS:
+        raise InvalidRequest(
+            f"A password has {MIN_PASSWORD_CHARACTERS} to {MAX_PASSWORD_CHARACTERS} characters."
+        )
+    return make_password(password)
+
+
+def _expiry_expression(seconds: int | None) -> Combinable | None:
+    """By the database's clock, which also judges it."""
+    if seconds is None:
+        return None
+    if not 0 < seconds <= settings.SHARE_MAX_DAYS * DAY_SECONDS:
+        raise InvalidRequest(f"A share may last up to {settings.SHARE_MAX_DAYS} days, or for ever.")
+    return Now() + Value(timedelta(seconds=seconds))
+
+
+def _share_options(owner: User, asked: ShareRequest) -> dict[str, object]:
+    return {
+        "include_reasoning": asked.include_reasoning,
+        "include_tools": asked.include_tools,
+        "author": drafts.format_author(owner) if asked.show_author else "",
+        "allow_continue": asked.allow_continue,
+    }
+
+
+def _create_share(
+    share: Share, payload: SharePayload, public: list[WorkspaceFile], given: _CheckedTerms
+) -> Share:
+    share.payload = msgspec.to_builtins(payload)
+    share.password_hash = given.password_hash
+    share.expires_at = given.expires
+    share.save(force_insert=True)
+    SharedFile.objects.bulk_create(SharedFile(share=share, file=file) for file in public)
+    share.refresh_from_db()
+    return share
+
+
+def _lock_session(owner_id: int, session_id: UUID) -> Session:
+    """Nobody else shares or deletes it until this commits; a turn that runs in it goes on writing rows."""
+    mine = Session.objects.select_for_update(no_key=True, of=("self",)).select_related("owner")
+    session = mine.filter(pk=session_id, owner=owner_id, deleted_at=None).first()
+    if session is None:
+        raise NotFound
+    return session
+
+
+def _lock_file(owner_id: int, file_id: UUID) -> WorkspaceFile:
+    mine = WorkspaceFile.objects.select_for_update(no_key=True, of=("self",)).select_related("owner")
+    mine = mine.exclude(source=WorkspaceFile.Source.TOOL_OUTPUT)
+    file = mine.filter(pk=file_id, owner=owner_id, deleted_at=None, purged_at=None).first()
+    if file is None:
+        raise NotFound
+    return file
+
+
+# --- changing ----------------------------------------------------------------------------------------
+
+
+def get_session_share(owner_id: int, session_id: UUID) -> Share:
+    """The standing share of a conversation."""
+    return _get_one(_standing_shares(owner_id).filter(session=session_id, session__deleted_at=None))
+
+
+def get_file_share(owner_id: int, file_id: UUID) -> Share:
+    return _get_one(_standing_shares(owner_id).filter(file=file_id))
+
+
+def get_share(owner_id: int, share_id: UUID) -> Share:
+    return _get_one(_standing_shares(owner_id).filter(pk=share_id))
+
+
+def _standing_shares(owner_id: int) -> QuerySet[Share]:
+    """Also those that have run out: they can be given more time until their payload is emptied."""
+    return Share.objects.filter(owner=owner_id, revoked_at=None, purged_at=None)
+
+
+def _get_one(rows: QuerySet[Share]) -> Share:
+    share = rows.select_related("owner").first()
+    if share is None:
+        raise NotFound
+    return share
+
+
+def update_share(share: Share, changes: ShareUpdate) -> Share:
+    """Neither its content nor its token; a new password logs everybody out."""
+    values: dict[str, object] = {}
+    if "expires_in" in changes:
+        values["expires_at"] = _expiry_expression(changes["expires_in"])
+    if "password" in changes:
+        values["password_hash"] = _hash_password(changes["password"])
+        values["password_version"] = F("password_version") + 1
+    if "show_author" in changes:
+        author = drafts.format_author(share.owner) if changes["show_author"] else ""
+        values["options"] = {**share.options, "author": author}
+    rows = _standing_shares(share.owner_id).filter(pk=share.pk)
+    if not (rows.update(**values) if values else rows.exists()):
+        raise NotFound
+    share.refresh_from_db()
+    return share
+
+
+# --- ending ------------------------------------------------------------------------------------------
+
+
+def revoke_share(share: Share) -> None:
+    """By its owner; the page and every file of it are gone when this commits."""
+    if not _end_shares(Share.objects.filter(pk=share.pk), Share.Reason.REVOKED):
+        raise NotFound
+    _record_act("revoked", share)
+
+
+def revoke_session_share(owner_id: int, session_id: UUID) -> None:
+    """In turn with those who share it: whichever came last is what stands."""
+    with transaction.atomic():
+        session = _lock_session(owner_id, session_id)
+        if not _end_shares(Share.objects.filter(session=session), Share.Reason.REVOKED):
+            raise NotFound
+    metrics.shares.labels(act="revoked").inc()
+
+
+def revoke_file_share(owner_id: int, file_id: UUID) -> None:
+    with transaction.atomic():
+        file = _lock_file(owner_id, file_id)
+        if not _end_shares(Share.objects.filter(file=file), Share.Reason.REVOKED):
+            raise NotFound
+    metrics.shares.labels(act="revoked").inc()
+
+
+def revoke_all_shares(owner_id: int) -> int:
+    """Everything an account has published, for good (S17)."""
+    return _end_shares(Share.objects.filter(owner=owner_id), Share.Reason.OWNER_GONE)
+
+
+def purge_owner_shares(owner_id: int, limit: int) -> int:
+    """Remove shares for good, payloads and allow-lists included; answers how many (S17)."""
+    some = list(Share.objects.filter(owner=owner_id).values_list("pk", flat=True)[:limit])
+    Share.objects.filter(pk__in=some).delete()
+    return len(some)
+
+
+def take_down_share(share: Share, note: str) -> bool:
+    """By staff, with a reason that the owner is told; False when it had ended already."""
+    note = " ".join(note.split())[:MAX_NOTE_CHARACTERS]
+    if not note:
+        raise InvalidRequest("Say why the share is taken down.")
+    with transaction.atomic():
+        ended = _end_shares(Share.objects.filter(pk=share.pk), Share.Reason.TAKEN_DOWN, note)
+        if ended:
+            transaction.on_commit(lambda: _email_owner(share, note), robust=True)
+    if ended:
+        _record_act("taken_down", share)
+    return bool(ended)
+
+
+def _end_shares(rows: QuerySet[Share], reason: Share.Reason, note: str = "") -> int:
+    """With the allow-list, so that nothing of it can be reached by any other way either."""
+    with transaction.atomic():
+        ending = list(
+            rows.filter(revoked_at=None).select_for_update(of=("self",)).values_list("pk", flat=True)
+        )
+        ended = Share.objects.filter(pk__in=ending).update(
+            revoked_at=Now(), revoke_reason=reason, revoke_note=note
+        )
+        SharedFile.objects.filter(share__in=ending).delete()
+    return ended
+
+
+def _record_act(act: str, share: Share) -> None:
+    metrics.shares.labels(act=act).inc()
+    _log.info("share %s: %s", act, share.pk)
+
+
+def _email_owner(share: Share, note: str) -> None:
+    if share.owner.email:
+        title = share.payload.get("title") or "Untitled"
+        send_mail(
+            "A link you shared was taken down",
+            f"The shared link “{title}” was taken down by the staff of this site and opens no more.\n\n"
+            f"Reason: {note}\n\nYour conversation and your files are untouched.\n",
+            None,
+            [share.owner.email],
+        )
+
+
+# --- listing, counting, emptying ---------------------------------------------------------------------
+
+
+def get_share_page(
+    owner_id: int,
+    *,
+    session_id: UUID | None = None,
+    file_id: UUID | None = None,
+    limit: int = 50,
+    offset: int = 0,
+) -> SharePage:
+    """What stands or has run out, and what staff took down; newest first."""
+    limit, offset = min(max(limit, 1), MAX_PAGE_SHARES), min(max(offset, 0), MAX_OFFSET)
+    shown = Share.objects.filter(Q(revoked_at=None) | Q(revoke_reason=Share.Reason.TAKEN_DOWN))
+    found = shown.filter(owner=owner_id, purged_at=None)
+    if session_id is not None:
+        found = found.filter(session=session_id)
+    if file_id is not None:
+        found = found.filter(file=file_id)
+    rows = list(found.order_by("-created_at", "pk")[offset : offset + limit + 1])
+    return SharePage(items=rows[:limit], offset=offset, has_more=len(rows) > limit)
+
+
+def find_public_files(file_ids: Iterable[UUID]) -> set[UUID]:
+    """Those of the files that a link opens now, alone or with a conversation: deleting them ends that."""
+    listed = SharedFile.objects.filter(file__in=list(file_ids), share__revoked_at=None)
+    lasting = Q(share__expires_at=None) | Q(share__expires_at__gt=Now())
+    return set(listed.filter(lasting).values_list("file_id", flat=True))
+
+
+def get_share_state(share: Share) -> ShareState:
+    """For its owner's eyes; whether it opens is judged by the database."""
+    if share.revoked_at is not None:
+        return "taken_down"
+    return "expired" if share.expires_at is not None and share.expires_at <= timezone.now() else "live"
+
+
+def get_share_url(share: Share) -> str:
+    return f"{settings.SITE_URL}/share/{share.token}"
+
+
+def count_share_view(share: Share) -> None:
+    Share.objects.filter(pk=share.pk).update(view_count=F("view_count") + 1, last_viewed_at=Now())
+
+
+def purge_due_shares(limit: int = 100) -> int:
+    """Empty what ran out, or was ended, long enough ago; answers how many."""
+    long_ago = Now() - timedelta(days=settings.SHARE_PURGE_DAYS)
+    due = Share.objects.filter(Q(expires_at__lt=long_ago) | Q(revoked_at__lt=long_ago), purged_at=None)
+    with transaction.atomic():
+        ids = list(due.select_for_update(skip_locked=True).values_list("pk", flat=True)[:limit])
+        SharedFile.objects.filter(share__in=ids).delete()
+        return Share.objects.filter(pk__in=ids).update(payload={}, purged_at=Now())

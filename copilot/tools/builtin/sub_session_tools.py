@@ -1,0 +1,212 @@
+"""Sub-sessions as a tool sees them: which are the caller's, what they are told, and what became of it (A21)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated
+from uuid import UUID, uuid4
+
+from django.conf import settings
+from django.db.models import Q
+from pydantic import AfterValidator
+
+from billing.selectors import plan_status
+from config.core.db import run_in_thread
+from config.core.errors import FenceLost, RequestRefused
+from config.core.json_values import JSON
+from copilot.chat import model_calls, service_bindings, sessions, sub_sessions, turn_results, turn_transitions
+from copilot.chat.commands import InternalMessage, ParentTurn
+from copilot.chat.permissions import Permissions
+from copilot.chat.provenance import list_session_sources
+from copilot.chat.turn_context import InboundContext, TurnContext
+from copilot.chat.turn_results import TurnResult
+from copilot.models import AgentVersion, Message, Session, Turn
+from copilot.realtime import fanout
+from copilot.tools.base import ToolError
+
+WAIT_MARGIN_SECONDS = 10  # between the end of a wait and the call's own limit (A32)
+MAX_WAIT_SECONDS = settings.SUB_SESSION_MAX_WAIT_SECONDS
+WAIT_DESCRIPTION = f"How long to wait: 0 to {MAX_WAIT_SECONDS}."
+WaitSeconds = Annotated[int, AfterValidator(lambda seconds: min(max(seconds, 0), MAX_WAIT_SECONDS))]
+DEFAULT_BUDGET_MICRODOLLARS = 200_000  # what a child may spend unless its parent has less left (A32.1)
+UNFINISHED_STATUSES = ("queued", "running")
+POLL_IN_THIS_TURN_NOTE = (
+    "It is not finished, and nothing will tell you later: ask with {poll} in this turn, "
+    "or say that the work goes on under the link."
+)
+POLL_LATER_NOTE = "It is not finished. Ask for its result with {poll}, or tell the user where to find it."
+WAITS_FOR_APPROVAL_NOTE = "It waits for the user to approve something, which is done under the link."
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubSessionPrompt:
+    """Something that was said to a child: it is followed by its run_id, whatever else happens there (A21.7)."""
+
+    session_id: UUID
+    turn_id: UUID  # its own, or the one it waits behind
+    run_id: str | None
+    message_id: UUID | None = None  # while it is queued
+
+
+# --- whose -------------------------------------------------------------------------------------------
+
+
+def get_sub_session(context: TurnContext, session_id: str) -> Session:
+    """A descendant of the caller's session; everything else looks the same (A21.8)."""
+    try:
+        wanted = UUID(session_id)
+    except ValueError:
+        raise make_not_found_error() from None
+    mine = context.session_id
+    family = Q(parent=mine) | Q(parent__parent=mine) | Q(parent__parent__parent=mine)
+    child = Session.objects.filter(family, pk=wanted, owner=context.user_id, deleted_at=None).first()
+    if child is None:
+        raise make_not_found_error()
+    return child
+
+
+def make_not_found_error() -> ToolError:
+    return ToolError("no_such_sub_session", "There is no such sub-session.")
+
+
+def find_latest_prompt(session: Session) -> SubSessionPrompt:
+    """What a child did last, or will do next for its parent."""
+    last = Turn.objects.filter(session=session).order_by("-created_at").first()
+    if last is None:
+        raise ToolError("nothing_started", "Nothing was started in this sub-session.")
+    queued = Message.objects.filter(session=session, sequence=None, dropped_at=None, origin="parent")
+    message = queued.order_by("-accept_number").first()
+    return SubSessionPrompt(
+        session_id=session.pk,
+        turn_id=last.pk,
+        run_id=message.run_id if message else None,
+        message_id=message.pk if message else None,
+    )
+
+
+# --- saying ------------------------------------------------------------------------------------------
+
+
+def start_sub_session(
+    context: TurnContext,
+    text: str,
+    *,
+    permissions: Permissions,
+    agent_version: AgentVersion | None = None,
+    tier: str = "",
+) -> SubSessionPrompt:
+    """A new child, told its task; of one that may not start nothing stays."""
+    parent = Session.objects.get(pk=context.session_id)
+    child = sub_sessions.create_sub_session(parent, agent_version=agent_version)
+    try:
+        return prompt_sub_session(context, child, text, permissions=permissions, tier=tier)
+    except (RequestRefused, FenceLost, ToolError):
+        sessions.delete_session(context.user_id, child.pk)
+        raise
+
+
+def prompt_sub_session(
+    context: TurnContext, child: Session, text: str, *, permissions: Permissions, tier: str = ""
+) -> SubSessionPrompt:
+    """The ordinary way in, on behalf of the running turn (A21.2)."""
+    run_id = uuid4().hex
+    budget = compute_budget(context)
+    if not budget:
+        raise ToolError("budget_reached", "Nothing is left of this turn's budget. Finish with what you have.")
+    parent = ParentTurn(turn_id=UUID(context.turn_id), fence=context.fence, budget_microdollars=budget)
+    heard = service_bindings.submit_internal_message(
+        InternalMessage(
+            user_id=context.user_id,
+            session_id=child.pk,
+            text=text,
+            origin="parent",
+            permissions=permissions,
+            tier=tier,
+            run_id=run_id,
+            parent=parent,
+            arrival=InboundContext(
+                sources=list_session_sources(UUID(context.session_id)),
+                unattended=context.arrival.unattended or context.origin == "schedule",
+            ),
+        )
+    )
+    return SubSessionPrompt(session_id=child.pk, turn_id=heard.turn_id, run_id=run_id)
+
+
+def compute_budget(context: TurnContext) -> int:
+    """What a child is given, in microdollars: at most half of what its parent has left (A32.1).
+
+    What is given is reserved while the child runs or waits for a person; its parent must be able to answer meanwhile.
+    """
+    spending = model_calls.get_turn_spending(UUID(context.turn_id))
+    ceiling = plan_status.get_plan_terms(context.user_id).turn_ceiling_microdollars
+    bounds = [bound for bound in (settings.TURN_BUDGET_MICRODOLLARS, ceiling, spending.budget) if bound]
+    if not bounds:
+        return DEFAULT_BUDGET_MICRODOLLARS
+    left = min(bounds) - spending.spent - spending.reserved
+    return max(0, min(DEFAULT_BUDGET_MICRODOLLARS, left // 2))
+
+
+# --- what became of it -------------------------------------------------------------------------------
+
+
+def compute_wait_seconds(context: TurnContext, asked: int) -> float:
+    """Where no news can come later, the call waits as long as it may (A31.4)."""
+    left = min(float(settings.MAX_TOOL_WAIT_SECONDS), context.seconds_left(datetime.now(UTC)))
+    longest = max(0.0, left - WAIT_MARGIN_SECONDS)
+    return min(float(asked), longest) if context.channel.async_delivery else longest
+
+
+async def wait_for_outcome(context: TurnContext, prompt: SubSessionPrompt, seconds: float) -> TurnResult:
+    """Subscribed before the rows are looked at; not being able to look is an error, never a status (A21.4)."""
+    user_id, turn_id, run_id = context.user_id, prompt.turn_id, prompt.run_id
+    if seconds <= 0:
+        return await run_in_thread(turn_results.get_turn_result, user_id, turn_id, run_id=run_id)
+    return await turn_results.wait_for_turn(
+        user_id, turn_id, run_id=run_id, timeout_seconds=seconds, tail=fanout.get_loop_fanout()
+    )
+
+
+def build_report(
+    context: TurnContext, prompt: SubSessionPrompt, outcome: TurnResult, *, poll: str
+) -> dict[str, JSON]:
+    """What the model is told of a child (A21.5)."""
+    told: dict[str, JSON] = {
+        "status": outcome.status,
+        "session_id": str(prompt.session_id),
+        "link": turn_results.build_session_url(prompt.session_id),
+        "text": outcome.text,
+        "tool_calls": [{"tool": call.tool, "success": call.success} for call in outcome.tool_calls],
+        "tokens": {"input": outcome.usage.input, "output": outcome.usage.output},
+    }
+    turn = Turn.objects.get(pk=outcome.turn_id)
+    if outcome.status in ("queued", "running") and not context.channel.async_delivery:
+        told["delivery_unsupported"] = True
+    if outcome.status == "queued":
+        return told | {"note": _poll_note(context, poll)}
+    told["elapsed_seconds"] = _elapsed_seconds(turn)
+    match outcome.status:
+        case "running":
+            told["note"] = _poll_note(context, poll)
+        case "waiting":
+            told["note"] = WAITS_FOR_APPROVAL_NOTE
+        case "cancelled":
+            told["cancelled_by"] = (
+                "the parent" if turn_transitions.get_cancel_reason(turn) == "parent" else "a person"
+            )
+        case "failed" if outcome.error is not None:
+            told["error"] = {"code": outcome.error.code, "message": _error_sentence(outcome.error)}
+    return told
+
+
+def _poll_note(context: TurnContext, poll: str) -> str:
+    return (POLL_LATER_NOTE if context.channel.async_delivery else POLL_IN_THIS_TURN_NOTE).format(poll=poll)
+
+
+def _elapsed_seconds(turn: Turn) -> float:
+    return round(((turn.ended_at or datetime.now(UTC)) - turn.created_at).total_seconds(), 1)
+
+
+def _error_sentence(error: turn_results.TurnResultError) -> str:
+    return " ".join(part for part in (error.message, error.hint, error.details) if part)

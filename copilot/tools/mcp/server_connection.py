@@ -1,0 +1,281 @@
+"""One connection to an MCP server, from being opened until it is closed, idle or lost (A28.2).
+
+It lives in a task of its own, which alone enters and leaves what the SDK opens; others only wait for it and send
+through it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import anyio
+import httpx2
+from mcp import Client, Implementation, MCPError, types
+from mcp.types import CONNECTION_CLOSED
+from pydantic import TypeAdapter, ValidationError
+
+from config.core import redaction
+from config.core.json_values import JSON
+from copilot.tools.base import MAX_TOOL_WAIT_SECONDS, ToolError, ToolInvocation
+from copilot.tools.mcp import tool_listing, transports
+from copilot.tools.mcp.services import McpServerConfig
+from copilot.tools.mcp.tool_listing import DescribedTool
+
+CONNECT_TIMEOUT_SECONDS = 10.0  # with the list of tools (A28.2)
+IDLE_TIMEOUT_SECONDS = 600.0
+CLOSE_TIMEOUT_SECONDS = 5.0  # for a last word to the server
+REDACTION_GRACE_SECONDS = (
+    60.0  # after the end of everybody's server: its last answers are still on their way to rows
+)
+MAX_LISTED_TOOLS = 500  # a server that lists without end is cut off
+PROGRESS_INTERVAL_SECONDS = 1.0  # at most one remark of a server's per second reaches people
+TIMEOUT_MESSAGE = f"It did not answer within {CONNECT_TIMEOUT_SECONDS:g} s."
+
+ToolReply = types.CallToolResult | types.InputRequiredResult
+_reply_adapter: TypeAdapter[ToolReply] = TypeAdapter(ToolReply)
+# What the SDK and the ways out of it raise; it wraps what its tasks raised in groups.
+_CONNECTION_ERRORS = (
+    MCPError,
+    httpx2.HTTPError,
+    httpx2.InvalidURL,
+    OSError,
+    ToolError,
+    ValueError,
+    RuntimeError,
+    anyio.ClosedResourceError,
+    anyio.BrokenResourceError,
+    ExceptionGroup,
+)
+
+
+class McpServerUnavailable(Exception):
+    """A server that cannot be reached or does not answer as one, in a sentence for people."""
+
+
+class McpSessionLost(Exception):
+    """The server does not know us any more, so it did nothing."""
+
+
+class McpConnectionLost(Exception):
+    """The connection went while a call was under way: nobody knows whether it was carried out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerListing:
+    """What a server said when it was reached."""
+
+    tools: tuple[DescribedTool, ...]
+    instructions: str
+
+
+class McpConnection:
+    """One way to one server, from being opened until it is closed, idle or lost."""
+
+    def __init__(self, server: McpServerConfig) -> None:
+        self.server = server
+        self.is_closed = False
+        self._client: Client | None = None
+        self._scope: anyio.CancelScope | None = None
+        self._closing = anyio.Event()
+        self._used_at = time.monotonic()
+        self._calls = 0
+        self._forgotten = False
+        self._changed = False  # the server says that it has other tools now
+        self._listed: asyncio.Future[ServerListing] = asyncio.get_running_loop().create_future()
+        # Without the context of the turn that happened to come first: others will use it.
+        self._task = asyncio.create_task(self._run(), context=contextvars.Context(), name="mcp connection")
+
+    async def get_listing(self) -> ServerListing:
+        """Waits for the list of tools, no longer than connecting and listing may take."""
+        await asyncio.wait({self._listed}, timeout=CONNECT_TIMEOUT_SECONDS)
+        if not self._listed.done():
+            self.close()
+            raise McpServerUnavailable(TIMEOUT_MESSAGE)
+        if self._changed:
+            await self._refresh_listing()
+        return self._listed.result()
+
+    async def _refresh_listing(self) -> None:
+        """For the turns that begin from now on: one that runs keeps the tools it began with (A28.7)."""
+        assert self._client is not None  # it has spoken
+        self._changed = False  # before the question: what changes meanwhile is asked for the next time
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
+                listing = await self._fetch_listing(self._client)
+        except _CONNECTION_ERRORS as problem:
+            self.close()
+            raise McpServerUnavailable(describe_error(problem, self.server)) from problem
+        self._listed = asyncio.get_running_loop().create_future()
+        self._listed.set_result(listing)
+
+    async def _fetch_listing(self, client: Client) -> ServerListing:
+        redact = choose_redaction(self.server)
+        described = await asyncio.to_thread(
+            tool_listing.describe_tools, await _list_all_tools(client), redact
+        )
+        return ServerListing(tools=described, instructions=redact(client.instructions or ""))
+
+    async def _handle_message(self, message: object) -> None:
+        if isinstance(message, types.ToolListChangedNotification):
+            self._changed = True
+
+    async def call_tool(
+        self, tool: str, arguments: Mapping[str, JSON], invocation: ToolInvocation
+    ) -> ToolReply:
+        """Without the SDK's own look at the result: a hostile schema could make that last for ever."""
+        assert self._client is not None  # it was listed
+        request = types.CallToolRequest(
+            params=types.CallToolRequestParams(name=tool, arguments=dict(arguments))
+        )
+        self._calls += 1
+        try:
+            return await self._client.session.send_request(
+                request,
+                _reply_adapter,
+                request_read_timeout_seconds=MAX_TOOL_WAIT_SECONDS,
+                progress_callback=_ProgressReporter(invocation),
+            )
+        except MCPError as problem:
+            if problem.code == CONNECTION_CLOSED:
+                raise McpConnectionLost from problem
+            if self._forgotten:
+                raise McpSessionLost from problem
+            raise
+        finally:
+            self._calls -= 1
+            self._used_at = time.monotonic()
+
+    def close(self) -> None:
+        self.is_closed = True
+        self._closing.set()
+
+    async def close_and_wait(self) -> None:
+        """After its last word; one that takes too long is cut short, and one that is only being opened at once."""
+        self.close()
+        if self._client is None and self._scope is not None:
+            self._scope.cancel()
+        await asyncio.wait({self._task})
+
+    def on_end(self, act: Callable[[McpConnection], None]) -> None:
+        self._task.add_done_callback(lambda task: act(self))
+
+    def _mark_session_lost(self) -> None:
+        self._forgotten = True
+
+    async def _run(self) -> None:
+        shared = self.server.secret_values() if self.server.owner_id is None else []
+        redaction.register_temporary_secrets(shared)
+        redaction.set_user_secrets(self.server.own_secret_values())
+        try:
+            await self._run_until_closed()
+        except _CONNECTION_ERRORS as problem:
+            self._fail_waiters(describe_error(problem, self.server))
+        finally:
+            self.is_closed = True
+            self._fail_waiters("It hung up.")
+            asyncio.get_running_loop().call_later(
+                REDACTION_GRACE_SECONDS, redaction.release_temporary_secrets, shared
+            )
+
+    async def _run_until_closed(self) -> None:
+        """The scope is around everything that is opened: what ends it, ends that in the right order."""
+        with anyio.CancelScope(deadline=anyio.current_time() + CONNECT_TIMEOUT_SECONDS) as scope:
+            self._scope = scope
+            client = Client(
+                transports.open_streams(self.server, gone=self.close, forgotten=self._mark_session_lost),
+                client_info=Implementation(name="Pilothouse", version="1"),
+                cache=None,
+                message_handler=self._handle_message,
+                # Without callbacks for sampling, elicitation and roots the SDK declines them (A28.5).
+            )
+            async with client:
+                listing = await self._fetch_listing(client)
+                self._client = client
+                scope.deadline = math.inf
+                if not self._listed.done():
+                    self._listed.set_result(listing)
+                await self._wait_until_idle()
+                scope.deadline = anyio.current_time() + CLOSE_TIMEOUT_SECONDS
+        if scope.cancelled_caught:
+            self._fail_waiters(TIMEOUT_MESSAGE)
+
+    async def _wait_until_idle(self) -> None:
+        while not self._closing.is_set():
+            idle = time.monotonic() - self._used_at
+            if not self._calls and idle >= IDLE_TIMEOUT_SECONDS:
+                self.close()
+                return
+            with anyio.move_on_after(
+                IDLE_TIMEOUT_SECONDS - idle if not self._calls else IDLE_TIMEOUT_SECONDS
+            ):
+                await self._closing.wait()
+
+    def _fail_waiters(self, why: str) -> None:
+        if not self._listed.done():
+            self._listed.set_exception(McpServerUnavailable(why))
+            self._listed.exception()  # nobody may be waiting any more
+
+
+async def _list_all_tools(client: Client) -> list[types.Tool]:
+    """All pages of the list."""
+    found: list[types.Tool] = []
+    cursor: str | None = None
+    while True:
+        page = await client.session.list_tools(params=types.PaginatedRequestParams(cursor=cursor))
+        found += page.tools
+        cursor = page.next_cursor
+        if not cursor or len(found) >= MAX_LISTED_TOOLS:
+            return found[:MAX_LISTED_TOOLS]
+
+
+class _ProgressReporter:
+    """What a server says while it works, seldom enough to be read."""
+
+    def __init__(self, invocation: ToolInvocation) -> None:
+        self._invocation = invocation
+        self._told_at = -math.inf
+
+    async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
+        now = time.monotonic()
+        if now - self._told_at >= PROGRESS_INTERVAL_SECONDS:
+            self._told_at = now
+            share = f"{progress:g} of {total:g}" if total else f"{progress:g}"
+            self._invocation.report_progress(tool_listing.escape_server_text(message or share))
+
+
+# --- words -------------------------------------------------------------------------------------------
+
+
+def choose_redaction(server: McpServerConfig) -> Callable[[str], str]:
+    """A user's server was never given a secret of the installation, so what it says cannot hold one."""
+    return redaction.redact if server.owner_id is None else redaction.redact_user_text
+
+
+def describe_error(problem: BaseException, server: McpServerConfig) -> str:
+    """One sentence for people; what libraries say may name inner addresses and secrets."""
+    while isinstance(problem, BaseExceptionGroup):
+        problem = problem.exceptions[0]
+    match problem:
+        case ToolError():
+            return problem.message
+        case MCPError(code=code) if code == CONNECTION_CLOSED:
+            return "It hung up."
+        case MCPError():
+            return f"It refused: {choose_redaction(server)(tool_listing.escape_server_text(problem.message))[:300]}"
+        case httpx2.ConnectError() | httpx2.ConnectTimeout():
+            return "It could not be reached."
+        case httpx2.TimeoutException() | TimeoutError():
+            return "It did not answer in time."
+        case httpx2.HTTPError() | httpx2.InvalidURL():
+            return "Its answer broke off or could not be read."
+        case ValidationError():
+            return "Its answer is not what the protocol says."
+        case OSError():
+            return "It could not be started."
+        case _:
+            return f"It does not work as an MCP server ({type(problem).__name__})."

@@ -1,0 +1,295 @@
+"""Lay a session's files out as a folder on disk, and store what changed there, so that any worker serves any call.
+
+The folder is read after every process that could write to it has ended, and even so by descriptors alone, see `trees`.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+from uuid import UUID
+
+from config.core.errors import NotFound, RequestRefused
+from config.core.validation import parse_uuid
+from copilot.files import services as files
+from copilot.models import Message, WorkspaceFile
+from copilot.tools.sandbox import directory_tree
+from copilot.tools.sandbox.directory_tree import UNREADABLE, DirectoryTree, FileIdentity, PathRefused
+
+FOLDERS_ARCHIVE = "folders.tar"  # names in a workspace have no folders, so what lies in some is kept together
+MAX_SAVED_FILES = 200  # files per call
+MAX_LAID_OUT_FILES = 500  # the newest names of a session
+MAX_LAID_OUT_BYTES = 256 * 2**20
+MAX_SCANNED_NAMES = 20_000  # a program can make more files than anybody wants back
+MAX_READ_BYTES = 2**30  # of one folder, holes included: a file can be said to be far larger than it is
+TOO_LARGE_NOTE = "too much for one call"
+CHANGED_NOTE = "it changed while it was read"
+_CHUNK_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkspaceLayout:
+    """What lay in the folder before a call: digests by path, and the names that found no room, or passed no scan."""
+
+    digests: dict[str, str]
+    left_out: list[str]
+    unsafe: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedChanges:
+    files: list[WorkspaceFile]
+    left_out: list[str]  # beyond what one call may save
+    failed: list[str]  # with the reason
+
+
+def lay_out_files(owner_id: int, session_id: UUID, folder: Path) -> WorkspaceLayout:
+    """Write the session's files into `folder`, the newest of each name, attachments included."""
+    left_out: list[str] = []
+    unsafe: list[str] = []
+    room = MAX_LAID_OUT_BYTES
+    wanted = _newest_files(owner_id, session_id)
+    with DirectoryTree(folder) as tree:
+        for name in sorted(
+            wanted, key=lambda name: name != FOLDERS_ARCHIVE
+        ):  # folders first: a file wins over one
+            file = wanted[name]
+            if file.scan not in files.USABLE_SCANS:
+                unsafe.append(name)
+            elif file.size_bytes > room or not _write_file(file, tree):
+                left_out.append(name)
+            else:
+                room -= file.size_bytes
+        digests = _read_contents(tree).digests
+    return WorkspaceLayout(digests=digests, left_out=left_out, unsafe=unsafe)
+
+
+def save_changes(
+    owner_id: int, session_id: UUID, call_id: str, folder: Path, before: WorkspaceLayout
+) -> SavedChanges:
+    """Store what is new or different; what cannot be stored is named, never dropped in silence."""
+    with DirectoryTree(folder) as tree:
+        after = _read_contents(tree)
+        digests = after.digests
+        names = sorted(
+            path for path in digests if "/" not in path and before.digests.get(path) != digests[path]
+        )
+        if _nested_paths(digests) != _nested_paths(before.digests):
+            names.insert(0, FOLDERS_ARCHIVE)
+        saved = SavedChanges(files=[], left_out=names[MAX_SAVED_FILES:], failed=[])
+        if len(digests) == MAX_SCANNED_NAMES:
+            saved.failed.append(f"whatever comes after the first {MAX_SCANNED_NAMES:,} names")
+        for name in names[:MAX_SAVED_FILES]:
+            if digests.get(name) == TOO_LARGE_NOTE:
+                saved.failed.append(f"{name}: {TOO_LARGE_NOTE}")
+                continue
+            try:
+                with (
+                    _pack_folders(tree, after)
+                    if name == FOLDERS_ARCHIVE
+                    else _open_unchanged(tree, name, after) as content
+                ):
+                    saved.files.append(
+                        files.store_file(
+                            owner_id,
+                            name=name,
+                            content=content,
+                            source="agent",
+                            session_id=session_id,
+                            call_id=call_id,
+                        )
+                    )
+            except RequestRefused as refusal:
+                saved.failed.append(f"{name}: {refusal.code}")
+            except OSError as problem:
+                saved.failed.append(f"{name}: {problem.strerror or CHANGED_NOTE}")
+    return saved
+
+
+def remove_folder(folder: Path) -> None:
+    """Delete a folder, though a program may have closed parts of it, or nested it deeper than a path can say.
+
+    rm follows no links. Opening what was closed is only needed, and only harmless, for whoever owns the files.
+    """
+    for words in (["rm", "-rf"], ["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
+        subprocess.run([*words, "--", str(folder)], check=False, stderr=subprocess.DEVNULL)  # noqa: S603
+        if not os.path.lexists(folder):
+            return
+
+
+# --- from rows to disk -------------------------------------------------------------------------------
+
+
+def _newest_files(owner_id: int, session_id: UUID) -> dict[str, WorkspaceFile]:
+    found: dict[str, WorkspaceFile] = {}
+    offset, more = 0, True
+    while more and len(found) < MAX_LAID_OUT_FILES:
+        page = files.get_file_page(owner_id, session_id=session_id, limit=files.MAX_PAGE_FILES, offset=offset)
+        for file in page.items:
+            found.setdefault(file.name, file)
+        offset, more = offset + files.MAX_PAGE_FILES, page.has_more
+    for file in _attached_files(owner_id, session_id):
+        found.setdefault(file.name, file)
+    return found
+
+
+def _attached_files(owner_id: int, session_id: UUID) -> Iterator[WorkspaceFile]:
+    rows = Message.objects.filter(session_id=session_id, kind=Message.Kind.USER).exclude(attachments=[])
+    for attachments in rows.order_by("-created_at").values_list("attachments", flat=True)[
+        :MAX_LAID_OUT_FILES
+    ]:
+        for attachment in attachments:
+            file_id = parse_uuid(str(attachment.get("file_id", "")))
+            if file_id is None:
+                continue
+            try:
+                yield files.get_file(owner_id, file_id)
+            except NotFound:
+                continue
+
+
+def _write_file(file: WorkspaceFile, tree: DirectoryTree) -> bool:
+    """Whether the file is on disk now; one that a folder is in the way of is not."""
+    try:
+        with files.open_file(file) as content:
+            if file.name == FOLDERS_ARCHIVE:
+                return _unpack_archive(content, tree)
+            with tree.create_file(file.name) as target:
+                shutil.copyfileobj(content, target)
+    except (RequestRefused, OSError, PathRefused):
+        return False
+    return True
+
+
+def _unpack_archive(content: IO[bytes], tree: DirectoryTree) -> bool:
+    """Plain files and folders only, and never outside: anybody may have uploaded an archive of this name."""
+    names = 0
+    try:
+        with tarfile.open(fileobj=content, mode="r:") as archive:
+            for member in archive:
+                names += 1 + _unpack_member(archive, member, tree)
+                if names > MAX_SCANNED_NAMES:  # folders count that a single long path makes
+                    return False
+    except (
+        tarfile.TarError,
+        ValueError,  # among them a path that leaves the tree
+        OverflowError,
+        RecursionError,
+    ):  # a name, a date, a chain of headers
+        return False
+    return True
+
+
+def _unpack_member(archive: tarfile.TarFile, member: tarfile.TarInfo, tree: DirectoryTree) -> int:
+    """Answers how many folders were made. By hand: `extract` has filters only since Python 3.11.4."""
+    parts = directory_tree.split_path(member.name)
+    if member.isdir():
+        return tree.make_folder(member.name)
+    if not member.isreg() or member.issparse() or not parts:
+        return 0
+    made = tree.make_folder("/".join(parts[:-1]))
+    content = archive.extractfile(member)
+    assert content is not None  # a regular file has one
+    with content, tree.create_file(member.name) as target:
+        shutil.copyfileobj(content, target)
+        target.flush()
+        os.fchmod(target.fileno(), 0o755 if member.mode & 0o100 else 0o644)
+        os.utime(target.fileno(), (member.mtime, member.mtime))
+    return made
+
+
+# --- from disk to rows -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FolderContents:
+    digests: dict[str, str]  # by relative path, as far as one looks; those of folders end in a slash
+    identities: dict[str, FileIdentity]
+
+
+def _read_contents(tree: DirectoryTree) -> _FolderContents:
+    """Links, pipes, sockets and devices are nobody's files."""
+    digests: dict[str, str] = {}
+    identities: dict[str, FileIdentity] = {}
+    room = MAX_READ_BYTES
+    for entry in tree.walk():
+        if len(digests) == MAX_SCANNED_NAMES:
+            break
+        if entry.is_folder:
+            digests[entry.path + "/"] = entry.problem
+        elif entry.is_file and entry.status.st_size > room:
+            digests[entry.path] = TOO_LARGE_NOTE
+        elif entry.is_file:
+            room -= entry.status.st_size
+            identities[entry.path] = FileIdentity(entry.status)
+            digests[entry.path] = _hash_entry(entry)
+    return _FolderContents(digests=digests, identities=identities)
+
+
+def _hash_entry(entry: directory_tree.TreeEntry) -> str:
+    """Of no more bytes than its size was: a file that grows must not keep us reading."""
+    try:
+        with directory_tree.open_regular_file(entry.parent, entry.name) as content:
+            digest = hashlib.sha256()
+            left = entry.status.st_size
+            while left > 0 and (piece := content.read(min(left, _CHUNK_BYTES))):
+                digest.update(piece)
+                left -= len(piece)
+            return digest.hexdigest()
+    except OSError:
+        return UNREADABLE  # differs from what was there, so that storing it fails by name
+
+
+def _open_unchanged(tree: DirectoryTree, path: str, contents: _FolderContents) -> io.BufferedReader:
+    """The very file that was looked at."""
+    content = tree.open_file(path)
+    if FileIdentity(os.fstat(content.fileno())) != contents.identities.get(path):
+        content.close()
+        raise OSError(errno.ESTALE, CHANGED_NOTE)
+    return content
+
+
+def _nested_paths(digests: dict[str, str]) -> dict[str, str]:
+    return {path: digest for path, digest in digests.items() if "/" in path}
+
+
+def _pack_folders(tree: DirectoryTree, contents: _FolderContents) -> IO[bytes]:
+    """One archive of everything that lies in folders, or nothing: half of it would look like all."""
+    nested = _nested_paths(contents.digests)
+    for problem in (TOO_LARGE_NOTE, directory_tree.TOO_DEEP):
+        if problem in nested.values():
+            raise OSError(errno.EFBIG, problem)
+    with ExitStack() as undo:
+        packed = undo.enter_context(tempfile.TemporaryFile())
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            for path in sorted(nested):
+                _pack_member(archive, tree, path, contents)
+        packed.seek(0)
+        undo.pop_all()  # the caller closes it
+    return packed
+
+
+def _pack_member(archive: tarfile.TarFile, tree: DirectoryTree, path: str, contents: _FolderContents) -> None:
+    """Every name by itself, hard links too, and without the account that wrote it."""
+    member = tarfile.TarInfo(path.rstrip("/"))
+    if path.endswith("/"):
+        member.type, member.mode = tarfile.DIRTYPE, 0o755
+        member.mtime = tree.stat_folder(path).st_mtime
+        archive.addfile(member)
+        return
+    with _open_unchanged(tree, path, contents) as content:
+        status = os.fstat(content.fileno())
+        member.size, member.mtime = status.st_size, status.st_mtime
+        member.mode = 0o755 if status.st_mode & 0o100 else 0o644
+        archive.addfile(member, content)

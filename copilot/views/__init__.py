@@ -1,1 +1,0 @@
-"""Pages. Parse, one call, render."""

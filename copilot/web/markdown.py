@@ -1,0 +1,428 @@
+"""Formulas in Markdown: where TeX begins and ends, by the same rules as static/js/formulas.js (W2.1)."""
+
+from __future__ import annotations
+
+import re
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import islice
+
+import nh3
+import structlog
+from django.utils.html import format_html
+from django.utils.safestring import SafeString, mark_safe
+from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
+from markdown_it.rules_block import StateBlock
+from markdown_it.rules_core import StateCore
+from markdown_it.rules_inline import StateInline
+from markdown_it.token import Token
+from markdown_it.utils import EnvType, OptionsDict
+
+from config.core.url_safety import split_url
+from copilot import metrics
+
+DISPLAY_OPENINGS = ("$$", r"\[")  # of a formula that may stand on lines of its own
+_ROUND_FORMULA_INNER = r"(?:[^\\]|\\\\|\\(?![()\\]))"
+_SQUARE_FORMULA_INNER = r"(?:[^\\]|\\\\|\\(?![\[\]\\]))"  # "\\[2pt]" begins a line, no formula
+_UNTIL_SQUARE_BRACKET = re.compile(rf"({_SQUARE_FORMULA_INNER}*)(\\[\[\]])?")
+_UNTIL_DOUBLE_DOLLAR = re.compile(r"((?:(?!\$\$)[\s\S])*)(\$\$)?")
+_PAIRED_FORMULA = re.compile(
+    r"\$\$((?:(?!\$\$)[\s\S])+)\$\$"
+    rf"|\\\[({_SQUARE_FORMULA_INNER}+)\\\]"
+    rf"|\\\(({_ROUND_FORMULA_INNER}+)\\\)"
+)
+_DOLLAR_FORMULA = re.compile(r"\$(?!\s)((?:\\[^\n]|[^$\\\n])+)(?<!\s)\$(?![\w$])", re.ASCII)
+_WORD_CHARACTER = re.compile(r"[\w$]", re.ASCII)  # what a formula does not follow
+_PRICE = re.compile(r"\d(?=[\s\S]*\s)[^\\^_=+<>{}]*")  # "$5 and $" is no formula; "$5 + x$" and "$5$" are
+
+
+def add_formula_rules(parser: MarkdownIt) -> None:
+    parser.block.ruler.before(
+        "fence",
+        "formula_block",
+        _parse_formula_block,
+        {"alt": ["paragraph", "reference", "blockquote", "list"]},
+    )
+    parser.inline.ruler.before("escape", "formula", _parse_inline_formula)
+    parser.add_render_rule("formula_block", _render_formula)
+    parser.add_render_rule("formula", _render_formula)
+
+
+def _parse_formula_block(state: StateBlock, first: int, end: int, silent: bool) -> bool:
+    """Lines from an opening to its closing, none of them empty, and nothing after it."""
+    opening = _read_line(state, first)[:2]
+    if opening not in DISPLAY_OPENINGS or state.is_code_block(first):
+        return False
+    until, lines = (_UNTIL_DOUBLE_DOLLAR if opening == "$$" else _UNTIL_SQUARE_BRACKET), list[str]()
+    for number in range(first, end):
+        if state.isEmpty(number) or state.sCount[number] < state.blkIndent:
+            return False
+        line = _read_line(state, number)[2 if number == first else 0 :]
+        found = until.match(line)
+        assert found
+        lines.append(found.group(1))
+        if mark := found.group(2):
+            whole = mark != opening or opening == "$$"
+            return (
+                whole
+                and not line[found.end() :].strip()
+                and _push_formula_block(state, "\n".join(lines), number + 1, silent=silent)
+            )
+    return False
+
+
+def _read_line(state: StateBlock, number: int) -> str:
+    return state.src[state.bMarks[number] + state.tShift[number] : state.eMarks[number]]
+
+
+def _push_formula_block(state: StateBlock, text: str, after: int, *, silent: bool) -> bool:
+    if text.strip() and not silent:
+        token = state.push("formula_block", "div", 0)
+        token.content = text.strip()
+        token.map = [state.line, after]
+        state.line = after
+    return bool(text.strip())
+
+
+def _parse_inline_formula(state: StateInline, silent: bool) -> bool:
+    if state.src[state.pos] not in "$\\":
+        return False
+    found = _PAIRED_FORMULA.match(state.src, state.pos, state.posMax) or _match_dollar_formula(state)
+    text = next((part for part in found.groups() if part), "").strip() if found else ""
+    if not found or not text:
+        return False
+    if not silent:
+        token = state.push("formula", "span", 0)
+        token.content = text
+        token.info = "display" if found.group()[:2] in DISPLAY_OPENINGS else ""
+    state.pos = found.end()
+    return True
+
+
+def _match_dollar_formula(state: StateInline) -> re.Match[str] | None:
+    """Not after a letter or a digit, as in US$, and not between two prices."""
+    before = state.src[state.pos - 1 : state.pos]
+    if _WORD_CHARACTER.match(before):
+        return None
+    found = _DOLLAR_FORMULA.match(state.src, state.pos, state.posMax)
+    return None if found and _PRICE.fullmatch(found.group(1)) else found
+
+
+def _render_formula(
+    renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
+) -> str:
+    """As TeX, which reads well enough without a script."""
+    token = tokens[index]
+    if token.type == "formula_block":
+        return f'<div class="formula display" tabindex="0">{escape(token.content)}</div>\n'
+    return f'<span class="formula{" display" if token.info else ""}">{escape(token.content)}</span>'
+
+
+# MERGED markdown: Markdown of stored messages to safe HTML, with the same look the browser gives to live ones.
+# MERGED markdown: Strangers write these texts, so rendering never raises and has bounds: a text that is too long, comes too late on a
+# MERGED markdown: costly page or breaks the renderer is shown as it was written. Code is coloured in the browser alone, because the
+# MERGED markdown: expressions of highlighters take quadratic time on texts made for it.
+
+log = structlog.get_logger("markdown")
+MAX_CHARACTERS = 100_000  # of one text; the slowest texts take 30 µs per character
+PAGE_CPU_SECONDS = 2.0  # of CPU for all texts of a page; a megabyte of ordinary Markdown
+PREVIEW_BUTTON = '<button type="button" class="quiet" data-act="open-code">Preview</button>'
+PREVIEW_LANGUAGES = ("html", "svg")  # whose blocks the panel can show
+CODE_BLOCK_TOKENS = ("fence", "code_block")
+_URL_TAIL = r"://[^\s<>\"'`]*[^\s<>\"'`.,:;!?)\]}*_]"
+BARE_LINK = re.compile(f"https?{_URL_TAIL}")
+_FILE_URI = r"workspace://[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?![0-9a-fA-F-])"
+BARE_LINK_OR_FILE = re.compile(
+    rf"https?{_URL_TAIL}|{_FILE_URI}(?:[/#?][^\s<>\"'`]*[^\s<>\"'`.,:;!?)\]}}*_])?"
+)
+WORKSPACE_SCHEME = "workspace://"
+TASK_CHECKBOX = re.compile(r"\[([ xX])\] +(?=\S)")
+OWN_PATH = re.compile(r"/[^/\\]")
+DEFAULT_LINK_REL = "noopener noreferrer nofollow"
+ALLOWED_TAGS = {
+    *("p", "br", "hr", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "li", "blockquote"),
+    *("strong", "em", "s", "code", "pre", "a", "table", "thead", "tbody", "tr", "th", "td"),
+    *("div", "span", "button", "img"),
+}
+ALLOWED_ATTRIBUTES = {
+    **{tag: {"dir"} for tag in ("p", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "blockquote")},
+    "a": {"href", "title", "target", "class"},
+    "img": {"src", "alt", "loading"},
+    "ol": {"start", "dir"},
+    "th": {"class"},
+    "td": {"class"},
+    "div": {"class", "tabindex", "dir"},
+    "span": {"class"},
+    "code": {"class"},
+    "button": {"class", "type", "data-act"},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkedFile:
+    """A file of the workspace that a text names, as this page's readers can fetch it."""
+
+    href: str  # a path of our own
+    name: str
+    picture: str = ""  # where its bytes are, if it can be shown as a picture
+
+
+FindFile = Callable[[str], LinkedFile | None]  # by its URI; None for what these readers cannot have
+
+
+class PageBudget:
+    """Bound the CPU time that the Markdown of one page takes; texts after it is spent are shown as written."""
+
+    def __init__(self, seconds: float = PAGE_CPU_SECONDS) -> None:
+        self._seconds_left = seconds
+
+    @property
+    def is_spent(self) -> bool:
+        return self._seconds_left <= 0
+
+    def spend(self, seconds: float) -> None:
+        self._seconds_left -= seconds
+
+
+def render(
+    text: str,
+    *,
+    find_file: FindFile | None = None,
+    rel: str = DEFAULT_LINK_REL,
+    budget: PageBudget | None = None,
+) -> SafeString:
+    """Return sanitised HTML, or the text as it was written where it cannot be rendered; never raise.
+
+    Raw HTML in the text is shown as text; images become links, as nothing foreign is loaded. With `find_file`, files
+    of the workspace are links and pictures of ours, or said to be missing.
+    """
+    if len(text) > MAX_CHARACTERS:
+        return _render_fallback(text, "too_long")
+    if budget is not None and budget.is_spent:
+        return _render_fallback(text, "page_budget")
+    began = time.thread_time()
+    try:
+        return _render_sanitized(text, find_file=find_file, rel=rel)
+    except Exception as problem:  # noqa: BLE001 - one text must not take its page down
+        report_failure("markdown_failed", problem, characters=len(text))
+        return _render_fallback(text, "failed")
+    finally:
+        if budget is not None:
+            budget.spend(time.thread_time() - began)
+
+
+def render_as_written(text: str) -> SafeString:
+    return format_html('<div class="as-written" dir="auto">{}</div>', text)
+
+
+def report_failure(event: str, problem: Exception, **fields: object) -> None:
+    """Log where rendering failed; the message of the error may quote the text, so it is left out."""
+    frames = traceback.extract_tb(problem.__traceback__)
+    place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    log.error(event, error=type(problem).__name__, place=place, **fields)
+
+
+def _render_fallback(text: str, reason: str) -> SafeString:
+    metrics.unrendered_texts.labels(reason=reason).inc()
+    return render_as_written(text)
+
+
+def _render_sanitized(text: str, *, find_file: FindFile | None, rel: str) -> SafeString:
+    html = nh3.clean(
+        _MARKDOWN.render(text, {"find_file": find_file}),
+        tags=ALLOWED_TAGS,
+        attributes=ALLOWED_ATTRIBUTES,
+        attribute_filter=_filter_image_source,
+        url_schemes={"http", "https", "mailto"},
+        link_rel=rel,
+    )
+    return mark_safe(html)  # noqa: S308 - cleaned one line above
+
+
+def _filter_image_source(tag: str, attribute: str, value: str) -> str | None:
+    """Whatever the rules below let through: a page loads nothing from elsewhere."""
+    foreign = tag == "img" and attribute == "src" and not OWN_PATH.match(value)
+    return None if foreign else value
+
+
+def extract_code_block(text: str, index: int) -> str | None:
+    """What stands in the code block of this number, from 0, as the page counts them; None if there is none."""
+    if len(text) > MAX_CHARACTERS:
+        return None
+    blocks = (token for token in _MARKDOWN.parse(text) if token.type in CODE_BLOCK_TOKENS)
+    token = next(islice(blocks, index, None), None)
+    return None if token is None else token.content
+
+
+def _render_fence(
+    renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
+) -> str:
+    token = tokens[index]
+    language = token.info.strip().split(" ")[0][:32] if token.info else ""
+    preview = PREVIEW_BUTTON if language.lower() in PREVIEW_LANGUAGES else ""
+    return (
+        f'<div class="code"><div class="code-head"><span>{escape(language or "text")}</span>{preview}'
+        '<button type="button" class="quiet" data-act="copy-code">Copy</button></div>'
+        f'<div class="code-body" tabindex="0"><pre><code>{escape(token.content, quote=False)}</code></pre></div></div>'
+    )
+
+
+def _render_link_open(
+    renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
+) -> str:
+    token = tokens[index]
+    href = str(token.attrGet("href") or "")
+    if href.startswith(WORKSPACE_SCHEME) and env.get("find_file"):
+        _link_to_file(token, env["find_file"](href))
+    elif _is_external_link(href):
+        token.attrSet("target", "_blank")
+    return renderer.renderToken(tokens, index, options, env)
+
+
+def _is_external_link(href: str) -> bool:
+    """Tell whether an address leaves this site; one that cannot be parsed counts as foreign."""
+    parts = split_url(href)
+    return parts is None or bool(parts.scheme) or href.startswith("//")
+
+
+def _link_to_file(token: Token, linked: LinkedFile | None) -> None:
+    token.attrs.pop("href")
+    if linked is None:
+        token.attrSet("class", "missing")
+    else:
+        token.attrSet("href", linked.href)
+        token.attrSet("class", "file-link")
+
+
+def _render_image(
+    renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
+) -> str:
+    token = tokens[index]
+    source = str(token.attrGet("src") or "")
+    if source.startswith(WORKSPACE_SCHEME) and env.get("find_file"):
+        return _render_file_image(env["find_file"](source), token.content)
+    return f'<a href="{escape(source)}" target="_blank">{escape(token.content or "image")}</a>'
+
+
+def _render_file_image(linked: LinkedFile | None, label: str) -> str:
+    if linked is None:
+        return f'<span class="missing">{escape(label)}</span>'
+    name = escape(label or linked.name)
+    if not linked.picture:
+        return f'<a class="file-link" href="{escape(linked.href)}">{name}</a>'
+    shown = f'<img src="{escape(linked.picture)}" alt="{name}" loading="lazy">'
+    return f'<a class="file-link picture" href="{escape(linked.href)}">{shown}</a>'
+
+
+def _render_table_open(
+    renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
+) -> str:
+    direction = ' dir="auto"' if tokens[index].level == 0 else ""
+    return f'<div class="table" tabindex="0"{direction}><table>'
+
+
+def _render_table_close(
+    renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
+) -> str:
+    return "</table></div>"
+
+
+def _render_cell_open(
+    renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
+) -> str:
+    """Alignment as a class: the content security policy allows no style attribute."""
+    token = tokens[index]
+    alignment = str(token.attrs.pop("style", "")).removeprefix("text-align:")
+    if alignment in {"right", "center"}:
+        token.attrSet("class", alignment)
+    return renderer.renderToken(tokens, index, options, env)
+
+
+def _set_text_directions(state: StateCore) -> None:
+    """Each block reads from the side its own first letter says, and what is in it likewise (W2.1)."""
+    for block in state.tokens:
+        if block.level == 0 and block.nesting == 1:
+            block.attrSet("dir", "auto")
+
+
+def _mark_task_items(state: StateCore) -> None:
+    """An item that begins with a box is a task; nothing here can be ticked, so its box is a sign."""
+    for item, paragraph, words in zip(state.tokens, state.tokens[1:], state.tokens[2:], strict=False):
+        first = words.children[0] if words.children else None
+        if (item.type, paragraph.type) != ("list_item_open", "paragraph_open") or first is None:
+            continue
+        if first.type == "text" and (box := TASK_CHECKBOX.match(words.content)):
+            first.content = ("☐ " if box[1] == " " else "☑ ") + first.content[box.end() :]
+
+
+def _link_bare_addresses(state: StateCore) -> None:
+    for block in state.tokens:
+        if block.type == "inline" and block.children:
+            block.children = _replace_bare_links(block.children, state.env.get("find_file"))
+
+
+def _replace_bare_links(tokens: list[Token], find_file: FindFile | None) -> list[Token]:
+    made: list[Token] = []
+    inside = 0
+    for token in tokens:
+        inside += token.nesting if token.type.startswith("link_") else 0
+        if token.type == "text" and not inside:
+            made.extend(_split_links(token.content, find_file))
+        else:
+            made.append(token)
+    return made
+
+
+def _split_links(text: str, find_file: FindFile | None) -> list[Token]:
+    made: list[Token] = []
+    end = 0
+    for found in (BARE_LINK_OR_FILE if find_file else BARE_LINK).finditer(text):
+        opening = Token("link_open", "a", 1, attrs={"href": found.group()})
+        made += [
+            _build_text_token(text[end : found.start()]),
+            opening,
+            _build_text_token(_get_link_label(found.group(), find_file)),
+            Token("link_close", "a", -1),
+        ]
+        end = found.end()
+    return [*made, _build_text_token(text[end:])]
+
+
+def _get_link_label(address: str, find_file: FindFile | None) -> str:
+    """A file goes by its name where readers may know it."""
+    if find_file is None or not address.startswith(WORKSPACE_SCHEME):
+        return address
+    linked = find_file(address)
+    return linked.name if linked else "file"
+
+
+def _build_text_token(content: str) -> Token:
+    return Token("text", "", 0, content=content)
+
+
+def _build_parser() -> MarkdownIt:
+    parser = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"])
+    add_formula_rules(parser)
+    parser.core.ruler.push("directions", _set_text_directions)
+    parser.core.ruler.push("tasks", _mark_task_items)
+    parser.core.ruler.push("bare_links", _link_bare_addresses)
+    rules = {
+        "fence": _render_fence,
+        "code_block": _render_fence,
+        "link_open": _render_link_open,
+        "image": _render_image,
+        "table_open": _render_table_open,
+        "table_close": _render_table_close,
+        "th_open": _render_cell_open,
+        "td_open": _render_cell_open,
+    }
+    for name, rule in rules.items():
+        parser.add_render_rule(name, rule)
+    return parser
+
+
+_MARKDOWN = _build_parser()

@@ -1,0 +1,165 @@
+"""A person's data: what was exported, what comes in, and the way out (S15–S17, W3)."""
+
+from __future__ import annotations
+
+from allauth.account.adapter import get_adapter
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.auth import logout
+from django.contrib.auth.decorators import login_required
+from django.contrib.auth.models import User
+from django.core.files.uploadedfile import UploadedFile
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+from config.core import rate_limits
+from config.core.errors import Conflict, InvalidRequest, RequestRefused, TooManyRequests
+from copilot.accounts import deletion, invitations
+from copilot.accounts.recent_login import is_login_recent, recent_login_required
+from copilot.exports import imports
+from copilot.exports import services as exports
+from copilot.exports.import_parser import InvalidDocument
+from copilot.web import i18n
+from copilot.web.views.base import get_request_user
+
+MAX_ATTEMPTS, ATTEMPT_WINDOW_SECONDS = 5, 15 * 60
+
+
+# --- the way in --------------------------------------------------------------------------------------
+
+
+@never_cache
+@require_GET
+def open_invitation(request: HttpRequest, token: str) -> HttpResponse:
+    """Lead an invited person to the sign-up form; opening the link uses nothing up, so mail scanners may."""
+    if request.user.is_authenticated:
+        messages.info(request, _("You're already signed in."))
+        return redirect("account_data")
+    wait = rate_limits.count_request(
+        "invitations", request.META.get("REMOTE_ADDR", ""), limit=MAX_ATTEMPTS * 6, seconds=60
+    )
+    if wait is not None:
+        return HttpResponse(_("Too many attempts. Please wait a while."), status=429)
+    invitation = invitations.find_invitation(token)
+    if invitation is None:
+        return render(request, "account/invitation_invalid.html", status=404)
+    invitations.remember_invitation(request, invitation)
+    if invitation.email:
+        get_adapter().stash_verified_email(request, invitation.email)
+    return redirect("account_signup")
+
+
+# --- data --------------------------------------------------------------------------------------------
+
+
+@login_required
+@never_cache
+@require_GET
+def show_account_data(request: HttpRequest) -> HttpResponse:
+    return _render_account_data(request)
+
+
+def _render_account_data(request: HttpRequest, *, status: int = 200, **context: object) -> HttpResponse:
+    jobs = exports.list_exports(get_request_user(request).pk)
+    going = any(job.state in ("queued", "running") for job in jobs)
+    shown = {"exports": jobs, "going": going, "import_megabytes": settings.IMPORT_ZIP_MAX // 2**20}
+    return render(request, "copilot/account.html", shown | context, status=status)
+
+
+@login_required
+@require_POST
+@recent_login_required
+def request_account_export(request: HttpRequest) -> HttpResponse:
+    exports.request_account_export(get_request_user(request).pk)
+    return redirect("account_data")
+
+
+@login_required
+@require_POST
+def import_conversation(request: HttpRequest) -> HttpResponse:
+    """Straight to the conversation, or back with what is wrong with the document."""
+    document = request.FILES.get("document")
+    try:
+        if not isinstance(document, UploadedFile) or document.file is None:
+            raise InvalidRequest(_("Choose a file first."))
+        force = request.POST.get("force") == "on"
+        session = imports.import_document(get_request_user(request).pk, document.file, force=force)
+    except InvalidDocument as refusal:
+        return _render_account_data(
+            request,
+            status=400,
+            import_error=i18n.translate_refusal(refusal),
+            problems=refusal.details.get("problems"),
+        )
+    except Conflict as refusal:
+        known = refusal.details.get("session_id")
+        return _render_account_data(
+            request, status=409, import_error=i18n.translate_refusal(refusal), known_session=known
+        )
+    except RequestRefused as refusal:
+        return _render_account_data(
+            request, status=refusal.status, import_error=i18n.translate_refusal(refusal)
+        )
+    return redirect("chat_session", session.pk)
+
+
+# --- the way out -------------------------------------------------------------------------------------
+
+
+@sensitive_post_parameters("password")
+@login_required
+@never_cache
+@require_http_methods(["GET", "POST"])
+def delete_account(request: HttpRequest) -> HttpResponse:
+    user = get_request_user(request)
+    if request.method == "POST":
+        try:
+            return _schedule_deletion(request, user)
+        except RequestRefused as refusal:
+            messages.error(request, i18n.translate_refusal(refusal))
+            return _render_deletion_form(request, user, status=refusal.status)
+    return _render_deletion_form(request, user)
+
+
+def _render_deletion_form(request: HttpRequest, user: User, *, status: int = 200) -> HttpResponse:
+    context = {
+        "phrase": _get_confirmation_phrase(user),
+        "has_password": user.has_usable_password(),
+        "is_fresh": is_login_recent(request),
+        "days": settings.ERASURE_GRACE_DAYS,
+    }
+    return render(request, "copilot/account_delete.html", context, status=status)
+
+
+def _schedule_deletion(request: HttpRequest, user: User) -> HttpResponse:
+    """Typed, proved, done: from here on only a login brings the account back."""
+    if request.POST.get("phrase", "").strip() != _get_confirmation_phrase(user):
+        raise InvalidRequest(_("Type the name of the account exactly as it is shown."))
+    password = request.POST.get("password", "")
+    _verify_identity(request, user, password)
+    job = deletion.request_deletion(user, password=password if user.has_usable_password() else "")
+    logout(request)
+    context = {"due_at": job.due_at, "days": settings.ERASURE_GRACE_DAYS}
+    return render(request, "copilot/account_closed.html", context)
+
+
+def _get_confirmation_phrase(user: User) -> str:
+    return user.email or user.get_username()
+
+
+def _verify_identity(request: HttpRequest, user: User, password: str) -> None:
+    """The password, or where there is none, a recent login of this session; guessing is braked."""
+    wait = rate_limits.count_request(
+        "erasure", str(user.pk), limit=MAX_ATTEMPTS, seconds=ATTEMPT_WINDOW_SECONDS
+    )
+    if wait is not None:
+        raise TooManyRequests(_("Too many attempts. Please wait a while."), retry_after_seconds=wait)
+    if user.has_usable_password():
+        if not user.check_password(password):
+            raise InvalidRequest(_("That is not your password."))
+    elif not is_login_recent(request):
+        raise InvalidRequest(_("Sign out and in again first, to show that it is you."))

@@ -1,0 +1,323 @@
+"""The landing page, and the chat as the server paints it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from urllib.parse import unquote
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import msgspec
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET, require_POST
+
+from billing.selectors import plan_status
+from config.core.errors import InvalidRequest, RequestRefused
+from config.core.json_values import JSON
+from config.core.time_zones import find_time_zone
+from copilot.chat import search, sessions, slash_commands, submission
+from copilot.chat import selectors as chat_selectors
+from copilot.chat.commands import REQUEST_LIMITS, parse_message
+from copilot.chat.permissions import UNRESTRICTED
+from copilot.files import quotas
+from copilot.providers import catalogue
+from copilot.realtime.events import SessionSnapshot
+from copilot.realtime.payloads import MessagePayload
+from copilot.web import i18n, transcript
+from copilot.web.views.base import get_request_user, not_found_as_404, perform_and_redirect
+
+UTC = ZoneInfo("UTC")
+Context = dict[str, object]
+
+
+@require_GET
+def show_home(request: HttpRequest) -> HttpResponse:
+    return redirect("chat") if request.user.is_authenticated else render(request, "copilot/home.html")
+
+
+# --- the chat ----------------------------------------------------------------------------------------
+
+
+@login_required
+@never_cache
+@require_GET
+def show_new_chat(request: HttpRequest) -> HttpResponse:
+    """A chat that does not exist yet: it begins with its first message."""
+    return render(
+        request, "copilot/chat.html", _build_page_context(request) | {"draft": _get_example_text(request)}
+    )
+
+
+@login_required
+@never_cache
+@require_GET
+def show_chat(request: HttpRequest, session_id: UUID) -> HttpResponse:
+    with not_found_as_404():
+        session = chat_selectors.get_session(get_request_user(request).pk, session_id)
+    return _render_chat(request, session.pk)
+
+
+@login_required
+@require_POST
+def start_chat(request: HttpRequest) -> HttpResponse:
+    """The first message without a script: the session is made only once the text is known to be good."""
+    user = get_request_user(request)
+    try:
+        parse_message(
+            _read_message_fields(request),
+            session_id=UUID(int=0),
+            user_id=user.pk,
+            origin="web",
+            permissions=UNRESTRICTED,
+        )
+        with sessions.create_session_for_first_message(user.pk) as session:
+            session_id = _submit_input(request, session.pk)
+    except RequestRefused as problem:
+        context = _build_page_context(request) | {
+            "send_error": i18n.translate_refusal(problem),
+            "draft": request.POST.get("text", ""),
+        }
+        return render(request, "copilot/chat.html", context, status=problem.status)
+    return redirect("chat_session", session_id)
+
+
+@login_required
+@require_POST
+def send_chat_message(request: HttpRequest, session_id: UUID) -> HttpResponse:
+    try:
+        with not_found_as_404():
+            session_id = _submit_input(request, session_id)
+    except RequestRefused as problem:
+        return _render_chat(request, session_id, problem=problem)
+    return redirect("chat_session", session_id)
+
+
+def _submit_input(request: HttpRequest, session_id: UUID) -> UUID:
+    """Where to look now: /new leads to another chat."""
+    user = get_request_user(request)
+    outcome = submission.submit_input(
+        parse_message(
+            _read_message_fields(request),
+            session_id=session_id,
+            user_id=user.pk,
+            origin="web",
+            permissions=UNRESTRICTED,
+        )
+    )
+    if isinstance(outcome, slash_commands.CommandResult):
+        messages.success(request, outcome.message)
+        return outcome.session_id
+    if outcome.hint:
+        messages.info(request, outcome.hint)
+    return session_id
+
+
+def _read_message_fields(request: HttpRequest) -> dict[str, JSON]:
+    """Browsers send line breaks as CR LF; a message has plain ones, whichever way it came."""
+    fields: dict[str, JSON] = {"text": request.POST.get("text", "").replace("\r\n", "\n").strip()}
+    for name in ("tier", "mode"):
+        if value := request.POST.get(name):
+            fields[name] = value
+    return fields
+
+
+def _render_chat(
+    request: HttpRequest, session_id: UUID, *, problem: RequestRefused | None = None
+) -> HttpResponse:
+    """The same snapshot a socket would send, as HTML and as data for the script to go on from (E5)."""
+    session = chat_selectors.get_session(get_request_user(request).pk, session_id)
+    snapshot, cursor = chat_selectors.build_snapshot(session_id)
+    shown, sought = _focus_on_message(request, session_id, snapshot)
+    context = (
+        _build_page_context(request)
+        | _build_conversation_context(shown)
+        | {"session_id": str(session_id), "cursor": cursor}
+    )
+    shaped = bool(session.instructions or session.personality_id or session.allowed_tools is not None)
+    context |= {"at": sought, "frozen": shown is not snapshot, "shaped": shaped}
+    context["imported"] = session.imported
+    if before := _parse_before(request):
+        rows, has_older = chat_selectors.list_messages_page(session_id, before=before)
+        context |= _build_older_page_context(rows, has_older=has_older)
+    if problem is not None:
+        context |= {"send_error": i18n.translate_refusal(problem), "draft": request.POST.get("text", "")}
+    return render(request, "copilot/chat.html", context, status=problem.status if problem else 200)
+
+
+def _focus_on_message(
+    request: HttpRequest, session_id: UUID, snapshot: SessionSnapshot
+) -> tuple[SessionSnapshot, str | None]:
+    """The message somebody looked for: on the newest page, or on one of its own that stands still (W2.9)."""
+    try:
+        sought = UUID(request.GET.get("at", ""))
+    except ValueError:
+        return snapshot, None
+    rows = [*snapshot.messages, *(snapshot.turn.messages if snapshot.turn else [])]
+    if any(row.id == str(sought) for row in rows):
+        return snapshot, str(sought)
+    window = search.list_messages_around(session_id, sought)
+    if window is None:
+        return snapshot, None
+    still = replace(
+        snapshot, messages=window[0], has_older=window[1], turn=None, queue=[], questions=[], approvals=[]
+    )
+    return still, str(sought)
+
+
+def _build_conversation_context(snapshot: SessionSnapshot) -> Context:
+    rows = [*snapshot.messages, *(snapshot.turn.messages if snapshot.turn else [])]
+    asked = {question.call_id for question in snapshot.questions}
+    waiting = asked | {approval.call_id for approval in snapshot.approvals}
+    running = snapshot.turn.id if snapshot.turn else None
+    return {
+        "title": snapshot.title,
+        "items": transcript.build_items(rows, running_turn=running, waiting=waiting),
+        "has_older": snapshot.has_older,
+        "first_sequence": rows[0].sequence if rows else None,
+        "running": snapshot.turn is not None,
+        "snapshot": msgspec.to_builtins(snapshot),
+    }
+
+
+def _build_older_page_context(rows: list[MessagePayload], *, has_older: bool) -> Context:
+    """For readers without a script; with one, older rows are fetched as data."""
+    return {
+        "items": transcript.build_items(rows, running_turn=None),
+        "has_older": has_older,
+        "first_sequence": rows[0].sequence if rows else None,
+        "snapshot": None,
+        "running": False,
+        "older_page": True,
+    }
+
+
+def _parse_before(request: HttpRequest) -> int | None:
+    text = request.GET.get("before", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
+
+
+def _build_page_context(request: HttpRequest) -> Context:
+    page = chat_selectors.list_sessions_page(get_request_user(request).pk)
+    demo = not catalogue.has_real_model()
+    return {
+        "session_groups": transcript.group_sessions_by_day(page.items, _get_viewer_timezone(request)),
+        "sessions_cursor": page.next_cursor,
+        "tiers": _list_tier_choices(get_request_user(request).pk),
+        "demo": demo,
+        "examples": _list_example_prompts(demo=demo),
+        "tries": _list_demo_prompts() if demo else [],
+        "commands": _list_slash_commands(),
+        "words": i18n.get_script_translations(),
+        "render_max": settings.ARTIFACT_RENDER_MAX,
+        "message_characters": settings.MESSAGE_CHARACTERS,
+        **_build_attachment_context(get_request_user(request).pk),
+    }
+
+
+def _build_attachment_context(user_id: int) -> Context:
+    """What may go with a message, said before anything is sent (W2.8)."""
+    most = quotas.get_quota(user_id).file_bytes
+    limits = {"count": REQUEST_LIMITS.attachments, "size": most // quotas.MB}
+    return {"file_max": most, "attach_limits": _("up to %(count)d files, %(size)d MB each") % limits}
+
+
+def _list_tier_choices(user_id: int) -> list[dict[str, str | bool]]:
+    """What the picker offers: the plan's; tiers that all lead to the demo are one choice, by its name (A4.2, A4.6)."""
+    allowed = plan_status.get_plan_terms(user_id).model_tiers if plan_status.restricts_models() else ()
+    tiers = {
+        name: entry for name, entry in catalogue.get_tier_entries().items() if not allowed or name in allowed
+    }
+    if "standard" in tiers and all(entry.demo for entry in tiers.values()):
+        return [{"value": "standard", "label": tiers["standard"].name, "selected": True}]
+    names = {"standard": _("Standard"), "advanced": _("Advanced"), "small": _("Small")}
+    return [
+        {"value": tier, "label": f"{names.get(tier, tier)} · {entry.name}", "selected": tier == "standard"}
+        for tier, entry in tiers.items()
+    ]
+
+
+def _list_slash_commands() -> list[dict[str, str]]:
+    """What the composer's menu offers, in the reader's language."""
+    return [
+        {"name": one.name, "takes": one.takes, "does": _(one.does)} for one in slash_commands.SLASH_COMMANDS
+    ]
+
+
+def _list_example_prompts(*, demo: bool) -> list[dict[str, str]]:
+    """Four first things to say; the demo's are those its script knows."""
+    if demo:
+        return [
+            {"title": _("A tool"), "text": _("Use a tool and tell me the time.")},
+            {"title": _("An approval"), "text": _("Delete a file, but let me approve it first.")},
+            {"title": _("An artifact"), "text": _("Make an artifact that I can look at.")},
+            {"title": _("Steering"), "text": _("Give me a long answer: I send more while you write.")},
+        ]
+    return [
+        {"title": _("Explain"), "text": _("Explain how rainbows form, with a small table of the colours.")},
+        {"title": _("Write"), "text": _("Write a short, polite email that moves a meeting to Thursday.")},
+        {
+            "title": _("Code"),
+            "text": _("Write a Python function that finds duplicate files, and explain it."),
+        },
+        {"title": _("Plan"), "text": _("Plan a weekend in Hamburg and keep a todo list while you do it.")},
+    ]
+
+
+def _get_example_text(request: HttpRequest) -> str:
+    """The text of an example that was clicked before a script ran, or without one; never a text from the address."""
+    texts = [one["text"] for one in _list_example_prompts(demo=not catalogue.has_real_model())]
+    numbered = {str(number): text for number, text in enumerate(texts, 1)}
+    return numbered.get(request.GET.get("example", ""), "")
+
+
+def _list_demo_prompts() -> list[dict[str, str]]:
+    """What the demo's script shows off, one part each (W1.2)."""
+    return [
+        {"name": _("streaming"), "text": _("Give me a long answer that I can stop or steer.")},
+        {"name": _("queueing"), "text": _("Give me a long answer: I send more while you write.")},
+        {"name": _("reasoning"), "text": _("Think aloud before you answer.")},
+        {"name": _("tools"), "text": _("Use a tool and make a todo list.")},
+        {"name": _("approval"), "text": _("Delete a file, but let me approve it first.")},
+        {"name": _("an artifact"), "text": _("Make an artifact that I can look at.")},
+        {"name": _("a question"), "text": _("Ask me something before you go on.")},
+    ]
+
+
+def _get_viewer_timezone(request: HttpRequest) -> ZoneInfo:
+    """The viewer's time zone as their browser told us last time; anything odd is UTC."""
+    return find_time_zone(unquote(request.COOKIES.get("zone", "")[:200])) or UTC
+
+
+# MERGED views.archive: The page of archived chats: out of the way, not gone (W2.9).
+
+
+@login_required
+@never_cache
+@require_GET
+def list_archived_chats(request: HttpRequest) -> HttpResponse:
+    try:
+        page = chat_selectors.list_sessions_page(
+            get_request_user(request).pk, archived=True, cursor=request.GET.get("cursor", "")[:500] or None
+        )
+    except InvalidRequest as problem:
+        messages.error(request, i18n.translate_refusal(problem))
+        return redirect("archived")
+    return render(request, "copilot/archived.html", {"page": page})
+
+
+@login_required
+@require_POST
+def unarchive_chat(request: HttpRequest, session_id: UUID) -> HttpResponse:
+    owner_id = get_request_user(request).pk
+    return perform_and_redirect(
+        request,
+        lambda: sessions.update_session(owner_id, session_id, archived=False),
+        _("The chat is back in your list."),
+        then="archived",
+    )

@@ -1,0 +1,155 @@
+"""The page of one's files: look, find, rename, delete, undo, take along (W3, S3)."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+from uuid import UUID
+
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse, QueryDict
+from django.http.response import HttpResponseBase
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET, require_POST
+
+from config.core.errors import RequestRefused
+from config.core.validation import parse_uuid
+from copilot.files import quotas, zip_stream
+from copilot.files import services as files
+from copilot.sharing import services as sharing
+from copilot.web import i18n
+from copilot.web.views.base import get_request_user, not_found_as_404
+
+PAGE_FILES = 25
+FILE_TYPE_CHOICES = (
+    ("image", gettext_lazy("Images")),
+    ("text", gettext_lazy("Text and code")),
+    ("application/pdf", gettext_lazy("PDF")),
+    ("audio", gettext_lazy("Audio")),
+    ("video", gettext_lazy("Video")),
+    ("application", gettext_lazy("Data and other")),
+)
+_LIST_QUERY_KEYS = ("q", "type", "offset")  # what is looked at, and where
+
+
+@login_required
+@never_cache
+@require_GET
+def list_files(request: HttpRequest) -> HttpResponse:
+    owner_id, asked = get_request_user(request).pk, _parse_list_query(request.GET)
+    page = files.get_file_page(
+        owner_id,
+        q=asked.get("q", ""),
+        mime=asked.get("type", ""),
+        limit=PAGE_FILES,
+        offset=int(asked.get("offset", 0)),
+    )
+    deleted = parse_uuid(request.GET.get("deleted", ""))
+    context = {
+        "page": page,
+        "public": sharing.find_public_files(file.pk for file in page.items),
+        "use": quotas.get_usage(owner_id),
+        "kinds": [{"value": value, "label": label} for value, label in FILE_TYPE_CHOICES],
+        "q": asked.get("q", ""),
+        "type": asked.get("type", ""),
+        "place": urlencode(asked),
+        "newer": _build_page_query(asked, page.offset - PAGE_FILES) if page.offset else None,
+        "older": _build_page_query(asked, page.offset + PAGE_FILES) if page.has_more else None,
+        "first": page.offset + 1,
+        "last": page.offset + len(page.items),
+        "deleted": str(deleted) if deleted else "",
+        "trash_days": settings.WORKSPACE_TRASH_DAYS,
+    }
+    return render(request, "copilot/files.html", context)
+
+
+@login_required
+@never_cache
+@require_GET
+def show_file(request: HttpRequest, file_id: UUID) -> HttpResponse:
+    """A file by itself, shown as the panel shows it."""
+    with not_found_as_404():
+        file = files.get_file(get_request_user(request).pk, file_id)
+    context = {
+        "file": file,
+        "render_max": settings.ARTIFACT_RENDER_MAX,
+        "words": i18n.get_script_translations(),
+    }
+    return render(request, "copilot/file.html", context)
+
+
+@login_required
+@require_POST
+def rename_file(request: HttpRequest, file_id: UUID) -> HttpResponse:
+    try:
+        with not_found_as_404():
+            file = files.rename_file(
+                get_request_user(request).pk, file_id, request.POST.get("name", "")[:1000]
+            )
+    except RequestRefused as problem:
+        messages.error(request, i18n.translate_refusal(problem))
+    else:
+        messages.success(request, _("Renamed to %(name)s.") % {"name": file.name})
+    return _redirect_to_list(request)
+
+
+@login_required
+@require_POST
+def delete_file(request: HttpRequest, file_id: UUID) -> HttpResponse:
+    with not_found_as_404():
+        files.trash_file(get_request_user(request).pk, file_id)
+    return _redirect_to_list(request, deleted=str(file_id))
+
+
+@login_required
+@require_POST
+def restore_file(request: HttpRequest, file_id: UUID) -> HttpResponse:
+    with not_found_as_404():
+        file = files.restore_file(get_request_user(request).pk, file_id)
+    messages.success(request, _("%(name)s is back.") % {"name": file.name})
+    return _redirect_to_list(request)
+
+
+@login_required
+@require_POST
+def rescan_file(request: HttpRequest, file_id: UUID) -> HttpResponse:
+    """Again, where it was given up."""
+    with not_found_as_404():
+        files.retry_scan(get_request_user(request).pk, file_id)
+    return _redirect_to_list(request)
+
+
+@login_required
+@require_POST
+def download_files_zip(request: HttpRequest) -> HttpResponseBase:
+    """The chosen files as one download (S13)."""
+    try:
+        chosen, absent = files.get_chosen_files(
+            get_request_user(request).pk, request.POST.getlist("ids")[: files.MAX_PAGE_FILES]
+        )
+        return zip_stream.build_zip_response(request, chosen, title="workspace", absent=absent)
+    except RequestRefused as problem:
+        messages.error(request, i18n.translate_refusal(problem))
+    return _redirect_to_list(request)
+
+
+def _parse_list_query(query: QueryDict) -> dict[str, str]:
+    """The parts of an address that say what is looked at; anything odd is left out."""
+    place = {name: query.get(name, "")[:255].replace("\x00", "") for name in _LIST_QUERY_KEYS}
+    if not (place["offset"].isascii() and place["offset"].isdigit() and len(place["offset"]) <= 5):
+        del place["offset"]
+    return {name: value for name, value in place.items() if value}
+
+
+def _build_page_query(asked: dict[str, str], offset: int) -> str:
+    return urlencode(asked | {"offset": str(max(offset, 0))})
+
+
+def _redirect_to_list(request: HttpRequest, **more: str) -> HttpResponse:
+    place = _parse_list_query(QueryDict(request.POST.get("place", "")[:1000])) | more
+    return redirect(f"{reverse('files')}?{urlencode(place)}" if place else reverse("files"))

@@ -1,0 +1,146 @@
+"""The pages of tools and of one's MCP servers: what there is, what is missing and why, and the servers to manage."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+from config.core.errors import InvalidRequest, RequestRefused
+from copilot.tools import availability
+from copilot.tools.mcp import connection_trials
+from copilot.tools.mcp import services as mcp
+from copilot.web import i18n
+from copilot.web.views.base import get_request_user, not_found_as_404, perform_and_redirect
+
+
+@login_required
+@never_cache
+@require_GET
+def list_tools(request: HttpRequest) -> HttpResponse:
+    """Every tool, and why some are not available (A32.2)."""
+    return render(
+        request, "copilot/tools.html", {"tools": availability.list_user_tools(get_request_user(request).pk)}
+    )
+
+
+@login_required
+@never_cache
+@require_http_methods(["GET", "POST"])
+def manage_mcp_servers(request: HttpRequest) -> HttpResponse:
+    """List and add; what was refused stays in the form, but for secrets, which are never sent back."""
+    status = 200
+    if request.method == "POST":
+        try:
+            mcp.create_server(get_request_user(request).pk, _parse_draft(request))
+        except RequestRefused as problem:
+            messages.error(request, i18n.translate_refusal(problem))
+            status = problem.status
+        else:
+            messages.success(request, _("Added. Its tools are there from your next message on."))
+            return redirect("mcp_servers")
+    rows = mcp.list_visible_servers(get_request_user(request).pk)
+    context = {
+        "own": [
+            {"row": row, "secrets": mcp.list_secret_names(row)} for row in rows if row.owner_id is not None
+        ],
+        "everybodys": [row for row in rows if row.owner_id is None],
+        "name": request.POST.get("name", ""),
+        "url": request.POST.get("url", ""),
+    }
+    return render(request, "copilot/mcp_servers.html", context, status=status)
+
+
+@login_required
+@require_POST
+def change_mcp_server(request: HttpRequest, server_id: UUID) -> HttpResponse:
+    """Secrets that were left empty stay as they are, unless the address has another origin."""
+    owner_id = get_request_user(request).pk
+
+    def save() -> None:
+        before = mcp.get_own_server(owner_id, server_id)
+        draft = _apply_form_changes(request, mcp.draft_from_server(before))
+        saved = mcp.update_server(owner_id, server_id, draft)
+        if draft.secrets is None and before.secrets and not saved.secrets:
+            messages.warning(
+                request, _("The address has another host, so its headers were forgotten. Enter them again.")
+            )
+
+    return perform_and_redirect(
+        request, save, _("Saved. It applies from your next message."), then="mcp_servers"
+    )
+
+
+@login_required
+@require_POST
+async def check_mcp_server(request: HttpRequest, server_id: UUID) -> HttpResponse:
+    """Connect now, and say what came of it. No thread is held while the server is awaited."""
+    user_id = (await request.auser()).pk
+    assert user_id is not None  # login_required let nobody else in
+    try:
+        with not_found_as_404():
+            tried = await connection_trials.try_server(user_id, user_id, server_id)
+    except RequestRefused as problem:
+        messages.error(request, i18n.translate_refusal(problem))
+        return redirect("mcp_servers")
+    if tried.error:
+        messages.error(request, tried.error)
+    else:
+        count = len(tried.tools)
+        messages.success(
+            request,
+            ngettext("It answers, with %(count)d tool.", "It answers, with %(count)d tools.", count)
+            % {"count": count},
+        )
+    return redirect("mcp_servers")
+
+
+@login_required
+@require_POST
+def remove_mcp_server(request: HttpRequest, server_id: UUID) -> HttpResponse:
+    return perform_and_redirect(
+        request,
+        lambda: mcp.delete_server(get_request_user(request).pk, server_id),
+        _("Removed."),
+        then="mcp_servers",
+    )
+
+
+def _parse_draft(request: HttpRequest) -> mcp.McpServerDraft:
+    return mcp.McpServerDraft(
+        name=request.POST.get("name", "").strip(),
+        url=request.POST.get("url", "").strip(),
+        secrets=_parse_secret_headers(request),
+    )
+
+
+def _apply_form_changes(request: HttpRequest, draft: mcp.McpServerDraft) -> mcp.McpServerDraft:
+    given = _parse_draft(request)
+    return replace(
+        draft,
+        name=given.name,
+        url=given.url,
+        secrets={} if request.POST.get("no_secrets") else given.secrets or None,
+        enabled=request.POST.get("enabled") == "1",
+    )
+
+
+def _parse_secret_headers(request: HttpRequest) -> dict[str, str]:
+    """One header per line, as `Name: value`."""
+    found: dict[str, str] = {}
+    for line in request.POST.get("secrets", "").splitlines():
+        if not line.strip():
+            continue
+        name, colon, value = line.partition(":")
+        if not colon:
+            raise InvalidRequest(_("Headers: one per line, as Name: value."))
+        found[name.strip()] = value.strip()
+    return found

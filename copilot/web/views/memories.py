@@ -1,0 +1,67 @@
+"""The page of what is remembered: read, change, forget, switch off (A25.1)."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET, require_POST
+
+from copilot.memories import services as memories
+from copilot.web.views.base import get_request_user, parse_offset, perform_and_redirect
+
+MEMORIES_PER_PAGE = 25
+
+
+@login_required
+@never_cache
+@require_GET
+def list_memories(request: HttpRequest) -> HttpResponse:
+    """What the agent remembers of its user, to be read, changed and forgotten (A25.1)."""
+    owner_id, offset = get_request_user(request).pk, parse_offset(request)
+    found = memories.list_memories(owner_id)[offset : offset + MEMORIES_PER_PAGE + 1]
+    context = {
+        "items": found[:MEMORIES_PER_PAGE],
+        "newer": max(offset - MEMORIES_PER_PAGE, 0) if offset else None,
+        "older": offset + MEMORIES_PER_PAGE if len(found) > MEMORIES_PER_PAGE else None,
+        "on": memories.is_memory_enabled(owner_id),
+        "most": memories.MAX_MEMORY_CHARACTERS,
+    }
+    return render(request, "copilot/memories.html", context)
+
+
+@login_required
+@require_POST
+def switch_memory(request: HttpRequest) -> HttpResponse:
+    on = request.POST.get("on") == "1"
+    memories.set_memory_enabled(get_request_user(request).pk, on=on)
+    messages.success(request, _("Memory is on.") if on else _("Memory is off. What is there is kept."))
+    return redirect("memories")
+
+
+@login_required
+@require_POST
+def edit_memory(request: HttpRequest, memory_id: UUID) -> HttpResponse:
+    text = request.POST.get("text", "")
+    return perform_and_redirect(
+        request,
+        lambda: memories.edit_memory(get_request_user(request).pk, memory_id, text),
+        _("Changed."),
+        then="memories",
+    )
+
+
+@login_required
+@require_POST
+def forget_memory(request: HttpRequest, memory_id: UUID) -> HttpResponse:
+    return perform_and_redirect(
+        request,
+        lambda: memories.forget_memory(get_request_user(request).pk, memory_id),
+        _("Forgotten."),
+        then="memories",
+    )

@@ -1,0 +1,91 @@
+"""The page of tasks that run by the clock: see, make, cancel, switch on again (A26)."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_POST
+
+from config.core.errors import RequestRefused
+from copilot.accounts import preferences
+from copilot.chat.permissions import UNRESTRICTED
+from copilot.schedules import cron
+from copilot.schedules import services as schedules
+from copilot.web import i18n
+from copilot.web.views.base import get_request_user, parse_offset, perform_and_redirect
+
+SCHEDULES_PER_PAGE = 25  # those switched off are kept, however many
+
+
+@login_required
+@never_cache
+@require_http_methods(["GET", "POST"])
+def manage_schedules(request: HttpRequest) -> HttpResponse:
+    """What was refused stays in the form, so that nothing has to be written twice."""
+    owner_id = get_request_user(request).pk
+    form = {name: request.POST.get(name, "") for name in ("name", "prompt", "cron", "timezone")}
+    status = 200
+    if request.method == "POST":
+        try:
+            schedules.create_schedule(owner_id, _parse_schedule_form(form), UNRESTRICTED)
+        except RequestRefused as problem:
+            messages.error(request, i18n.translate_refusal(problem))
+            status = problem.status
+        else:
+            messages.success(request, _("The task is on the clock."))
+            return redirect("schedules")
+    form["timezone"] = form["timezone"] or preferences.get_preferences(owner_id).timezone
+    context = {
+        "form": form,
+        "smallest": cron.MIN_INTERVAL_MINUTES,
+        **_build_list_context(owner_id, parse_offset(request)),
+    }
+    return render(request, "copilot/schedules.html", context, status=status)
+
+
+def _parse_schedule_form(form: dict[str, str]) -> schedules.ScheduleRequest:
+    prompt = form["prompt"].replace("\r\n", "\n")  # as browsers send line breaks
+    return schedules.ScheduleRequest(
+        prompt=prompt, cron=form["cron"], timezone=form["timezone"], name=form["name"]
+    )
+
+
+def _build_list_context(owner_id: int, offset: int) -> dict[str, object]:
+    found = list(schedules.list_schedules(owner_id)[offset : offset + SCHEDULES_PER_PAGE + 1])
+    rows = found[:SCHEDULES_PER_PAGE]
+    runs = schedules.get_last_runs(rows)
+    return {
+        "tasks": [
+            {"row": row, "next_runs": schedules.list_next_runs(row), "last": runs.get(row.pk)} for row in rows
+        ],
+        "newer": max(offset - SCHEDULES_PER_PAGE, 0) if offset else None,
+        "older": offset + SCHEDULES_PER_PAGE if len(found) > SCHEDULES_PER_PAGE else None,
+    }
+
+
+@login_required
+@require_POST
+def cancel_schedule(request: HttpRequest, schedule_id: UUID) -> HttpResponse:
+    return perform_and_redirect(
+        request,
+        lambda: schedules.cancel_schedule(get_request_user(request).pk, schedule_id),
+        _("The task was removed."),
+        then="schedules",
+    )
+
+
+@login_required
+@require_POST
+def enable_schedule(request: HttpRequest, schedule_id: UUID) -> HttpResponse:
+    return perform_and_redirect(
+        request,
+        lambda: schedules.enable_schedule(get_request_user(request).pk, schedule_id),
+        _("The task is on the clock again."),
+        then="schedules",
+    )

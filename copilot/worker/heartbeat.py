@@ -1,0 +1,358 @@
+"""Signs of life in Redis: of workers, one key per process that dies with it; of every kind of work; of who leads; of this installation."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import msgspec
+import psycopg
+from django.conf import settings
+from django.db import connection
+from django.db.utils import DatabaseError
+
+from config.core.errors import ServiceUnavailable
+from config.core.postgres import build_connection_string
+from config.core.redis import REDIS_OUTAGE_ERRORS, get_redis, get_script
+from copilot.models import WorkerBeat
+from copilot.realtime import redis_keys
+
+SWEEP_LIFETIME_SECONDS = 24 * 3600
+WORK_LIFETIME_SECONDS = 24 * 3600
+
+
+def write_redis_heartbeat(worker: str, running: Sequence[tuple[str, int]], *, life_seconds: float) -> None:
+    value = msgspec.json.encode([list(pair) for pair in running])
+    get_redis().set(redis_keys.heartbeat_key(worker), value, px=int(life_seconds * 1000))
+
+
+def delete_redis_heartbeat(worker: str) -> None:
+    get_redis().delete(redis_keys.heartbeat_key(worker))
+
+
+@dataclass(frozen=True)
+class RedisHeartbeat:
+    age_seconds: float
+    turns: frozenset[tuple[str, int]]
+
+
+def read_redis_heartbeats(workers: Iterable[str], *, life_seconds: float) -> dict[str, RedisHeartbeat]:
+    """What each living worker says it runs, and how long ago; a worker without a beat is missing."""
+    names = list(workers)
+    if not names:
+        return {}
+    with get_redis().pipeline(transaction=False) as pipe:
+        for worker in names:
+            pipe.get(redis_keys.heartbeat_key(worker))
+            pipe.pttl(redis_keys.heartbeat_key(worker))
+        answers = pipe.execute()
+    found = {}
+    for worker, value, left in zip(names, answers[::2], answers[1::2], strict=True):
+        if value is not None:
+            turns = frozenset((turn_id, fence) for turn_id, fence in msgspec.json.decode(value))
+            found[worker] = RedisHeartbeat(age_seconds=life_seconds - left / 1000, turns=turns)
+    return found
+
+
+BLIND_SWEEP = b"blind"
+
+
+def write_sweep(*, blind: bool = False) -> None:
+    """The reaper has looked, and perhaps seen nothing."""
+    get_redis().set(redis_keys.REAPER_KEY, BLIND_SWEEP if blind else b"1", ex=SWEEP_LIFETIME_SECONDS)
+
+
+def was_last_sweep_blind() -> bool:
+    return get_redis().get(redis_keys.REAPER_KEY) == BLIND_SWEEP
+
+
+def read_sweep_age_seconds() -> float | None:
+    """How long ago the reaper looked last; None when nobody remembers."""
+    left = get_redis().pttl(redis_keys.REAPER_KEY)
+    return None if left < 0 else SWEEP_LIFETIME_SECONDS - left / 1000
+
+
+# --- this installation -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstallationCopy:
+    """Redis's copy of the row that names this installation."""
+
+    installation_id: str
+    epoch: int
+    incarnation: str
+
+
+def read_installation_copy() -> InstallationCopy | None:
+    fields: list[bytes | None] = get_redis().hmget(
+        redis_keys.INSTALLATION_KEY, ["id", "epoch", "incarnation"]
+    )  # type: ignore[assignment]
+    identifier, epoch, incarnation = ((field or b"").decode() for field in fields)
+    if not (identifier and epoch.isdecimal()):
+        return None
+    return InstallationCopy(installation_id=identifier, epoch=int(epoch), incarnation=incarnation)
+
+
+def write_installation_copy(copy: InstallationCopy) -> None:
+    get_redis().hset(
+        redis_keys.INSTALLATION_KEY,
+        mapping={"id": copy.installation_id, "epoch": copy.epoch, "incarnation": copy.incarnation},
+    )
+
+
+# --- work done -----------------------------------------------------------------------------------------
+
+
+def write_work_time(name: str, *, only_if_unknown: bool = False) -> None:
+    """Remember that this kind of work was done just now."""
+    get_redis().set(redis_keys.last_work_key(name), b"1", ex=WORK_LIFETIME_SECONDS, nx=only_if_unknown)
+
+
+def read_work_ages(names: Sequence[str]) -> dict[str, float]:
+    """Seconds since each kind of work was done last; one that nobody remembers is left out."""
+    with get_redis().pipeline(transaction=False) as pipe:
+        for name in names:
+            pipe.pttl(redis_keys.last_work_key(name))
+        lives = pipe.execute()
+    return {
+        name: WORK_LIFETIME_SECONDS - left / 1000
+        for name, left in zip(names, lives, strict=True)
+        if left >= 0
+    }
+
+
+# --- leadership ----------------------------------------------------------------------------------------
+
+
+def acquire_leadership(role: str, holder: str, *, rank: int, life_seconds: float) -> bool:
+    """Take or keep the lead. It only saves work: whatever leaders do must be harmless when two do it."""
+    arguments: list[str | int] = [holder, rank, int(life_seconds * 1000)]
+    return bool(get_script("lead")(keys=[redis_keys.leader_key(role)], args=arguments))
+
+
+def release_leadership(role: str, holder: str) -> None:
+    get_script("step_down")(keys=[redis_keys.leader_key(role)], args=[holder])
+
+
+# MERGED workers: Worker processes and their signs of life: the only writer of WorkerBeat (D2).
+
+log = logging.getLogger(__name__)
+
+REDIS_HEARTBEAT_SECONDS = 0.5  # cheap, and what tells a dead process from a cut connection within a second
+DRAIN_TIMEOUT_SECONDS = 2.0  # whoever leaves says so, but waits for no server that hangs
+
+ListRunningTurns = Callable[[], Sequence[tuple[str, int]]]  # the (turn, fence) pairs a process runs now
+
+
+@dataclass(frozen=True)
+class WorkerIdentity:
+    worker: str
+    lock_key: int
+
+
+def create_worker_identity() -> WorkerIdentity:
+    """A name no other process has ever had, and the number of its advisory lock."""
+    worker = f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(4)}"
+    digest = hashlib.blake2b(worker.encode(), digest_size=4).digest()
+    return WorkerIdentity(worker, int.from_bytes(digest, "big", signed=True))
+
+
+class HeartbeatThread(threading.Thread):
+    """A thread of its own, so that a busy event loop never looks like a dead process (A-D2.3).
+
+    Two, for each of the two servers: one that hangs must not silence the beat in the other (A-D2.4).
+    """
+
+    def __init__(
+        self,
+        identity: WorkerIdentity,
+        running: ListRunningTurns,
+        queues: Sequence[str],
+        *,
+        is_listening: Callable[[], bool] = lambda: True,
+    ) -> None:
+        super().__init__(name="beat", daemon=True)
+        self._writer = threading.Thread(target=self._write_forever, name="beat in Postgres", daemon=True)
+        self._writing = threading.Lock()
+        # Read once, by whoever makes it: not by its threads.
+        self._period, self._life = settings.WORKER_BEAT_SECONDS, settings.WORKER_BEAT_LIFE_SECONDS
+        self._version = settings.VERSION
+        self.identity = identity
+        self._running = running
+        self._queues = list(queues)
+        self._is_listening = is_listening
+        self._draining = False
+        self._stop_event = threading.Event()
+        self._lock: psycopg.Connection[tuple[object, ...]] | None = None
+
+    def start_heartbeat(self) -> None:
+        """Hold the lock and beat once before any turn is taken, then go on in the background."""
+        try:
+            self._hold_lock()
+            self._write_to_postgres()
+        except (DatabaseError, psycopg.Error):
+            self._drop_lock()  # whoever tries again begins with a new connection
+            raise
+        self._write_to_redis()
+        connection.close()
+        self.start()
+        self._writer.start()
+
+    def run(self) -> None:
+        while not self._stop_event.wait(REDIS_HEARTBEAT_SECONDS):
+            self._write_to_redis()
+
+    def _write_forever(self) -> None:
+        while not self._stop_event.wait(self._period):
+            self.write_once()
+        connection.close()  # this thread's own
+
+    def _write_to_redis(self) -> None:
+        try:
+            write_redis_heartbeat(self.identity.worker, self._running(), life_seconds=self._life)
+        except REDIS_OUTAGE_ERRORS:
+            log.warning("this worker's beat did not reach Redis")
+
+    def write_once(self, *, patience_seconds: float = -1) -> None:
+        """In Postgres, with the lock held or taken again before anything else; -1: however long another one hangs."""
+        if not self._writing.acquire(timeout=patience_seconds):
+            return
+        try:
+            self._hold_lock()
+            self._write_to_postgres()
+        except (DatabaseError, psycopg.Error):
+            log.warning("this worker's beat did not reach Postgres")
+            connection.close()
+            self._drop_lock()
+        finally:
+            self._writing.release()
+
+    def mark_draining(self) -> None:
+        self._draining = True
+        self.write_once(patience_seconds=DRAIN_TIMEOUT_SECONDS)
+
+    def stop_heartbeat(self) -> None:
+        """The process leaves on purpose: nothing of it is left to judge."""
+        self._stop_event.set()
+        for thread in (self, self._writer):
+            if thread.is_alive():
+                thread.join(timeout=5)
+        try:
+            WorkerBeat.objects.filter(pk=self.identity.worker).delete()
+            delete_redis_heartbeat(self.identity.worker)
+        except (DatabaseError, *REDIS_OUTAGE_ERRORS):
+            log.warning("this worker's beat could not be removed; it will be purged later")
+        self._drop_lock()
+
+    def _hold_lock(self) -> None:
+        """The lock lives on a connection of its own: the server frees it the moment this process dies."""
+        if self._lock is None or self._lock.closed:
+            self._lock = psycopg.connect(build_connection_string(), autocommit=True)
+            self._lock.execute("SELECT pg_advisory_lock(%s, %s)", [WORKER_LOCK_SPACE, self.identity.lock_key])
+        else:
+            self._lock.execute("SELECT 1")
+
+    def _drop_lock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _write_to_postgres(self) -> None:
+        turns = msgspec.json.encode([list(pair) for pair in self._running()]).decode()
+        with connection.cursor() as cursor:
+            cursor.execute(
+                """
+                INSERT INTO copilot_workerbeat (worker, lock_key, host, pid, version, queues, turns, draining)
+                VALUES (%(worker)s, %(lock)s, %(host)s, %(pid)s, %(version)s, %(queues)s, %(turns)s, %(draining)s)
+                ON CONFLICT (worker) DO UPDATE SET beat_at = now(), turns = excluded.turns,
+                       queues = excluded.queues, draining = excluded.draining
+                """,
+                {
+                    "worker": self.identity.worker,
+                    "lock": self.identity.lock_key,
+                    "host": socket.gethostname(),
+                    "pid": os.getpid(),
+                    "version": self._version,
+                    # Only what it really takes from: a worker that hears nothing serves no queue.
+                    "queues": msgspec.json.encode(self._queues if self._is_listening() else []).decode(),
+                    "turns": turns,
+                    "draining": self._draining,
+                },
+            )
+
+
+# --- work done and leadership ----------------------------------------------------------------------------
+
+LEADERSHIP_LIFETIME_SECONDS = 5.0  # a leader that does not renew for this long has lost the lead
+
+
+def record_work(name: str, *, only_if_unknown: bool = False) -> bool:
+    """Remember in Redis that this kind of work was done just now; False when Redis is away."""
+    try:
+        write_work_time(name, only_if_unknown=only_if_unknown)
+    except REDIS_OUTAGE_ERRORS:
+        return False
+    return True
+
+
+def take_leadership(
+    role: str, holder: str, *, rank: int, life_seconds: float = LEADERSHIP_LIFETIME_SECONDS
+) -> bool:
+    """Take or keep the lead of a role among all processes; raises `Unavailable` while Redis is away."""
+    try:
+        return acquire_leadership(role, holder, rank=rank, life_seconds=life_seconds)
+    except REDIS_OUTAGE_ERRORS as problem:
+        raise ServiceUnavailable(type(problem).__name__) from problem
+
+
+def give_up_leadership(role: str, holder: str) -> None:
+    """Let somebody else lead at once; while Redis is away the lead expires by itself."""
+    with suppress(*REDIS_OUTAGE_ERRORS):
+        release_leadership(role, holder)
+
+
+# --- the dead -----------------------------------------------------------------------------------------
+
+
+def list_dead_workers() -> list[str]:
+    """Workers whose process is gone and which nobody has heard of since."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            SELECT b.worker FROM copilot_workerbeat b
+            WHERE b.beat_at < now() - %(life)s * interval '1 second' AND NOT EXISTS (
+                SELECT 1 FROM pg_locks l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
+                  AND l.classid = %(space)s AND l.objid = (b.lock_key & 4294967295)
+                  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()))
+              AND NOT EXISTS (SELECT 1 FROM copilot_turn t WHERE t.worker = b.worker AND t.status = 'running')
+            """,
+            {"life": settings.WORKER_BEAT_LIFE_SECONDS, "space": WORKER_LOCK_SPACE},
+        )
+        silent = [row[0] for row in cursor.fetchall()]
+    heard = read_redis_heartbeats(silent, life_seconds=settings.WORKER_BEAT_LIFE_SECONDS)
+    return [worker for worker in silent if worker not in heard]
+
+
+def delete_worker(worker: str) -> None:
+    """Nothing of it is left to judge; should it live after all, its next beat brings the row back."""
+    WorkerBeat.objects.filter(pk=worker).delete()
+
+
+def purge_old_workers(hours: int = 24) -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "DELETE FROM copilot_workerbeat WHERE beat_at < now() - %s * interval '1 hour'",
+            [hours],
+        )
+        return int(cursor.rowcount)
+
+
+WORKER_LOCK_SPACE = 0x50484F55  # keeps our advisory locks apart from other programs' in the same database

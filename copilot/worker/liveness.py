@@ -1,0 +1,116 @@
+"""Who lives: running turns, and what Postgres and Redis know for and against their workers (D2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+from uuid import UUID
+
+from django.conf import settings
+from django.db import connection
+
+from config.core.errors import ServiceUnavailable
+from config.core.redis import REDIS_OUTAGE_ERRORS
+from copilot.worker import heartbeat
+from copilot.worker.health import ask_with_deadline
+from copilot.worker.heartbeat import WORKER_LOCK_SPACE
+
+FRESH_HEARTBEAT_SECONDS = 1.0
+MAX_TURNS_JUDGED = 2000  # of one look; the oldest first, so that none is passed over for ever
+
+Liveness = Literal["live", "dead", "unknown"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnEvidence:
+    """A running turn with what is known of its worker."""
+
+    turn_id: str
+    session_id: str
+    fence: int
+    attempts: int
+    stopped: bool
+    young: bool  # begun less than a beat's life ago
+    listed: bool  # a fresh Postgres beat lists this (turn, fence)
+    lock_free: bool  # its worker's advisory lock is free: the process is gone
+    worker: str
+
+
+# Locks and lists are read once per worker, not once per turn: a process may run hundreds.
+_SELECT_EVIDENCE = """
+WITH beat AS MATERIALIZED (
+    SELECT b.worker, b.turns, b.beat_at > now() - %(life)s * interval '1 second' AS fresh, NOT EXISTS (
+        SELECT 1 FROM pg_locks l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
+          AND l.classid = %(space)s AND l.objid = (b.lock_key & 4294967295)
+          AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())) AS lock_free
+    FROM copilot_workerbeat b
+), listed AS (
+    SELECT beat.worker, (one ->> 0)::uuid AS turn_id, (one ->> 1)::bigint AS fence
+    FROM beat CROSS JOIN LATERAL jsonb_array_elements(beat.turns) AS one WHERE beat.fresh
+)
+SELECT t.id::text, t.session_id::text, t.fence, t.attempts, t.stop_requested_at IS NOT NULL,
+       COALESCE(t.begun_at > now() - %(life)s * interval '1 second', false),
+       EXISTS (SELECT 1 FROM listed WHERE listed.turn_id = t.id AND listed.fence = t.fence
+               AND listed.worker = t.worker),
+       COALESCE(b.lock_free, false), t.worker
+FROM copilot_turn t LEFT JOIN beat b ON b.worker = t.worker
+WHERE t.status = 'running' AND (%(one)s::uuid IS NULL OR t.id = %(one)s)
+ORDER BY t.begun_at
+LIMIT %(most)s
+"""
+
+
+def list_turn_evidence(*, one: UUID | None = None, most: int | None = MAX_TURNS_JUDGED) -> list[TurnEvidence]:
+    """Running turns, or one of them, with the evidence Postgres has for and against their workers."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _SELECT_EVIDENCE,
+            {"life": settings.WORKER_BEAT_LIFE_SECONDS, "space": WORKER_LOCK_SPACE, "most": most, "one": one},
+        )
+        return [
+            TurnEvidence(
+                turn_id=row[0],
+                session_id=row[1],
+                fence=row[2],
+                attempts=row[3],
+                stopped=row[4],
+                young=row[5],
+                listed=row[6],
+                lock_free=row[7],
+                worker=row[8],
+            )
+            for row in cursor.fetchall()
+        ]
+
+
+def judge_liveness_in_time(found: Sequence[TurnEvidence]) -> dict[str, Liveness]:
+    """Judge for pages: while Redis hangs, by what Postgres knows alone."""
+    try:
+        return ask_with_deadline(lambda: judge_liveness(found))
+    except ServiceUnavailable:
+        return {suspect.turn_id: _judge_turn(suspect, None) for suspect in found}
+
+
+def judge_liveness(found: Sequence[TurnEvidence]) -> dict[str, Liveness]:
+    """Live, dead or unknown, by turn id."""
+    names = {suspect.worker for suspect in found}
+    try:
+        redis: dict[str, heartbeat.RedisHeartbeat] | None = heartbeat.read_redis_heartbeats(
+            names, life_seconds=settings.WORKER_BEAT_LIFE_SECONDS
+        )
+    except REDIS_OUTAGE_ERRORS:
+        redis = None
+    return {suspect.turn_id: _judge_turn(suspect, redis) for suspect in found}
+
+
+def _judge_turn(suspect: TurnEvidence, redis: dict[str, heartbeat.RedisHeartbeat] | None) -> Liveness:
+    beat = redis.get(suspect.worker) if redis is not None else None
+    silent = beat is None or beat.age_seconds > FRESH_HEARTBEAT_SECONDS
+    if redis is not None and suspect.lock_free and silent:
+        return "dead"  # the process is gone: the server freed its lock, and nothing was heard since
+    if suspect.young or suspect.listed:
+        return "live"
+    if beat is not None and (suspect.turn_id, suspect.fence) in beat.turns:
+        return "live"
+    return "unknown" if redis is None else "dead"

@@ -1,0 +1,110 @@
+"""What diagnostics' REST views share: staff with the right alone, never from a cache, and not too often (D14)."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import ClassVar, TypeVar
+
+import msgspec
+from django.contrib.auth.models import User
+from django.http import HttpRequest
+from pydantic import BaseModel, ConfigDict, ValidationError
+from rest_framework.permissions import SAFE_METHODS
+from rest_framework.request import Request
+
+from config.core.api.views import UserApiView, instantiate_rest_classes
+from config.core.errors import Forbidden, InvalidRequest
+from config.core.staff_permissions import (
+    SEE_EMAIL,
+    StaffAct,
+    can_perform_staff_act,
+    explain_second_factor_problem,
+    find_second_factor_problem,
+    is_login_recent,
+)
+from diagnostics.audit import RepairActor
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class DiagnosticsAPIView(UserApiView):
+    """Reading needs `diagnostics.view`; a key needs the scope `staff` besides, and changes nothing (A20.6)."""
+
+    http_method_names = ["get", "head"]
+    write_scopes = ("staff",)
+    keys_may_write = False
+    throttles = "staff_throttles"
+    reads_per_minute: ClassVar[int] = 120
+    writes_per_minute: ClassVar[int] = 20
+
+    def scopes_for(self, method: str) -> tuple[str, ...]:
+        return self.write_scopes
+
+    def check_permissions(self, request: Request) -> None:
+        super().check_permissions(request)
+        act: StaffAct = "diagnostics.read" if request.method in SAFE_METHODS else "diagnostics.repair"
+        if not can_perform_staff_act(self.caller, act):
+            raise Forbidden("This is for staff with the right to it.")
+        by_cookie = request._request if request.auth is None else None
+        if problem := find_second_factor_problem(self.caller, by_cookie):
+            raise Forbidden(explain_second_factor_problem(problem), code="second_factor_required")
+
+    @property
+    def can_see_email(self) -> bool:
+        return self.caller.has_perm(SEE_EMAIL)
+
+
+def check_staff_rate_limit(request: HttpRequest) -> None:
+    """The same count for pages that are no REST views; raises TooMany."""
+    for throttle in instantiate_rest_classes(DiagnosticsAPIView.throttles):
+        throttle.allow_request(request, DiagnosticsAPIView())
+
+
+class RepairAPIView(DiagnosticsAPIView):
+    """Changing needs `diagnostics.repair` and a login of today."""
+
+    http_method_names = ["post"]
+
+    def check_permissions(self, request: Request) -> None:
+        super().check_permissions(request)
+        if not is_login_recent(self.caller, request._request.session):
+            raise Forbidden(
+                "Your login is too old for this.", code="login_too_old", hint="Sign in again, then repeat it."
+            )
+
+    def get_actor(self) -> RepairActor:
+        return build_actor(self.caller, self.request._request.META.get("REMOTE_ADDR", ""))
+
+
+def build_actor(user: User, address: str) -> RepairActor:
+    try:
+        shown = str(ipaddress.ip_address(address))
+    except ValueError:
+        shown = ""  # a socket of the same machine has none
+    return RepairActor(name=user.get_username(), admin_id=user.pk, address=shown or None)
+
+
+class QueryParams(BaseModel):
+    """A query string: text becomes numbers and dates, no unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def parse_query(request: Request, model: type[M]) -> M:
+    for name, values in request.query_params.lists():
+        if len(values) > 1:
+            raise InvalidRequest(f"{name[:100]}: given more than once.", field=name[:100])
+    try:
+        return model.model_validate({name: values[0] for name, values in request.query_params.lists()})
+    except ValidationError as problem:
+        first = problem.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(str(part) for part in first["loc"])[:100] or "query"
+        raise InvalidRequest(f"{where}: {first['msg']}", field=where) from problem
+
+
+def parse_json_body(request: Request) -> object:
+    """The body as it came; what is no JSON is no object either, and is refused as such."""
+    try:
+        return msgspec.json.decode(request._request.body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None

@@ -1,0 +1,157 @@
+"""Asks before anything is changed, then has it repaired: a dialog with JavaScript, a page without (D8, D13)."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.views.decorators.http import require_POST
+
+from config.core.errors import RequestRefused
+from copilot.chat import turn_selectors
+from diagnostics import execution_list, turn_filters
+from diagnostics.dashboard.decorators import can_see_email, get_actor, get_tab_url, render_tab, staff_only
+from diagnostics.dashboard.tabs import TAB_ACTIONS, TAB_BY_SLUG, Tab, TabAction
+from diagnostics.models import RepairPreview
+from diagnostics.repairs import requests, runner
+from diagnostics.snapshot_transaction import open_snapshot
+
+SAMPLE_SIZE = 5
+CONFIRM_COUNT_ABOVE = 20  # more than this many, and whoever confirms types how many
+DRY_RUN_REASON = "looked at before acting"  # the reason of the dry run that a dialog shows
+
+
+@staff_only("diagnostics.repair")
+@require_POST
+def confirm_repair(request: HttpRequest) -> HttpResponse:
+    action, ids, tab = _parse_request(request)
+    return _render_confirmation(request, action, ids, tab)
+
+
+@staff_only("diagnostics.repair")
+@require_POST
+def apply_repair(request: HttpRequest) -> HttpResponse:
+    action, ids, tab = _parse_request(request)
+    preview = request.POST.get("preview_id")
+    if preview or len(ids) > CONFIRM_COUNT_ABOVE:
+        looked = _dry_run(request, action, ids, preview)
+        if isinstance(looked, RequestRefused):
+            return _render_confirmation(request, action, ids, tab, refusal=looked.message)
+        if looked.changed > CONFIRM_COUNT_ABOVE and request.POST.get("count", "").strip() != str(
+            looked.changed
+        ):
+            return _render_confirmation(
+                request, action, ids, tab, refusal=f"Type {looked.changed} to confirm how many are changed."
+            )
+    fields = {
+        **_build_target_fields(action, ids, preview),
+        "reason": request.POST.get("reason", ""),
+        "confirm": True,
+    }
+    try:
+        result = runner.perform_repair(get_actor(request), action.name, fields)
+    except RequestRefused as refusal:
+        return _render_confirmation(request, action, ids, tab, refusal=refusal.message)
+    return render_tab(
+        request,
+        tab,
+        "_result.html",
+        {"action": action, "result": result, "back": _get_back_url(request, tab)},
+    )
+
+
+def _parse_request(request: HttpRequest) -> tuple[TabAction, list[str], Tab]:
+    """The button of one row says both; the buttons above the table act on the rows that are ticked."""
+    name, ids = request.POST.get("action", ""), request.POST.getlist("ids")
+    if one := request.POST.get("one"):
+        name, _, identifier = one.partition(":")
+        ids = [identifier]
+    tab = TAB_BY_SLUG.get(request.POST.get("tab", ""))
+    action = TAB_ACTIONS.get(name)
+    if tab is None or action is None or action not in tab.offered_actions:
+        raise Http404
+    return action, [] if action.all_of else list(dict.fromkeys(ids)), tab
+
+
+def _render_confirmation(
+    request: HttpRequest, action: TabAction, ids: list[str], tab: Tab, *, refusal: str = ""
+) -> HttpResponse:
+    """What would be changed now, by the very rules that will decide."""
+    looked = _dry_run(request, action, ids, None)
+    if isinstance(looked, RequestRefused):
+        context: dict[str, object] = {"refusal": refusal or looked.message}
+    else:
+        context = _build_confirmation_context(request, action, ids, looked, tab) | {"refusal": refusal}
+    context |= {
+        "action": action,
+        "ids": ids,
+        "noun": "session" if action.of_sessions else tab.noun,
+        "back": _get_back_url(request, tab),
+        "reason": request.POST.get("reason", ""),
+    }
+    return render_tab(request, tab, "_confirm.html", context)
+
+
+def _build_confirmation_context(
+    request: HttpRequest, action: TabAction, ids: list[str], looked: requests.Result, tab: Tab
+) -> dict[str, object]:
+    left_alone = {skip.id for skip in looked.skipped}
+    chosen = _load_preview_ids(looked.preview_id) if looked.preview_id else [UUID(one) for one in ids]
+    changing = [one for one in chosen if str(one) not in left_alone]
+    sample, owners = ([], 0) if tab.kind == "schedules" else _load_sample(request, action, changing)
+    return {
+        "changing": looked.changed,
+        "skipped": looked.skipped,
+        "remaining": looked.remaining,
+        "preview_id": looked.preview_id,
+        "must_count": looked.changed > CONFIRM_COUNT_ABOVE,
+        "sample": sample,
+        "owners": owners,
+    }
+
+
+def _load_preview_ids(preview_id: str) -> list[UUID]:
+    return list(RepairPreview.objects.values_list("ids", flat=True).get(pk=preview_id))
+
+
+def _load_sample(
+    request: HttpRequest, action: TabAction, ids: list[UUID]
+) -> tuple[list[execution_list.Execution], int]:
+    """The oldest few of those that will be changed, and how many people they belong to."""
+    if action.of_sessions:
+        return execution_list.list_session_rows(ids[:SAMPLE_SIZE], see_email=can_see_email(request)), len(
+            set(turn_selectors.get_session_owner_ids(ids).values())
+        )
+    with open_snapshot() as now:
+        found = sorted(
+            turn_selectors.describe_turns(turn_selectors.turns_by_id(ids)), key=lambda row: row.created_at
+        )
+        moment = turn_filters.judge_running_turns(now)
+        sample, _ = execution_list.build_executions(
+            found[:SAMPLE_SIZE], moment, see_email=can_see_email(request)
+        )
+    return sample, len({row.user_id for row in found})
+
+
+def _dry_run(
+    request: HttpRequest, action: TabAction, ids: list[str], preview: str | None
+) -> requests.Result | RequestRefused:
+    fields = {**_build_target_fields(action, ids, preview), "reason": DRY_RUN_REASON, "dry_run": True}
+    try:
+        return runner.perform_repair(get_actor(request), action.name, fields)
+    except RequestRefused as refusal:
+        return refusal
+
+
+def _build_target_fields(action: TabAction, ids: list[str], preview: str | None) -> dict[str, object]:
+    if not action.all_of:
+        return {"ids": ids}
+    return {"preview_id": preview} if preview else {}
+
+
+def _get_back_url(request: HttpRequest, tab: Tab) -> str:
+    """Where the list was, with its filters; nowhere else."""
+    back = request.POST.get("back", "")
+    ours = url_has_allowed_host_and_scheme(back, None) and back.startswith(get_tab_url(""))
+    return back if ours else get_tab_url(tab.slug)

@@ -1,0 +1,176 @@
+"""Can the configured model providers be reached with our key: by listing models, which costs nothing (D17)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from django.conf import settings
+
+from diagnostics.probes.http_client import judge_answer, send_request
+from diagnostics.probes.runner import Probe, ProbeFinding
+
+OPENAI_URL = "https://api.openai.com/v1"
+ANTHROPIC_URL = "https://api.anthropic.com"
+ANTHROPIC_VERSION = "2023-06-01"
+PROVIDER_NOT_CONFIGURED = ProbeFinding(status="skip", detail="not configured")
+
+
+def probe_openai() -> ProbeFinding:
+    if not settings.OPENAI_API_KEY and not settings.OPENAI_BASE_URL:
+        return PROVIDER_NOT_CONFIGURED
+    base = settings.OPENAI_BASE_URL or OPENAI_URL
+    headers = {"Authorization": f"Bearer {settings.OPENAI_API_KEY}"}
+    return _probe_model_list(f"{base.rstrip('/')}/models", headers, variable="OPENAI_API_KEY")
+
+
+def probe_anthropic() -> ProbeFinding:
+    if not settings.ANTHROPIC_API_KEY:
+        return PROVIDER_NOT_CONFIGURED
+    base = settings.ANTHROPIC_BASE_URL or ANTHROPIC_URL
+    headers = {"x-api-key": settings.ANTHROPIC_API_KEY, "anthropic-version": ANTHROPIC_VERSION}
+    return _probe_model_list(f"{base.rstrip('/')}/v1/models", headers, variable="ANTHROPIC_API_KEY")
+
+
+def _probe_model_list(url: str, headers: Mapping[str, str], *, variable: str) -> ProbeFinding:
+    if not url.startswith(("https://", "http://")):
+        return ProbeFinding(
+            status="fail", detail="the base URL is not http", next_step="Check the *_BASE_URL variable."
+        )
+    return judge_answer(send_request(url, headers), variable=variable)
+
+
+PROVIDER_PROBES: Mapping[str, Probe] = {
+    "providers.openai": probe_openai,
+    "providers.anthropic": probe_anthropic,
+}
+
+
+# MERGED probes.payments: Does the payment gateway take our key, and does it know where to tell us what happened (D17).
+
+STRIPE_WEBHOOK_PATH = "/api/v1/billing/stripe/webhook"
+PAYMENTS_NOT_CONFIGURED = ProbeFinding(status="skip", detail="not configured: everything but paying works")
+
+
+def probe_stripe() -> ProbeFinding:
+    """Its balance: read for nothing, and only with a key that is valid."""
+    if not settings.STRIPE_SECRET_KEY:
+        return PAYMENTS_NOT_CONFIGURED
+    return judge_answer(
+        send_request(f"{settings.STRIPE_API_BASE}/v1/balance", _stripe_headers()),
+        variable="STRIPE_SECRET_KEY",
+    )
+
+
+def probe_stripe_webhook() -> ProbeFinding:
+    if not settings.STRIPE_SECRET_KEY:
+        return PAYMENTS_NOT_CONFIGURED
+    answer = send_request(f"{settings.STRIPE_API_BASE}/v1/webhook_endpoints?limit=100", _stripe_headers())
+    if not answer.is_success:
+        return ProbeFinding(status="skip", detail="the list of webhooks could not be read")
+    ours = f"{settings.SITE_URL}{STRIPE_WEBHOOK_PATH}"
+    if ours in _iter_enabled_webhooks(answer.body):
+        return ProbeFinding(detail="registered")
+    return ProbeFinding(
+        status="warn",
+        detail="Stripe does not know this site's webhook, so nothing bought arrives",
+        next_step=f"Add an endpoint for {ours} in Stripe's dashboard.",
+    )
+
+
+def _iter_enabled_webhooks(body: Mapping[str, object]) -> Iterator[object]:
+    listed = body.get("data")
+    for endpoint in listed if isinstance(listed, list) else ():
+        if isinstance(endpoint, dict) and endpoint.get("status") == "enabled":
+            yield endpoint.get("url")
+
+
+def _stripe_headers() -> dict[str, str]:
+    return {"Authorization": f"Bearer {settings.STRIPE_SECRET_KEY}"}
+
+
+PAYMENT_PROBES: Mapping[str, Probe] = {"payments.stripe": probe_stripe}
+PAYMENT_WEBHOOK_PROBES: Mapping[str, Probe] = {"webhooks.stripe": probe_stripe_webhook}
+
+
+# MERGED probes.platforms: Do the chat platforms take our bots' tokens, and do they call this site (D17).
+
+PLATFORM_NOT_CONFIGURED = ProbeFinding(status="skip", detail="not configured")
+SLACK_REVOKED_CODES = ("token_revoked", "token_expired", "account_inactive")  # Slack's words
+
+
+def probe_telegram() -> ProbeFinding:
+    if not settings.TELEGRAM_BOT_TOKEN:
+        return PLATFORM_NOT_CONFIGURED
+    refusals = (401, 403, 404)  # the last is its word for what does not look like a token
+    return judge_answer(
+        send_request(_telegram_url("getMe"), {}), variable="TELEGRAM_BOT_TOKEN", refusals=refusals
+    )
+
+
+def probe_discord() -> ProbeFinding:
+    token = settings.DISCORD_BOT_TOKEN
+    if not token:
+        return PLATFORM_NOT_CONFIGURED
+    headers = {"Authorization": f"Bot {token}", "User-Agent": "DiscordBot (pilothouse, 1)"}
+    return judge_answer(
+        send_request(f"{settings.DISCORD_API_URL}/users/@me", headers), variable="DISCORD_BOT_TOKEN"
+    )
+
+
+def probe_slack() -> ProbeFinding:
+    """Slack answers 200 to everybody, and says inside what it thinks of the token."""
+    token = settings.SLACK_BOT_TOKEN
+    if not token:
+        return PLATFORM_NOT_CONFIGURED
+    answer = send_request(
+        f"{settings.SLACK_API_URL}/auth.test", {"Authorization": f"Bearer {token}"}, post=True
+    )
+    if answer.is_success and answer.body.get("ok") is not True:
+        revoked = answer.body.get("error") in SLACK_REVOKED_CODES
+        return ProbeFinding(
+            status="fail",
+            detail="the token was revoked" if revoked else "the key was refused",
+            next_step="Install the app again, and set its new SLACK_BOT_TOKEN."
+            if revoked
+            else "Set a valid SLACK_BOT_TOKEN.",
+        )
+    return judge_answer(answer, variable="SLACK_BOT_TOKEN")
+
+
+def probe_telegram_webhook() -> ProbeFinding:
+    """None is registered where a runner polls: then nothing is wrong."""
+    if not settings.TELEGRAM_BOT_TOKEN:
+        return PLATFORM_NOT_CONFIGURED
+    told = send_request(_telegram_url("getWebhookInfo"), {}).body.get("result")
+    if not isinstance(told, dict):
+        return ProbeFinding(status="skip", detail="Telegram did not say")
+    url = str(told.get("url") or "")
+    if not url:
+        return ProbeFinding(
+            detail="none is registered: updates come by `run_bot telegram`, if one runs",
+        )
+    if not url.startswith(f"{settings.SITE_URL}/"):
+        return ProbeFinding(
+            status="warn",
+            detail="Telegram calls another site",
+            next_step="Run `python manage.py telegram_webhook set`, or leave this bot to the other site.",
+        )
+    if told.get("last_error_message"):
+        return ProbeFinding(
+            status="warn",
+            detail="registered; Telegram's last call failed",
+            next_step="Is the site reachable from outside, with a valid certificate?",
+        )
+    return ProbeFinding(detail="registered")
+
+
+def _telegram_url(method: str) -> str:
+    return f"{settings.TELEGRAM_API_URL}/bot{settings.TELEGRAM_BOT_TOKEN}/{method}"
+
+
+PLATFORM_PROBES: Mapping[str, Probe] = {
+    "platforms.telegram": probe_telegram,
+    "platforms.discord": probe_discord,
+    "platforms.slack": probe_slack,
+}
+PLATFORM_WEBHOOK_PROBES: Mapping[str, Probe] = {"webhooks.telegram": probe_telegram_webhook}

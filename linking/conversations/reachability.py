@@ -1,0 +1,64 @@
+"""Whether the bot can still speak in a place, and where the place has gone (L19, L21)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models.functions import Now
+
+from linking.conversations.services import BotAccount
+from linking.models import PlatformConversation
+
+
+def mark_unreachable(conversation_id: UUID) -> None:
+    """The platform lets the bot say nothing there; turns go on, and their answers stay on the web."""
+    some = PlatformConversation.objects.filter(pk=conversation_id, unreachable_at=None)
+    some.update(unreachable_at=Now())
+
+
+def mark_container_unreachable(bot: BotAccount, container_id: str) -> None:
+    _container_conversations(bot, container_id).filter(unreachable_at=None).update(unreachable_at=Now())
+
+
+def mark_container_reachable(bot: BotAccount, container_id: str) -> None:
+    _container_conversations(bot, container_id).update(unreachable_at=None)
+
+
+def move_conversations(platform: str, container_id: str, new_id: str) -> None:
+    """Of every bot there, for most are told nothing; in the caller's transaction. What began under the new id meanwhile
+    gives way to what is moved there."""
+    everywhere = PlatformConversation.objects.filter(platform=platform)
+    moving = everywhere.filter(container_id=container_id)
+    same = moving.filter(closed_at=None, bot_account=OuterRef("bot_account"), thread_id=OuterRef("thread_id"))
+    everywhere.filter(Exists(same), container_id=new_id, closed_at=None).update(closed_at=Now())
+    moving.update(container_id=new_id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirectMessagePlace:
+    """A place of one person's own."""
+
+    conversation_id: UUID
+    platform: str
+    container_id: str
+
+
+def list_direct_message_places(user_id: int, accounts: Mapping[str, str]) -> list[DirectMessagePlace]:
+    """Where our bots can say something to a user alone: on each platform the place used last."""
+    rows = PlatformConversation.objects.filter(
+        scope="dm", closed_at=None, unreachable_at=None, user_link__user=user_id, platform__in=accounts
+    ).order_by("last_message_at")
+    last = {row.platform: row for row in rows if accounts[row.platform] == row.bot_account}
+    return [
+        DirectMessagePlace(conversation_id=row.pk, platform=row.platform, container_id=row.container_id)
+        for row in last.values()
+    ]
+
+
+def _container_conversations(bot: BotAccount, container_id: str) -> QuerySet[PlatformConversation]:
+    return PlatformConversation.objects.filter(
+        platform=bot.platform, bot_account=bot.bot_account, container_id=container_id
+    )

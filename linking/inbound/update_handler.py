@@ -1,0 +1,397 @@
+"""Who is told of a refusal, and how often: a channel is not talked over (L8, L9, L25)."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from functools import partial
+from typing import assert_never
+
+from django.conf import settings
+from django.db import IntegrityError, transaction
+
+from config.core import rate_limits
+from config.core.errors import Conflict, NotFound, OutcomeUnknown, RequestRefused, ServiceUnavailable
+from config.core.validation import parse_uuid
+from copilot.chat import turn_details
+from copilot.chat.turn_context import Channel
+from linking import bot_messages, emails
+from linking.conversations import reachability
+from linking.conversations import services as conversations
+from linking.conversations.services import BotAccount, ConversationPlace
+from linking.errors import MessageRefused, NotLinked, NotServerAdmin
+from linking.inbound import attachments, commands, controls, messages
+from linking.inbound.attachments import UploadedAttachments
+from linking.inbound.commands import CommandRequest, CommandResult, LinkResult, StatusResult
+from linking.inbound.controls import Decided
+from linking.inbound.messages import AcceptedMessage, IncomingMessage
+from linking.links import services as links
+from linking.models import LinkToken
+from linking.outbound import notices, worker
+from linking.outbound import records as outbound_records
+from linking.outbound.notices import Notice
+from linking.platforms import registry
+from linking.platforms.base import (
+    BotRemoved,
+    BotUnblocked,
+    ButtonPressed,
+    IncomingUpdate,
+    MessageButton,
+    MessageReceived,
+    OutboundAddress,
+    PlatformPlace,
+    ServerMoved,
+)
+
+DAY_SECONDS = 24 * 3600
+
+
+def may_announce_refusal(refused: RequestRefused, platform: str, bot_account: str, container_id: str) -> bool:
+    """Whether the channel is told now: once per reason and hour, and never what was not meant for the bot."""
+    if isinstance(refused, MessageRefused) and not refused.aloud:
+        return False
+    place = f"{platform}:{bot_account}:{container_id}"
+    return rate_limits.is_first_in_window(
+        f"refusal-{refused.code}", place, seconds=settings.LINK_NOTICE_SECONDS
+    )
+
+
+def may_send_greeting(platform: str, bot_account: str, platform_user_id: str) -> bool:
+    """Whether somebody who is not linked gets the greeting with a link now."""
+    who = f"{platform}:{bot_account}:{platform_user_id}"
+    return rate_limits.is_first_in_window("greeting", who, seconds=settings.LINK_GREETING_SECONDS)
+
+
+def may_prompt_unlinked_server(platform: str, server_id: str) -> bool:
+    """Whether an unlinked server is told once more that it is; so often a day."""
+    limit = settings.LINK_PROMPTS_PER_SERVER_DAY
+    return (
+        rate_limits.count_in_sliding_window(
+            "unlinked-server", f"{platform}:{server_id}", limit=limit, seconds=DAY_SECONDS
+        )
+        is None
+    )
+
+
+# MERGED reception: What a stored update means: words for the agent, a command, a press, news of a place; and what is said to it (L18).
+# MERGED reception: Every act is a function of `inbound`, which the bot REST calls too; here results are put into words.
+
+log = logging.getLogger(__name__)
+
+TRANSIENT_REFUSALS = (ServiceUnavailable, OutcomeUnknown)  # nothing is wrong with the update
+QUEUED_NOTICE_SECONDS = 30
+
+
+def handle_platform_update(platform: str, bot_account: str, incoming: IncomingUpdate) -> str:
+    """How it went, in one word; raises what only time can mend."""
+    bot = BotAccount(platform=platform, bot_account=bot_account)
+    match incoming.what:
+        case MessageReceived() as said:
+            return _MessageHandler(bot, incoming, notices.resolve_message(platform, said)).handle()
+        case ButtonPressed() as pressed:
+            return _handle_press(bot, incoming.place, pressed)
+        case BotRemoved():
+            return _handle_bot_removed(bot, incoming.place)
+        case ServerMoved() as moved:
+            return _handle_server_moved(bot, incoming.place, moved.new_id)
+        case BotUnblocked():
+            reachability.mark_container_reachable(bot, incoming.place.container_id)
+            return "opened"
+        case unreachable:
+            assert_never(unreachable)
+
+
+class _MessageHandler:
+    """Somebody says something in a place."""
+
+    def __init__(self, bot: BotAccount, incoming: IncomingUpdate, said: MessageReceived) -> None:
+        self.bot = bot
+        self.key = incoming.update_key
+        self.place = incoming.place
+        self.said = said
+        self.where = ConversationPlace(
+            platform=bot.platform,
+            bot_account=bot.bot_account,
+            scope=self.place.scope,
+            container_id=self.place.container_id,
+            thread_id=self.place.thread_id,
+            server_id=self.place.server_id,
+        )
+        self.to = build_address(self.place, anchor=said.message_id, reply_token=said.reply_token)
+        self._has_replied = False
+
+    def handle(self) -> str:
+        """An answer that the platform was promised is given, if only in a word."""
+        outcome = self._handle_message()
+        if self.said.reply_token and not self._has_replied and outcome not in ("started", "queued"):
+            self.send_private(bot_messages.OUTCOME_REPLIES.get(outcome, bot_messages.NOTED))
+        return outcome
+
+    def _handle_message(self) -> str:
+        command = commands.parse_command(self.said.text) if self.said.mentioned else None
+        if command is not None:
+            return self._run_command(command)
+        if self.place.scope == "server" and self.said.text.startswith("/"):
+            return "ignored"  # somebody else's command
+        if self.said.mentioned and self.said.files:
+            notices.send_typing(self.bot.platform, self.to)  # fetching them may take a while
+        try:
+            return self._submit()
+        except NotLinked:
+            return self._prompt_to_link()
+        except (*TRANSIENT_REFUSALS, Conflict):
+            raise
+        except RequestRefused as refused:
+            return self._report_refusal(refused)
+
+    def _submit(self) -> str:
+        attached = attachments.upload_attachments(self.where, self.said)
+        if attached.left_out and self.said.mentioned:
+            self.send_public(bot_messages.format_skipped_files(attached.left_out))
+            if not self.said.text.strip() and not attached.ids:
+                return "refused"
+        message = self._build_message(attached)
+        if self.said.reply_token:
+            outbound_records.save_reply_token(self.bot.platform, message.run_id, self.said.reply_token)
+        return self._report_accepted(messages.receive_message(message))
+
+    def _build_message(self, attached: UploadedAttachments) -> IncomingMessage:
+        able = registry.load_adapter_class(self.bot.platform).supports_async_delivery
+        return IncomingMessage(
+            key=self.key,
+            where=self.where,
+            user_id=self.said.speaker.user_id,
+            text=self.said.text,
+            attachments=attached.ids,
+            sources=attached.sources,
+            channel=Channel(async_delivery=able, interactive=True),
+            display_name=self.said.speaker.name,
+            role_ids=self.said.speaker.role_ids,
+            reply_to=self.said.message_id,
+            reply_thread=self.place.reply_thread,
+            mentioned=self.said.mentioned,
+        )
+
+    def _report_accepted(self, heard: AcceptedMessage | messages.AnsweredQuestion) -> str:
+        if not isinstance(heard, AcceptedMessage):
+            return "answered"
+        if heard.state == "queued" and not heard.replayed:
+            if self._may_send_queue_position():
+                self._send_queue_position(bot_messages.format_queued(heard.position))
+            return "queued"
+        if (turn_id := parse_uuid(heard.turn_id)) is not None:
+            worker.get_worker().deliver_turn(turn_id)
+        return "started"
+
+    def _send_queue_position(self, text: str) -> None:
+        """Nobody waits for it, but where the answer will take its place."""
+        if self.said.reply_token:
+            self.send_public(text)
+        else:
+            notices.send_if_idle(self.bot.platform, self.to, text)
+
+    def _may_send_queue_position(self) -> bool:
+        """A crowd is told once in a while: platforms let a bot say little in a group (L20)."""
+        if self.place.scope == "dm":
+            return True
+        place = f"{self.bot.platform}:{self.place.container_id}:{self.place.thread_id}"
+        return rate_limits.is_first_in_window("queued", place, seconds=QUEUED_NOTICE_SECONDS)
+
+    # --- those who are not linked, or not admitted ---
+
+    def _prompt_to_link(self) -> str:
+        """A greeting with a private link, not too often; in a server only to who called us."""
+        if not self.said.mentioned or not self._may_greet():
+            return "unlinked"
+        if self.place.scope == "server":
+            self.send_private_or_public(bot_messages.SERVER_NOT_LINKED)
+            return "unlinked"
+        try:
+            self._send_result("link", commands.run_command("link", self._build_command_request()))
+        except TRANSIENT_REFUSALS:
+            raise
+        except RequestRefused as refused:
+            self.send_public(refused.message)
+        return "unlinked"
+
+    def _may_greet(self) -> bool:
+        platform, account = self.bot.platform, self.bot.bot_account
+        who = self.said.speaker.user_id
+        if self.place.scope == "dm":
+            return may_send_greeting(platform, account, who)
+        server = self.place.server_id
+        return may_send_greeting(platform, account, f"{server}:{who}") and may_prompt_unlinked_server(
+            platform, server
+        )
+
+    def _report_refusal(self, refused: RequestRefused) -> str:
+        """In a server once an hour for each reason: a channel is not flooded by what it may not do (L8)."""
+        if self.said.reply_token:  # for who asked alone: the channel sees nothing of it
+            self.send_private(refused.message)
+            return "refused"
+        often = self.place.scope == "dm" and not isinstance(refused, MessageRefused)
+        bot, place = self.bot, self.place
+        if often or may_announce_refusal(refused, bot.platform, bot.bot_account, place.container_id):
+            self.send_public(refused.message)
+        return "refused"
+
+    # --- commands ---
+
+    def _run_command(self, command: str) -> str:
+        try:
+            self._send_result(command, commands.run_command(command, self._build_command_request(command)))
+        except TRANSIENT_REFUSALS:
+            raise
+        except NotLinked:
+            return self._prompt_to_link()
+        except RequestRefused as refused:
+            self._report_denial(refused)
+        return "unlinked" if command == "help" and self._prompt_if_unlinked() else "command"
+
+    def _prompt_if_unlinked(self) -> bool:
+        """Who asks for help in a chat of their own may be a stranger, and gets a link besides (L9)."""
+        if self.place.scope == "server":
+            return False
+        try:
+            conversations.find_payer(self.where, self.said.speaker.user_id)
+        except NotLinked:
+            self._prompt_to_link()
+            return True
+        return False
+
+    def _report_denial(self, refused: RequestRefused) -> None:
+        """To who asked; where that cannot be, the channel is told as of every refusal (L8)."""
+        text = bot_messages.ADMINS_ONLY if isinstance(refused, NotServerAdmin) else refused.message
+        bot, container = self.bot, self.place.container_id
+        may = partial(may_announce_refusal, refused, bot.platform, bot.bot_account, container)
+        self.send_notices(self._build_private_notice(text), replace(self._build_public_notice(text), may=may))
+
+    def _build_command_request(self, command: str = "link") -> CommandRequest:
+        return CommandRequest(
+            where=self.where,
+            user_id=self.said.speaker.user_id,
+            display_name=self.said.speaker.name,
+            place_name=self._get_server_name() if command == "link" else "",
+            is_admin=command == "link" and self._is_server_admin(),
+        )
+
+    def _get_server_name(self) -> str:
+        if self.place.scope == "dm" or self.place.server_name:
+            return self.place.server_name
+        return notices.fetch_server_name(self.bot.platform, self.place)
+
+    def _is_server_admin(self) -> bool:
+        if self.place.scope == "dm":
+            return True
+        known = self.said.speaker.is_admin
+        user_id = self.said.speaker.user_id
+        return notices.is_server_admin(self.bot.platform, self.place, user_id) if known is None else known
+
+    def _send_result(self, command: str, result: CommandResult) -> None:
+        text = bot_messages.format_result(result)
+        if isinstance(result, LinkResult):
+            button = MessageButton(label=bot_messages.CONNECT_LABEL, url=result.link_url)
+            self.send_notices(
+                self._build_private_notice(text, (button,)),
+                self._build_public_notice(bot_messages.LINK_NOT_DELIVERED),
+            )
+        elif isinstance(result, StatusResult) and result.web_url:
+            self.send_private(text)
+        elif command in bot_messages.PRIVATE_COMMANDS:
+            self.send_private_or_public(text)
+        else:
+            self.send_public(text)
+
+    # --- saying ---
+
+    def send_public(self, text: str) -> None:
+        self.send_notices(self._build_public_notice(text))
+
+    def send_private_or_public(self, text: str) -> None:
+        """To who asked alone, or else to all: people whom the bot may not write to get an answer, too. Nothing secret."""
+        self.send_notices(self._build_private_notice(text), self._build_public_notice(text))
+
+    def send_private(self, text: str) -> None:
+        self.send_notices(self._build_private_notice(text))
+
+    def send_notices(self, *notes: Notice) -> None:
+        self._has_replied = True
+        notices.send_first_accepted(self.bot.platform, *notes)
+
+    def _build_public_notice(self, text: str) -> Notice:
+        return Notice(to=self.to, text=text)
+
+    def _build_private_notice(self, text: str, buttons: tuple[MessageButton, ...] = ()) -> Notice:
+        alone = self.place.scope == "dm"
+        return Notice(
+            to=self.to, text=text, buttons=buttons, only_for="" if alone else self.said.speaker.user_id
+        )
+
+
+def build_address(place: PlatformPlace, *, anchor: str = "", reply_token: str = "") -> OutboundAddress:
+    return OutboundAddress(
+        scope=place.scope,
+        container_id=place.container_id,
+        thread_id=place.thread_id or place.reply_thread,
+        anchor=anchor,
+        reply_token=reply_token,
+    )
+
+
+# --- presses and places ------------------------------------------------------------------------------
+
+
+def _handle_press(bot: BotAccount, place: PlatformPlace, pressed: ButtonPressed) -> str:
+    """Told at once, also when refused; the card itself is changed by who carries the turn."""
+    try:
+        result = controls.press_button(bot, pressed.code, user_id=pressed.speaker.user_id)
+    except TRANSIENT_REFUSALS:
+        raise
+    except NotFound:
+        outcome, text = "refused", bot_messages.BUTTON_GONE
+    except RequestRefused as refused:
+        outcome, text = "refused", refused.message
+    else:
+        outcome, text = "pressed", bot_messages.format_press(result)
+        _resume_delivery(result)
+    notices.answer_button_press(bot.platform, build_address(place), pressed, text)
+    return outcome
+
+
+def _resume_delivery(result: Decided | str) -> None:
+    approval_id = parse_uuid(result.approval_id) if isinstance(result, Decided) else None
+    standing = turn_details.get_turn_of_approval(approval_id) if approval_id is not None else None
+    if standing is not None:
+        worker.get_worker().deliver_turn(standing.turn_id)
+
+
+def _handle_bot_removed(bot: BotAccount, place: PlatformPlace) -> str:
+    """The bot was thrown out: nothing is sent there any more, and whoever linked it is told."""
+    reachability.mark_container_unreachable(bot, place.container_id)
+    if place.scope == "server":
+        link = links.mark_bot_removed(bot, place.server_id)
+        if link is not None:
+            emails.send_bot_removed_email(link)
+    return "removed"
+
+
+def _handle_server_moved(bot: BotAccount, place: PlatformPlace, new_id: str) -> str:
+    """The same owner, sessions and settings under the server's new id (A-L21.2)."""
+    try:
+        with transaction.atomic():
+            links.change_server_id(bot.platform, place.server_id, new_id)
+            reachability.move_conversations(bot.platform, place.container_id, new_id)
+    except IntegrityError:
+        log.warning("a server moved to where another one is linked already; it keeps its old id")
+        return "conflict"
+    return "moved"
+
+
+def send_linked_notice(token: LinkToken) -> None:
+    """Where a link was asked for, if that was one of our bots."""
+    ours = worker.get_own_accounts().get(token.platform) == token.bot_account
+    if ours and token.notify_container:
+        to = OutboundAddress(
+            scope="server" if token.kind == "server" else "dm", container_id=token.notify_container
+        )
+        notices.send_first_accepted(token.platform, Notice(to=to, text=bot_messages.CONNECTED))

@@ -1,0 +1,389 @@
+"""An update as it may be stored: ids that are ids, words that the database can hold (L3)."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+
+import msgspec
+from django.conf import settings
+from django.db import DatabaseError, close_old_connections, connection
+from django.db.models import F, QuerySet
+from django.db.models.functions import Now
+
+from config.core.batching import BatchedCall
+from config.core.db import ASYNC_COMMIT
+from config.core.errors import Conflict, OutcomeUnknown, ServiceUnavailable
+from config.core.json_values import JSON
+from copilot.chat.commands import RUN_ID_PATTERN
+from linking import metrics
+from linking.inbound.commands import parse_command
+from linking.inbound.server_throttle import make_server_key
+from linking.models import PLATFORM_ID_PATTERN, PlatformUpdate
+from linking.platforms.base import (
+    ButtonPressed,
+    IncomingUpdate,
+    MessageReceived,
+    PlatformBusy,
+    PlatformUnavailable,
+    ServerMoved,
+    UpdateContent,
+    UpdateMalformed,
+)
+
+MAX_MESSAGE_KEY_CHARACTERS = 200
+_PLATFORM_ID_RE = re.compile(PLATFORM_ID_PATTERN, re.ASCII)
+_NUL_ESCAPE = b"\\u0000"  # as JSON; Postgres holds it in no text
+
+
+def encode_update(incoming: IncomingUpdate) -> str:
+    """Its JSON; raises `Unreadable` for an id that no platform gives."""
+    if (
+        not RUN_ID_PATTERN.fullmatch(incoming.update_key)
+        or len(incoming.message_key) > MAX_MESSAGE_KEY_CHARACTERS
+    ):
+        raise UpdateMalformed("a key")
+    if not all(_PLATFORM_ID_RE.fullmatch(one) for one in _iter_ids(incoming) if one):
+        raise UpdateMalformed("an id")
+    if not incoming.place.container_id:
+        raise UpdateMalformed("no place")
+    encoded = msgspec.json.encode(incoming)
+    if _NUL_ESCAPE in encoded:
+        encoded = msgspec.json.encode(_strip_nul(msgspec.json.decode(encoded)))
+    return encoded.decode()
+
+
+def _iter_ids(incoming: IncomingUpdate) -> Iterator[str]:
+    """What is stored, compared or sent back by itself; a code, a token and a file's reference are not read by us."""
+    place = incoming.place
+    yield from (place.container_id, place.thread_id, place.reply_thread, place.server_id)
+    match incoming.what:
+        case MessageReceived() as said:
+            yield from (said.speaker.user_id, said.message_id, said.reply_to, *said.speaker.role_ids)
+        case ButtonPressed() as pressed:
+            yield from (pressed.speaker.user_id, pressed.message_id)
+        case ServerMoved() as moved:
+            yield moved.new_id
+        case _:
+            return
+
+
+def _strip_nul(value: JSON) -> JSON:
+    match value:
+        case str():
+            return value.replace("\x00", "")
+        case list():
+            return [_strip_nul(one) for one in value]
+        case dict():
+            return {name: _strip_nul(one) for name, one in value.items()}
+        case _:
+            return value
+
+
+# MERGED inbox: Updates are stored before anything is done, and handled once, in order, one at a time in each place (L18).
+# MERGED inbox: The only writer of PlatformUpdate. Who handles a place holds an advisory lock on its own connection; who finds it held
+# MERGED inbox: leaves, because the holder looks again after letting go.
+
+log = logging.getLogger(__name__)
+
+PLACE_LOCK_SEED = 77  # keeps these advisory locks apart from others
+MAX_ATTEMPTS = 3
+OVERDUE_AFTER = timedelta(seconds=10)
+PURGE_BATCH_SIZE = 5_000
+LINKED_OUTCOMES = ("started", "queued", "answered", "pressed")  # outcomes that only a linked place has
+
+TRANSIENT_ERRORS: tuple[type[Exception], ...] = (
+    ServiceUnavailable,
+    OutcomeUnknown,
+    Conflict,
+    PlatformUnavailable,
+    PlatformBusy,
+)  # time may mend it
+
+
+class UpdateHandlerFailed(Exception):
+    """Something went wrong that nobody foresaw; names what, and neither ids nor words."""
+
+
+UpdateHandler = Callable[
+    [str, str, IncomingUpdate], str
+]  # platform, bot account, update: how it went, in one word
+NextStep = Literal["more", "again", "done", "later"]
+
+_STORE_SQL = """
+INSERT INTO linking_platformupdate
+    (platform, bot_account, update_key, message_key, kind, container_id, thread_id, payload)
+SELECT platform, bot_account, update_key, message_key, kind, container_id, thread_id, payload::jsonb
+FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[])
+    WITH ORDINALITY AS given
+    (platform, bot_account, update_key, message_key, kind, container_id, thread_id, payload, place)
+ORDER BY place
+ON CONFLICT DO NOTHING
+RETURNING id, platform, bot_account, update_key
+"""
+
+
+@dataclass(frozen=True)
+class _UpdatePlace:
+    platform: str
+    bot_account: str
+    container_id: str
+    thread_id: str
+
+    @property
+    def updates(self) -> QuerySet[PlatformUpdate]:
+        return PlatformUpdate.objects.filter(
+            platform=self.platform,
+            bot_account=self.bot_account,
+            container_id=self.container_id,
+            thread_id=self.thread_id,
+        )
+
+    @property
+    def lock_key(self) -> str:
+        return "\x1f".join((self.platform, self.bot_account, self.container_id, self.thread_id))
+
+
+@dataclass(frozen=True)
+class _ClaimedUpdate:
+    id: int
+    attempts: int  # this one included
+    payload: str
+
+
+def store_update(platform: str, bot_account: str, incoming: IncomingUpdate) -> int | None:
+    """Its number; None when it, or the message it tells of, was here before: by membership, never by order.
+
+    Raises `Unreadable` for what cannot be an update of any platform.
+    """
+    row = _to_row(platform, bot_account, incoming)
+    return _store_rows([row])[0] if connection.in_atomic_block else _store_batched(row)
+
+
+_UpdateRow = tuple[str, str, str, str, str, str, str, str]  # as _STORE names them
+
+
+def _to_row(platform: str, bot_account: str, incoming: IncomingUpdate) -> _UpdateRow:
+    return (
+        platform,
+        bot_account,
+        incoming.update_key,
+        incoming.message_key,
+        str(type(incoming.what).__struct_config__.tag),
+        incoming.place.container_id,
+        incoming.place.thread_id,
+        encode_update(incoming),
+    )
+
+
+def _store_rows(rows: Sequence[_UpdateRow]) -> list[int | None]:
+    """Their numbers, which grow in this order."""
+    if not connection.in_atomic_block:
+        close_old_connections()  # the one this thread kept may have broken since
+    with connection.cursor() as cursor:
+        cursor.execute(_STORE_SQL, [list(column) for column in zip(*rows, strict=True)])
+        numbers = {tuple(key): int(number) for number, *key in cursor.fetchall()}
+    return [numbers.pop(row[:3], None) for row in rows]  # the first of its kind has it
+
+
+_store_batched = BatchedCall(_store_rows, spoilt_by=DatabaseError, name="inbox")
+
+
+def handle_place_updates(update_id: int, handle: UpdateHandler) -> None:
+    """Everything that waits in this update's place, unless somebody is at it."""
+    place = _lock_place_of_update(update_id)
+    while place is not None:
+        try:
+            verdict = _handle_all(place, handle)
+        finally:
+            _unlock_place(place)
+        if verdict == "later" or not place.updates.filter(done_at=None).exists():
+            return
+        place = place if _lock_place(place) else None  # it came while we were letting go
+
+
+def is_throttled(what: UpdateContent) -> bool:
+    """Words for us start turns. Everything else is soon done, and nobody's Stop or approval waits behind a crowd."""
+    return (
+        isinstance(what, MessageReceived)
+        and (what.mentioned or bool(what.names))
+        and parse_command(what.text) is None
+    )
+
+
+def handle_updates_until(update_id: int, handle: UpdateHandler) -> bool:
+    """This update, and what came to its place before it; False if somebody is at it. Those behind it wait in a line
+    of their own (`crowds`)."""
+    place = _lock_place_of_update(update_id)
+    if place is None:
+        return not PlatformUpdate.objects.filter(pk=update_id, done_at=None).exists()
+    try:
+        while (update := _claim_next(place)) is not None:
+            verdict = _handle_one(place, update, handle)
+            if verdict in ("done", "later") or (verdict == "more" and update.id >= update_id):
+                break
+    finally:
+        _unlock_place(place)
+    return True
+
+
+def _handle_all(place: _UpdatePlace, handle: UpdateHandler) -> NextStep:
+    while (update := _claim_next(place)) is not None:
+        verdict = _handle_one(place, update, handle)
+        if verdict in ("done", "later"):
+            return verdict
+    return "done"
+
+
+def _handle_one(place: _UpdatePlace, update: _ClaimedUpdate, handle: UpdateHandler) -> NextStep:
+    """A try was counted before it is made: an update that kills its process must not do so for ever."""
+    if update.attempts > MAX_ATTEMPTS:
+        log.error("update %s of %s failed %s times and is left", update.id, place.platform, MAX_ATTEMPTS)
+        return _finish_update(place, update, "failed")
+    try:
+        outcome = handle(
+            place.platform, place.bot_account, msgspec.json.decode(update.payload, type=IncomingUpdate)
+        )
+    except Conflict as problem:
+        if problem.code == "in_progress":
+            return _postpone_update(place, update, problem)
+        return _finish_update(place, update, "conflict")
+    except TRANSIENT_ERRORS as problem:
+        return _postpone_update(place, update, problem)
+    except UpdateHandlerFailed as problem:
+        log.warning("update %s of %s failed: %s", update.id, place.platform, problem)
+        return "again"
+    return _finish_update(place, update, outcome)
+
+
+def _postpone_update(place: _UpdatePlace, update: _ClaimedUpdate, problem: Exception) -> NextStep:
+    """Nothing is wrong with the update: what it needs is away for a while, and those behind it wait too."""
+    log.info("update %s of %s waits: %s", update.id, place.platform, type(problem).__name__)
+    PlatformUpdate.objects.filter(pk=update.id).update(attempts=F("attempts") - 1)
+    return "later"
+
+
+# --- one statement each: somebody waits for every round trip -----------------------------------------
+# None waits for the disk: what the update led to does, and whatever is forgotten with the database is done again.
+
+_LOCK_SQL = "SELECT pg_try_advisory_lock(hashtextextended(%s, %s))"
+_UNLOCK_SQL = "SELECT pg_advisory_unlock(hashtextextended(%s, %s))"
+_LOCK_PLACE_OF_UPDATE_SQL = """
+SELECT platform, bot_account, container_id, thread_id, pg_try_advisory_lock(hashtextextended(
+    concat_ws(E'\\x1f', platform, bot_account, container_id, thread_id), %s))
+FROM linking_platformupdate WHERE id = %s AND done_at IS NULL
+"""
+_CLAIM_NEXT_SQL = f"""
+UPDATE linking_platformupdate SET attempts = attempts + 1
+WHERE id = (
+    SELECT id FROM linking_platformupdate
+    WHERE platform = %s AND bot_account = %s AND container_id = %s AND thread_id = %s AND done_at IS NULL
+    ORDER BY id LIMIT 1
+) AND {ASYNC_COMMIT}
+RETURNING id, attempts, payload::text
+"""  # noqa: S608 - both texts are ours
+# Where nobody is linked nothing but keys and kind is kept (L25); elsewhere the place, until its account goes.
+_KEEPS_PLACE_SQL = """
+%(linked)s OR EXISTS (
+    SELECT 1 FROM linking_platformconversation c
+    WHERE c.platform = %(platform)s AND c.bot_account = %(account)s AND c.container_id = %(container)s
+      AND c.closed_at IS NULL
+)
+"""
+_FINISH_SQL = f"""
+UPDATE linking_platformupdate SET done_at = statement_timestamp(), outcome = %(outcome)s, payload = NULL,
+    container_id = CASE WHEN {_KEEPS_PLACE_SQL} THEN container_id ELSE '' END,
+    thread_id = CASE WHEN {_KEEPS_PLACE_SQL} THEN thread_id ELSE '' END
+WHERE id = %(id)s AND done_at IS NULL AND {ASYNC_COMMIT}
+RETURNING EXISTS (
+    SELECT 1 FROM linking_platformupdate o
+    WHERE o.platform = %(platform)s AND o.bot_account = %(account)s AND o.container_id = %(container)s
+      AND o.thread_id = %(thread)s AND o.done_at IS NULL AND o.id <> %(id)s
+)
+"""  # noqa: S608 - both texts are ours
+
+
+def _lock_place_of_update(update_id: int) -> _UpdatePlace | None:
+    """The update's place, held on this thread's connection; a connection that breaks gives it back by itself."""
+    with connection.cursor() as cursor:
+        cursor.execute(_LOCK_PLACE_OF_UPDATE_SQL, [PLACE_LOCK_SEED, update_id])
+        row = cursor.fetchone()
+    return _UpdatePlace(*row[:4]) if row and row[4] else None
+
+
+def _lock_place(place: _UpdatePlace) -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute(_LOCK_SQL, [place.lock_key, PLACE_LOCK_SEED])
+        return bool(cursor.fetchone()[0])
+
+
+def _unlock_place(place: _UpdatePlace) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(_UNLOCK_SQL, [place.lock_key, PLACE_LOCK_SEED])
+
+
+def _claim_next(place: _UpdatePlace) -> _ClaimedUpdate | None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _CLAIM_NEXT_SQL, [place.platform, place.bot_account, place.container_id, place.thread_id]
+        )
+        row = cursor.fetchone()
+    return _ClaimedUpdate(*row) if row else None
+
+
+def _finish_update(place: _UpdatePlace, update: _ClaimedUpdate, outcome: str) -> NextStep:
+    """The payload goes; the keys stay, so that it counts once."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _FINISH_SQL,
+            {
+                "id": update.id,
+                "outcome": outcome,
+                "linked": outcome in LINKED_OUTCOMES,
+                "platform": place.platform,
+                "account": place.bot_account,
+                "container": place.container_id,
+                "thread": place.thread_id,
+            },
+        )
+        row = cursor.fetchone()
+    if row is None:
+        return "more"  # somebody else has finished it
+    metrics.platform_updates.labels(place.platform, outcome).inc()
+    return "more" if row[0] else "done"
+
+
+# --- by the clock ------------------------------------------------------------------------------------
+
+
+_FIND_OVERDUE_SQL = """
+SELECT o.id, o.platform, o.payload->'place'->>'server_id' FROM linking_platformupdate o JOIN (
+    SELECT min(id) AS id FROM linking_platformupdate
+    WHERE done_at IS NULL AND received_at < statement_timestamp() - make_interval(secs => %s)
+    GROUP BY platform, bot_account, container_id, thread_id ORDER BY 1 LIMIT %s
+) first USING (id) ORDER BY o.id
+"""
+
+
+def find_overdue_updates(limit: int = 500) -> list[tuple[int, str]]:
+    """One update of each place where something has waited for too long, and whose crowd it came in: nobody was told,
+    the worker died, or it stands in line."""
+    with connection.cursor() as cursor:
+        cursor.execute(_FIND_OVERDUE_SQL, [OVERDUE_AFTER.total_seconds(), limit])
+        rows = cursor.fetchall()
+    return [
+        (update_id, make_server_key(platform, server_id or "")) for update_id, platform, server_id in rows
+    ]
+
+
+def purge_updates() -> int:
+    """Keys that are too old to come again."""
+    old = PlatformUpdate.objects.filter(
+        received_at__lt=Now() - timedelta(days=settings.LINK_UPDATE_KEEP_DAYS)
+    )
+    doomed = list(old.values_list("pk", flat=True)[:PURGE_BATCH_SIZE])
+    return PlatformUpdate.objects.filter(pk__in=doomed).delete()[0]

@@ -1,0 +1,147 @@
+"""Keys of bots: made, shown once, verified by hash, revoked (L10)."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from ipaddress import ip_address, ip_network
+from uuid import UUID
+
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.db.models import Q
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from config.core.errors import InvalidRequest
+from config.core.hashed_keys import find_pepper, get_site_peppers, hash_secret, is_current_hash
+from linking.errors import LinkNotFound
+from linking.models import PLATFORM_ID_PATTERN, PLATFORMS, BotKey, Platform
+from linking.models.bot_keys import BOT_KEY_SCOPES
+
+LAST_USED_INTERVAL = timedelta(minutes=1)  # last_used_at is for people; a write per request would be waste
+_KEY_PATTERN = re.compile(r"ph_bot_([a-z0-9]{10})_([A-Za-z0-9_-]{43})", re.ASCII)
+_PREFIX_ALPHABET = string.ascii_lowercase + string.digits
+_HASH_SALT = "linking.bot_keys"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewBotKey:
+    """A key at the only moment its secret is known."""
+
+    row: BotKey
+    key: str
+
+
+def create_bot_key(
+    *,
+    name: str,
+    platform: str,
+    bot_account: str,
+    scopes: Sequence[str],
+    created_by: User | None = None,
+    rate_per_minute: int | None = None,
+    allowed_cidrs: Sequence[str] = (),
+    expires_at: datetime | None = None,
+) -> NewBotKey:
+    """Make a key; what is stored cannot be turned back into it."""
+    validate_bot_key(
+        name=name, platform=platform, bot_account=bot_account, scopes=scopes, allowed_cidrs=allowed_cidrs
+    )
+    prefix = "".join(secrets.choice(_PREFIX_ALPHABET) for _ in range(10))
+    secret = secrets.token_urlsafe(32)
+    row = BotKey.objects.create(
+        name=name,
+        platform=platform,
+        bot_account=bot_account,
+        prefix=prefix,
+        secret_hash=hash_secret(_HASH_SALT, secret, _get_peppers()[0]),
+        scopes=[scope for scope in BOT_KEY_SCOPES if scope in scopes],
+        rate_per_minute=rate_per_minute or settings.BOT_KEY_RATE_PER_MINUTE,
+        allowed_cidrs=list(allowed_cidrs),
+        created_by=created_by,
+        expires_at=expires_at,
+    )
+    row.refresh_from_db(fields=["created_at"])
+    return NewBotKey(row=row, key=f"ph_bot_{prefix}_{secret}")
+
+
+def verify_bot_key(key: str, address: str) -> BotKey | None:
+    """The row behind a key that came from this address, or None; every refusal costs one comparison."""
+    shape = _KEY_PATTERN.fullmatch(key)
+    prefix, secret = shape.groups() if shape else ("", "")
+    row = BotKey.objects.filter(prefix=prefix).first() if shape else None
+    pepper = find_pepper(_HASH_SALT, secret, row.secret_hash if row else "0" * 64, _get_peppers())
+    if row is None or pepper is None or not _is_valid(row) or not _is_allowed_address(row, address):
+        return None
+    if not is_current_hash(_HASH_SALT, row.secret_hash, _get_peppers()[0]):
+        renewed = hash_secret(_HASH_SALT, secret, _get_peppers()[0])
+        BotKey.objects.filter(pk=row.pk, secret_hash=row.secret_hash).update(secret_hash=renewed)
+    if row.last_used_at is None or timezone.now() - row.last_used_at >= LAST_USED_INTERVAL:
+        stale = Q(last_used_at=None) | Q(last_used_at__lte=Now() - LAST_USED_INTERVAL)
+        BotKey.objects.filter(stale, pk=row.pk).update(last_used_at=Now())
+    return row
+
+
+def filter_valid_keys(key_ids: Sequence[UUID]) -> set[UUID]:
+    """Return those of the keys that would be accepted now; asked every second for all open streams."""
+    rows = BotKey.objects.filter(pk__in=key_ids, revoked_at=None)
+    return set(rows.exclude(expires_at__lte=Now()).values_list("pk", flat=True))
+
+
+def revoke_bot_key(key_id: UUID) -> None:
+    if not BotKey.objects.filter(pk=key_id, revoked_at=None).update(revoked_at=Now()):
+        raise LinkNotFound
+
+
+def _is_valid(row: BotKey) -> bool:
+    return row.revoked_at is None and (row.expires_at is None or row.expires_at > timezone.now())
+
+
+def _is_allowed_address(row: BotKey, address: str) -> bool:
+    if not row.allowed_cidrs:
+        return True
+    try:
+        caller = ip_address(address)
+    except ValueError:
+        return False
+    mapped = getattr(caller, "ipv4_mapped", None)
+    return any((mapped or caller) in ip_network(network) for network in row.allowed_cidrs)
+
+
+def validate_bot_key(
+    *, name: str, platform: str, bot_account: str, scopes: Sequence[str], allowed_cidrs: Sequence[str] = ()
+) -> None:
+    """Refuses InvalidRequest, naming the field."""
+    if not name.strip() or len(name) > 100:
+        raise InvalidRequest("name: a key needs one, of at most 100 characters.")
+    if platform not in PLATFORMS:
+        raise InvalidRequest(f"platform: must be one of {', '.join(PLATFORMS)}.")
+    if platform == Platform.SCRIPTED and not settings.SCRIPTED_PLATFORM:
+        raise InvalidRequest("platform: scripted is off here; SCRIPTED_PLATFORM=1 switches it on.")
+    if not re.fullmatch(PLATFORM_ID_PATTERN, bot_account, re.ASCII):
+        raise InvalidRequest("bot_account: this is no id of a platform.")
+    if not scopes or (unknown := [scope for scope in scopes if scope not in BOT_KEY_SCOPES]):
+        wrong = f"{unknown[0][:40]!r} is" if scopes else "a key needs at least one; nothing is"
+        raise InvalidRequest(f"scopes: {wrong} none of {', '.join(BOT_KEY_SCOPES)}.")
+    for network in allowed_cidrs:
+        try:
+            ip_network(network)
+        except ValueError:
+            raise InvalidRequest(f"allowed_cidrs: {network[:60]!r} is no network.") from None
+
+
+def _get_peppers() -> tuple[str, ...]:
+    """A pepper of their own where one is set; else the site's keys, those that are being rotated out included."""
+    return (settings.BOT_KEY_PEPPER,) if settings.BOT_KEY_PEPPER else get_site_peppers()
+
+
+def count_old_hashes() -> int:
+    """Count usable keys whose hash was made under another pepper, or in the form that does not tell."""
+    rows = BotKey.objects.filter(revoked_at=None).exclude(expires_at__lte=Now())
+    stored = rows.values_list("secret_hash", flat=True).iterator()
+    return sum(not is_current_hash(_HASH_SALT, one, _get_peppers()[0]) for one in stored)

@@ -1,0 +1,67 @@
+"""Keys of bots; `linking.links` alone writes them (L10)."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.conf import settings
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from linking.models.fields import (
+    known_platform_constraint,
+    platform_field,
+    platform_id_constraint,
+    platform_id_field,
+)
+
+BOT_KEY_SCOPES = (
+    "links:read",
+    "links:write",
+    "turns:start",
+    "turns:read",
+    "turns:control",
+    "deliveries:manage",
+)
+
+
+class BotKey(models.Model):
+    """What one bot account may do; the secret is known only to the bot."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    name = models.CharField(max_length=100)
+    platform = platform_field()
+    bot_account = platform_id_field(help_text="The platform's own id of this bot or app.")
+    prefix = models.CharField(max_length=10, unique=True, editable=False)
+    secret_hash = models.CharField(max_length=64, editable=False)
+    scopes = ArrayField(models.CharField(max_length=32), default=list)
+    rate_per_minute = models.PositiveIntegerField(default=600, db_default=600)
+    allowed_cidrs = ArrayField(
+        models.CharField(max_length=49),
+        default=list,
+        blank=True,
+        help_text="Networks it may call from, like 203.0.113.0/24; empty = anywhere.",
+    )
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="bot_keys"
+    )
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    last_used_at = models.DateTimeField(null=True, blank=True, editable=False)
+    revoked_at = models.DateTimeField(null=True, blank=True, editable=False)
+
+    class Meta:
+        constraints = [
+            known_platform_constraint("a_bot_key"),
+            platform_id_constraint("bot_account"),
+            models.CheckConstraint(
+                condition=Q(scopes__contained_by=list(BOT_KEY_SCOPES)), name="a_bot_key_has_known_scopes"
+            ),
+            models.CheckConstraint(condition=Q(rate_per_minute__gte=1), name="a_bot_key_has_a_rate"),
+        ]
+        indexes = [models.Index(fields=["platform", "bot_account"], name="keys_of_a_bot_account")]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.prefix})"

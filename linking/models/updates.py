@@ -1,0 +1,116 @@
+"""What came in and must not count twice, and who fetches it (L12, L18, L24)."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from linking.models.fields import (
+    known_platform_constraint,
+    platform_field,
+    platform_id_constraint,
+    platform_id_field,
+)
+
+
+class PlatformUpdate(models.Model):
+    """An update as a platform sent it, stored before anything is done; `linking.inbound` alone writes it.
+
+    Handled, its payload goes; the keys stay until the purge, so that it counts once.
+    """
+
+    id = models.BigAutoField(primary_key=True)  # the order of arrival
+    platform = platform_field()
+    bot_account = platform_id_field()
+    update_key = models.CharField(max_length=128)
+    message_key = models.CharField(
+        max_length=200, blank=True, help_text="Container and message: one post may come as two events."
+    )
+    kind = models.CharField(max_length=32, blank=True)
+    container_id = platform_id_field(blank=True)
+    thread_id = platform_id_field(blank=True)
+    payload = models.JSONField(null=True, blank=True)
+    attempts = models.PositiveSmallIntegerField(default=0, db_default=0)
+    received_at = models.DateTimeField(db_default=Now(), editable=False)
+    done_at = models.DateTimeField(null=True, blank=True)
+    outcome = models.CharField(max_length=32, blank=True, default="", db_default="")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["platform", "bot_account", "update_key"], name="an_update_counts_once"
+            ),
+            models.UniqueConstraint(
+                fields=["platform", "bot_account", "message_key"],
+                condition=~Q(message_key=""),
+                name="a_platform_message_counts_once",
+            ),
+            models.CheckConstraint(
+                condition=Q(done_at__isnull=True) | Q(payload__isnull=True),
+                name="a_handled_update_keeps_no_payload",
+            ),
+            models.CheckConstraint(
+                condition=Q(done_at__isnull=True, outcome="") | Q(done_at__isnull=False, outcome__gt=""),
+                name="a_handled_update_has_an_outcome",
+            ),
+            known_platform_constraint("an_update"),
+            platform_id_constraint("bot_account"),
+            platform_id_constraint("container_id", or_nothing=True),
+            platform_id_constraint("thread_id", or_nothing=True),
+        ]
+        indexes = [
+            models.Index(
+                fields=["platform", "bot_account", "container_id", "thread_id", "id"],
+                condition=Q(done_at=None),
+                name="updates_to_be_handled",
+            ),
+            models.Index(fields=["received_at"], name="updates_by_age"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.platform} update {self.id}"
+
+
+class StartedTurn(models.Model):
+    """The answer to a bot's request, kept for its repetition; `linking.conversations` alone writes it (L12)."""
+
+    platform = platform_field()
+    bot_account = platform_id_field()
+    key = models.CharField(max_length=128)
+    body_sha256 = models.CharField(max_length=64)
+    answer = models.JSONField(null=True, blank=True, help_text="Nothing yet: the request is in flight.")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["platform", "bot_account", "key"], name="an_idempotency_key_counts_once"
+            ),
+            known_platform_constraint("a_started_turn"),
+            platform_id_constraint("bot_account"),
+        ]
+        indexes = [models.Index(fields=["created_at"], name="started_turns_by_age")]
+
+    def __str__(self) -> str:
+        return f"started turn {self.pk}"
+
+
+class BotRunner(models.Model):
+    """Which process fetches a bot account's updates; `linking.inbound.update_poller` alone writes it (L24)."""
+
+    platform = platform_field()
+    bot_account = platform_id_field()
+    holder = models.CharField(max_length=128, blank=True, help_text="Empty: it left in order.")
+    until = models.DateTimeField(help_text="Who has not renewed it by then is gone.")
+    last_update_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["platform", "bot_account"], name="one_runner_per_bot_account"),
+            known_platform_constraint("a_runner"),
+            platform_id_constraint("bot_account"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.platform} runner"

@@ -1,0 +1,171 @@
+"""The page of connected chats: what is linked, what it may do, and how to let it go (L6, L8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import UUID
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.contrib.auth.models import User
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST, require_safe
+
+from config.core.errors import InvalidRequest, NotFound, RequestRefused
+from linking import selectors
+from linking.bots import get_bot_names, list_offered_bots
+from linking.caps import permissions
+from linking.display_names import clean_name
+from linking.links import services as links
+from linking.models import Platform, PlatformLink
+from linking.web.forms import parse_server_settings
+from linking.web.link_confirmation import render_qr_code
+
+PAGE_SIZE = 25
+
+
+@login_required
+@never_cache
+@require_safe
+def list_chats(request: HttpRequest) -> HttpResponse:
+    """Two lists, each with a page of its own in the address: the last link of the page before it."""
+    user_id, seen = _get_user(request).pk, {name: request.GET.get(name, "") for name in ("people", "servers")}
+    try:
+        people = selectors.list_user_links(user_id, cursor=seen["people"], limit=PAGE_SIZE)
+        servers = selectors.list_server_links(user_id, cursor=seen["servers"], limit=PAGE_SIZE)
+    except InvalidRequest as problem:
+        raise Http404 from problem
+    bots = get_bot_names(
+        [
+            *((row.platform, row.bot_account) for row in people.items),
+            *((row.platform, row.bot_account) for row in servers.items),
+        ]
+    )
+    context = {
+        "people": [
+            {
+                "row": row,
+                "platform": Platform(row.platform).label,
+                "name": clean_name(row.display_name),
+                "bot": bots[row.platform, row.bot_account],
+            }
+            for row in people.items
+        ],
+        "servers": [
+            _build_link_context(link, bots[link.platform, link.bot_account]) for link in servers.items
+        ],
+        "more_people": people.next_cursor,
+        "more_servers": servers.next_cursor,
+        "seen": seen,
+        "bots": list_offered_bots(),
+    }
+    return render(request, "linking/chats.html", context)
+
+
+@login_required
+@require_POST
+def change_server(request: HttpRequest, link_id: UUID) -> HttpResponse:
+    user_id = _get_user(request).pk
+    return _perform_and_redirect(
+        request,
+        lambda: links.update_server_link(user_id, link_id, parse_server_settings(request.POST)),
+        _("Saved. It holds from the next message on."),
+    )
+
+
+@login_required
+@require_POST
+def pause_server(request: HttpRequest, link_id: UUID) -> HttpResponse:
+    user_id, pause = _get_user(request).pk, request.POST.get("pause") == "1"
+    return _perform_and_redirect(
+        request,
+        lambda: links.update_server_link(user_id, link_id, {"state": "paused" if pause else "active"}),
+        _("Paused. The bot does not answer there.") if pause else _("The bot answers there again."),
+    )
+
+
+@login_required
+@require_POST
+def unlink_server(request: HttpRequest, link_id: UUID) -> HttpResponse:
+    user_id = _get_user(request).pk
+    return _perform_and_redirect(
+        request,
+        lambda: links.revoke_server_link(user_id, link_id),
+        _("Disconnected. What was said stays with you."),
+    )
+
+
+@login_required
+@require_POST
+def unlink_user(request: HttpRequest, link_id: UUID) -> HttpResponse:
+    user_id = _get_user(request).pk
+    return _perform_and_redirect(
+        request,
+        lambda: links.revoke_user_link(user_id, link_id),
+        _("Disconnected. What was said stays with you."),
+    )
+
+
+@login_required
+@require_safe
+def show_bot_qr(request: HttpRequest, platform: str) -> HttpResponse:
+    """Where a platform's bot is found, as a picture for a phone."""
+    for bot in list_offered_bots():
+        if bot.platform == platform:
+            return render_qr_code(bot.url)
+    raise Http404
+
+
+def _build_link_context(link: PlatformLink, bot: str) -> dict[str, object]:
+    return {
+        "row": link,
+        "bot": bot,
+        "platform": Platform(link.platform).label,
+        "name": clean_name(link.server_name) or _("without a name"),
+        "usage": selectors.build_link_usage(link),
+        "daily_cap": _format_dollars(link.daily_cap_microdollars),
+        "monthly_cap": _format_dollars(link.monthly_cap_microdollars),
+        "channels": "\n".join(link.allowed_channels),
+        "roles": "\n".join(link.allowed_roles),
+        "tools": [
+            {"name": name, "label": _get_tool_labels()[name], "on": name in link.tools}
+            for name in sorted(permissions.OPTIONAL_TOOLS)
+        ],
+    }
+
+
+def _get_tool_labels() -> dict[str, str]:
+    """What an owner allows, in words."""
+    return {
+        "bash_exec": _("run commands"),
+        "delete_file": _("delete files"),
+        "python_exec": _("run Python"),
+        "share_file": _("publish files"),
+        "web_fetch": _("read web pages"),
+        "web_search": _("search the web"),
+    }
+
+
+def _format_dollars(microdollars: int | None) -> str:
+    return "" if microdollars is None else f"{microdollars / 1_000_000:.2f}"
+
+
+def _perform_and_redirect(request: HttpRequest, act: Callable[[], object], said: str) -> HttpResponse:
+    """Do it and say so, or say why not; either way the page is shown again."""
+    try:
+        act()
+    except NotFound as problem:
+        raise Http404 from problem
+    except RequestRefused as problem:
+        messages.error(request, problem.message)
+    else:
+        messages.success(request, said)
+    return redirect("connected_chats")
+
+
+def _get_user(request: HttpRequest) -> User:
+    assert isinstance(request.user, User)  # login_required let nobody else in
+    return request.user

@@ -1,0 +1,96 @@
+"""Where a bot account is told of things: one address, its secret, and whether it is used (L17)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import QuerySet
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from config.core.encryption import decrypt_text, encrypt_text
+from config.core.errors import NotFound
+from linking.conversations.services import BotAccount
+from linking.models import BotKey, DeliveryEndpoint
+from linking.webhook_deliveries import signatures
+from linking.webhook_deliveries.http_client import DeliveryClient
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """As its bot may see it; the secret only at the moment it is made."""
+
+    url: str
+    enabled: bool
+    disabled_reason: str | None
+    failures: int
+    secret: str | None = None
+
+
+def has_enabled_endpoint(bot: BotAccount) -> bool:
+    """Whether something can be told to this bot account later (L16)."""
+    return _bot_endpoints(bot).filter(disabled_at=None).exists()
+
+
+def get_endpoint(bot: BotAccount) -> Endpoint:
+    row = _bot_endpoints(bot).first()
+    if row is None:
+        raise NotFound
+    return _serialize_endpoint(row)
+
+
+def set_endpoint(bot: BotAccount, url: str, key: BotKey) -> Endpoint:
+    """Another address, switched on anew; a first one comes with its secret, which is shown this once."""
+    checked = str(DeliveryClient().check_url(url))
+    changes = {"url": checked, "disabled_at": None, "disabled_reason": "", "failures": 0}
+    secret = signatures.generate_secret()
+    with transaction.atomic():
+        row, made = DeliveryEndpoint.objects.select_for_update().get_or_create(
+            platform=bot.platform,
+            bot_account=bot.bot_account,
+            defaults={**changes, "secret": encrypt_text(secret), "created_by_key": key},
+        )
+        if not made:
+            DeliveryEndpoint.objects.filter(pk=row.pk).update(**changes)
+            row.refresh_from_db()
+    return _serialize_endpoint(row, secret=secret if made else None)
+
+
+def delete_endpoint(bot: BotAccount) -> None:
+    if not _bot_endpoints(bot).delete()[0]:
+        raise NotFound
+
+
+def rotate_secret(bot: BotAccount) -> Endpoint:
+    """A new secret; for a day the old one signs too, so that receivers can change at their leisure."""
+    secret = signatures.generate_secret()
+    with transaction.atomic():
+        row = _bot_endpoints(bot).select_for_update().first()
+        if row is None:
+            raise NotFound
+        row.old_secret, row.secret, row.rotated_at = row.secret, encrypt_text(secret), Now()
+        row.save(update_fields=["old_secret", "secret", "rotated_at"])
+    return _serialize_endpoint(row, secret=secret)
+
+
+def get_signing_secrets(row: DeliveryEndpoint) -> list[str]:
+    overlap = timedelta(seconds=settings.DELIVERY_ROTATION_SECONDS)
+    both = bool(row.old_secret) and row.rotated_at is not None and row.rotated_at > timezone.now() - overlap
+    return [decrypt_text(one) for one in ((row.secret, row.old_secret) if both else (row.secret,))]
+
+
+def _bot_endpoints(bot: BotAccount) -> QuerySet[DeliveryEndpoint]:
+    return DeliveryEndpoint.objects.filter(platform=bot.platform, bot_account=bot.bot_account)
+
+
+def _serialize_endpoint(row: DeliveryEndpoint, *, secret: str | None = None) -> Endpoint:
+    return Endpoint(
+        url=row.url,
+        enabled=row.disabled_at is None,
+        disabled_reason=row.disabled_reason or None,
+        failures=row.failures,
+        secret=secret,
+    )
