@@ -55,7 +55,7 @@ check: venv ## format, lint, types, import contracts, documentation, credentials
 	@$(MAKE) --no-print-directory docs secrets audit
 
 docs: venv ## build the documentation into var/docs; broken links fail
-	@told=$$(NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet 2>&1) && echo "docs     ok" || { echo "$$told"; exit 1; }
+	@told=$$(NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict 2>&1) && echo "docs     ok" || { echo "$$told"; exit 1; }
 
 secrets: venv ## credentials in tracked files
 	@$(BIN)/python config/dev/security_audit.py secrets
