@@ -12,6 +12,7 @@ from pathlib import Path
 from docs.reference_settings import PRODUCT
 
 STATUSES = {"internal_error": 500}  # a socket's, whose errors have no status of their own
+REQUIRED = "\\*"
 Classes = dict[str, list[ast.ClassDef]]  # by name; apps may use one name twice
 METRIC_TYPES = {"Counter", "Gauge", "Histogram"}
 EVENTS_HEAD = """# Events
@@ -36,7 +37,7 @@ A client opens a socket and subscribes. It gets `session.snapshot` first, then e
 
 ## Commands of the socket
 
-What a client may send, as JSON with `kind`. Every command takes an optional `ref`, which its answer repeats. Fields with * are required.
+What a client may send, as JSON with `kind`. Every command takes an optional `ref`, which its answer repeats. Fields with \\* are required.
 
 | kind | fields |
 |---|---|
@@ -122,7 +123,9 @@ def _find_commands(root: Path) -> list[str]:
                     ),
                     value=None,
                 ):
-                    fields = [name for name in _fields(classes, node) if name not in ("`kind`*", "`ref`")]
+                    fields = [
+                        name for name in _fields(classes, node) if name not in (f"`kind`{REQUIRED}", "`ref`")
+                    ]
                     rows[kind] = f"| `{kind}` | {', '.join(fields)} |"
                 case _:
                     pass
@@ -133,7 +136,7 @@ def _fields(classes: Classes, node: ast.ClassDef) -> list[str]:
     """Names of a class's fields and of those it inherits; * marks those without a default."""
     inherited = [name for base in node.bases for name in _fields_of_base(classes, base)]
     own = [
-        f"`{ast.unparse(one.target)}`{'' if one.value else '*'}"
+        f"`{ast.unparse(one.target)}`{'' if one.value else REQUIRED}"
         for one in node.body
         if isinstance(one, ast.AnnAssign) and not ast.unparse(one.target).startswith("_")
     ]

@@ -10,6 +10,7 @@ from django.core.management import get_commands, load_command_class
 from drf_spectacular.generators import SchemaGenerator
 
 OURS = ("billing", "copilot", "linking", "diagnostics")
+REQUIRED = "\\*"
 METHODS = ("get", "post", "put", "patch", "delete")
 _SCOPE = re.compile(r"scopes? (`[^.]*`)")
 REST_HEAD = """# REST API
@@ -24,7 +25,7 @@ A running site serves the complete document at `/api/schema` and a viewer at `/a
 - **Repeating is safe** where a call takes `run_id` or `Idempotency-Key`: the same one again returns the first outcome.
 - **429 and 503** name in `Retry-After` when to try again.
 
-Fields with * are required.
+Fields with \\* are required.
 """
 COMMANDS_HEAD = """# Commands
 
@@ -42,16 +43,10 @@ def render_rest() -> str:
     for path, operations in sorted(schema["paths"].items()):
         for method in METHODS:
             if method in operations:
-                groups.setdefault(_group(path), []).append(_row(schema, method, path, operations[method]))
+                groups.setdefault(_group(path), []).append(_entry(schema, method, path, operations[method]))
     parts = [REST_HEAD]
-    for title, rows in groups.items():
-        parts += [
-            f"## {title}\n",
-            "| call | what it does | scope | body | answers |",
-            "|---|---|---|---|---|",
-            *rows,
-            "",
-        ]
+    for title, entries in groups.items():
+        parts += [f"## {title}\n", *entries, ""]
     return "\n".join(parts)
 
 
@@ -62,13 +57,19 @@ def _group(path: str) -> str:
     return "/" + "/".join(parts[: depth if len(parts) >= depth else len(parts)])
 
 
-def _row(schema: dict[str, Any], method: str, path: str, operation: dict[str, Any]) -> str:
+def _entry(schema: dict[str, Any], method: str, path: str, operation: dict[str, Any]) -> str:
+    """One call as an item of a list: what it does, then what it takes and answers."""
     scope = _SCOPE.search(operation.get("description", ""))
-    answers = [status for status in operation["responses"] if status < "300"]
-    query = [f"`?{one['name']}`" for one in operation.get("parameters", []) if one["in"] == "query"]
-    taken = ", ".join([*_fields(schema, operation), *query])
-    summary = operation.get("summary", "").replace("|", "\\|")
-    return f"| `{method.upper()}` `{path}` | {summary} | {scope[1] if scope else ''} | {taken} | {', '.join(answers)} |"
+    query = [f"`{one['name']}`" for one in operation.get("parameters", []) if one["in"] == "query"]
+    statuses = [status for status in operation["responses"] if status < "300"]
+    facts = {
+        "scope": scope[1] if scope else "",
+        "body": ", ".join(_fields(schema, operation)),
+        "query": ", ".join(query),
+        "answers": ", ".join(statuses),
+    }
+    told = " · ".join(f"{name} {value}" for name, value in facts.items() if value)
+    return f"- `{method.upper()} {path}`<br>{operation.get('summary', '')}.<br><small>{told}</small>"
 
 
 def _fields(schema: dict[str, Any], operation: dict[str, Any]) -> list[str]:
@@ -82,7 +83,7 @@ def _fields(schema: dict[str, Any], operation: dict[str, Any]) -> list[str]:
         for name in variant.get("properties", {}):
             required = name in variant.get("required", ())
             names[name] = names.get(name, True) and required and len(variants) == 1
-    return [f"`{name}`{'*' if required else ''}" for name, required in names.items()]
+    return [f"`{name}`{REQUIRED if required else ''}" for name, required in names.items()]
 
 
 def _resolve(schema: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:

@@ -10,11 +10,15 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parent.parent
-# Files of the repository's root that are pages of the site too.
+# Files outside of docs/ that are pages of the site too.
 PROJECT_PAGES = {
     "CHANGELOG.md": "project/changelog.md",
     "CONTRIBUTING.md": "project/contributing.md",
     "SECURITY.md": "project/security.md",
+    "deploy/runbook.md": "project/runbook.md",
+    "diagnostics/README.md": "project/diagnostics.md",
+    "linking/README.md": "project/chat-platforms.md",
+    "billing/README.md": "project/billing.md",
 }
 LISTED_FOLDERS = {"Decisions": "decisions", "Specification": "spec"}  # every page of them stands in the nav
 _LINK = re.compile(r"(?<!!)\[([^\]\n]+)\]\(([^)\s]+)\)")
