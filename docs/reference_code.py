@@ -23,7 +23,7 @@ Everything a client is told is an event: a JSON object with `kind`, `session_id`
 
 | way | how |
 |---|---|
-| WebSocket | `/ws/`, with a session cookie, an API key or a one-use ticket (`POST /api/v1/tickets`) |
+| WebSocket | `/ws/`, with a session cookie, an API key or a one-use ticket (`POST /api/v1/ws-tickets`) |
 | Server-sent events | `GET /api/v1/sessions/{session_id}/stream`; `id:` is the cursor, `Last-Event-ID` resumes |
 | Bot API | `GET /api/bot/v1/sessions/{session_id}/events`, as server-sent events or a long poll, with fewer fields |
 
@@ -156,7 +156,7 @@ def render_errors(root: Path) -> str:
     refusals = _find_refusals(trees)
     rows = [f"| `{code}` | {status} | {message} |" for code, (status, message) in sorted(refusals.items())]
     notices = [
-        f"| `{code}` | {' | '.join(_text(part) for part in call.args)} |"
+        f"| `{code}` | {' | '.join(_text(part) for part in _values(call))} |"
         for code, call in _find_notices(trees)
     ]
     return ERRORS_HEAD + "\n".join(rows) + "\n" + NOTICES_HEAD + "\n".join(notices) + "\n" + CLOSES
@@ -266,6 +266,10 @@ def _class_message(node: ast.ClassDef) -> str:
             if isinstance(value, ast.Constant) and isinstance(value.value, str) and " " in value.value:
                 return value.value
     return (ast.get_docstring(node) or "").split("\n")[0]
+
+
+def _values(call: ast.Call) -> list[ast.expr]:
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
 
 
 def _find_notices(trees: list[ast.Module]) -> Iterator[tuple[str, ast.Call]]:

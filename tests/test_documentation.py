@@ -23,6 +23,25 @@ def test_the_generated_reference_is_up_to_date():
     assert generate.find_outdated(generate.build_pages()) == []
 
 
+@pytest.mark.parametrize(
+    ("page", "entry", "least"),
+    [
+        ("settings.md", r"^\| `[A-Z_0-9]+` \|", 230),
+        ("rest.md", r"^- `[A-Z]+ /", 150),
+        ("commands.md", r"^## ", 12),
+        ("events.md", r"^### ", 50),
+        ("events.md", r"^\| `[a-z.]+` \|", 18),
+        ("errors.md", r"^\| `[a-z_]+` \| [45][0-9]{2} \|", 110),
+        ("errors.md", r"^\| `[a-z_]+` \| [^0-9]", 25),
+        ("metrics.md", r"^\| `pilothouse_", 45),
+    ],
+)
+def test_what_is_read_from_the_code_is_found_there(page: str, entry: str, least: int):
+    """A pattern that code no longer follows would leave a page empty without an error."""
+    text = (ROOT / "docs" / "reference" / page).read_text()
+    assert len(re.findall(entry, text, re.MULTILINE)) >= least
+
+
 def test_every_setting_stands_in_the_reference():
     read = reference_settings.find_settings(ROOT)
     assert len(read) > 200
