@@ -51,7 +51,7 @@ ERRORS_HEAD = """# Error codes
 
 ## Refused requests
 
-REST answers with `{"error": {"code", "message", "hint"?}}`, a socket with the same object in an `error` frame. `message` can be shown to people. Programs decide by `code`; messages may change.
+REST answers with `{"error": {"code", "message", "hint"?}}`, a socket with `{"kind": "error", "ref", "code", "message", "hint"?}`. `message` can be shown to people. Programs decide by `code`; messages may change.
 
 | code | status | message, as an example |
 |---|---|---|
