@@ -12,6 +12,27 @@ from pathlib import Path
 from docs.reference_settings import PRODUCT
 
 STATUSES = {"internal_error": 500}  # a socket's, whose errors have no status of their own
+# Codes whose messages differ from place to place.
+MEANINGS = {
+    "conflict": "It is in a state that does not allow this.",
+    "empty_message": "There is neither text nor a usable file.",
+    "file_too_large": "The file is larger than the plan or the installation allows.",
+    "forbidden": "You may not do this.",
+    "idempotency_conflict": "The key or `run_id` was used before, with other content.",
+    "invalid_request": "The request is malformed; the message names the field.",
+    "limit_held": "Other running turns hold the rest of the limit. Try again when one has ended.",
+    "limit_reached": "The limit of the day or week is reached; `resets_at` says when it resets.",
+    "message_too_long": "The text is longer than `MESSAGE_CHARACTERS`.",
+    "method_not_allowed": "This address does not take this method.",
+    "model_not_found": "There is no such model or tier.",
+    "not_acceptable": "None of the accepted media types can be served.",
+    "second_factor_required": "Staff need a session with a second factor.",
+    "timeout": "The turn did not end in time; it goes on.",
+    "too_large": "Too many bytes.",
+    "too_many_requests": "Too often. Try again after `Retry-After`.",
+    "unsupported_media_type": "This media type is not understood here.",
+    "unsupported_parameter": "A parameter of the OpenAI API is not supported; the message names it.",
+}
 REQUIRED = "\\*"
 Classes = dict[str, list[ast.ClassDef]]  # by name; apps may use one name twice
 METRIC_TYPES = {"Counter", "Gauge", "Histogram"}
@@ -53,7 +74,7 @@ ERRORS_HEAD = """# Error codes
 
 REST answers with `{"error": {"code", "message", "hint"?}}`, a socket with `{"kind": "error", "ref", "code", "message", "hint"?}`. `message` can be shown to people. Programs decide by `code`; messages may change.
 
-| code | status | message, as an example |
+| code | status | meaning, or an example of the message |
 |---|---|---|
 """
 NOTICES_HEAD = """
@@ -163,28 +184,39 @@ def render_errors(root: Path) -> str:
 
 
 def _find_refusals(trees: list[ast.Module]) -> dict[str, tuple[int, str]]:
-    """Codes of exception classes, those given where one is raised (`code="…"`), and tables from code to status and message."""
+    """Codes of exception classes, those given where one is raised (`code="…"`), and tables from code to status and message.
+
+    Of several messages of a code the shortest stands, so that moving code between files changes nothing.
+    """
     classes = _classes(trees)
-    found: dict[str, tuple[int, str]] = {}
+    candidates: dict[str, list[tuple[int, str]]] = {}
     for one in (one for named in classes.values() for one in named):
         status, code = _status_of(classes, one), _own(one, "default_code")
         if status and code:
-            found[str(code)] = (status, _class_message(one))
+            candidates.setdefault(str(code), []).append((status, _class_message(one)))
         for given, message in _codes_given(one, "__init__") if status else ():
-            found.setdefault(given, (status, _class_message(one) if message == "…" else message))
-    for tree in trees:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call):
-                name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-                status = _status(classes, name)
-                for given, message in _codes_given(node, name) if status else ():
-                    found.setdefault(given, (status, message))
-            elif isinstance(node, ast.Dict):
-                found = _table(node) | found
-    return {
-        code: (STATUSES.get(code, status), message or HTTPStatus(status).phrase)
-        for code, (status, message) in found.items()
-    }
+            told = _class_message(one) if message == "…" else message
+            candidates.setdefault(given, []).append((status, told))
+    for node in (node for tree in trees for node in ast.walk(tree)):
+        if isinstance(node, ast.Call):
+            name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+            status = _status(classes, name)
+            for given, message in _codes_given(node, name) if status else ():
+                candidates.setdefault(given, []).append((status, message))
+        elif isinstance(node, ast.Dict):
+            for given, entry in _table(node).items():
+                candidates.setdefault(given, []).append(entry)
+    return {code: _choose(code, found) for code, found in candidates.items()}
+
+
+def _choose(code: str, found: list[tuple[int, str]]) -> tuple[int, str]:
+    status = STATUSES.get(code, min(status for status, _ in found))
+    messages = [message for _, message in found if message not in ("", "…")]
+    if code in MEANINGS:
+        return status, MEANINGS[code]
+    return status, min(
+        messages, key=lambda message: (len(message), message), default=HTTPStatus(status).phrase
+    )
 
 
 def _codes_given(within: ast.AST, function: str) -> Iterator[tuple[str, str]]:
