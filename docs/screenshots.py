@@ -31,8 +31,8 @@ def main(site: str) -> None:
 
 def sign_in(page: Page, site: str) -> None:
     page.goto(f"{site}/accounts/login/")
-    page.fill("input[name=login]", demo_login.USERNAME)
-    page.fill("input[name=password]", demo_login.PASSWORD)
+    page.fill("input[name=login]", demo_login.DEMO_USERNAME)
+    page.fill("input[name=password]", demo_login.DEMO_PASSWORD)
     page.keyboard.press("Enter")
     page.wait_for_url("**/chat/")
 
