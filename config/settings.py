@@ -503,7 +503,7 @@ SOCKET_QUEUES_BYTES = env.read_byte_size(
 TURN_HOOKS = env.read_list(
     "TURN_HOOKS",
     [
-        "linking.tasks.turn_moved",
+        "linking.tasks.enqueue_turn_delivery",
         "linking.caps.reservations.settle_turn:ended",
         "linking.webhook_deliveries.outbox.record_deliveries:asked|ended",
     ],

@@ -13,7 +13,7 @@ class CopilotConfig(AppConfig):
 
     def ready(self) -> None:
         from config.core import redaction
-        from copilot import tasks
+        from copilot import checks, tasks  # noqa: F401 - checks register themselves
         from copilot.accounts import audit_signals, devices
         from copilot.chat import commands, compaction_requests, next_turn, service_bindings, stop, submission
         from copilot.providers import catalogue, catalogue_store, prompt_cache

@@ -11,6 +11,6 @@ class DiagnosticsConfig(AppConfig):
 
     def ready(self) -> None:
         from config.core.audit import audit_event
-        from diagnostics import audit
+        from diagnostics import audit, checks  # noqa: F401 - checks register themselves
 
         audit_event.connect(audit.write_event, dispatch_uid="diagnostics.audit")

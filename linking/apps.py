@@ -10,10 +10,7 @@ class LinkingConfig(AppConfig):
     verbose_name = "Chat platforms and bots"
 
     def ready(self) -> None:
-        from linking import (
-            task_registry,
-            tasks,
-        )
+        from linking import checks, task_registry, tasks  # noqa: F401 - checks register themselves
 
         task_registry.register_tasks(
             tell_linked=tasks.enqueue_link_notification, deliver=tasks.enqueue_deliveries

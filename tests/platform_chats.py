@@ -282,10 +282,10 @@ def make_room(monkeypatch) -> None:
     """How much a platform takes is not what this test is about."""
     for module, name in (
         (telegram_adapter, "OVERALL_LIMIT"),
-        (telegram_adapter, "IN_A_CHAT"),
-        (telegram_adapter, "IN_A_GROUP"),
-        (slack_adapter, "IN_A_CHANNEL"),
-        (slack_adapter, "EDITS"),
+        (telegram_adapter, "CHAT_LIMIT"),
+        (telegram_adapter, "GROUP_LIMIT"),
+        (slack_adapter, "CHANNEL_LIMIT"),
+        (slack_adapter, "EDIT_LIMIT"),
     ):
         monkeypatch.setattr(module, name, CallLimit(calls=10_000, seconds=1.0))
 

@@ -130,7 +130,9 @@ def test_calls_that_wait_and_calls_that_do_not_share_one_room(session, model, mo
 def test_a_predicate_and_an_administrator_may_ask_too(session, model, monkeypatch, settings):
     """A11.1: by arguments and context, or because a setting names the tool"""
     settings.ASK_BEFORE_TOOLS = ["fetch"]
-    pay = Errand("pay", asks=lambda given, context: f"{given.note} is much" if given.note == "9" else "")
+    pay = Errand(
+        "pay", approval_reason=lambda given, context: f"{given.note} is much" if given.note == "9" else ""
+    )
     add_tools(monkeypatch, pay, Errand("fetch"))
     assert next(
         one.asks for one in availability.list_user_tools(make.ada().pk) if one.name == "fetch"

@@ -232,7 +232,12 @@ class Credits(RuleBasedStateMachine):
             expires_at=ends,
         )
 
-    @rule(who=who, cents=cents, name=keys, act=st.sampled_from(["top_up", "spend", "reverse", "reinstate"]))
+    @rule(
+        who=who,
+        cents=cents,
+        name=keys,
+        act=st.sampled_from(["post_top_up", "spend", "reverse_payment", "reinstate_payment"]),
+    )
     def move(self, who, cents, name, act):
         self.attempt(getattr(ledger, act), user_id=self.users[who].pk, cents=cents, key=self.prefix + name)
 

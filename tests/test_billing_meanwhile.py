@@ -426,6 +426,6 @@ def test_a_reset_bought_by_the_other_tab_while_this_one_waited_is_the_same_one(m
     ada = make.ada()
     ledger.grant_credits(ada.pk, 1_000, key="grant:1")
     record(ada, 1_000_000)
-    first(monkeypatch, redis_counters, "lock_reset", lambda: resets.buy_usage_reset(ada.pk, key="k"))
+    first(monkeypatch, redis_counters, "acquire_reset_lock", lambda: resets.buy_usage_reset(ada.pk, key="k"))
     assert resets.buy_usage_reset(ada.pk, key="k").balance_cents == 500
     assert LedgerEntry.objects.filter(kind="SPEND").count() == 1

@@ -208,13 +208,14 @@ def test_a_reset_whose_request_died_is_effective(ada, redis_clean):
 KILLED_HALFWAY = """
 import os, sys, django
 django.setup()
-from billing import ledger, usage
+from billing import ledger
+from billing.usage import resets
 spend = ledger.spend
 def spend_and_die(*args, **kwargs):
     spend(*args, **kwargs)
     os._exit(9)
 ledger.spend = spend_and_die
-usage.reset(int(sys.argv[1]), key="k")
+resets.buy_usage_reset(int(sys.argv[1]), key="k")
 """
 
 

@@ -43,7 +43,7 @@ MONEY = (
     "dollars",
 )
 WHOLE = ("<class 'int'>", "int | None", "typing.Optional[int]", "dict[str, int]")
-NO_MONEY = {"WantedPage.limit"}  # how many rows
+NO_MONEY = {"StatementPageQuery.limit"}  # how many rows
 
 
 @pytest.fixture

@@ -174,10 +174,10 @@ def test_a_deaf_worker_leaves_and_its_file_grows_old(
     monkeypatch.setattr(watch, "exit_process", lambda: left.append(1))
     watch.consumer = consumer(asked=60.0)
     for _ in range(int(consumer_health.MAX_DEAF_SECONDS / 2) - 1):
-        watch.look(2.0)
+        watch.check_consumer(2.0)
     assert left == []
     assert not Path(settings.HEARTBEAT_FILE).exists()
-    watch.look(2.0)
+    watch.check_consumer(2.0)
     assert left == [1]
 
 
@@ -189,7 +189,7 @@ def test_a_broker_that_is_away_is_no_fault_of_the_worker(watch, settings, tmp_pa
     monkeypatch.setattr(watch, "exit_process", lambda: pytest.fail("it must stay"))
     watch.consumer = consumer(asked=60.0)
     for _ in range(3):
-        watch.look(consumer_health.MAX_DEAF_SECONDS)
+        watch.check_consumer(consumer_health.MAX_DEAF_SECONDS)
     assert Path(settings.HEARTBEAT_FILE).exists()
 
 

@@ -39,8 +39,9 @@ NAUGHTY = '<img src=x onerror="alert(1)">'
 def _fresh(monkeypatch: pytest.MonkeyPatch):
     """Nobody is asked over Celery, and nothing is remembered from another test."""
     monkeypatch.setattr(inventory, "inspect_celery", list)
-    for part in (snapshot, inventory, schedules):
-        part.forget()
+    snapshot.clear_caches()
+    inventory.clear_inventory_cache()
+    schedules.clear_schedule_cache()
 
 
 def staff(*rights: str) -> Client:

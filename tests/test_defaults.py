@@ -287,14 +287,15 @@ def test_tools_say_the_numbers_that_are_set():
     """A0.7, A32.1: read once at boot, so a process of its own tells"""
     code = """
 import django; django.setup()
-from copilot.tools import ask_user, children, execution, read_file, registry, run_sub_session, web_fetch
+from copilot.tools import registry
+from copilot.tools.builtin import ask_user, read_file, run_sub_session, web_fetch
 asked = ask_user.AskUser(question="?", timeout_seconds=999)
 print([ask_user.AskUser(question="?").timeout_seconds, asked.timeout_seconds])
 told = run_sub_session.RunSubSession(prompt="p", wait_seconds=999)
 print([run_sub_session.RunSubSession(prompt="p").wait_seconds, told.wait_seconds])
 print([read_file.MAX_CHARACTERS, web_fetch.MAX_CHARACTERS])
 for name in ("ask_user", "run_sub_session", "get_sub_session_result", "run_agent", "read_file", "web_fetch", "bash_exec"):
-    print(registry.get(name).description.replace("\\n", " "))
+    print(registry.find_tool(name).description.replace("\\n", " "))
 """
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -98,7 +98,7 @@ def test_every_queue_has_its_worker():
 
 def test_every_variable_is_one_that_is_read():
     known = set(READ_BY_LIBRARIES)
-    for file in (ROOT / "config").glob("*.py"):
+    for file in (ROOT / "config").rglob("*.py"):
         for call in ast.walk(ast.parse(file.read_text())):
             match call:
                 case ast.Call(

@@ -291,7 +291,7 @@ def test_every_list_is_as_long_as_its_count(now, seed, monkeypatch):
 
     Message.objects.update(created_at=now - H)
     for module in (snapshot, execution_list):  # or some would cross a threshold between two looks
-        monkeypatch.setattr(module, "one_moment", lambda: nullcontext(now))
+        monkeypatch.setattr(module, "open_snapshot", lambda: nullcontext(now))
     summary = snapshot.compute_summary()
     for condition, name in COUNTED.items():
         pages = [

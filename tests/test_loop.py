@@ -95,7 +95,7 @@ async def test_an_answer_is_one_step_with_one_text_block():
         "text.ended",
         "ModelCallEnded",
         "step.finished",
-        "Answered",
+        "LoopAnswered",
     ]
     assert [(part.offset, part.delta) for part in of(parts, TextExtended)] == [(0, "Hello "), (6, "Ada.")]
     assert loop.messages[-1] == AssistantMessage(text="Hello Ada.")
@@ -120,8 +120,8 @@ async def test_thinking_then_text_then_a_call_come_in_this_order():
         "text.ended",
         "tool.proposed",
         "ModelCallEnded",
-        "CallMade",
-        "ResultMade",
+        "ToolCallAdded",
+        "ToolResultAdded",
     ]
     assert_well_ordered(parts)
 
@@ -183,7 +183,7 @@ async def test_results_reach_the_model_in_call_order_whatever_order_they_came_in
     loop = loop_of(reciter, toolbox=InMemoryToolbox(tools={"slow": slow, "quick": quick}))
     parts = await play(loop)
     assert [part.outcome.call_id for part in of(parts, ToolResultAdded)] == ["b", "a"]
-    assert kinds(parts).index("tool.progressed") < kinds(parts).index("ResultMade")
+    assert kinds(parts).index("tool.progressed") < kinds(parts).index("ToolResultAdded")
     assert [result.content for result in loop.messages[2].results] == ["slow", "quick"]
     assert_well_ordered(parts)
 

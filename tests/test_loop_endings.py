@@ -78,7 +78,13 @@ async def test_tools_that_end_in_silence_get_one_closing_line_inside_the_step():
         Reciter(calls(call("a", "look"), text="Looking."), [TextDelta("\n"), ReplyFinished("stop")])
     )
     parts = await play(loop)
-    assert kinds(parts)[-5:] == ["text.started", "text.extended", "text.ended", "step.finished", "Answered"]
+    assert kinds(parts)[-5:] == [
+        "text.started",
+        "text.extended",
+        "text.ended",
+        "step.finished",
+        "LoopAnswered",
+    ]
     assert of(parts, TextExtended)[-1].delta == CLOSING_LINE
     assert [part.synthetic for part in of(parts, TextStarted)] == [False, True]
     assert len(of(parts, ModelCallStarted)) == 2

@@ -150,7 +150,7 @@ async def test_repeatable_calls_of_a_lost_worker_run_again_before_the_model_is_a
     parts = await play(loop)
     assert not of(parts, ToolCallAdded)
     assert reciter.requests[0].messages[2].results[0].content == "done"
-    assert kinds(parts)[:3] == ["step.started", "ResultMade", "step.finished"]
+    assert kinds(parts)[:3] == ["step.started", "ToolResultAdded", "step.finished"]
     assert [part.round for part in of(parts, StepStarted)] == [1, 2]
     assert parts[-1] == LoopAnswered()
 
@@ -174,7 +174,7 @@ async def played_until(loop, condition):
     reached = asyncio.Event()
 
     async def run():
-        async for part in loop.play():
+        async for part in loop.run():
             parts.append(part)
             if condition(parts):
                 reached.set()

@@ -103,11 +103,11 @@ class Beside:
 
 def test_the_limit_is_looked_up_seldom_and_beside_the_turn():
     """A19.7, P12: never before a call is recorded, then once for all calls of ten seconds"""
-    calls, beside = SimpleNamespace(recorded_number=0), Beside()
-    used = budget.LimitUsage(SimpleNamespace(user_id=1), SimpleNamespace(calls=calls), beside)
+    calls, beside = SimpleNamespace(recorded_count=0), Beside()
+    used = budget.LimitUsage(SimpleNamespace(user_id=1), SimpleNamespace(model_calls=calls), beside)
     assert (used.current_percent(0.0), beside.looks) == (None, 0)
     for tick in range(20):
-        calls.recorded_number += 1
+        calls.recorded_count += 1
         used.current_percent(tick / 2)
     assert beside.looks == 1
     used.current_percent(budget.LIMIT_CHECK_SECONDS)

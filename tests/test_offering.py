@@ -178,8 +178,8 @@ def test_another_process_learns_of_an_edit_by_itself() -> None:
     }
     code = (
         "import sys, django; django.setup()\n"
-        "from copilot.providers.clients import catalogue\n"
-        "for line in sys.stdin: print(catalogue.tiers()['standard'].name, flush=True)\n"
+        "from copilot.providers.catalogue import get_tier_entries\n"
+        "for line in sys.stdin: print(get_tier_entries()['standard'].name, flush=True)\n"
     )
     command = [sys.executable, "-W", "ignore", "-c", code]
     with subprocess.Popen(

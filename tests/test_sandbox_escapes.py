@@ -332,15 +332,15 @@ os.environ["DJANGO_SETTINGS_MODULE"] = "config.settings"
 import django
 django.setup()
 from pathlib import Path
-from copilot.tools import sandbox
+from copilot.tools.sandbox import bubblewrap
 folder = Path(sys.argv[1])
 if len(sys.argv) > 3:
     os.setgroups([])
     os.setresgid(54321, 54321, 54321)
     os.setresuid(54321, 54321, 54321)
-    assert not sandbox.missing(), sandbox.missing()
-sandbox.prepare(folder)
-finished = asyncio.run(sandbox.run(["/bin/bash", "-c", sys.argv[2]], folder=folder, seconds=60))
+    assert not bubblewrap.find_sandbox_problem(), bubblewrap.find_sandbox_problem()
+bubblewrap.prepare_folder(folder)
+finished = asyncio.run(bubblewrap.run_program(["/bin/bash", "-c", sys.argv[2]], folder=folder, seconds=60))
 print(finished.stdout.text, finished.stderr.text)
 """
 

@@ -367,5 +367,5 @@ def test_a_policy_that_cannot_hold_stops_the_start(given, named):
 
 
 def test_the_first_start_in_production_prints_the_setup_link():
-    source = (Path(__file__).parents[1] / "config" / "prepare.py").read_text()
+    source = (Path(__file__).parents[1] / "config" / "bootstrap.py").read_text()
     assert 'call_command("setup_link")' in source

@@ -40,7 +40,7 @@ class Ear:
     def deliver(self, session_id, entries) -> None:
         self.heard += titles(entries)
 
-    def lost(self, session_id) -> None:
+    def handle_cursor_lost(self, session_id) -> None:
         self.losses += 1
 
 

@@ -88,7 +88,7 @@ def test_a_worker_that_leaves_on_purpose_leaves_nothing(beat):
     """T9.4"""
     beat.mark_draining()
     assert WorkerBeat.objects.get(pk=beat.identity.worker).draining is True
-    beat.end()
+    beat.stop_heartbeat()
     assert not WorkerBeat.objects.exists()
     assert heartbeat.read_redis_heartbeats([beat.identity.worker], life_seconds=6) == {}
     until(lambda: not lock_is_held(beat.identity), 5)

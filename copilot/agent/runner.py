@@ -305,12 +305,6 @@ class TurnRunner(RunState):
     def _build_loop(self, prepared: PreparedTurn, outside: McpToolset) -> AgentLoop:
         mended = prepared.resume_plan
         entry = prepared.chain[0]
-        continuing = None
-        if mended.interrupted_row is not None:
-            self.recorder.resume_row(parse_row_id(mended.interrupted_row), mended.interrupted_row.content)
-            continuing = InterruptedText(
-                row_id=parse_row_id(mended.interrupted_row), length=len(mended.interrupted_row.content)
-            )
         toolbox = TurnToolbox(
             turn_context.get_turn_context(),
             outside.tools,
@@ -323,7 +317,6 @@ class TurnRunner(RunState):
         messages = list(
             build(mended.rows, turn_id=str(self.turn.turn_id), entry=entry, images=prepared.images)
         )
-        call_id, clock = partial(model_calls.make_call_id, self.turn.turn_id), SystemClock()
         suffix = build_session_prompt(self.turn.session_config, mcp_instructions=outside.instructions)
         self._detect_cache_break(entry, suffix, toolbox)
         return AgentLoop(
@@ -332,27 +325,7 @@ class TurnRunner(RunState):
             suffix=suffix,
             messages=messages,
             chain=prepared.chain,
-            ports=LoopPorts(
-                provider=get_provider,
-                toolbox=toolbox,
-                approvals=TurnApprovalPolicy(
-                    self.recorder, turn_context.get_turn_context(), toolbox.get, self.approved_calls
-                ),
-                follow_ups=queued_messages.TurnFollowUps(self.turn, self.recorder, prepared.chain),
-                clock=clock,
-                budget=TurnBudget(self.turn, self.recorder),
-                compactor=TurnCompactor(
-                    self.turn,
-                    provider=get_provider,
-                    call_id=call_id,
-                    clock=clock,
-                    images=prepared.images,
-                ),
-                call_id=call_id,
-                learned=TurnLearnedLimits(self.services),
-                health=TurnModelHealth(self.services),
-                credential=_read_credential,
-            ),
+            ports=self._build_ports(prepared, toolbox),
             fullness=restore_window_meter(self.turn.context, mended.rows),
             limits=TurnLimits.from_settings(settings),
             retrying=RetryPolicy.from_settings(settings),
@@ -366,9 +339,35 @@ class TurnRunner(RunState):
             elapsed_seconds=self.turn.running_seconds,
             pending_calls=mended.pending_calls,
             pending_notes=mended.notes,
-            continuing=continuing,
+            continuing=self._resume_interrupted_text(mended.interrupted_row),
             resumes_text=messages[-1:] == [model_context.build_interrupted_note()],
         )
+
+    def _build_ports(self, prepared: PreparedTurn, toolbox: TurnToolbox) -> LoopPorts:
+        call_id, clock = partial(model_calls.make_call_id, self.turn.turn_id), SystemClock()
+        return LoopPorts(
+            provider=get_provider,
+            toolbox=toolbox,
+            approvals=TurnApprovalPolicy(
+                self.recorder, turn_context.get_turn_context(), toolbox.get, self.approved_calls
+            ),
+            follow_ups=queued_messages.TurnFollowUps(self.turn, self.recorder, prepared.chain),
+            clock=clock,
+            budget=TurnBudget(self.turn, self.recorder),
+            compactor=TurnCompactor(
+                self.turn, provider=get_provider, call_id=call_id, clock=clock, images=prepared.images
+            ),
+            call_id=call_id,
+            learned=TurnLearnedLimits(self.services),
+            health=TurnModelHealth(self.services),
+            credential=_read_credential,
+        )
+
+    def _resume_interrupted_text(self, row: MessageRow | None) -> InterruptedText | None:
+        if row is None:
+            return None
+        self.recorder.resume_row(parse_row_id(row), row.content)
+        return InterruptedText(row_id=parse_row_id(row), length=len(row.content))
 
     def _detect_cache_break(self, entry: CatalogueEntry, suffix: str, toolbox: TurnToolbox) -> None:
         """Whether the first request can begin as the session's last one did (A15.9)."""
