@@ -240,7 +240,7 @@ async def test_overflow_for_ever_ends_after_two_forced_ones():
 
 async def test_an_overflow_that_cannot_be_shortened_ends_the_turn():
     """A7.5"""
-    compactor = InMemoryCompactor(CompactionFailed(reason="it gains too little room"))
+    compactor = InMemoryCompactor(CompactionFailed(reason="the summary saves too little space"))
     parts = await play(
         loop_of(Reciter([ProviderFailure("context_overflow")]), chain=(WINDOWED,), compactor=compactor)
     )
@@ -250,7 +250,7 @@ async def test_an_overflow_that_cannot_be_shortened_ends_the_turn():
 
 async def test_what_cannot_be_shortened_goes_on_with_a_model_that_reads_more():
     """A6.1, A7.6: only with a larger window; without one the conversation is full"""
-    failed = CompactionFailed(reason="it gains too little room")
+    failed = CompactionFailed(reason="the summary saves too little space")
     entries = [
         replace(WINDOWED, name=name, context_window=window)
         for name, window in (("Same", 100_000), ("Unknown", 0), ("Larger", 200_000))
@@ -360,12 +360,12 @@ def test_what_does_not_fit_loses_tool_output_first_and_then_its_beginning():
     ("text", "asked", "after", "reason"),
     [
         ("All of it.", task(), 60_000, ""),
-        ("All of it.", task(), 60_001, "what is left still fills the window"),
+        ("All of it.", task(), 60_001, "the compacted conversation still fills the context window"),
         ("", task(), 10, "the summary is empty"),
         ("All of it.", task(forced=True, before=60_000), 40_000, ""),
-        ("All of it.", task(forced=True, before=60_000), 40_001, "it gains too little room"),
+        ("All of it.", task(forced=True, before=60_000), 40_001, "the summary saves too little space"),
         ("All of it.", task(window=0), 10**9, ""),
-        ("All of it.", task(window=0, forced=True, before=1_000), 900, "it gains too little room"),
+        ("All of it.", task(window=0, forced=True, before=1_000), 900, "the summary saves too little space"),
     ],
 )
 def test_a_summary_counts_only_if_it_helps(text, asked, after, reason):

@@ -1,4 +1,4 @@
-"""A turn's money as it is recorded: its calls, its children, its budget, and the user's own limit (A10.4, B6.10)."""
+"""Read a turn's spending, its budget and its user's limit."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from copilot.agent.services import ProcessServices
 from copilot.chat import model_calls
 from copilot.chat.turns import ClaimedTurn
 
-LIMIT_CHECK_SECONDS = 10.0  # between two looks at the user's windows
+LIMIT_CHECK_SECONDS = 10.0  # between two reads of the user's limits
 
 
 class TurnBudget:
-    """The loop's budget. Policy is read once, at the first look: a turn keeps the ceiling it began with."""
+    """Read the turn's budget. The plan is read once, so that the turn keeps the ceiling it began with."""
 
     def __init__(self, turn: ClaimedTurn, recorder: TurnRecorder) -> None:
         self._turn = turn
@@ -50,9 +50,9 @@ class TurnBudget:
 
 
 class LimitUsage:
-    """How much of the user's fuller window is used, as of the last recorded call (A19.7).
+    """Track how much of the user's fuller limit is used, as of the last recorded call.
 
-    Looked up beside a turn that goes on after a call, and seldom: one that answers at once asks for nothing.
+    The figure is refreshed in the background and rarely; a turn with a single call never reads it.
     """
 
     def __init__(self, turn: ClaimedTurn, recorder: TurnRecorder, services: ProcessServices) -> None:
@@ -60,13 +60,13 @@ class LimitUsage:
         self._calls = recorder.model_calls
         self._services = services
         self._percent: float | None = None
-        self._looked_at = float("-inf")
+        self._refreshed_at = float("-inf")
         self._calls_seen = 0
 
     def current_percent(self, now: float) -> float | None:
-        """As known now; a newer figure is on its way when calls were recorded since."""
-        if self._calls.recorded_count > self._calls_seen and now - self._looked_at >= LIMIT_CHECK_SECONDS:
-            self._calls_seen, self._looked_at = self._calls.recorded_count, now
+        """Return the last known figure, and refresh it if calls have been recorded since."""
+        if self._calls.recorded_count > self._calls_seen and now - self._refreshed_at >= LIMIT_CHECK_SECONDS:
+            self._calls_seen, self._refreshed_at = self._calls.recorded_count, now
             self._services.run_in_background(self._refresh())
         return self._percent
 
@@ -75,13 +75,14 @@ class LimitUsage:
 
 
 def read_limit_percent(user_id: int) -> float | None:
-    """Of the fuller window; None where no limit binds."""
+    """Return the share of the daily or weekly limit, whichever is fuller; None without a limit."""
     view = usage_status.get_usage(user_id)
-    return max((one.percent_used for one in (view.daily, view.weekly) if one is not None), default=None)
+    limits = (limit for limit in (view.daily, view.weekly) if limit is not None)
+    return max((limit.percent_used for limit in limits), default=None)
 
 
 def can_extend_turn(turn: ClaimedTurn) -> bool:
-    """Whether the user's limit lets the turn go on with what is queued, whatever binds it while it runs (B7)."""
+    """Check that the user's limit allows the turn to continue with queued messages."""
     try:
         limit_checks.check_limits_and_hold(turn.user_id, str(turn.turn_id))
     except LimitReached:
@@ -89,6 +90,6 @@ def can_extend_turn(turn: ClaimedTurn) -> bool:
     return True
 
 
-def smallest_limit(*bounds: int) -> int:
-    """Of those that bind; 0 is no bound."""
-    return min((bound for bound in bounds if bound), default=0)
+def smallest_limit(*limits: int) -> int:
+    """Return the smallest limit; 0 means no limit."""
+    return min((limit for limit in limits if limit), default=0)

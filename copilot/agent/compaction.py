@@ -1,4 +1,4 @@
-"""A conversation as plain text of two speakers, cut until it fits: what a summary is made from (A17.2)."""
+"""Replace a long conversation in the context by a summary that the model writes."""
 
 from __future__ import annotations
 
@@ -60,30 +60,30 @@ TRUNCATION_MARK = "[…]"
 
 
 def fit_conversation(messages: Sequence[ModelMessage], *, tokens: int) -> list[ModelMessage]:
-    """As much as fits: first tool outputs are cut, then the oldest messages left out."""
-    room = max(tokens, 1) * CHARACTERS_PER_TOKEN
-    told = _as_plain_text(messages)
-    if _count_characters(told) > room:
-        told = _as_plain_text(_truncate_outputs(messages))
-    if _count_characters(told) > room:
-        told = _keep_newest_messages(told, room)
-    return told
+    """Fit messages into `tokens`: shorten tool outputs first, then drop the oldest messages."""
+    max_characters = max(tokens, 1) * CHARACTERS_PER_TOKEN
+    plain = _as_plain_text(messages)
+    if _count_characters(plain) > max_characters:
+        plain = _as_plain_text(_truncate_outputs(messages))
+    if _count_characters(plain) > max_characters:
+        plain = _keep_newest_messages(plain, max_characters)
+    return plain
 
 
 def _as_plain_text(messages: Iterable[ModelMessage]) -> list[ModelMessage]:
-    """Calls and results as words: a request without tools may hold none (and no server insists on pairs)."""
-    told: list[ModelMessage] = []
+    """Render calls and results as text, because a request without tools may not contain them."""
+    plain: list[ModelMessage] = []
     for message in replace_images_with_text(messages):
         match message:
             case UserMessage():
-                append_message(told, message)
+                append_message(plain, message)
             case AssistantMessage():
                 append_message(
-                    told, AssistantMessage(text=join_text(message.text, *map(_describe_call, message.calls)))
+                    plain, AssistantMessage(text=join_text(message.text, *map(_describe_call, message.calls)))
                 )
             case ToolResultsMessage():
-                append_message(told, UserMessage(text=join_text(*map(_describe_result, message.results))))
-    return told
+                append_message(plain, UserMessage(text=join_text(*map(_describe_result, message.results))))
+    return plain
 
 
 def _describe_call(call: ToolCall) -> str:
@@ -111,11 +111,11 @@ def _truncate_result(result: ToolResult) -> ToolResult:
     return replace(result, content=result.content[:MAX_OLD_OUTPUT_CHARACTERS] + TRUNCATION_MARK)
 
 
-def _keep_newest_messages(told: Sequence[ModelMessage], room: int) -> list[ModelMessage]:
-    """The end of the conversation; the oldest message that has room is itself cut at its beginning."""
+def _keep_newest_messages(messages: Sequence[ModelMessage], max_characters: int) -> list[ModelMessage]:
+    """Keep the end of the conversation, and cut the oldest kept message at its beginning."""
     kept: list[ModelMessage] = []
-    left = room
-    for message in reversed(told):
+    left = max_characters
+    for message in reversed(messages):
         if left <= 0:
             break
         if isinstance(message, UserMessage | AssistantMessage):
@@ -131,18 +131,18 @@ def _count_characters(messages: Iterable[ModelMessage]) -> int:
     return sum(count_message_characters(message) for message in messages)
 
 
-# MERGED agent.compaction: Makes a long conversation short: a summary by the model, kept as a row, read instead of what it covers (A17).
+# --- Compaction ---
 
 SUMMARY_OUTPUT_TOKENS = 8_192
-MAX_SUMMARY_ATTEMPTS = 2  # the second with half the room, when the model finds the first still too long
-MAX_KEPT_REQUEST_CHARACTERS = 64_000  # of what people asked in this turn; the newest always stays whole
-MAX_WINDOW_SHARE_AFTER = 0.6  # what a shortened conversation may fill (A17.4)
-MIN_WINDOW_SHARE_GAINED = 0.2  # of the window, when the model has refused the conversation (A7.5)
+MAX_SUMMARY_ATTEMPTS = 2  # the second with half the input, if the first was still too long
+MAX_KEPT_REQUEST_CHARACTERS = 64_000  # of people's messages in this turn; the newest always stays whole
+MAX_WINDOW_SHARE_AFTER = 0.6  # how full the window may be after a compaction
+MIN_WINDOW_SHARE_GAINED = 0.2  # of the window, when the model has refused the conversation
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompactionSource:
-    """What a summary rests on, read when it begins: rows that come meanwhile stay after it (A17.7)."""
+    """The basis of a summary, read before it is written: rows that arrive meanwhile stay after it."""
 
     anchor: int
     requests: tuple[MessageRow, ...]  # of the running turn
@@ -150,7 +150,7 @@ class CompactionSource:
 
 
 class TurnCompactor:
-    """The loop's compactor. Cancelled, it leaves nothing but the cost of what was asked (A17.5)."""
+    """Write the summary with the turn's model. If cancelled, nothing is stored but the cost of the calls."""
 
     def __init__(
         self,
@@ -174,12 +174,12 @@ class TurnCompactor:
     async def compact(
         self, task: CompactionTask, take_number: TakeCallNumber
     ) -> AsyncIterator[LoopOutput | CompactionSucceeded | CompactionFailed]:
-        ground = await run_in_thread(_load_source, self._turn.session_id, self._turn.turn_id)
-        async with aclosing_iterator(self._request_summary(task, ground, take_number)) as parts:
-            async for part in parts:
-                yield part
+        source = await run_in_thread(_load_source, self._turn.session_id, self._turn.turn_id)
+        async with aclosing_iterator(self._request_summary(task, source, take_number)) as stream:
+            async for output in stream:
+                yield output
         text = self._summary_text()
-        messages = build_compacted_messages(text, ground, self._images)
+        messages = build_compacted_messages(text, source, self._images)
         after = task.fixed_tokens + estimate_tokens(
             sum(count_message_characters(message) for message in messages)
         )
@@ -189,9 +189,9 @@ class TurnCompactor:
             return
         yield SummaryAdded(
             row_id=uuid4(),
-            text=_add_todos(text, ground),
-            anchor=ground.anchor,
-            kept=tuple(row.id for row in ground.requests),
+            text=_add_todos(text, source),
+            anchor=source.anchor,
+            kept=tuple(row.id for row in source.requests),
             tokens_before=task.tokens_before,
             tokens_after=after,
             window=task.entry.context_window,
@@ -199,25 +199,25 @@ class TurnCompactor:
         yield CompactionSucceeded(messages=messages, tokens=after)
 
     async def _request_summary(
-        self, task: CompactionTask, ground: CompactionSource, take_number: TakeCallNumber
+        self, task: CompactionTask, source: CompactionSource, take_number: TakeCallNumber
     ) -> AsyncIterator[LoopOutput]:
-        """Of the calls only beginning and end are anybody's news."""
+        """Request the summary, and yield only the start and end of its model calls."""
         for number in range(1, MAX_SUMMARY_ATTEMPTS + 1):
             call_number = await take_number(again=number > 1)
             if call_number is None:
                 return
-            self._attempt = attempt = self._begin_attempt(task, ground, call_number, tries=number)
-            async with aclosing_iterator(attempt.stream(self._provider)) as parts:
-                async for part in parts:
-                    if isinstance(part, ModelCallStarted | ModelCallEnded):
-                        yield part
+            self._attempt = attempt = self._begin_attempt(task, source, call_number, tries=number)
+            async with aclosing_iterator(attempt.stream(self._provider)) as stream:
+                async for output in stream:
+                    if isinstance(output, ModelCallStarted | ModelCallEnded):
+                        yield output
             if (failure := _attempt_failure(attempt)) is None or failure.code != "context_overflow":
                 return
 
     def _begin_attempt(
-        self, task: CompactionTask, ground: CompactionSource, number: int, *, tries: int
+        self, task: CompactionTask, source: CompactionSource, number: int, *, tries: int
     ) -> ModelAttempt:
-        request = build_summary_request(task, ground.todos, tries=tries)
+        request = build_summary_request(task, source.todos, tries=tries)
         meter = ModelCallMeter(
             request,
             call_id=self._call_id(number),
@@ -237,20 +237,20 @@ class TurnCompactor:
 
 
 def _attempt_failure(attempt: ModelAttempt) -> ProviderFailure | None:
-    """A reply that a turn could not work with is no summary either, whatever it says."""
+    """Return the failure of an attempt, including replies that ended in an unusable way."""
     if attempt.reply is None:
         return attempt.failure
     code = UNUSABLE_FINISH_REASONS.get(attempt.reply.finish)
     return None if code is None else ProviderFailure(code)
 
 
-# --- the request -------------------------------------------------------------------------------------
+# --- The request ---
 
 
 def build_summary_request(task: CompactionTask, todos: Sequence[Todo], *, tries: int = 1) -> ModelRequest:
-    """The history, what to make of it, and the to-do list; no tools, no thinking (A17.2).
+    """Build the request: the history, instructions and the to-do list, without tools or thinking.
 
-    A server that takes no limit for its output is given none here either (A4.1).
+    The output is only limited if the provider accepts a limit.
     """
     window = task.entry.context_window
     output = min(
@@ -262,15 +262,15 @@ def build_summary_request(task: CompactionTask, todos: Sequence[Todo], *, tries:
     instruction = join_text(
         read_prompt("compaction_request"), _focus_instruction(task.focus), _format_todos(todos)
     )
-    room = _max_request_tokens(task, output) // tries - estimate_tokens(len(system) + len(instruction))
-    messages = fit_conversation(task.messages, tokens=room)
+    max_tokens = _max_request_tokens(task, output) // tries - estimate_tokens(len(system) + len(instruction))
+    messages = fit_conversation(task.messages, tokens=max_tokens)
     append_message(messages, UserMessage(text=instruction))
     entry = replace(task.entry, max_output_tokens=output) if task.entry.max_output_tokens else task.entry
     return ModelRequest(entry=entry, system=system, messages=tuple(messages))
 
 
 def _max_request_tokens(task: CompactionTask, output: int) -> int:
-    """Tokens for the request; of an unknown window, less than what was too much."""
+    """Return the tokens for the request; if the window is unknown, less than what was refused."""
     if task.entry.context_window:
         return task.entry.context_window - output
     return task.tokens_before * 3 // 4 if task.forced else 10 * task.tokens_before
@@ -287,36 +287,36 @@ def _format_todos(todos: Sequence[Todo]) -> str:
     return f"The to-do list as it stands, which goes on with the tool todos_write:\n{lines}"
 
 
-# --- what follows ------------------------------------------------------------------------------------
+# --- The compacted context ---
 
 
 def build_compacted_messages(
-    text: str, ground: CompactionSource, images: Mapping[str, ImagePart]
+    text: str, source: CompactionSource, images: Mapping[str, ImagePart]
 ) -> tuple[ModelMessage, ...]:
-    """As the rows will be read: the summary, then what people asked in this turn, word for word (A17.3)."""
+    """Build the context after compaction: the summary, then people's messages of this turn, unchanged."""
     messages: list[ModelMessage] = []
-    append_message(messages, build_summary_message(_add_todos(text, ground)))
-    for row in ground.requests:
+    append_message(messages, build_summary_message(_add_todos(text, source)))
+    for row in source.requests:
         append_message(messages, build_user_message(row, images))
     return tuple(messages)
 
 
-def _add_todos(text: str, ground: CompactionSource) -> str:
-    return join_text(text, _format_todos(ground.todos))
+def _add_todos(text: str, source: CompactionSource) -> str:
+    return join_text(text, _format_todos(source.todos))
 
 
 def find_summary_problem(text: str, task: CompactionTask, *, tokens_after: int) -> str:
-    """Why a summary is not used; empty when it is (A17.4, A7.5)."""
+    """Return the reason not to use a summary, or an empty string."""
     if not text:
         return "the summary is empty"
     window = task.entry.context_window
     if window and tokens_after > window * MAX_WINDOW_SHARE_AFTER:
-        return "what is left still fills the window"
+        return "the compacted conversation still fills the context window"
     if (
         task.forced
         and task.tokens_before - tokens_after < (window or task.tokens_before) * MIN_WINDOW_SHARE_GAINED
     ):
-        return "it gains too little room"
+        return "the summary saves too little space"
     return ""
 
 

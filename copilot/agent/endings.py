@@ -1,9 +1,8 @@
-"""One run of a turn in this process: what its beginning, its endings and its interruptions share."""
+"""End, pause or interrupt a turn: decide it in Postgres, publish it, then release the session."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,6 +11,7 @@ from itertools import count
 from typing import Literal, TypeVar
 from uuid import uuid4
 
+import structlog
 from django.conf import settings
 
 from config.core.batching import run_shielded
@@ -53,7 +53,7 @@ from copilot.tools.calls import STOPPED_MESSAGE, make_error_outcome
 
 
 def requeue_turn(turn: ClaimedTurn, *, lost: bool) -> None:
-    """Another worker goes on with this turn, under a higher fence."""
+    """Give the turn to another worker, under a higher fence."""
     requeued = turn_transitions.requeue_turn(turn.turn_id, turn.fence, lost=lost)
     if requeued is not None:
         lease.take_over_lease(
@@ -62,13 +62,13 @@ def requeue_turn(turn: ClaimedTurn, *, lost: bool) -> None:
         wake_worker(turn.turn_id)
 
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 Interruption = Literal["stop", "worker_shutdown", "outage", "lost", "idle_timeout", "time_limit"]
 
 
 class RunState:
-    """A takeover or a hand-over makes another; so does what goes on after a pause."""
+    """Hold one run of a turn. A takeover, a hand-over or the end of a pause creates another."""
 
     def __init__(self, turn: ClaimedTurn, services: ProcessServices) -> None:
         self.turn = turn
@@ -78,31 +78,28 @@ class RunState:
         )
         self.recorder = TurnRecorder(turn, services, self.outbox, model="")
         self.approved_calls = ApprovedCalls(turn)
-        self.earlier = model_calls.EarlierUsage()  # runs of the turn
+        self.earlier = model_calls.EarlierUsage()  # of the turn's earlier runs
         self.loop: AgentLoop | None = None
-        self.prompt_digest = ""  # of its requests' beginning (A15.9)
+        self.prompt_digest = ""  # of the prompt prefix that its requests share
         self.interruption: Interruption | None = "stop" if turn.stopped else None
         self.interrupted_at: float | None = None
         self.task: asyncio.Task[None] | None = None
-        self.is_deciding = False  # whether it ends is being decided in Postgres: nothing may cut that short
+        self.is_deciding = False  # a decision in Postgres is under way and may not be cancelled
         self.is_over = False
-        self.is_closed = False  # the turn ended or paused here: nothing is held for it any more (B6.7)
+        self.is_closed = False  # the turn ended or paused here, and nothing is held for it any more
 
     def mark_closed(self) -> None:
         self.is_over = self.is_closed = True
 
     def abandon(self) -> None:
-        log.warning("turn %s belongs to another worker now", self.turn.turn_id)
+        log.warning("turn_lost", turn_id=str(self.turn.turn_id), fence=self.turn.fence)
         self.recorder.abandon()
 
 
-# MERGED agent.errands: What an answer leaves to be done once it has been told (A3.7).
-
-
 def choose_background_jobs(ended: EndedTurn, *, full: bool) -> Iterator[BackgroundJob]:
-    """Decided by what the ending's own statement returned: an ordinary turn asks the database nothing more.
+    """Choose follow-up jobs from what the ending's own statement returned, without another query.
 
-    A sub-session is listed by the prompt it was given: no model is paid for a title nobody looks for.
+    A sub-session is listed by its prompt, so that no model is paid for a title.
     """
     if not ended.child and titles.is_title_due(ended.title, ended.title_origin):
         yield "title"
@@ -112,44 +109,53 @@ def choose_background_jobs(ended: EndedTurn, *, full: bool) -> Iterator[Backgrou
         yield "goal"
 
 
-# MERGED agent.endings: A turn's one ending: decided in Postgres, told, and then the session is let go (A3.5, A3.6, T5.4).
+# --- Endings ---
 
 T = TypeVar("T")
 
 
 async def end_succeeded(run: RunState, answered: LoopAnswered) -> bool:
-    """End as succeeded; False when something was queued that this turn goes on with (T6.3)."""
+    """End as succeeded; return False when queued messages continue this turn instead."""
     replies = run.turn.purpose == "reply"
-    may_go_on = replies and run.loop is not None and run.loop.can_start_round and answered.limit_code is None
-    taken = build_turn_summary(run)  # one for the row and the event: live and reloaded pages show the same
+    may_continue = (
+        replies and run.loop is not None and run.loop.can_start_round and answered.limit_code is None
+    )
+    summary = build_turn_summary(run)  # shared by row and event, so that live and reloaded pages agree
     try:
         ended = await _end_turn(
-            run, turns.SUCCEEDED, limit_code=answered.limit_code or "", unless_pending=may_go_on, taken=taken
+            run,
+            turns.SUCCEEDED,
+            limit_code=answered.limit_code or "",
+            unless_pending=may_continue,
+            summary=summary,
         )
     except TurnConflict:
-        if not may_go_on:
-            raise FenceLost(f"turn {run.turn.turn_id} was ended by somebody else") from None
+        if not may_continue:
+            raise FenceLost(f"turn {run.turn.turn_id} was ended by another process") from None
         if await _can_continue(run) and await run_shielded(_take_queued(run)):
             return False
-        ended = await _end_or_lose_fence(run, turns.SUCCEEDED, taken=taken)
+        ended = await _end_or_lose_fence(run, turns.SUCCEEDED, summary=summary)
     event = TurnSucceeded(
-        run_ids=ended.run_ids, summary=taken, limit_code=answered.limit_code, context=_build_context_view(run)
+        run_ids=ended.run_ids,
+        summary=summary,
+        limit_code=answered.limit_code,
+        context=_build_context_view(run),
     )
     await _publish_ending(run, event, ended, keep_through=None if replies else run.turn.accepted_through)
     full = run.loop is not None and run.loop.compaction.is_due()
-    for errand in choose_background_jobs(ended, full=full) if replies else ():
-        run.services.run_in_background(run_in_thread(enqueue_background_job, errand, run.turn.turn_id))
+    for job in choose_background_jobs(ended, full=full) if replies else ():
+        run.services.run_in_background(run_in_thread(enqueue_background_job, job, run.turn.turn_id))
     return True
 
 
 async def _can_continue(run: RunState) -> bool:
-    """A spent budget is this turn's: what is queued gets a turn, and a budget, of its own (A10.4)."""
+    """Check money. A spent budget is this turn's; queued messages get a turn and budget of their own."""
     paid = run.loop is not None and await run.loop.can_pay()
     return paid and await run_in_thread(can_extend_turn, run.turn)
 
 
 async def _take_queued(run: RunState) -> bool:
-    """Take what is queued into this turn, if it may join."""
+    """Take queued messages into this turn if they may join."""
     taken = await run_in_thread(queued_messages.take_at_turn_end, run.turn)
     if not taken:
         return False
@@ -172,7 +178,7 @@ async def end_failed(run: RunState, code: str, details: str = "", source: Failur
 
 
 async def end_at_limit(run: RunState, code: LimitCode) -> None:
-    """A limit came in the middle of a round: as answered when something was said, else as failed (A10.6)."""
+    """End at a limit inside a round: as answered if the model said something, otherwise as failed."""
     if run.loop is None or not run.loop.has_spoken:
         await end_failed(run, code)
         return
@@ -182,7 +188,7 @@ async def end_at_limit(run: RunState, code: LimitCode) -> None:
 
 
 async def end_stopped(run: RunState) -> None:
-    """The owner stopped it: what was queued before the stop stays as chips (T7.4)."""
+    """End as cancelled by its owner. Messages queued before the stop stay in the queue."""
     await _close_requests(run, by="user")
     await run.recorder.post_notice("stopped")
     ended = await _end_or_lose_fence(run, turns.CANCELLED, reason="user")
@@ -192,7 +198,7 @@ async def end_stopped(run: RunState) -> None:
 
 
 async def _close_requests(run: RunState, by: Literal["user", "automatic"]) -> None:
-    """Nobody answers or decides any more."""
+    """Close open questions and approvals of the turn."""
     for question_id in await run_in_thread(questions.close_questions_of_turn, run.turn.turn_id, "cancelled"):
         run.recorder.publish(QuestionClosed(question_id=str(question_id), outcome="cancelled"))
     if run.approved_calls or run.turn.resumed:
@@ -200,7 +206,7 @@ async def _close_requests(run: RunState, by: Literal["user", "automatic"]) -> No
             run.recorder.publish(ApprovalDecided(approval_id=str(row.pk), state="cancelled", by=by))
 
 
-# --- the one update ----------------------------------------------------------------------------------
+# --- The update of the turn ---
 
 
 async def _end_or_lose_fence(
@@ -209,12 +215,12 @@ async def _end_or_lose_fence(
     *,
     failure_code: str = "",
     reason: str = "",
-    taken: TurnSummary | None = None,
+    summary: TurnSummary | None = None,
 ) -> EndedTurn:
     try:
-        return await _end_turn(run, to, failure_code=failure_code, reason=reason, taken=taken)
+        return await _end_turn(run, to, failure_code=failure_code, reason=reason, summary=summary)
     except TurnConflict as conflict:
-        raise FenceLost(f"turn {run.turn.turn_id} was ended by somebody else") from conflict
+        raise FenceLost(f"turn {run.turn.turn_id} was ended by another process") from conflict
 
 
 async def _end_turn(
@@ -225,15 +231,15 @@ async def _end_turn(
     limit_code: str = "",
     reason: str = "",
     unless_pending: bool = False,
-    taken: TurnSummary | None = None,
+    summary: TurnSummary | None = None,
 ) -> EndedTurn:
     turn_id, fence = run.turn.turn_id, run.turn.fence
-    taken = taken or build_turn_summary(run)
+    summary = summary or build_turn_summary(run)
     context = _context_use(run)
-    tries = count(1)
+    attempts = count(1)
 
     def end(_: None) -> EndedTurn:
-        number = next(tries)
+        number = next(attempts)
         try:
             return turn_transitions.end_turn(
                 turn_id,
@@ -242,12 +248,12 @@ async def _end_turn(
                 failure_code=failure_code,
                 limit_code=limit_code,
                 reason=reason,
-                summary=taken,
+                summary=summary,
                 context=context,
                 unless_pending=unless_pending,
                 telling=False,
             )
-        except TurnConflict:  # of a second try: the first may have come through before the database went
+        except TurnConflict:  # the first try may have been committed before the connection broke
             ended = turn_transitions.find_own_ending(turn_id, fence, to) if number > 1 else None
             if ended is None:
                 raise
@@ -259,13 +265,16 @@ async def _end_turn(
 
 
 async def run_decision(run: RunState, act: Callable[[None], T]) -> T:
-    """A move of the turn that an interruption has to wait for; one that came meanwhile goes first if it fails."""
+    """Run a change of the turn's status that no interruption may cancel.
+
+    If the change fails and an interruption arrived meanwhile, raise that instead.
+    """
     interruption, run.is_deciding = run.interruption, True
     try:
         return await run_in_thread_with_retry(act, None)
     except TurnConflict:
         if run.interruption != interruption and asyncio.current_task() is run.task:
-            raise asyncio.CancelledError from None  # it came meanwhile, and was kept waiting
+            raise asyncio.CancelledError from None  # the interruption had to wait until now
         raise
     finally:
         run.is_deciding = False
@@ -274,12 +283,12 @@ async def run_decision(run: RunState, act: Callable[[None], T]) -> T:
 async def _publish_ending(
     run: RunState, event: TurnEnding, ended: EndedTurn, *, keep_through: int | None
 ) -> None:
-    """Tell the ending, then let the session go or start what follows."""
+    """Publish the ending, then release the session or start the next turn."""
     await run.recorder.model_calls.wait_briefly()
-    run.outbox.fence = None  # Postgres has decided for us: no fence, known to Redis or not, refuses it
+    run.outbox.fence = None  # Postgres has decided, so no fence in Redis may refuse the event
     run.recorder.publish(event)
-    for news in ended.build_session_events():
-        run.recorder.publish(news)
+    for session_event in ended.build_session_events():
+        run.recorder.publish(session_event)
     next_turn, next_token = uuid4(), uuid4()
     release = SessionRelease(
         session_id=str(run.turn.session_id),
@@ -288,12 +297,10 @@ async def _publish_ending(
         next_turn_id=str(next_turn),
         next_token=str(next_token),
     )
-    parting = await run.services.publisher.publish_and_release(run.outbox, release)
-    if not parting.remembered:
-        await run_in_thread(
-            announcements.mark_unpublished, run.turn.session_id
-        )  # what the log lost is told by the sweep
-    if parting.verdict == "kept":
+    released = await run.services.publisher.publish_and_release(run.outbox, release)
+    if not released.remembered:
+        await run_in_thread(announcements.mark_unpublished, run.turn.session_id)  # the sweep publishes it
+    if released.verdict == "kept":
         await run_in_thread(start_kept_turn, run.turn.session_id, next_turn, next_token, keep_through)
     if turn_hooks.has_turn_hooks(run.turn.origin):
         run.services.run_in_background(
@@ -301,11 +308,11 @@ async def _publish_ending(
         )
 
 
-# --- figures -----------------------------------------------------------------------------------------
+# --- Figures ---
 
 
 def _context_use(run: RunState) -> ContextUsage | None:
-    """How full the window is and how requests begin, for the session's next turn; None when nothing was played."""
+    """Return the context usage and prompt digest for the session's next turn; None if the loop never ran."""
     if run.loop is None:
         return None
     use = run.loop.context_use(through=run.recorder.last_sequence)
@@ -318,8 +325,8 @@ def _build_context_view(run: RunState) -> ContextPayload | None:
 
 
 def build_turn_summary(run: RunState) -> TurnSummary:
-    """What the turn took, the runs before this one included (A3.6)."""
-    loop = run.loop  # None: nothing was played in this run
+    """Sum up the turn, including its earlier runs."""
+    loop = run.loop  # None: the loop did not run this time
     tokens = loop.tokens if loop else run.earlier.tokens
     seconds = loop.generation_seconds if loop else run.earlier.generation_seconds
     return TurnSummary(
@@ -345,16 +352,16 @@ def _since_accepted(run: RunState, moment: datetime) -> int:
     return int((moment - run.turn.accepted_at).total_seconds() * 1000)
 
 
-# MERGED agent.pausing: A run closes because people must decide: requests stand, the turn waits, and nobody waits for it (A11.3).
+# --- Pausing for approvals ---
 
 
 async def pause_turn(run: RunState, paused: LoopPaused) -> None:
-    """Write the requests and let the turn wait; a stop that came before goes first."""
+    """Store the approval requests and pause the turn; a stop that came before takes precedence."""
     try:
-        views = await _request_approvals(run, [_build_approval_request(asked) for asked in paused.asked])
+        views = await _request_approvals(run, [_build_approval_request(need) for need in paused.calls])
     except TurnConflict as conflict:
         if not await run_in_thread(turns.list_still_running, [(run.turn.turn_id, run.turn.fence)]):
-            raise FenceLost(f"turn {run.turn.turn_id} was ended by somebody else") from conflict
+            raise FenceLost(f"turn {run.turn.turn_id} was ended by another process") from conflict
         run.interruption = "stop"
         raise asyncio.CancelledError from None
     run.mark_closed()
@@ -363,15 +370,15 @@ async def pause_turn(run: RunState, paused: LoopPaused) -> None:
     await run_in_thread(lease.release_lease, str(run.turn.session_id), str(run.turn.token))
 
 
-async def _request_approvals(run: RunState, wanted: list[ApprovalCandidate]) -> list[ApprovalPayload]:
+async def _request_approvals(run: RunState, candidates: list[ApprovalCandidate]) -> list[ApprovalPayload]:
     turn_id, fence = run.turn.turn_id, run.turn.fence
-    tries = count(1)
+    attempts = count(1)
 
     def request(_: None) -> list[ApprovalPayload]:
-        number = next(tries)
+        number = next(attempts)
         try:
-            rows = approvals.request_approvals(turn_id, fence, wanted)
-        except TurnConflict:  # of a second try: the first may have come through before the database went
+            rows = approvals.request_approvals(turn_id, fence, candidates)
+        except TurnConflict:  # the first try may have been committed before the connection broke
             rows = approvals.list_requested_approvals(turn_id, fence) if number > 1 else []
             if not rows:
                 raise
@@ -389,32 +396,32 @@ async def _publish_pause(run: RunState, views: list[ApprovalPayload]) -> None:
     await run.services.publisher.flush(run.outbox)
 
 
-def _build_approval_request(asked: ApprovalNeeded) -> ApprovalCandidate:
+def _build_approval_request(need: ApprovalNeeded) -> ApprovalCandidate:
     return ApprovalCandidate(
-        call_id=asked.call.call_id,
-        tool=asked.call.tool,
-        arguments=asked.call.arguments or {},
-        reason=asked.reason,
-        block_reason=asked.block_reason,
-        manual_only=asked.manual_only,
-        billable=asked.billable,
-        estimate=asked.estimate,
-        pinned=asked.pinned,
+        call_id=need.call.call_id,
+        tool=need.call.tool,
+        arguments=need.call.arguments or {},
+        reason=need.reason,
+        block_reason=need.block_reason,
+        manual_only=need.manual_only,
+        billable=need.billable,
+        estimate=need.estimate,
+        pinned=need.pinned,
     )
 
 
-# MERGED agent.interruptions: What cuts a run short: a stop, a silence, a limit, a planned shutdown, a lost fence, a fault of ours (A1, T7, T9.4).
+# --- Interruptions ---
 
-FINAL_WRITES_TIMEOUT_SECONDS = 5.0  # after a stop; then the sweep ends the turn instead (A1.7)
+FINAL_WRITES_TIMEOUT_SECONDS = 5.0  # after that, the sweep ends the turn instead
 
 
 async def handle_interruption(run: RunState) -> None:
-    """Final writes run in a task of their own: a second cancellation cannot cut them short (A1.7)."""
+    """Run the final writes in a task of their own, so that a second cancellation cannot interrupt them."""
     final = asyncio.ensure_future(_apply_interruption(run))
     await asyncio.wait([final], timeout=FINAL_WRITES_TIMEOUT_SECONDS)
     if not final.done():
         final.cancel()
-        log.error("the final writes of turn %s took too long; the sweep will end it", run.turn.turn_id)
+        log.error("final_writes_timed_out", turn_id=str(run.turn.turn_id), interruption=run.interruption)
     elif (problem := final.exception()) is not None:
         if not isinstance(problem, FenceLost):
             raise problem
@@ -429,27 +436,27 @@ async def _apply_interruption(run: RunState) -> None:
             await _close_open_work(run, STOPPED_MESSAGE, cancelled=True)
             await end_stopped(run)
         case "idle_timeout":
-            await _close_open_work(run, "Failed: nothing was heard for too long.")
+            await _close_open_work(run, "Failed: no progress for too long.")
             await end_failed(run, "idle_timeout")
         case "time_limit":
-            await _close_open_work(run, "Not finished: the time of this turn is over.")
+            await _close_open_work(run, "Not finished: the turn reached its time limit.")
             await end_at_limit(run, "time_limit")
         case "worker_shutdown" | "outage":
-            log.info("turn %s is handed over: %s", run.turn.turn_id, run.interruption)
+            log.info("turn_handed_over", turn_id=str(run.turn.turn_id), reason=run.interruption)
             await _hand_over_turn(run)
         case "lost" | None:
             run.abandon()
 
 
 async def end_after_error(run: RunState) -> None:
-    """Something of ours failed: keep what was produced, and say so (T5.4)."""
+    """End the turn as failed after an internal error, and keep its output."""
     await run.recorder.model_calls.withdraw_unsent()
     await _close_open_work(run, "Failed before it finished.")
     await end_failed(run, "unknown")
 
 
 async def _close_open_work(run: RunState, result: str, *, cancelled: bool = False) -> None:
-    """Keep everything that was produced; no block, call or step is left open (A3.5, T7.2)."""
+    """Keep all output, and leave no block, call or step open."""
     loop = run.loop
     if loop is None:
         await _close_earlier_run(run, result, cancelled=cancelled)
@@ -468,12 +475,12 @@ async def _close_open_work(run: RunState, result: str, *, cancelled: bool = Fals
 
 
 def _pending_as_unfinished(loop: AgentLoop) -> tuple[UnfinishedCall, ...]:
-    """Calls of an earlier run that would have run again: their rows stand."""
+    """Return the calls of an earlier run that were to run again. Their rows exist already."""
     return tuple(UnfinishedCall(row_id=uuid4(), call=call, made=True) for call in loop.pending_calls)
 
 
 async def _close_earlier_run(run: RunState, result: str, *, cancelled: bool) -> None:
-    """The same for what an earlier run of the turn left open, when this one has not begun."""
+    """Close what an earlier run left open, when this run has not started its loop."""
     turn = run.turn
     if turn.resumed:
         for event in await run_in_thread(
@@ -488,9 +495,9 @@ async def _close_earlier_run(run: RunState, result: str, *, cancelled: bool) -> 
 
 
 async def _hand_over_turn(run: RunState) -> None:
-    """A planned shutdown: checkpoint, and give the turn to another worker (A1.8, T9.4).
+    """Checkpoint the turn and give it to another worker.
 
-    One too many of them is a loss, and one loss too many is the turn's end (A3.9).
+    Too many hand-overs count as a loss, and too many losses end the turn.
     """
     lost = run.turn.handovers >= turn_transitions.MAX_HANDOVERS
     if lost and run.turn.attempts >= settings.TURN_MAX_ATTEMPTS:

@@ -1,12 +1,12 @@
-"""Works towards a session's goal: after each answer a model judges, and the next step is said (A30.4)."""
+"""Work towards a session's goal: a model judges each answer, and the next step is submitted."""
 
 from __future__ import annotations
 
-import logging
 from functools import cache
 from uuid import UUID
 
 import msgspec
+import structlog
 from django.conf import settings
 
 from config.core.errors import RequestRefused
@@ -27,13 +27,13 @@ from copilot.providers.base import ProviderFailure
 from copilot.realtime import event_log
 from copilot.realtime.events import GoalContinued
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
-MAX_ANSWER_CHARACTERS = 16_000  # the end of it, where an answer says what it has come to
+MAX_ANSWER_CHARACTERS = 16_000  # from the end, where an answer states its result
 JUDGE_TIMEOUT_SECONDS = 30.0
 JUDGE_MAX_TOKENS = 1_024
-UNREADABLE_REASON = "What the judging model said could not be read."
-NO_MODEL_REASON = "No model could be asked whether it is achieved."
+UNREADABLE_REASON = "The model's judgement could not be read."
+NO_MODEL_REASON = "No model was available to judge the goal."
 
 
 class GoalJudgement(msgspec.Struct, forbid_unknown_fields=False):
@@ -43,7 +43,7 @@ class GoalJudgement(msgspec.Struct, forbid_unknown_fields=False):
 
 
 def judge_goal(turn_id: UUID) -> None:
-    """After a turn that succeeded: achieved, exhausted, paused, or one step further. Whatever waits goes first."""
+    """Judge the goal after a turn that succeeded, and end, pause or continue it. Queued work goes first."""
     turn = Turn.objects.select_related("session").filter(pk=turn_id, status="succeeded").first()
     if turn is None or turn.session.goal_state != Session.Goal.ACTIVE or _has_newer_work(turn):
         return
@@ -60,18 +60,18 @@ def judge_goal(turn_id: UUID) -> None:
 
 
 def _has_newer_work(turn: Turn) -> bool:
-    """Something is queued or has begun since: its own ending will be judged."""
+    """Check for queued messages or a newer turn, whose own ending will be judged."""
     newer = Turn.objects.filter(session=turn.session_id, created_at__gt=turn.created_at)
     return newer.exists() or queue.has_pending_messages(turn.session_id)
 
 
 def _ask_for_judgement(goal: str, turn: Turn) -> GoalJudgement | str:
-    """What the first model that answers says; words when nothing can be made of it."""
+    """Ask models until one answers; return a reason as text if there is no usable judgement."""
     question = OneShotQuestion(
         system=_read_instructions(),
         text=escape_server_tags(f"<goal>\n{goal}\n</goal>\n<answer>\n{_read_answer(turn)}\n</answer>"),
-        most_tokens=JUDGE_MAX_TOKENS,
-        seconds=JUDGE_TIMEOUT_SECONDS,
+        max_tokens=JUDGE_MAX_TOKENS,
+        timeout_seconds=JUDGE_TIMEOUT_SECONDS,
     )
     for entry in one_shot_requests.list_models_to_ask():
         try:
@@ -79,23 +79,25 @@ def _ask_for_judgement(goal: str, turn: Turn) -> GoalJudgement | str:
                 one_shot_requests.ask_model(entry, question, OneShotCause.for_turn(turn, "goal")).text
             )
         except ProviderFailure as failure:
-            log.warning("%s could not judge a goal: %s", entry.name, failure.code)
+            log.warning("goal_judge_failed", model=entry.name, code=failure.code)
     return NO_MODEL_REASON
 
 
 def _read_answer(turn: Turn) -> str:
-    """The words people saw of the turn; thoughts and tools are not part of them (A14.6)."""
+    """Return the text of the turn that people saw, without reasoning and tools."""
     rows = Message.objects.filter(turn=turn, kind="assistant", hidden="").order_by("sequence")
     return "\n\n".join(rows.values_list("content", flat=True))[-MAX_ANSWER_CHARACTERS:]
 
 
 def _parse_judgement(reply: str) -> GoalJudgement | str:
-    """Models put words or fences around what they were asked for."""
+    """Parse the JSON object in a reply that may have text or fences around it."""
     try:
-        said = msgspec.json.decode(reply[reply.index("{") : reply.rindex("}") + 1], type=GoalJudgement)
+        judgement = msgspec.json.decode(reply[reply.index("{") : reply.rindex("}") + 1], type=GoalJudgement)
     except (ValueError, msgspec.DecodeError):
         return UNREADABLE_REASON
-    return GoalJudgement(said.achieved, make_storable(said.reason), make_storable(said.next_step))
+    return GoalJudgement(
+        judgement.achieved, make_storable(judgement.reason), make_storable(judgement.next_step)
+    )
 
 
 @cache
@@ -104,7 +106,7 @@ def _read_instructions() -> str:
 
 
 def _continue_goal(turn: Turn, judgement: GoalJudgement) -> None:
-    """Counted first, then said by everybody's way in; a message with a run_id has a turn of its own."""
+    """Count the continuation, then submit it as a message with a run_id, which gets a turn of its own."""
     session, number = turn.session, turn.session.goal_continuations + 1
     if not goals.count_goal_continuation(session.pk, session.goal, number, judgement.reason):
         return
@@ -123,32 +125,36 @@ def _continue_goal(turn: Turn, judgement: GoalJudgement) -> None:
             )
         )
     except RequestRefused as refusal:
-        _pause_goal(turn, f"It could not go on: {refusal.message}")
+        _pause_goal(turn, f"Couldn't continue: {refusal.message}")
         return
-    told = GoalContinued(
+    event = GoalContinued(
         state="active", reason=judgement.reason, number=number, most=settings.GOAL_CONTINUATIONS
     )
     try:
-        event_log.append_events(str(session.pk), [(told, None)])
+        event_log.append_events(str(session.pk), [(event, None)])
     except REDIS_OUTAGE_ERRORS:
-        log.warning("the event log is unreachable; a goal went on without being told")
+        log.warning("goal_event_not_published", session_id=str(session.pk), number=number)
 
 
 def _goal_permissions(turn: Turn) -> Permissions:
-    """Those of the turn that was judged, and no more than whoever set the goal had."""
-    given = turn.session.goal_permissions
+    """Intersect the judged turn's permissions with those of the person who set the goal."""
+    goal_permissions = turn.session.goal_permissions
     permissions = Permissions.from_json(turn.permissions)
-    return permissions if given is None else intersect_permissions(permissions, Permissions.from_json(given))
+    return (
+        permissions
+        if goal_permissions is None
+        else intersect_permissions(permissions, Permissions.from_json(goal_permissions))
+    )
 
 
-def _pause_goal(turn: Turn, why: str) -> None:
-    """Never again by itself: the person is told, and has the next word."""
+def _pause_goal(turn: Turn, reason: str) -> None:
+    """Pause the goal until a person resumes it, and post a notice."""
     session = turn.session
-    if not goals.record_goal_judgement(session.pk, session.goal, "paused", why):
+    if not goals.record_goal_judgement(session.pk, session.goal, "paused", reason):
         return
     row_id = messages.post_notice(session.pk, turn.pk, "goal_paused")
     try:
-        told = chat_selectors.build_notice_posted(row_id, "goal_paused")
-        event_log.append_events(str(session.pk), [(told, str(turn.pk))], user_id=session.owner_id)
+        event = chat_selectors.build_notice_posted(row_id, "goal_paused")
+        event_log.append_events(str(session.pk), [(event, str(turn.pk))], user_id=session.owner_id)
     except REDIS_OUTAGE_ERRORS:
-        log.warning("the event log is unreachable; clients will catch up from the rows")
+        log.warning("goal_notice_not_published", session_id=str(session.pk), turn_id=str(turn.pk))

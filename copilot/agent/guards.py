@@ -1,4 +1,4 @@
-"""What earlier runs of a turn did, and used up of its limits: a pause or a lost worker gives nothing of it back (A3.9)."""
+"""Keep a turn from running forever or in circles: rounds, time, repetition, unusable calls and budget."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from copilot.tools.calls import lacks_required_arguments
 
 @dataclass(frozen=True, kw_only=True)
 class SentRequest:
-    """A request to a model, by name, and how long the next one to it was in coming."""
+    """A request to a model, and the time until the next request to it."""
 
     model: str
     failure: FailureCode | None = None
     seconds_to_next: float = 0.0
-    in_round: bool = False  # of the round that goes on now
-    partial: bool = False  # failed in the middle: what had come of it was taken back
+    in_round: bool = False  # part of the round that is running now
+    partial: bool = False  # failed midway, and its output was retracted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,16 +37,16 @@ class CompletedToolGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class PriorRuns:
+    """Record the work of earlier runs, so that a pause or a takeover does not reset the limits."""
+
     requests: tuple[SentRequest, ...] = ()
-    groups: tuple[CompletedToolGroup, ...] = ()  # of the rounds that are still watched
+    groups: tuple[CompletedToolGroup, ...] = ()  # inside the window that is checked for repetition
     compactions: int = 0
     forced_compactions: int = 0
-    gave_up_compacting: bool = False  # an automatic one failed, and was told of
-    spoke: bool = False  # in any of its rounds (A10.6)
-    ran_tools: bool = False  # … and the model has said nothing since
+    gave_up_compacting: bool = False  # an automatic compaction failed, with a notice
+    spoke: bool = False  # in any round
+    ran_tools: bool = False  # and the model has said nothing since
 
-
-# MERGED agent.guards: What keeps a turn from running for ever or in circles: rounds, time, repetition, unusable calls (A10).
 
 LAST_ROUND_NOTE = (
     "This is the last round of this turn: tools end now and calls will not be executed. "
@@ -72,12 +72,10 @@ CONTINUE_TEXT_NOTE = (
     "Your reply reached the output limit; the user sees what you see of it. Go on exactly where it stops, in the middle "
     "of a word if need be, without repeating anything, without an introduction and without mentioning the limit."
 )
-MALFORMED_CALLS_BEFORE_NOTE = 2  # in a row, for one tool (A8.3)
+MALFORMED_CALLS_BEFORE_NOTE = 2  # in a row, for one tool
 
 
 class TurnLimitSettings(Protocol):
-    """The settings that bound a turn."""
-
     TURN_MAX_ROUNDS: int
     TURN_MAX_SECONDS: float
     TOOL_CALLS_PER_REPLY: int
@@ -92,8 +90,6 @@ class TurnLimitSettings(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class TurnLimits:
-    """Bounds of one turn (A0.7)."""
-
     max_rounds: int = 50
     max_seconds: float = 3600.0  # of active time
     calls_per_reply: int = 16
@@ -103,7 +99,7 @@ class TurnLimits:
     unusable_in_a_row: int = 5
     compactions: int = 3
     forced_compactions: int = 2  # of them, those that an overflow forces
-    continuations: int = 2  # of texts that the output limit cut (A2.4)
+    continuations: int = 2  # of texts that the output limit cut
 
     @classmethod
     def from_settings(cls, settings: TurnLimitSettings) -> Self:
@@ -123,7 +119,7 @@ class TurnLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class ReachedLimit:
-    """Why no further model call may be made."""
+    """The reason why no further model call is allowed."""
 
     code: LimitCode
     details: str = ""
@@ -131,16 +127,14 @@ class ReachedLimit:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundState:
-    """What the choice of the next step depends on besides the reply."""
+    """The facts besides the reply that decide the next step."""
 
     last_round: bool = False
-    ran_tools: bool = False  # … and nothing was asked of the model by a person since
-    continues_text: bool = False  # the reply goes on with a text that was interrupted
+    ran_tools: bool = False  # and no person has written since
+    continues_text: bool = False  # the reply continues an interrupted text
 
 
 class LoopGuards:
-    """Watches the rounds of one turn."""
-
     def __init__(self, limits: TurnLimits, *, polling: frozenset[str] = frozenset()) -> None:
         self._limits = limits
         self._polling = polling
@@ -148,10 +142,10 @@ class LoopGuards:
         self._warned: set[str] = set()
         self._unusable = 0
         self._broken = False
-        self._malformed = ("", 0)  # a tool and how often in a row
+        self._malformed = ("", 0)  # tool name, times in a row
 
     def find_limit(self, *, next_round: int, seconds: float) -> LimitCode | None:
-        """Why no further round may begin; None when one may."""
+        """Return the reason why no further round may begin, or None."""
         if self._broken:
             return "tool_calls_broken"
         if self._repeats(self._signatures[-1] if self._signatures else None) > self._limits.loop_repeats:
@@ -169,7 +163,7 @@ class LoopGuards:
         outcomes: Mapping[str, ToolCallOutcome],
         specifications: Mapping[str, ToolSpecification],
     ) -> tuple[str, ...]:
-        """Take in a complete tool group; the notes that it makes due."""
+        """Record a complete tool group, and return the notes that are due because of it."""
         notes: list[str] = []
         for call in calls:
             notes += self._check_usable(call, specifications.get(call.tool))
@@ -204,7 +198,7 @@ class LoopGuards:
         return 0 if signature is None else self._signatures.count(signature)
 
     def _signature(self, calls: Sequence[ToolCall], outcomes: Mapping[str, ToolCallOutcome]) -> str | None:
-        """What a round did and got, as a hash; None when it only polled."""
+        """Hash what a round called and got; None if it only polled."""
         acts = [
             (call.tool, call.arguments, digest_outcome(outcomes[call.call_id]))
             for call in calls
@@ -214,7 +208,7 @@ class LoopGuards:
 
 
 def digest_outcome(outcome: ToolCallOutcome) -> str:
-    """What a call got. A cut output names its call, which is never the same twice."""
+    """Hash a call's output without its id, which a truncated output contains."""
     return outcome.digest or _hash_text(outcome.content.replace(outcome.call_id, ""))
 
 
@@ -222,26 +216,26 @@ def _hash_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-# MERGED agent.purse: Whether the next model call may be paid for: the turn's budget, and the user's own limit (A10.4, B6.10).
-
-
 class BudgetGuard:
-    """One turn's. The first call of a turn that did not wait is not asked for: its limit was checked just before."""
+    """Check before each model call that the turn and its user can pay for it.
+
+    The first call of a turn that did not wait needs no check: admission made one just before.
+    """
 
     def __init__(self, budget: Budget, *, resumed: bool) -> None:
         self._budget = budget
-        self._spent = None if resumed else 0  # when the round began; unknown of an earlier run
+        self._spent = None if resumed else 0  # at the start of the round; unknown for an earlier run
         self._last_round = 0
 
     async def check_before_round(self) -> ReachedLimit | None:
-        """Why no further round may begin; one that costs what the last one did must fit too."""
+        """Check that a round can begin, and that another one as expensive as the last would fit."""
         spending = await self._budget.read_spending()
         self._last_round = 0 if self._spent is None else spending.spent - self._spent
         self._spent = spending.spent
         return self._refusal(spending)
 
     async def check_within_round(self) -> ReachedLimit | None:
-        """The same for a further call of the round that runs: another try, or one after a compaction."""
+        """Check a further call of the running round: a retry, or a call after a compaction."""
         return self._refusal(await self._budget.read_spending())
 
     def _refusal(self, spending: BudgetStatus) -> ReachedLimit | None:

@@ -1,4 +1,4 @@
-"""What the loop needs of the world, each need with an in-memory double beside it (A2.1)."""
+"""Define the ports of the loop, with in-memory doubles for tests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ EmitEvent = Callable[[Event], None]
 
 class Clock(Protocol):
     def now(self) -> float:
-        """Seconds on a clock that never goes back."""
+        """Return seconds of a clock that never goes back."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...
@@ -45,66 +45,64 @@ class Clock(Protocol):
 
 class Toolbox(Protocol):
     def specifications(self) -> tuple[ToolSpecification, ...]:
-        """The tools offered in this turn, in the order of the tool array (A15.2)."""
+        """Return the tools offered in this turn, in the order of the request's tool array."""
         ...
 
     def list_polling_tools(self) -> frozenset[str]:
-        """Names of the tools that may answer the same again and again (A10.2)."""
+        """Return the tools that may give the same result again and again without being stuck."""
         ...
 
     def run_calls(
         self, calls: Sequence[ToolCall], emit: EmitEvent, *, taken: int = 0
     ) -> AsyncIterator[ToolCallOutcome]:
-        """Outcomes as they finish. Closing the iterator cancels what still runs.
+        """Yield outcomes as they finish. Closing the iterator cancels what still runs.
 
-        `taken` characters of what the group may give the model are for its other calls (A9.6).
+        `taken` characters of the group's output limit are reserved for its other calls.
         """
         ...
 
 
 class ApprovalPolicy(Protocol):
     async def select_calls_to_approve(self, calls: Sequence[ToolCall]) -> tuple[ApprovalNeeded, ...]:
-        """Which of these a person must be asked about, in their order; the others may run at once."""
+        """Return the calls that need a person's approval, in order; the others may run at once."""
         ...
 
 
 class FollowUpSource(Protocol):
     async def take_follow_ups(self) -> tuple[UserMessage, ...]:
-        """At a tool boundary: what people said meanwhile. Their rows stand when this returns (A13.4)."""
+        """Take queued messages at a tool boundary. Their rows are stored when this returns."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetStatus:
-    """What a turn and its children have taken, and what they may take, in microdollars (A10.4)."""
+    """The spending of a turn and its children, and its limits, in microdollars."""
 
     spent: int = 0
-    reserved: int = 0  # promised to children that still run
+    reserved: int = 0  # for children that still run
     budget: int = 0  # 0 = none
-    limit: str = ""  # why the user's own limit lets nothing more be spent, in words for people (B6.10)
+    limit: str = ""  # the message of the user's own limit, if it is reached
 
 
 class Budget(Protocol):
     async def read_spending(self) -> BudgetStatus:
-        """As recorded now: the cost of every call that has ended is in it."""
+        """Return the spending as recorded, including every call that has ended."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompactionTask:
-    """A conversation that must become shorter."""
-
-    entry: CatalogueEntry  # who summarises it, and reads it afterwards
+    entry: CatalogueEntry  # the model that writes the summary and reads it afterwards
     messages: tuple[ModelMessage, ...]
-    fixed_tokens: int  # system text and tools: no summary shortens them
+    fixed_tokens: int  # of the system prompt and tools, which no summary shortens
     tokens_before: int
-    forced: bool  # the model has refused it already: little gained is nothing gained (A7.5)
-    focus: str = ""  # what a person asked to keep above all
+    forced: bool  # the model has refused the context, so a small gain is not enough
+    focus: str = ""  # what a person asked to keep
 
 
 class TakeCallNumber(Protocol):
     async def __call__(self, *, again: bool = False) -> int | None:
-        """The number of the next model call; None when a further try is not to be."""
+        """Return the number of the next model call; None when another try is not allowed."""
         ...
 
 
@@ -112,11 +110,11 @@ class Compactor(Protocol):
     def compact(
         self, task: CompactionTask, take_number: TakeCallNumber
     ) -> AsyncIterator[LoopOutput | CompactionSucceeded | CompactionFailed]:
-        """Its model calls and the summary's row, then the shorter conversation or why there is none."""
+        """Yield the model calls and the summary's row, then the shorter context or a failure."""
         ...
 
     def unrecorded_call(self) -> ModelCallEnded | None:
-        """The end of a model call that was cut off (A19.5)."""
+        """Return the end of a model call that was interrupted."""
         ...
 
 
@@ -128,40 +126,37 @@ class LearnedLimitsStore(Protocol):
 
 class ModelHealth(Protocol):
     def open_breaker_code(self, entry: CatalogueEntry) -> FailureCode | None:
-        """Why turns begin with another model than `entry` for now."""
+        """Return the failure that opened the model's circuit breaker, or None."""
         ...
 
     def report_failure(self, entry: CatalogueEntry, code: FailureCode) -> None:
-        """The turn has given `entry` up; the third such word within a minute trips it for all (A7.7)."""
+        """Count a failure of `entry` that the turn could not recover from, towards its circuit breaker."""
         ...
 
 
 async def keep_credential(entry: CatalogueEntry) -> str:
-    """For those whose keys never change."""
     return entry.credential
 
 
 class InMemoryBudget:
-    """Costs as a list: each look finds one more of them spent."""
+    """Spend one more of the given costs at each read."""
 
     def __init__(self, *costs: int, budget: int = 0, limit_after: int | None = None) -> None:
-        self.looks = 0
+        self.reads = 0
         self._costs = costs
         self._budget = budget
-        self._limit_after = limit_after  # looks after which the user's own limit is reached
+        self._limit_after = limit_after  # reads after which the user's own limit is reached
 
     async def read_spending(self) -> BudgetStatus:
-        self.looks += 1
-        reached = self._limit_after is not None and self.looks > self._limit_after
+        self.reads += 1
+        reached = self._limit_after is not None and self.reads > self._limit_after
         return BudgetStatus(
-            spent=sum(self._costs[: self.looks]), budget=self._budget, limit="Reached." if reached else ""
+            spent=sum(self._costs[: self.reads]), budget=self._budget, limit="Reached." if reached else ""
         )
 
 
 @dataclass(kw_only=True)
 class InMemoryModelHealth:
-    """Models that keep failing, by name, and what was said of others."""
-
     failing: Mapping[str, FailureCode] = field(default_factory=dict)
     reported: list[tuple[str, FailureCode]] = field(default_factory=list)
 
@@ -173,7 +168,7 @@ class InMemoryModelHealth:
 
 
 class InMemoryCompactor:
-    """Gives one prepared outcome after the other, then fails."""
+    """Return one prepared outcome after the other, then fail."""
 
     def __init__(self, *outcomes: CompactionSucceeded | CompactionFailed) -> None:
         self.tasks: list[CompactionTask] = []
@@ -196,18 +191,18 @@ class LoopPorts:
     toolbox: Toolbox
     follow_ups: FollowUpSource
     clock: Clock
-    approvals: ApprovalPolicy = field(default_factory=lambda: InMemoryApprovalPolicy())  # noqa: PLW0108 - it stands below
+    approvals: ApprovalPolicy = field(default_factory=lambda: InMemoryApprovalPolicy())  # noqa: PLW0108 - defined below
     budget: Budget = field(default_factory=InMemoryBudget)
     compactor: Compactor = field(default_factory=InMemoryCompactor)
     call_id: Callable[[int], UUID] = lambda number: uuid4()  # the id of the model call of this number
     learned: LearnedLimitsStore = field(default_factory=LearnedLimitsCache)
     health: ModelHealth = field(default_factory=InMemoryModelHealth)
-    credential: Callable[[CatalogueEntry], Awaitable[str]] = keep_credential  # as the store has it now (A7.4)
+    credential: Callable[[CatalogueEntry], Awaitable[str]] = keep_credential  # reads the stored key again
 
 
 @asynccontextmanager
 async def aclosing_iterator(iterator: AsyncIterator[T]) -> AsyncIterator[AsyncIterator[T]]:
-    """Close `iterator` on every way out: an abandoned generator holds its resources until collected (A1.6)."""
+    """Close `iterator` on every exit: an abandoned generator holds its resources until it is collected."""
     try:
         yield iterator
     finally:
@@ -225,7 +220,7 @@ class SystemClock:
 
 @dataclass(kw_only=True)
 class InMemoryApprovalPolicy:
-    """Asks for the tools that are named, each with its reason."""
+    """Ask about the tools in `asks`, which gives a reason for each."""
 
     asks: Mapping[str, str] = field(default_factory=dict)
     judged: list[ToolCall] = field(default_factory=list)

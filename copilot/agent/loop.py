@@ -1,4 +1,4 @@
-"""One run of a turn as it goes: what it began with, how far it has come, what stands open (A2.1, A3.5)."""
+"""Drive the rounds of a turn: ask the model, run its tools, and stop at an answer, a limit or a failure."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ from copilot.realtime.events import ReasoningEnded, StepFinished, TextEnded, Tur
 from copilot.realtime.payloads import ContextUsage, Tokens
 from copilot.tools.calls import REPLY_BROKEN_OFF_MESSAGE, ROUND_LIMIT_MESSAGE, prepare_for_replay
 
-CallNotes = Mapping[str, str]  # for the model, before a call's result
+CallNotes = Mapping[str, str]  # by call id; the model reads them before the call's result
 
 
 @dataclass(kw_only=True, eq=False)
 class LoopState:
-    """Plain values and ports in; `open_…` say what stands open when the run is cancelled."""
+    """Hold a run's inputs and progress; the `open_…` properties name what a cancelled run left unfinished."""
 
     system: str
     messages: list[ModelMessage]
@@ -75,21 +75,20 @@ class LoopState:
     limits: TurnLimits = field(default_factory=TurnLimits)
     retrying: RetryPolicy = field(default_factory=RetryPolicy)
     thinking_tokens: int = 0
-    fullness: ContextWindowMeter | None = (
-        None  # of the window, as earlier turns left it; None: estimated here
-    )
+    # How full the context window is after earlier turns; None: estimate it from the messages.
+    fullness: ContextWindowMeter | None = None
     first_call_number: int = 1
     first_round: int = 1
     elapsed_seconds: float = 0.0  # active time of earlier runs of this turn
     tokens_before: Tokens = field(default_factory=Tokens)  # of earlier runs
     generation_seconds_before: float = 0.0
-    cut_texts: int = 0  # that earlier runs went on with
-    carried: PriorRuns = field(default_factory=PriorRuns)  # what earlier runs did, and used up of its limits
-    pending_calls: tuple[ToolCall, ...] = ()  # of an earlier run: approved since, or repeatable (A3.9)
+    cut_texts: int = 0  # continuations that earlier runs already used
+    carried: PriorRuns = field(default_factory=PriorRuns)  # work and limits that earlier runs used
+    pending_calls: tuple[ToolCall, ...] = ()  # of an earlier run: approved since then, or safe to repeat
     pending_notes: CallNotes = field(default_factory=dict)
     continuing: InterruptedText | None = None
-    checks_first_call: bool = False  # the turn waited: its limit may have been used up since it was accepted
-    resumes_text: bool = False  # an earlier run's text stands at the end, whole or not
+    checks_first_call: bool = False  # the turn waited in the queue, so the limit may be used up by now
+    resumes_text: bool = False  # the context ends with text of an earlier run, complete or not
 
     def __post_init__(self) -> None:
         self.rounds = self.first_round - 1
@@ -112,9 +111,9 @@ class LoopState:
             self.guards.record_tool_group(group.calls, group.outcomes, self.specifications_by_name())
         self.ran_tools = in_tool_loop
         self.spoke = self.carried.spoke
-        self.is_at_tool_boundary = False  # of a tool group: what people said meanwhile may be taken
+        self.is_at_tool_boundary = False  # follow-up messages may be taken now
         self.tools: ToolRun | None = None
-        self.step: ModelStep | None = None  # the one whose tools run
+        self.step: ModelStep | None = None  # the step whose tools run
         self.ending: LoopEnding | None = None
 
     def _build_requester(self) -> ModelRequester:
@@ -140,7 +139,7 @@ class LoopState:
             generation_seconds=self.generation_seconds_before,
         )
 
-    # --- what the turn reads (A3.6) ------------------------------------------------------------------
+    # --- Read by the runner ---
 
     @property
     def tokens(self) -> Tokens:
@@ -159,7 +158,7 @@ class LoopState:
         return self.requester.entry
 
     def context_use(self, *, through: int) -> ContextUsage:
-        """How full the window is, for the session's next turn; `through` is the place of the last row."""
+        """Return the context usage up to the row at position `through`, for the session's next turn."""
         return self._window_meter.to_context_use(window=self.entry.context_window, through=through)
 
     @property
@@ -172,31 +171,30 @@ class LoopState:
 
     @property
     def seconds(self) -> float:
-        """Of active time, that of earlier runs included."""
+        """Return active seconds, including those of earlier runs."""
         return self.ports.clock.now() - self.began_at
 
     @property
     def is_out_of_time(self) -> bool:
-        """Between rounds this ends the turn by itself; inside of one somebody has to look (A10.5)."""
+        """Check the time limit. The loop checks it between rounds; within a round the runner must."""
         return self.seconds >= self.limits.max_seconds
 
     @property
     def has_spoken(self) -> bool:
-        """The reply that still streams counts, too."""
         return self.spoke or self.requester.is_speaking
 
     def unrecorded_call(self) -> ModelCallEnded | None:
-        """The end of the model call that was cut off, to be recorded as aborted (A19.5)."""
+        """Return the end of the interrupted model call, to be recorded as aborted."""
         return self.compaction.unrecorded_call() or self.requester.unrecorded_call()
 
     @property
     def open_block(self) -> TextEnded | ReasoningEnded | None:
-        """What ends the block that was still streaming."""
+        """Return the event that ends the block still streaming."""
         return self.requester.open_block()
 
     @property
     def open_calls(self) -> tuple[UnfinishedCall, ...]:
-        """Calls that need a result, those whose arguments were still streaming among them (A3.5)."""
+        """Return the calls that need a result, including those whose arguments were still streaming."""
         if self.tools is not None:
             return self.tools.unfinished_calls()
         proposed = self.requester.proposed_calls()
@@ -207,20 +205,19 @@ class LoopState:
         step = self.step or self.requester.open_step()
         return step.finish_event("cancelled") if step else None
 
-    # --- small acts ----------------------------------------------------------------------------------
+    # --- Messages ---
 
     def add_message(self, message: ModelMessage) -> None:
-        """What the model has not read yet."""
+        """Add a message that the model has not read yet."""
         append_message(self.messages, message)
         self._window_meter.add_characters(count_message_characters(message))
 
     def add_reply(self, text: str, *, calls: tuple[ToolCall, ...] = (), replay: tuple[str, ...] = ()) -> None:
-        """What the model said."""
         self.spoke = self.spoke or bool(text)
         append_message(self.messages, AssistantMessage(text=text, calls=calls, replay=replay))
 
     def add_note(self, text: str) -> NoteAdded:
-        """For the model alone."""
+        """Add a note that only the model reads."""
         self.add_message(build_note(text))
         return NoteAdded(row_id=uuid4(), text=text)
 
@@ -228,202 +225,201 @@ class LoopState:
         return {tool.name: tool for tool in self.ports.toolbox.specifications()}
 
 
-# MERGED agent.acting: What follows from a reply: the answer, its tools, a note that something was lost, or the end (A2.3).
+# --- Acting on a reply ---
 
-CONTEXT_FULL_CODE = "context_full"  # what is left of an overflow when nothing could be shortened (A7.5)
-CLOSING_LINE = "Done. What was done is shown above."  # A14.7: a turn that worked never ends in silence
+CONTEXT_FULL_CODE = "context_full"  # replaces context_overflow when nothing could be shortened
+CLOSING_LINE = "Done. The steps are shown above."  # a turn that ran tools never ends without text
 
 
-def handle_reply(course: LoopState) -> AsyncIterator[LoopOutput]:
-    """Do what the model's reply asks for, or what is left to do without one."""
-    match course.requester.outcome:
+def handle_reply(state: LoopState) -> AsyncIterator[LoopOutput]:
+    match state.requester.outcome:
         case AnswerStep() as answer:
-            return _finish_with_answer(course, answer)
+            return _finish_with_answer(state, answer)
         case RunToolsStep(calls=calls):
-            return _run_tools(course, calls)
+            return _run_tools(state, calls)
         case LostCallsStep(lost=lost):
-            return _note_lost_calls(course, lost)
+            return _note_lost_calls(state, lost)
         case HaltStep(calls=calls):
-            return _refuse_tools(course, calls)
+            return _refuse_tools(state, calls)
         case ProviderFailure() as failure:
-            return _fail_round(course, failure)
+            return _fail_round(state, failure)
         case unreachable:
             assert_never(unreachable)
 
 
-async def _finish_with_answer(course: LoopState, answer: AnswerStep) -> AsyncIterator[LoopOutput]:
-    attempt, reply = course.requester.successful_attempt()
+async def _finish_with_answer(state: LoopState, answer: AnswerStep) -> AsyncIterator[LoopOutput]:
+    attempt, reply = state.requester.successful_attempt()
     if answer.silent:
         for event in attempt.add_synthetic_text(CLOSING_LINE):
             yield event
-    course.add_reply(CLOSING_LINE if answer.silent else reply.text)
+    state.add_reply(CLOSING_LINE if answer.silent else reply.text)
     for event in attempt.step.finish(reply.finish):
         yield event
     if answer.truncated:
         yield NoticeAdded(row_id=uuid4(), code="output_truncated")
-    course.ending = LoopAnswered()
+    state.ending = LoopAnswered()
 
 
-async def _note_lost_calls(course: LoopState, lost: tuple[str, ...]) -> AsyncIterator[LoopOutput]:
-    attempt, reply = course.requester.successful_attempt()
-    course.add_reply(reply.text)
+async def _note_lost_calls(state: LoopState, lost: tuple[str, ...]) -> AsyncIterator[LoopOutput]:
+    attempt, reply = state.requester.successful_attempt()
+    state.add_reply(reply.text)
     for event in attempt.step.finish(reply.finish):
         yield event
-    yield course.add_note(LOST_CALLS_NOTE.format(tools=", ".join(lost)))
+    yield state.add_note(LOST_CALLS_NOTE.format(tools=", ".join(lost)))
 
 
 async def _run_tools(
-    course: LoopState, calls: Sequence[ToolCall], *, refused: str = ""
+    state: LoopState, calls: Sequence[ToolCall], *, refused: str = ""
 ) -> AsyncIterator[LoopOutput]:
-    attempt, reply = course.requester.successful_attempt()
-    course.add_reply(reply.text, calls=tuple(prepare_for_replay(call) for call in calls), replay=reply.replay)
-    run = _start_tool_run(course, calls, attempt.step, refused=refused)
-    for made in chain(run.announce_calls(), collect_replay(attempt, reply, run.rows)):
-        yield made
-    async with aclosing_iterator(_run_until_pause(course, run)) as parts:
-        async for part in parts:
-            yield part
+    attempt, reply = state.requester.successful_attempt()
+    state.add_reply(reply.text, calls=tuple(prepare_for_replay(call) for call in calls), replay=reply.replay)
+    run = _start_tool_run(state, calls, attempt.step, refused=refused)
+    for output in chain(run.announce_calls(), collect_replay(attempt, reply, run.rows)):
+        yield output
+    async with aclosing_iterator(_run_until_pause(state, run)) as stream:
+        async for output in stream:
+            yield output
     if run.calls_to_approve:
         return
-    course.add_message(run.to_message())
-    for part in _finish_tool_run(course, run, reply.finish):
-        yield part
+    state.add_message(run.to_message())
+    for output in _finish_tool_run(state, run, reply.finish):
+        yield output
 
 
-async def _run_until_pause(course: LoopState, run: ToolRun) -> AsyncIterator[LoopOutput]:
-    """Until every call has its result, or a person is asked, for whom the turn pauses."""
-    async with aclosing_iterator(run.run()) as parts:
-        async for part in parts:
-            yield part
+async def _run_until_pause(state: LoopState, run: ToolRun) -> AsyncIterator[LoopOutput]:
+    """Run the calls until all have results, or until the turn pauses for an approval."""
+    async with aclosing_iterator(run.run()) as stream:
+        async for output in stream:
+            yield output
     if run.calls_to_approve:
-        for part in _pause_for_approval(course, run):
-            yield part
+        for output in _pause_for_approval(state, run):
+            yield output
 
 
-async def _refuse_tools(course: LoopState, calls: Sequence[ToolCall]) -> AsyncIterator[LoopOutput]:
-    """The last permitted round asked for more: its calls are answered, and the turn ends (A10.1)."""
-    for parts in (
-        _run_tools(course, calls, refused=ROUND_LIMIT_MESSAGE),
-        end_loop_at_limit(course, ReachedLimit(code="round_limit")),
+async def _refuse_tools(state: LoopState, calls: Sequence[ToolCall]) -> AsyncIterator[LoopOutput]:
+    """Answer the calls of the last permitted round with a refusal, and end the turn."""
+    for stream in (
+        _run_tools(state, calls, refused=ROUND_LIMIT_MESSAGE),
+        end_loop_at_limit(state, ReachedLimit(code="round_limit")),
     ):
-        async with aclosing_iterator(parts):
-            async for part in parts:
-                yield part
+        async with aclosing_iterator(stream):
+            async for output in stream:
+                yield output
 
 
-async def _fail_round(course: LoopState, failure: ProviderFailure) -> AsyncIterator[LoopOutput]:
-    """Nothing more can be tried. What was produced stays, and no call is left without a result (A3.5)."""
-    step = course.requester.last_step()
-    run = _start_tool_run(course, course.requester.proposed_calls(), step, refused=REPLY_BROKEN_OFF_MESSAGE)
-    for part in chain(course.requester.end_interrupted_text(), run.announce_calls()):
-        yield part
-    async with aclosing_iterator(run.run()) as parts:
-        async for part in parts:
-            yield part
-    for part in _finish_tool_run(course, run, failure.code):
-        yield part
-    limit = course.requester.limit
-    code = CONTEXT_FULL_CODE if course.requester.has_overflowed else failure.code
+async def _fail_round(state: LoopState, failure: ProviderFailure) -> AsyncIterator[LoopOutput]:
+    """End the turn as failed. The output so far stays, and every call gets a result."""
+    step = state.requester.last_step()
+    run = _start_tool_run(state, state.requester.proposed_calls(), step, refused=REPLY_BROKEN_OFF_MESSAGE)
+    for output in chain(state.requester.end_interrupted_text(), run.announce_calls()):
+        yield output
+    async with aclosing_iterator(run.run()) as stream:
+        async for output in stream:
+            yield output
+    for output in _finish_tool_run(state, run, failure.code):
+        yield output
+    limit = state.requester.limit
+    code = CONTEXT_FULL_CODE if state.requester.has_overflowed else failure.code
     source = FailureSource(provider=failure.provider, model=failure.model, request_id=failure.request_id)
-    course.ending = LoopFailed(code=limit.code if limit else code, details=failure.details, source=source)
+    state.ending = LoopFailed(code=limit.code if limit else code, details=failure.details, source=source)
 
 
-async def end_loop_at_limit(course: LoopState, limit: ReachedLimit) -> AsyncIterator[LoopOutput]:
-    """A limit of A10 ends the turn: as answered when something was said, else as failed (A10.6)."""
-    for event in course.requester.end_interrupted_text():
+async def end_loop_at_limit(state: LoopState, limit: ReachedLimit) -> AsyncIterator[LoopOutput]:
+    """End the turn at a limit: as answered if the model said something, otherwise as failed."""
+    for event in state.requester.end_interrupted_text():
         yield event
-    if course.spoke:
+    if state.spoke:
         yield NoticeAdded(row_id=uuid4(), code=limit.code, details=limit.details)
-    spoke, code = course.spoke, limit.code
-    course.ending = LoopAnswered(limit_code=code) if spoke else LoopFailed(code=code, details=limit.details)
+    spoke, code = state.spoke, limit.code
+    state.ending = LoopAnswered(limit_code=code) if spoke else LoopFailed(code=code, details=limit.details)
 
 
-async def run_pending_calls(course: LoopState) -> AsyncIterator[LoopOutput]:
-    """Calls that an earlier run left open and that may run now (A3.9, A11.10); their rows stand."""
-    if not course.pending_calls:
+async def run_pending_calls(state: LoopState) -> AsyncIterator[LoopOutput]:
+    """Run calls that an earlier run left open and that may run now. Their rows exist already."""
+    if not state.pending_calls:
         return
-    step = ModelStep(round=max(course.rounds, 1))
+    step = ModelStep(round=max(state.rounds, 1))
     yield step.start_event()
-    run = _start_tool_run(course, course.pending_calls, step, notes=course.pending_notes)
+    run = _start_tool_run(state, state.pending_calls, step, notes=state.pending_notes)
     run.mark_calls_recorded()
-    async with aclosing_iterator(_run_until_pause(course, run)) as parts:
-        async for part in parts:
-            yield part
+    async with aclosing_iterator(_run_until_pause(state, run)) as stream:
+        async for output in stream:
+            yield output
     if run.calls_to_approve:
         return
-    replace_results(course.messages, run.to_message())
-    course.pending_calls = ()
-    for part in _finish_tool_run(course, run, "resumed"):
-        yield part
+    replace_results(state.messages, run.to_message())
+    state.pending_calls = ()
+    for output in _finish_tool_run(state, run, "resumed"):
+        yield output
 
 
 def _start_tool_run(
-    course: LoopState,
+    state: LoopState,
     calls: Sequence[ToolCall],
     step: ModelStep,
     *,
     refused: str = "",
     notes: CallNotes | None = None,
 ) -> ToolRun:
-    course.step = step
-    most = course.limits.calls_per_reply
-    course.tools = ToolRun(
-        calls, course.ports, most=most, refused=refused, notes=notes, before=course.messages
+    state.step = step
+    max_calls = state.limits.calls_per_reply
+    state.tools = ToolRun(
+        calls, state.ports, max_calls=max_calls, refused=refused, notes=notes, before=state.messages
     )
-    return course.tools
+    return state.tools
 
 
-def _pause_for_approval(course: LoopState, run: ToolRun) -> Iterator[LoopOutput]:
-    """The step is over, its calls are not: they stay open until somebody has decided (A11.3)."""
-    if course.step is not None:
-        yield from course.step.finish("paused")
-    course.step = None
-    course.ending = LoopPaused(asked=run.calls_to_approve)
+def _pause_for_approval(state: LoopState, run: ToolRun) -> Iterator[LoopOutput]:
+    """Finish the step but leave its calls open until somebody decides."""
+    if state.step is not None:
+        yield from state.step.finish("paused")
+    state.step = None
+    state.ending = LoopPaused(calls=run.calls_to_approve)
 
 
-def _finish_tool_run(course: LoopState, run: ToolRun, reason: str) -> Iterator[LoopOutput]:
-    notes = course.guards.record_tool_group(run.calls, run.outcomes, course.specifications_by_name())
-    if course.step is not None:
-        yield from course.step.finish(reason)
-    course.tools = course.step = None
-    course.ran_tools = course.is_at_tool_boundary = True
+def _finish_tool_run(state: LoopState, run: ToolRun, reason: str) -> Iterator[LoopOutput]:
+    notes = state.guards.record_tool_group(run.calls, run.outcomes, state.specifications_by_name())
+    if state.step is not None:
+        yield from state.step.finish(reason)
+    state.tools = state.step = None
+    state.ran_tools = state.is_at_tool_boundary = True
     for text in notes:
-        yield course.add_note(text)
+        yield state.add_note(text)
 
 
-# MERGED agent.loop: Asks the model and does what it asks, round after round, until an answer, a limit or a failure (A2).
+# --- The loop ---
 
 
 class AgentLoop(LoopState):
-    """One turn's rounds. Cancelling the task that plays it stops it."""
+    """Run the rounds of one turn. Cancelling the task that iterates `run` stops it."""
 
     @property
     def can_start_round(self) -> bool:
-        """Another round may begin, unless money is short; if not, what is queued needs its own turn (T6.3)."""
+        """Check the limits except money. If no round may begin, queued messages need a turn of their own."""
         return self._find_limit() is None
 
     async def can_pay(self) -> bool:
         return await self.budget_guard.check_within_round() is None
 
     def add_follow_ups(self, messages: Sequence[UserMessage]) -> None:
-        """Take up what was said after the answer, so that `play` can be called again in the same turn."""
+        """Add messages that arrived after the answer, so that `run` can be called again in the same turn."""
         for message in messages:
             self.add_message(message)
         self.ran_tools = False
         self.ending = None
 
     async def run(self) -> AsyncGenerator[LoopOutput, None]:
-        """Everything that happens, then exactly one ending of this run."""
-        async with aclosing_iterator(run_pending_calls(self)) as parts:
-            async for part in parts:
-                yield part
+        """Yield everything that happens, then exactly one ending."""
+        async with aclosing_iterator(run_pending_calls(self)) as stream:
+            async for output in stream:
+                yield output
         while self.ending is None:
             limit = self._find_limit() or await self._find_budget_limit()
             async with aclosing_iterator(
                 self._run_round() if limit is None else end_loop_at_limit(self, limit)
-            ) as parts:
-                async for part in parts:
-                    yield part
+            ) as stream:
+                async for output in stream:
+                    yield output
         yield self.ending
 
     def _find_limit(self) -> ReachedLimit | None:
@@ -439,21 +435,21 @@ class AgentLoop(LoopState):
         self.rounds += 1
         self.requester.retry_budget.begin_round()
         for stage in (self._prepare_round, self._request_reply, partial(handle_reply, self)):
-            async with aclosing_iterator(stage()) as parts:
-                async for part in parts:
-                    yield part
+            async with aclosing_iterator(stage()) as stream:
+                async for output in stream:
+                    yield output
             if self.ending is not None:
                 return
 
     async def _prepare_round(self) -> AsyncIterator[LoopOutput]:
-        """Before the model reads it, a conversation that fills its window becomes shorter (A17.1)."""
+        """Compact a nearly full context and take follow-ups before the model reads it."""
         if self.compaction.is_due():
-            async with aclosing_iterator(self._compact(forced=False)) as parts:
-                async for part in parts:
-                    yield part
-            async with aclosing_iterator(self._end_if_out_of_budget()) as parts:
-                async for part in parts:
-                    yield part
+            async with aclosing_iterator(self._compact(forced=False)) as stream:
+                async for output in stream:
+                    yield output
+            async with aclosing_iterator(self._end_if_out_of_budget()) as stream:
+                async for output in stream:
+                    yield output
             if self.ending is not None:
                 return
         await self._take_follow_ups()
@@ -461,64 +457,65 @@ class AgentLoop(LoopState):
             yield self.add_note(LAST_ROUND_NOTE)
 
     async def _request_reply(self) -> AsyncIterator[LoopOutput]:
-        """One reply; a conversation that the model refuses as too long is shortened and sent again (A7.5)."""
+        """Request one reply; shorten the context and ask again when the model refuses it as too long."""
         state = RoundState(last_round=self.guards.is_last_round(self.rounds), ran_tools=self.ran_tools)
         while True:
             async with aclosing_iterator(
                 self.requester.request_reply(self.messages, round_number=self.rounds, state=state)
-            ) as parts:
-                async for part in parts:
-                    yield part
+            ) as stream:
+                async for output in stream:
+                    yield output
             if not self.requester.has_overflowed:
                 async with aclosing_iterator(
                     continue_cut_text(self.requester, self.messages, state=state)
-                ) as parts:
-                    async for part in parts:
-                        yield part
+                ) as stream:
+                    async for output in stream:
+                        yield output
                 return
             shorten = self.compaction.can_force() and not await self.requester.is_out_of_budget()
             if shorten:
-                async with aclosing_iterator(self._compact(forced=True)) as parts:
-                    async for part in parts:
-                        yield part
+                async with aclosing_iterator(self._compact(forced=True)) as stream:
+                    async for output in stream:
+                        yield output
             if shorten and self.compaction.succeeded:
-                async with aclosing_iterator(self._end_if_out_of_budget()) as parts:
-                    async for part in parts:
-                        yield part
+                async with aclosing_iterator(self._end_if_out_of_budget()) as stream:
+                    async for output in stream:
+                        yield output
                 if self.ending is not None:
                     return
                 continue
-            larger = await self.requester.fall_back_to_larger_window(
+            fallback_outputs = await self.requester.fall_back_to_larger_window(
                 self.messages, in_tool_loop=self.ran_tools
             )
-            for part in larger:
-                yield part
-            if not larger:
+            for output in fallback_outputs:
+                yield output
+            if not fallback_outputs:
                 return
 
     async def _compact(self, *, forced: bool) -> AsyncIterator[LoopOutput]:
-        """Only at a complete tool group: that is where rounds begin (A17.2)."""
-        async with aclosing_iterator(self.compaction.compact(self.messages, forced=forced)) as parts:
-            async for part in parts:
-                yield part
+        """Compact the context. Rounds begin after a whole tool group, so no call loses its result."""
+        async with aclosing_iterator(self.compaction.compact(self.messages, forced=forced)) as stream:
+            async for output in stream:
+                yield output
         if not self.compaction.succeeded:
-            for given_up in () if forced else (self.compaction.give_up(),):
-                yield given_up
+            if not forced:
+                yield self.compaction.give_up()
             return
-        for left in self.requester.abandon_step() if forced else ():
-            yield left
+        if forced:
+            for output in self.requester.abandon_step():
+                yield output
         if self.ran_tools:
             yield self.add_note(COMPACTED_NOTE)
 
     async def _end_if_out_of_budget(self) -> AsyncIterator[LoopOutput]:
-        """A summary may have cost what was left (A10.4, B6.10)."""
+        """End the turn if the summary used up the budget."""
         if (limit := await self.budget_guard.check_within_round()) is not None:
-            async with aclosing_iterator(end_loop_at_limit(self, limit)) as parts:
-                async for part in parts:
-                    yield part
+            async with aclosing_iterator(end_loop_at_limit(self, limit)) as stream:
+                async for output in stream:
+                    yield output
 
     async def _take_follow_ups(self) -> None:
-        """At a tool boundary alone, and only when the turn goes on (A13.7)."""
+        """Take follow-up messages, but only right after a tool group."""
         if self.is_at_tool_boundary:
             self.is_at_tool_boundary = False
             for message in await self.ports.follow_ups.take_follow_ups():

@@ -1,13 +1,14 @@
-"""The conversation as the model sees it: what may stand beside what (A16.3, A16.4)."""
+"""Build the context that a model reads: messages, images, stored rows and the system prompt."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import assert_never
+
+import structlog
 
 from config.core.json_values import JSON
 from copilot.chat.message_rows import MessageRow
@@ -37,23 +38,23 @@ _BLOCK_BEGINS, _BLOCK_ENDS = "<user_follow_up>\n", "\n</user_follow_up>"
 
 
 def append_message(messages: list[ModelMessage], message: ModelMessage) -> None:
-    """Add at the end; neighbours of one role become one, and what is empty is left out."""
-    last = messages[-1] if messages else None
+    """Append a message, merging neighbours of the same role and dropping empty ones."""
+    previous = messages[-1] if messages else None
     match message:
         case UserMessage():
             if not message.text.strip() and not message.images:
                 return
-            if isinstance(last, UserMessage):
-                messages[-1] = _merge_user_messages(last, message)
+            if isinstance(previous, UserMessage):
+                messages[-1] = _merge_user_messages(previous, message)
                 return
         case AssistantMessage():
             if not message.text.strip() and not message.calls:
                 return
-            if isinstance(last, AssistantMessage) and not last.calls:
+            if isinstance(previous, AssistantMessage) and not previous.calls:
                 messages[-1] = replace(
                     message,
-                    text=join_text(last.text, message.text),
-                    replay=last.replay + message.replay,
+                    text=join_text(previous.text, message.text),
+                    replay=previous.replay + message.replay,
                 )
                 return
         case ToolResultsMessage():
@@ -66,7 +67,7 @@ def join_text(*parts: str) -> str:
 
 
 def build_note(text: str) -> UserMessage:
-    """A word of the server to the model."""
+    """Build a note from the server to the model."""
     return UserMessage(text=build_server_block("system_note", text))
 
 
@@ -89,14 +90,14 @@ def collect_call_ids(messages: Iterable[ModelMessage]) -> frozenset[str]:
 
 
 def find_last_replay(messages: Sequence[ModelMessage]) -> tuple[str, ...]:
-    """Opaque data of the model's last reply."""
+    """Return the opaque reasoning data of the model's last reply."""
     replies = (message for message in reversed(messages) if isinstance(message, AssistantMessage))
     return next((reply.replay for reply in replies), ())
 
 
-def replace_results(messages: list[ModelMessage], again: ToolResultsMessage) -> None:
-    """Put results of calls that ran again in place of the makeshift ones of the last group."""
-    results = {result.call_id: result for result in again.results}
+def replace_results(messages: list[ModelMessage], rerun: ToolResultsMessage) -> None:
+    """Replace placeholder results in the last group with those of calls that ran again."""
+    results = {result.call_id: result for result in rerun.results}
     for position in range(len(messages) - 1, -1, -1):
         group = messages[position]
         if isinstance(group, ToolResultsMessage):
@@ -106,7 +107,7 @@ def replace_results(messages: list[ModelMessage], again: ToolResultsMessage) -> 
 
 
 def extend_last_reply(messages: list[ModelMessage], text: str) -> None:
-    """The interrupted reply has grown before it was interrupted again."""
+    """Add text to the reply that was interrupted."""
     for position in range(len(messages) - 1, -1, -1):
         reply = messages[position]
         if isinstance(reply, AssistantMessage):
@@ -115,7 +116,7 @@ def extend_last_reply(messages: list[ModelMessage], text: str) -> None:
 
 
 def strip_replay(messages: Iterable[ModelMessage]) -> list[ModelMessage]:
-    """Opaque data is its own model's alone; what everybody can read stays (A14.4)."""
+    """Drop opaque reasoning data, which only the model that made it can read."""
     return [replace(m, replay=()) if isinstance(m, AssistantMessage) and m.replay else m for m in messages]
 
 
@@ -124,31 +125,29 @@ def _merge_user_messages(left: UserMessage, right: UserMessage) -> UserMessage:
 
 
 def _merge_follow_up_blocks(left: str, right: str) -> str:
-    """Each message of a tool boundary keeps its own entry; those that are shown stand in one block (A13.5)."""
-    goes_on = right.startswith(_BLOCK_BEGINS) and not right.startswith(f"{_BLOCK_BEGINS}1. ")
-    if goes_on and left.endswith(_BLOCK_ENDS):
+    """Join follow-ups of one tool boundary into a single block, each with its own number."""
+    continues = right.startswith(_BLOCK_BEGINS) and not right.startswith(f"{_BLOCK_BEGINS}1. ")
+    if continues and left.endswith(_BLOCK_ENDS):
         return f"{left.removesuffix(_BLOCK_ENDS)}\n{right.removeprefix(_BLOCK_BEGINS)}"
     return join_text(left, right)
 
 
-# MERGED agent.media: Pictures in a conversation, as a model takes them: in results, behind their group, or as words (A9.9, A16.5).
+# --- Images ---
 
 SEE_ATTACHMENT_NOTE = "[{count}: see attachment]"
 ATTACHED_IMAGES_NOTE = "The pictures of the tool results above, in their order: {names}."
 
 
 def describe_hidden_image(name: str, mime: str, size_bytes: int) -> str:
-    """What stands for a picture that is not shown."""
     return f"[image not shown: {_image_name(name)}, {mime}, {size_bytes / 1024:.1f} KB]"
 
 
 def replace_images_with_text(messages: Iterable[ModelMessage]) -> list[ModelMessage]:
-    """Each image is replaced by words that name it (A7.4, A16.5)."""
     return [_message_without_images(message) for message in messages]
 
 
 def move_images_after_results(messages: Iterable[ModelMessage]) -> list[ModelMessage]:
-    """One user message with the pictures after the whole group: after a single result it would split the group."""
+    """Move images into one user message after the whole group, because inside it would split the group."""
     shown: list[ModelMessage] = []
     for message in messages:
         if not isinstance(message, ToolResultsMessage):
@@ -198,15 +197,15 @@ def _image_name(name: str) -> str:
     return escape_server_tags(name) or "unnamed"
 
 
-# MERGED agent.rebuilding: Stored rows become a conversation again: replies with their results, orphans mended, order kept (A16).
+# --- Stored rows ---
 
-_log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 
 def rebuild_conversation(
     rows: Iterable[MessageRow], *, turn_id: str, entry: CatalogueEntry, images: Mapping[str, ImagePart]
 ) -> list[ModelMessage]:
-    """`images` are the pictures that may be shown, by file id; any other becomes words (A16.5)."""
+    """Turn rows into messages. `images` holds the images to show, by file id; others become text."""
     builder = _ConversationBuilder(turn_id, entry, images)
     for row in _select_rows(rows):
         builder.add(row)
@@ -214,7 +213,7 @@ def rebuild_conversation(
 
 
 def _select_rows(rows: Iterable[MessageRow]) -> Sequence[MessageRow]:
-    """What is not hidden and not for people alone, from the newest summary on (A16.1)."""
+    """Select the rows the model may read, starting at the newest summary."""
     visible = [row for row in rows if not row.hidden and row.kind != "notice"]
     summaries = [position for position, row in enumerate(visible) if row.kind == "summary"]
     return visible[summaries[-1] :] if summaries else visible
@@ -222,13 +221,15 @@ def _select_rows(rows: Iterable[MessageRow]) -> Sequence[MessageRow]:
 
 @dataclass
 class _ReplyRows:
-    """One reply while its rows are read: text, calls, their results, and what was said in between."""
+    """The rows of one reply: text, calls, results, and messages that arrived in between."""
 
     texts: list[str] = field(default_factory=list)
     calls: dict[str, ToolCall] = field(default_factory=dict)
     results: dict[str, ToolResult] = field(default_factory=dict)
     replay: list[str] = field(default_factory=list)
-    said: list[UserMessage] = field(default_factory=list)  # after the first call; goes behind the group
+    late_messages: list[UserMessage] = field(
+        default_factory=list
+    )  # after the first call; moved after the group
 
 
 class _ConversationBuilder:
@@ -238,7 +239,7 @@ class _ConversationBuilder:
         self._models = ("", entry.name, entry.model)
         self._messages: list[ModelMessage] = []
         self._reply = _ReplyRows()
-        self._next_replay: list[str] = []  # of reasoning that precedes the next reply
+        self._next_replay: list[str] = []  # of reasoning before the next reply
         self._used_ids: set[str] = set()
         self._dropped = 0
 
@@ -266,22 +267,22 @@ class _ConversationBuilder:
     def finish(self) -> list[ModelMessage]:
         self._close_reply()
         if self._dropped:
-            _log.warning("left %d tool rows out of place out of a request", self._dropped)
+            log.warning("context_rows_dropped", rows=self._dropped)
         return self._messages
 
-    # --- rows ----------------------------------------------------------------------------------------
+    # --- Rows ---
 
     def _add_user_message(self, message: UserMessage, *, transparent: bool) -> None:
         if transparent and self._reply.calls:
-            self._reply.said.append(message)
+            self._reply.late_messages.append(message)
             return
         self._close_reply()
         append_message(self._messages, message)
 
     def _add_reasoning(self, row: MessageRow) -> None:
-        """Only its opaque data goes back, and only inside the turn that made it (A14.3)."""
-        waits_for_text_or_calls = not self._reply.calls
-        (self._reply.replay if waits_for_text_or_calls else self._next_replay).extend(self._replay_of(row))
+        """Keep only the opaque data of reasoning, and only inside the turn that made it."""
+        belongs_to_reply = not self._reply.calls
+        (self._reply.replay if belongs_to_reply else self._next_replay).extend(self._replay_of(row))
 
     def _add_text(self, row: MessageRow) -> None:
         if self._reply.calls:
@@ -304,21 +305,21 @@ class _ConversationBuilder:
         self._reply.replay.extend(self._replay_of(row))
 
     def _add_result(self, row: MessageRow) -> None:
-        """Only directly after the reply that made the call; a second one is dropped (A16.3)."""
+        """Accept a result only directly after the reply that made the call; drop a second one."""
         call = self._reply.calls.get(row.call_id or "")
         if call is None or call.call_id in self._reply.results:
             self._dropped += 1
             return
-        shown, words = split_row_images(row, self._images)
+        shown, descriptions = split_row_images(row, self._images)
         self._reply.results[call.call_id] = ToolResult(
             call_id=call.call_id,
             tool=call.tool,
-            content=join_text(row.content, *words),
+            content=join_text(row.content, *descriptions),
             success=row.data.get("success") is not False,
             images=shown,
         )
 
-    # --- replies -------------------------------------------------------------------------------------
+    # --- Replies ---
 
     def _close_reply(self) -> None:
         reply, self._reply = self._reply, _ReplyRows(replay=self._next_replay)
@@ -336,11 +337,11 @@ class _ConversationBuilder:
                 replace(_result_or_placeholder(reply, call), call_id=ids[call.call_id]) for call in calls
             )
             append_message(self._messages, ToolResultsMessage(results=tuple(results)))
-        for said in reply.said:
-            append_message(self._messages, said)
+        for late_message in reply.late_messages:
+            append_message(self._messages, late_message)
 
     def _unused_call_id(self, call_id: str) -> str:
-        """Providers refuse a conversation in which two calls share an id."""
+        """Make call ids unique, because providers refuse two calls with the same id."""
         unused, number = call_id, 2
         while unused in self._used_ids:
             unused, number = f"{call_id}_{number}", number + 1
@@ -356,17 +357,17 @@ def build_summary_message(text: str) -> UserMessage:
 
 
 def build_user_message(row: MessageRow, images: Mapping[str, ImagePart]) -> UserMessage:
-    """A message as the model reads it: a follow-up as it was delivered, any other behind its context."""
+    """Build a user message: a follow-up as it was delivered, any other after its server context."""
     follow_up = row.data.get("follow_up")
     text = follow_up if isinstance(follow_up, str) else join_text(row.server_context, row.content)
-    shown, words = split_row_images(row, images)
-    return UserMessage(text=join_text(text, *words), images=shown)
+    shown, descriptions = split_row_images(row, images)
+    return UserMessage(text=join_text(text, *descriptions), images=shown)
 
 
 def split_row_images(
     row: MessageRow, images: Mapping[str, ImagePart]
 ) -> tuple[tuple[ImagePart, ...], list[str]]:
-    """A row's pictures in order, and words for those that cannot be shown."""
+    """Return a row's images in order, and descriptions of those that cannot be shown."""
     pictures = [file for file in row.attachments if is_native_image(file.type, file.size)]
     shown = tuple(images[file.file_id] for file in pictures if file.file_id in images)
     missing = [file for file in pictures if file.file_id not in images]
@@ -374,8 +375,8 @@ def split_row_images(
 
 
 def _result_or_placeholder(reply: _ReplyRows, call: ToolCall) -> ToolResult:
-    made_up = ToolResult(call_id=call.call_id, tool=call.tool, content=NO_RESULT_MESSAGE, success=False)
-    return reply.results.get(call.call_id, made_up)
+    placeholder = ToolResult(call_id=call.call_id, tool=call.tool, content=NO_RESULT_MESSAGE, success=False)
+    return reply.results.get(call.call_id, placeholder)
 
 
 def _canonical_arguments(stored: JSON) -> dict[str, JSON]:
@@ -383,7 +384,7 @@ def _canonical_arguments(stored: JSON) -> dict[str, JSON]:
     return arguments if isinstance(arguments, dict) else {}
 
 
-# MERGED agent.prompt: What the model is given: the static system text, the context of a message, and history as it must be (A15, A16).
+# --- The context ---
 
 PROMPTS_DIRECTORY = Path(__file__).parent / "prompts"
 ASSISTANT_FIRST_NOTE = "The conversation begins with a message of yours."
@@ -395,7 +396,7 @@ def read_prompt(name: str) -> str:
 
 
 def read_system_prompt() -> str:
-    """The static prefix: the same bytes for every user, session and turn of a release (A15.1)."""
+    """Return the static prefix, which is the same for every user, session and turn of a release."""
     return read_prompt("system")
 
 
@@ -409,9 +410,9 @@ def build_context(
     entry: CatalogueEntry,
     images: Mapping[str, ImagePart] = NO_IMAGES,
 ) -> tuple[ModelMessage, ...]:
-    """The conversation for `entry`, valid for every provider, the same however often it is built (A16).
+    """Build the context for `entry`, valid for every provider and the same each time.
 
-    It ends with something to answer: after a text that was cut off, with the request to go on (T9.1).
+    It ends with something to answer: after a text that was cut off, with a note asking to continue.
     """
     messages = build_conversation(rows, turn_id=turn_id, entry=entry, images=images)
     if messages and isinstance(messages[-1], AssistantMessage):
@@ -426,7 +427,7 @@ def build_conversation(
     entry: CatalogueEntry,
     images: Mapping[str, ImagePart] = NO_IMAGES,
 ) -> list[ModelMessage]:
-    """The same as it was left, whoever spoke last."""
+    """Build the messages without a note at the end, whoever spoke last."""
     messages = rebuild_conversation(rows, turn_id=turn_id, entry=entry, images=images)
     if messages and not isinstance(messages[0], UserMessage):
         messages.insert(0, build_note(ASSISTANT_FIRST_NOTE))
@@ -441,7 +442,7 @@ def build_message_context(
     page_text: str = "",
     attachments: Sequence[AttachmentPayload] = (),
 ) -> str:
-    """What stands in front of a message, frozen on its row and never shown to people (A15.3, A29.4)."""
+    """Build the text in front of a message, which is frozen on its row and never shown to people."""
     blocks = [_environment_block(sent, speaker, page_url, page_text)]
     if others := [file for file in attachments if not is_native_image(file.type, file.size)]:
         blocks.append(_attachments_block(others))

@@ -1,4 +1,4 @@
-"""What happens after a reply: a pure function of the reply and of what the guards know (A2.3)."""
+"""Turn the stream of one model call into blocks, rows and a reply or failure, and choose the next step."""
 
 from __future__ import annotations
 
@@ -46,8 +46,6 @@ from copilot.tools.calls import ToolCallAssembler
 
 @dataclass(frozen=True, kw_only=True)
 class ModelReply:
-    """One complete answer of a model."""
-
     text: str
     calls: tuple[ToolCall, ...]
     finish: FinishReason
@@ -56,10 +54,8 @@ class ModelReply:
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerStep:
-    """The turn's work is done."""
-
-    truncated: bool = False  # the text was cut by the output limit (A2.4)
-    silent: bool = False  # tools ran and nothing was said: a closing line is due (A14.7)
+    truncated: bool = False  # the text was cut by the output limit
+    silent: bool = False  # tools ran and nothing was said, so a closing line is added
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,14 +65,14 @@ class RunToolsStep:
 
 @dataclass(frozen=True, kw_only=True)
 class LostCallsStep:
-    """The reply was cut inside its calls: none of them counts (A8.4)."""
+    """The output limit cut the reply inside its calls, so none of them runs."""
 
     lost: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class HaltStep:
-    """The reply cannot be worked with; `calls` are answered, not executed."""
+    """The reply cannot be used; its calls get results without being run."""
 
     code: FailureCode | Literal["round_limit"]
     calls: tuple[ToolCall, ...] = ()
@@ -109,21 +105,21 @@ def _choose_step_after_calls(reply: ModelReply, state: RoundState) -> NextStep:
     return RunToolsStep(calls=reply.calls)
 
 
-# MERGED agent.replies: One try of a round: a request goes out, its stream becomes blocks, rows and a reply or a failure (A2.7).
+# --- One attempt ---
 
 
 @dataclass(frozen=True, kw_only=True)
 class InterruptedText:
-    """A text row that was interrupted: the first text of the next reply goes on in it."""
+    """A text row that was interrupted; the first text of the next reply continues it."""
 
     row_id: UUID
     length: int
-    block_id: str = ""  # of the block that still stands open in this run
+    block_id: str = ""  # of the block that is still open in this run
 
 
 @dataclass(kw_only=True)
 class ModelStep:
-    """One try of a round, as clients see it."""
+    """One attempt of a round, as clients see it."""
 
     round: int
     id: str = field(default_factory=lambda: str(uuid4()))
@@ -151,15 +147,15 @@ class StreamBlock:
     length: int = 0  # of the row, in characters
     parts: list[str] = field(default_factory=list)
     synthetic: bool = False
-    row_name: str = field(init=False)  # made once: every delta names its row
+    row_name: str = field(init=False)  # computed once, because every delta carries it
 
     def __post_init__(self) -> None:
         self.row_name = str(self.row_id)
 
     @classmethod
-    def from_interrupted(cls, continuing: InterruptedText) -> StreamBlock:
-        resumed = cls("text", row_id=continuing.row_id, length=continuing.length)
-        resumed.block_id = continuing.block_id or resumed.block_id
+    def from_interrupted(cls, interrupted: InterruptedText) -> StreamBlock:
+        resumed = cls("text", row_id=interrupted.row_id, length=interrupted.length)
+        resumed.block_id = interrupted.block_id or resumed.block_id
         return resumed
 
     def to_interrupted(self) -> InterruptedText:
@@ -183,7 +179,7 @@ class StreamBlock:
 
 
 class ModelAttempt:
-    """Plays one request. Afterwards either `reply` or `failure` is there."""
+    """Stream one request. Afterwards either `reply` or `failure` is set."""
 
     def __init__(
         self,
@@ -196,33 +192,37 @@ class ModelAttempt:
         may_be_cut: bool = False,
         goes_on: bool = False,
     ) -> None:
-        """`may_be_cut`: text that the output limit cuts stays open; `goes_on`: this is the rest of such a text."""
+        """Set up one attempt.
+
+        `may_be_cut` keeps a text open when the output limit cuts it; `goes_on` says that this attempt
+        continues such a text.
+        """
         self.step = step
         self.meter = meter
         self.cut_text: InterruptedText | None = None  # the text that stayed open
         self.reply: ModelReply | None = None
         self.failure: ProviderFailure | None = None
-        self.block: StreamBlock | None = None  # the one that is open
+        self.block: StreamBlock | None = None  # the open block
         self.blocks: list[StreamBlock] = []
-        self.resumed_block: StreamBlock | None = None  # the interrupted row, once and if it goes on
+        self.resumed_block: StreamBlock | None = None  # the interrupted row, once text is added to it
         self.request = request
         self._known = frozenset(tool.name for tool in request.tools)
         self._assembler = ToolCallAssembler(taken_ids)
         self._continuing = continuing
         self._may_be_cut = may_be_cut
         self._goes_on = goes_on
-        self._leading = ""  # white space that opens no block until something follows it
+        self._leading = ""  # white space that opens no block until text follows
         self._replay: list[str] = []
         self._finished: ReplyFinished | None = None
 
     @property
     def has_visible_output(self) -> bool:
-        """Clients have seen text or calls that are this step's own (A7.3)."""
+        """Check whether clients have seen text or calls of this step."""
         return any(block.kind == "text" for block in self.own_blocks) or bool(self.proposed_calls())
 
     @property
     def own_blocks(self) -> list[StreamBlock]:
-        """The rows that this step itself has made."""
+        """Return the blocks whose rows this step created."""
         return [block for block in self.blocks if block is not self.resumed_block]
 
     def proposed_calls(self) -> list[ToolCall]:
@@ -247,7 +247,7 @@ class ModelAttempt:
         self.meter.is_recorded = True
 
     def add_synthetic_text(self, text: str) -> Iterator[LoopOutput]:
-        """A whole text block that the server writes in the model's place."""
+        """Write a whole text block in the model's place."""
         self.block = StreamBlock("text", synthetic=True)
         self.blocks.append(self.block)
         yield self.block.start_event()
@@ -268,10 +268,9 @@ class ModelAttempt:
 
     @property
     def response_id(self) -> str:
-        """As the provider names the reply that came to its end."""
         return self._finished.response_id if self._finished else ""
 
-    # --- items ---------------------------------------------------------------------------------------
+    # --- Stream items ---
 
     def _receive(self, item: StreamItem) -> Iterator[LoopOutput]:
         match item:
@@ -294,7 +293,7 @@ class ModelAttempt:
         return iter(())
 
     def _visible(self, delta: str) -> str:
-        """Nothing until a text block has something to show: models put blank lines in front of calls."""
+        """Hold back leading blank lines, which models put in front of calls."""
         if self._continuing or (self.block is not None and self.block.kind == "text"):
             return delta
         text = (self._leading + delta).lstrip("\r\n")
@@ -302,7 +301,7 @@ class ModelAttempt:
         return text if not self._leading else ""
 
     def _extend_reasoning(self, delta: str) -> Iterator[LoopOutput]:
-        """Not in the middle of a text: blocks never overlap (A2.7)."""
+        """Drop reasoning in the middle of a continued text: blocks never overlap."""
         if self._goes_on and self._continuing is not None:
             self.meter.count_characters(len(delta))
             return iter(())
@@ -346,15 +345,18 @@ class ModelAttempt:
         for call in self._assembler.take_newly_named(self._known):
             yield ToolProposed(call_id=call.call_id, tool=call.tool)
 
-    # --- the end -------------------------------------------------------------------------------------
+    # --- End of the stream ---
 
     def _complete(self) -> ModelReply:
         if self._finished is None:
             sent_nothing = self.meter.first_at is None
-            raise ProviderFailure("no_response" if sent_nothing else "malformed_stream", details="no ending")
+            raise ProviderFailure(
+                "no_response" if sent_nothing else "malformed_stream",
+                details="the stream ended without a final event",
+            )
         calls = self._assembler.complete()
         if not all(call.tool for call in calls):
-            raise ProviderFailure("malformed_stream", details="a tool call without a name")
+            raise ProviderFailure("malformed_stream", details="a tool call has no name")
         return ModelReply(
             text=join_text(*("".join(block.parts) for block in self.blocks if block.kind == "text")),
             calls=calls,
@@ -362,13 +364,13 @@ class ModelAttempt:
             replay=tuple(self._replay),
         )
 
-    def join_with(self, said: ModelReply) -> ModelReply:
-        """The reply of which `said` is the beginning and this the rest; what failed is cut where it failed."""
+    def join_with(self, beginning: ModelReply) -> ModelReply:
+        """Join this attempt to the reply it continues. If this one failed, the text ends where it failed."""
         rest = "".join(self.resumed_block.parts) if self.resumed_block else ""
         further = ("".join(block.parts) for block in self.own_blocks if block.kind == "text")
-        whole = self.reply or replace(said, replay=())
-        text = join_text(said.text + rest, *further)
-        return replace(whole, text=text, replay=said.replay + whole.replay)
+        whole = self.reply or replace(beginning, replay=())
+        text = join_text(beginning.text + rest, *further)
+        return replace(whole, text=text, replay=beginning.replay + whole.replay)
 
     def _end_of_stream(self) -> Iterator[LoopOutput]:
         block = self.block
@@ -378,7 +380,7 @@ class ModelAttempt:
         yield from self._close_block()
         if self.reply is None:
             return
-        if self._continuing is not None:  # nothing was added: the interrupted row ends as it was
+        if self._continuing is not None:  # nothing was added: the interrupted row ends as it is
             yield self._resume(self._continuing).end_event()
         for call in self._assembler.take_unproposed():
             yield ToolProposed(call_id=call.call_id, tool=call.tool)
@@ -395,14 +397,13 @@ def _classify_reply(reply: ModelReply | None) -> ModelCallEnding:
 
 
 def _is_cut_by_length(reply: ModelReply | None) -> bool:
-    """The output limit came, and not inside a call (A2.4)."""
     return reply is not None and reply.finish == "length" and not reply.calls
 
 
 def collect_replay(
     attempt: ModelAttempt, reply: ModelReply, calls: Mapping[str, UUID]
 ) -> Iterator[LoopOutput]:
-    """Opaque data stands with the step's first row; the tool loop needs it, also after a takeover (A14.4)."""
+    """Attach opaque reasoning data to the step's first row, where a takeover finds it for the tool loop."""
     rows = [block.row_id for block in attempt.own_blocks] or list(calls.values())
     for data in reply.replay:
         yield ReasoningReplayAdded(row_id=rows[0], data=data)

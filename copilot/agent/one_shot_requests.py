@@ -1,12 +1,13 @@
-"""Asks a model one thing for a turn that has ended; what it takes is recorded with its purpose (A19.6)."""
+"""Ask a model a single question on behalf of a turn that has ended, and record its usage by purpose."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from dataclasses import dataclass, replace
 from uuid import UUID
+
+import structlog
 
 from config.core.redis import REDIS_OUTAGE_ERRORS
 from copilot.agent.interfaces import aclosing_iterator
@@ -23,12 +24,12 @@ from copilot.providers.clients import close_all_clients, get_provider
 from copilot.realtime import event_log
 from copilot.realtime.events import UsageRecorded
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OneShotCause:
-    """The ended turn on whose behalf a model is asked, and who pays."""
+    """The ended turn that a question is asked for, and who pays."""
 
     turn_id: UUID
     session_id: UUID
@@ -46,31 +47,30 @@ class OneShotCause:
 class OneShotQuestion:
     system: str
     text: str
-    most_tokens: int
-    seconds: float
+    max_tokens: int
+    timeout_seconds: float
     temperature: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class OneShotReply:
     text: str
-    unfinished: bool  # the room went on something else: cut off by length, or nothing but thoughts
+    unfinished: bool  # cut off by the output limit, or nothing but reasoning
 
 
 def list_models_to_ask() -> tuple[CatalogueEntry, ...]:
-    """The small ones, then the standard ones, each once, those that keep failing last; the demo has nothing to say to this."""
+    """List small models, then standard ones, without duplicates or the demo; open breakers come last."""
     chain = (*catalogue_store.find_chain("small"), *catalogue_store.find_chain("standard"))
-    asked = [entry for entry in dict.fromkeys(chain) if not entry.demo]
-    return tuple(sorted(asked, key=lambda entry: BREAKERS.open_breaker_code(entry) is not None))
+    entries = [entry for entry in dict.fromkeys(chain) if not entry.demo]
+    return tuple(sorted(entries, key=lambda entry: BREAKERS.open_breaker_code(entry) is not None))
 
 
 def ask_model(entry: CatalogueEntry, question: OneShotQuestion, cause: OneShotCause) -> OneShotReply:
-    """One reply without tools or thinking; raises ProviderFailure. From synchronous code alone."""
-    if (
-        entry.max_output_tokens or entry.provider == "anthropic"
-    ):  # 0: others take no such field, this one must have it
-        most = min(question.most_tokens, entry.max_output_tokens or question.most_tokens)
-        entry = replace(entry, max_output_tokens=most)
+    """Request one reply without tools or thinking, or raise ProviderFailure. Only for synchronous code."""
+    # 0 means that the provider takes no such field; Anthropic requires it.
+    if entry.max_output_tokens or entry.provider == "anthropic":
+        max_tokens = min(question.max_tokens, entry.max_output_tokens or question.max_tokens)
+        entry = replace(entry, max_output_tokens=max_tokens)
     request = ModelRequest(
         entry=entry,
         system=question.system,
@@ -83,26 +83,27 @@ def ask_model(entry: CatalogueEntry, question: OneShotQuestion, cause: OneShotCa
         step=ModelStep(round=1),
         meter=ModelCallMeter(request, call_id=call_id, number=0, now=time.monotonic),
     )
-    _record_call(asyncio.run(_run_attempt(attempt, question.seconds)), cause)
+    _record_call(asyncio.run(_run_attempt(attempt, question.timeout_seconds)), cause)
     if attempt.reply is None:
         raise attempt.failure or ProviderFailure("unknown")
     if attempt.reply.finish == "refused":
-        raise ProviderFailure("refused")  # its words are about the refusal
-    thought = any(block.kind == "reasoning" for block in attempt.blocks)
+        raise ProviderFailure("refused")  # the text is only about the refusal
+    has_reasoning = any(block.kind == "reasoning" for block in attempt.blocks)
     text = attempt.reply.text.strip()
-    return OneShotReply(text=text, unfinished=attempt.reply.finish == "length" or (thought and not text))
+    unfinished = attempt.reply.finish == "length" or (has_reasoning and not text)
+    return OneShotReply(text=text, unfinished=unfinished)
 
 
 async def _run_attempt(attempt: ModelAttempt, seconds: float) -> ModelCallEnded | None:
-    """The call's end, however it came. Connections belong to this loop, which ends with the call."""
+    """Run the attempt and return its end. Connections belong to this event loop, which ends with the call."""
     ended: ModelCallEnded | None = None
     try:
-        async with asyncio.timeout(seconds), aclosing_iterator(attempt.stream(get_provider)) as parts:
-            async for part in parts:
-                if isinstance(part, ModelCallEnded):
-                    ended = part
+        async with asyncio.timeout(seconds), aclosing_iterator(attempt.stream(get_provider)) as stream:
+            async for output in stream:
+                if isinstance(output, ModelCallEnded):
+                    ended = output
     except TimeoutError:
-        attempt.failure = ProviderFailure("overloaded", details="it took too long")
+        attempt.failure = ProviderFailure("overloaded", details="the request timed out")
     finally:
         await close_all_clients()
     return ended or attempt.meter.unrecorded_end()
@@ -111,16 +112,16 @@ async def _run_attempt(attempt: ModelAttempt, seconds: float) -> ModelCallEnded 
 def _record_call(call: ModelCallEnded | None, cause: OneShotCause) -> None:
     if call is None:
         return
-    spent = build_usage_record(
+    usage = build_usage_record(
         call,
         turn_id=cause.turn_id,
         session_id=cause.session_id,
         user_id=cause.user_id,
         purpose=cause.purpose,
     )
-    model_calls.finish_model_call(spent)
+    model_calls.finish_model_call(usage)
     recorded = UsageRecorded(purpose=cause.purpose, tokens=call.tokens)
     try:
         event_log.append_events(str(cause.session_id), [(recorded, str(cause.turn_id))])
     except REDIS_OUTAGE_ERRORS:
-        log.warning("the event log is unreachable; a cost was recorded without being told")
+        log.warning("usage_event_not_published", session_id=str(cause.session_id), purpose=cause.purpose)

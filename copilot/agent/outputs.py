@@ -1,4 +1,4 @@
-"""What the loop hands to the turn besides events: things made, which become rows before they become news."""
+"""Define what the loop yields besides events: outputs that are stored as rows before they are published."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from copilot.realtime.payloads import Tokens
 from copilot.tools.base import ToolCallOutcome
 
 ModelCallPurpose = Literal["reply", "compaction"]
-# What a reply came to; cut: by the output limit, without calls. Of none what the call failed with, if anything.
+# How a reply ended ("cut": by the output limit, without calls), or the failure of a call without a reply.
 ModelCallEnding = Literal["", "answered", "cut", "called"] | FailureCode
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToolCallAdded:
-    """A tool call the model made; the turn stores it and tells clients `tool.called`."""
+    """A tool call of the model, published as `tool.called`."""
 
     row_id: UUID
     call: ToolCall
@@ -28,7 +28,7 @@ class ToolCallAdded:
 
 @dataclass(frozen=True, kw_only=True)
 class ToolResultAdded:
-    """A call's result, stored when it arrives; clients are told `tool.finished`."""
+    """The result of a call, published as `tool.finished`."""
 
     row_id: UUID
     outcome: ToolCallOutcome
@@ -36,7 +36,7 @@ class ToolResultAdded:
 
 @dataclass(frozen=True, kw_only=True)
 class NoteAdded:
-    """A server row for the model alone (A0.2)."""
+    """A row that only the model reads."""
 
     row_id: UUID
     text: str
@@ -44,7 +44,7 @@ class NoteAdded:
 
 @dataclass(frozen=True, kw_only=True)
 class NoticeAdded:
-    """A row for people alone; the code is one of A6.5's."""
+    """A row that only people read."""
 
     row_id: UUID
     code: str
@@ -53,7 +53,7 @@ class NoticeAdded:
 
 @dataclass(frozen=True, kw_only=True)
 class ReasoningReplayAdded:
-    """Opaque provider data of the row `row_id` (A14.4): the step's reasoning, text or first call row."""
+    """Opaque provider data for the row `row_id`: the step's reasoning, text or first call."""
 
     row_id: UUID
     data: str
@@ -61,7 +61,7 @@ class ReasoningReplayAdded:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCallStarted:
-    """Yielded, and recorded, before the request is sent (A19.3)."""
+    """A model call, recorded before its request is sent."""
 
     id: UUID
     number: int
@@ -84,12 +84,12 @@ class ModelCallEnded:
     response_id: str = ""
     purpose: ModelCallPurpose = "reply"
     ending: ModelCallEnding = ""
-    partial: bool = False  # failed, though text or calls had come (A7.3)
+    partial: bool = False  # failed after text or calls had arrived
 
 
 @dataclass(frozen=True, kw_only=True)
 class SummaryAdded:
-    """What stands for everything up to `anchor` from now on; of that, the rows `kept` follow it verbatim (A17.3)."""
+    """A summary that replaces everything up to `anchor` except the `kept` rows, which follow it unchanged."""
 
     row_id: UUID
     text: str
@@ -102,7 +102,7 @@ class SummaryAdded:
 
 @dataclass(frozen=True, kw_only=True)
 class CompactionSucceeded:
-    """The conversation as it goes on, and what it holds by our estimate. Its row stands."""
+    """The compacted context and its estimated size. The summary's row is stored."""
 
     messages: tuple[ModelMessage, ...]
     tokens: int
@@ -115,7 +115,7 @@ class CompactionFailed:
 
 @dataclass(frozen=True, kw_only=True)
 class LoopAnswered:
-    """The loop is done; `limit_code` when a limit of A10 ended it after an answer."""
+    """The loop is done; `limit_code` is set if a limit ended it after an answer."""
 
     limit_code: str | None = None
 
@@ -124,30 +124,29 @@ class LoopAnswered:
 class LoopFailed:
     code: str
     details: str = ""
-    source: FailureSource = field(
-        default=NO_SOURCE, compare=False
-    )  # which model it was does not make it another failure
+    # The same failure of another model is equal.
+    source: FailureSource = field(default=NO_SOURCE, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ApprovalNeeded:
-    """A call that waits for a person's word (A11.1)."""
+    """A call that waits for a person's approval."""
 
     call: ToolCall
     reason: str
-    block_reason: str = ""  # why it was not approved by itself (A11.11)
+    block_reason: str = ""  # why it was not approved automatically
     manual_only: bool = False
     billable: bool = False
     estimate: int | None = None  # microdollars
-    pinned: dict[str, JSON] | None = None  # what the arguments meant when the person was asked
-    refusal: str = ""  # nobody can be asked, or asking is no use: what the model is told instead
+    pinned: dict[str, JSON] | None = None  # what the arguments referred to when the person was asked
+    refusal: str = ""  # for the model, when nobody can be asked or asking is pointless
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoopPaused:
-    """Nothing is left to do until a person has decided about these calls (A11.3)."""
+    """The loop waits until a person has decided about these calls."""
 
-    asked: tuple[ApprovalNeeded, ...]
+    calls: tuple[ApprovalNeeded, ...]
 
 
 RecordedOutput = (

@@ -1,12 +1,12 @@
-"""What people said while tools ran: how much of it fits at a boundary, and how the model reads it (A13.3, A13.5)."""
+"""Take queued messages into the context: at a turn's start, at a tool boundary and at its end."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
+import structlog
 from django.conf import settings
 from django.db import DatabaseError
 
@@ -31,10 +31,10 @@ from copilot.realtime.events import FollowUpDelivered, MessageAdded
 
 @dataclass(frozen=True, kw_only=True)
 class FollowUpLimits:
-    """In characters (A0.7)."""
+    """Limits in characters."""
 
-    message: int = 2_000  # shown of one message
-    boundary: int = 6_000  # of all rendered entries
+    message: int = 2_000  # of one message
+    boundary: int = 6_000  # of all rendered entries together
 
 
 DEFAULT_FOLLOW_UP_LIMITS = FollowUpLimits()
@@ -42,7 +42,7 @@ DEFAULT_FOLLOW_UP_LIMITS = FollowUpLimits()
 
 @dataclass(frozen=True, kw_only=True)
 class FollowUp:
-    """One queued message. `may_join` is false when it needs a turn of its own (T6.1, A13.9)."""
+    """A queued message. `may_join` is false if it needs a turn of its own."""
 
     id: str
     text: str
@@ -52,46 +52,46 @@ class FollowUp:
 
 
 def select_follow_ups(
-    queued: Sequence[FollowUp], room: FollowUpLimits = DEFAULT_FOLLOW_UP_LIMITS
+    queued: Sequence[FollowUp], limits: FollowUpLimits = DEFAULT_FOLLOW_UP_LIMITS
 ) -> tuple[FollowUp, ...]:
-    """The head of the queue that this boundary takes; the first is taken however long it is."""
+    """Select the head of the queue that fits at this boundary; the first is always taken."""
     taken: list[FollowUp] = []
     characters = 0
     for follow_up in queued:
-        characters += len(_render_entry(len(taken) + 1, follow_up, room))
-        fits = characters <= room.boundary and not is_truncated(follow_up, room)
+        characters += len(_render_entry(len(taken) + 1, follow_up, limits))
+        fits = characters <= limits.boundary and not is_truncated(follow_up, limits)
         if not follow_up.may_join or (taken and not fits):
             break
         taken.append(follow_up)
     return tuple(taken)
 
 
-def is_truncated(follow_up: FollowUp, room: FollowUpLimits = DEFAULT_FOLLOW_UP_LIMITS) -> bool:
-    """The model sees a part, so the whole must be readable under the message's id before the block is."""
-    return len(follow_up.text) > room.message
+def is_truncated(follow_up: FollowUp, limits: FollowUpLimits = DEFAULT_FOLLOW_UP_LIMITS) -> bool:
+    """Check whether the model sees only a part, so that the whole must be readable by the message's id."""
+    return len(follow_up.text) > limits.message
 
 
-def render_follow_ups(taken: Sequence[FollowUp], room: FollowUpLimits = DEFAULT_FOLLOW_UP_LIMITS) -> str:
-    """The block that follows the tool results: stored entry by entry, then replayed byte by byte."""
-    entries = [_render_entry(number, follow_up, room) for number, follow_up in enumerate(taken, start=1)]
+def render_follow_ups(taken: Sequence[FollowUp], limits: FollowUpLimits = DEFAULT_FOLLOW_UP_LIMITS) -> str:
+    """Render the block after the tool results. It is stored entry by entry and replayed unchanged."""
+    entries = [_render_entry(number, follow_up, limits) for number, follow_up in enumerate(taken, start=1)]
     return build_server_block("user_follow_up", "\n".join(entries))
 
 
 def render_stored_blocks(
-    taken: Sequence[FollowUp], room: FollowUpLimits = DEFAULT_FOLLOW_UP_LIMITS
+    taken: Sequence[FollowUp], limits: FollowUpLimits = DEFAULT_FOLLOW_UP_LIMITS
 ) -> tuple[str, ...]:
-    """`data["follow_up"]` of each row: its entry in a block of its own; neighbours are read as one block."""
+    """Render each row's `data["follow_up"]`: its entry in a block of its own, joined again when read."""
     return tuple(
-        build_server_block("user_follow_up", _render_entry(number, follow_up, room))
+        build_server_block("user_follow_up", _render_entry(number, follow_up, limits))
         for number, follow_up in enumerate(taken, start=1)
     )
 
 
-def _render_entry(number: int, follow_up: FollowUp, room: FollowUpLimits) -> str:
-    lines = [f"{number}. {escape_text(follow_up.text[: room.message])}"]
-    if is_truncated(follow_up, room):
+def _render_entry(number: int, follow_up: FollowUp, limits: FollowUpLimits) -> str:
+    lines = [f"{number}. {escape_text(follow_up.text[: limits.message])}"]
+    if is_truncated(follow_up, limits):
         lines.append(
-            f"   [the first {room.message:,} of {len(follow_up.text):,} characters; "
+            f"   [the first {limits.message:,} of {len(follow_up.text):,} characters; "
             f'the whole message: read_tool_result with call_id "{follow_up.id}"]'
         )
     if follow_up.page_url:
@@ -101,18 +101,18 @@ def _render_entry(number: int, follow_up: FollowUp, room: FollowUpLimits) -> str
     return "\n".join(lines)
 
 
-# MERGED agent.taking: Queued messages enter the conversation: at a turn's start, at a tool boundary, at its end (T6, A13).
+# --- Taking messages from the queue ---
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 
 def take_at_turn_start(turn: ClaimedTurn) -> list[ConsumedMessage]:
-    """What waited when the turn began joins it; earlier accepted ones go in front (T6.2)."""
+    """Take messages that waited when the turn began; those accepted earlier go first."""
     return _take_joinable(turn, start=queue.get_starting_message(turn.turn_id))
 
 
 def take_at_turn_end(turn: ClaimedTurn) -> list[ConsumedMessage]:
-    """What came while the turn ran: the turn goes on with it (T6.3)."""
+    """Take messages that arrived while the turn ran, so that it continues with them."""
     return _take_joinable(turn, start=None)
 
 
@@ -120,11 +120,11 @@ def _take_joinable(turn: ClaimedTurn, *, start: queue.StartingMessage | None) ->
     def choose(pending: list[PendingMessage]) -> list[ConsumedMessage]:
         taken: list[ConsumedMessage] = []
         characters = 0
-        for one in _admitted_head(turn, pending)[: turns.SEQUENCES_LEFT_FREE]:
-            characters += len(one.text)
-            if not _can_join(turn, one) or (taken and characters > settings.MESSAGE_CHARACTERS):
+        for message in _admitted_head(turn, pending)[: turns.SEQUENCES_LEFT_FREE]:
+            characters += len(message.text)
+            if not _can_join(turn, message) or (taken and characters > settings.MESSAGE_CHARACTERS):
                 break
-            taken.append(ConsumedMessage(message=one))
+            taken.append(ConsumedMessage(message=message))
         return taken
 
     return _take_pending(turn, choose, start=start)
@@ -136,42 +136,50 @@ def _take_pending(
     *,
     start: queue.StartingMessage | None = None,
 ) -> list[ConsumedMessage]:
-    """What cannot be stored stays at the head of the queue, and the turn goes on without it (T6.4)."""
+    """Take the chosen messages; if they cannot be stored, they stay queued and the turn goes on."""
     try:
         taken = queue.consume_pending_messages(turn.turn_id, turn.fence, choose, start=start)
     except (DatabaseError, ServiceUnavailable):
-        log.exception("queued messages could not be taken by turn %s", turn.turn_id)
+        log.exception("queued_messages_not_taken", turn_id=str(turn.turn_id))
         return []
     return _remove_from_queue(turn, taken)
 
 
 def _admitted_head(turn: ClaimedTurn, pending: list[PendingMessage]) -> list[PendingMessage]:
-    """The head of the queue, up to a message that may yet be refused: its request has not been to the queue."""
-    if not any(one.is_arriving for one in pending):
+    """Return the head of the queue, up to a message whose admission is still undecided."""
+    if not any(message.is_arriving for message in pending):
         return pending
     admitted = lease.list_admitted_ids(str(turn.session_id))
     return list(
-        takewhile(lambda one: not one.is_arriving or admitted is None or str(one.id) in admitted, pending)
+        takewhile(
+            lambda message: not message.is_arriving or admitted is None or str(message.id) in admitted,
+            pending,
+        )
     )
 
 
-def _can_join(turn: ClaimedTurn, one: PendingMessage) -> bool:
-    """A run_id wants a turn of its own; narrower permissions than the turn's need one (T3.6, A13.9)."""
-    return one.run_id is None and turn.permissions.is_within(Permissions.from_json(one.permissions))
+def _can_join(turn: ClaimedTurn, message: PendingMessage) -> bool:
+    """Keep messages out that have a run_id or narrower permissions than the turn."""
+    return message.run_id is None and turn.permissions.is_within(Permissions.from_json(message.permissions))
 
 
 def _remove_from_queue(turn: ClaimedTurn, taken: list[ConsumedMessage]) -> list[ConsumedMessage]:
-    members = [lease.QueueMember(one.message.accept_number, False, str(one.message.id)) for one in taken]
+    members = [
+        lease.QueueMember(consumed.message.accept_number, False, str(consumed.message.id))
+        for consumed in taken
+    ]
     try:
         lease.remove_members(str(turn.session_id), members)
     except REDIS_OUTAGE_ERRORS:
-        log.warning("messages taken by turn %s still stand in the queue; it is mended later", turn.turn_id)
+        log.warning("queue_removal_failed", turn_id=str(turn.turn_id), messages=len(taken))
     return taken
 
 
 async def publish_taken(turn: ClaimedTurn, recorder: TurnRecorder, taken: list[ConsumedMessage]) -> None:
-    """Chips become bubbles: each in its place, then the queue as it stands (T6.6)."""
-    views = await run_in_thread(chat_selectors.serialize_messages_by_id, [one.message.id for one in taken])
+    """Publish taken messages in their places, then the rest of the queue."""
+    views = await run_in_thread(
+        chat_selectors.serialize_messages_by_id, [consumed.message.id for consumed in taken]
+    )
     for view in views:
         recorder.publish(MessageAdded(message=view))
     recorder.publish(await run_in_thread(chat_selectors.get_queue, turn.session_id))
@@ -180,14 +188,14 @@ async def publish_taken(turn: ClaimedTurn, recorder: TurnRecorder, taken: list[C
 def load_user_messages(
     turn: ClaimedTurn, taken: list[ConsumedMessage], chain: tuple[CatalogueEntry, ...]
 ) -> list[UserMessage]:
-    """What the model reads of each, to the byte what it will read of its row in later turns (A13.5)."""
-    rows = message_history.list_rows_by_id([one.message.id for one in taken])
+    """Load messages for the model, byte for byte as later turns will read them."""
+    rows = message_history.list_rows_by_id([consumed.message.id for consumed in taken])
     images = image_files.load_images(rows, turn.user_id, chain)
     return [build_user_message(row, images) for row in rows]
 
 
 class TurnFollowUps:
-    """The loop's follow-ups: what people said while tools ran."""
+    """Take messages that people wrote while tools ran."""
 
     def __init__(self, turn: ClaimedTurn, recorder: TurnRecorder, chain: tuple[CatalogueEntry, ...]) -> None:
         self._turn = turn
@@ -203,7 +211,7 @@ class TurnFollowUps:
             return ()
         await publish_taken(self._turn, self._recorder, taken)
         queued = await run_in_thread(chat_selectors.get_queue_items, self._turn.session_id)
-        delivered = [str(one.message.id) for one in taken]
+        delivered = [str(consumed.message.id) for consumed in taken]
         self._recorder.publish(FollowUpDelivered(message_ids=delivered, still_queued=len(queued)))
         return tuple(await run_in_thread(load_user_messages, self._turn, taken, self._chain))
 
@@ -214,23 +222,25 @@ class TurnFollowUps:
 
     def _choose(self, pending: list[PendingMessage]) -> list[ConsumedMessage]:
         pending = _admitted_head(self._turn, pending)
-        queue = {str(one.id): one for one in pending}
-        room = FollowUpLimits(message=settings.FOLLOW_UP_CHARACTERS, boundary=settings.FOLLOW_UPS_CHARACTERS)
-        fitting = select_follow_ups([self._follow_up(one) for one in pending], room)
-        for one in fitting:
-            if is_truncated(one, room):
-                files.store_tool_output(self._turn.session_id, one.id, one.text)
-        blocks = render_stored_blocks(fitting, room)
+        queue = {str(message.id): message for message in pending}
+        limits = FollowUpLimits(
+            message=settings.FOLLOW_UP_CHARACTERS, boundary=settings.FOLLOW_UPS_CHARACTERS
+        )
+        fitting = select_follow_ups([self._follow_up(message) for message in pending], limits)
+        for follow_up in fitting:
+            if is_truncated(follow_up, limits):
+                files.store_tool_output(self._turn.session_id, follow_up.id, follow_up.text)
+        blocks = render_stored_blocks(fitting, limits)
         return [
-            ConsumedMessage(message=queue[one.id], follow_up=block)
-            for one, block in zip(fitting, blocks, strict=True)
+            ConsumedMessage(message=queue[follow_up.id], follow_up=block)
+            for follow_up, block in zip(fitting, blocks, strict=True)
         ]
 
-    def _follow_up(self, one: PendingMessage) -> FollowUp:
+    def _follow_up(self, message: PendingMessage) -> FollowUp:
         return FollowUp(
-            id=str(one.id),
-            text=one.text,
-            page_url=one.page_url,
-            file_ids=one.file_ids,
-            may_join=_can_join(self._turn, one),
+            id=str(message.id),
+            text=message.text,
+            page_url=message.page_url,
+            file_ids=message.file_ids,
+            may_join=_can_join(self._turn, message),
         )

@@ -1,4 +1,4 @@
-"""Turns what the loop produces into rows first and events then (T5.3)."""
+"""Store the loop's output as rows, then publish the matching events."""
 
 from __future__ import annotations
 
@@ -66,90 +66,88 @@ from copilot.realtime.payloads import (
 from copilot.realtime.publisher import TurnOutbox
 from copilot.tools.argument_previews import preview_arguments
 
-MAX_REQUEST_ID_CHARACTERS = 128  # as much as the call's own row holds of it
+MAX_REQUEST_ID_CHARACTERS = 128  # the size of the column on the call's own row
 MODEL_ROW_KINDS: tuple[MessageKind, ...] = ("assistant", "reasoning", "tool_call")
 
 
 class TurnRecorder:
-    """The rows and events of one run of a turn."""
-
     def __init__(self, turn: ClaimedTurn, services: ProcessServices, outbox: TurnOutbox, model: str) -> None:
         self.turn = turn
         self.services = services
         self.outbox = outbox
         self.model = model
         self.model_calls = ModelCallRecorder(turn, services, self.publish)
-        self.claim_confirmed: asyncio.Future[bool] | None = None  # None: it does
-        self.last_sequence = 0  # the sequence of the newest row made here
+        self.claim_confirmed: asyncio.Future[bool] | None = None  # None: confirmed
+        self.last_sequence = 0  # of the newest row appended here
         self._open: dict[str, StreamingRow] = {}
         self._pending_start: TextStarted | ReasoningStarted | None = None
-        self._recorded_calls: set[UUID] = set()  # rows of calls that stand
+        self._recorded_calls: set[UUID] = set()  # call rows that are stored
 
-    # --- the loop's yield ------------------------------------------------------------------------
+    # --- Output of the loop ---
 
-    def is_instant(self, produced: LoopOutput) -> bool:
-        """Only remembered or told: recording it waits for nothing, so no cancellation can cut it short."""
-        if isinstance(produced, ModelCallStarted):
-            return self.model_calls.is_recorded(produced.number)
-        return isinstance(produced, TextExtended | ReasoningExtended | StepStarted)
+    def is_instant(self, output: LoopOutput) -> bool:
+        """Tell outputs that are recorded without awaiting anything, so that nothing can interrupt them."""
+        if isinstance(output, ModelCallStarted):
+            return self.model_calls.is_recorded(output.number)
+        return isinstance(output, TextExtended | ReasoningExtended | StepStarted)
 
-    async def record(self, produced: LoopOutput) -> None:
-        match produced:
+    async def record(self, output: LoopOutput) -> None:
+        match output:
             case TextExtended() | ReasoningExtended():
-                self._extend_block(produced)
+                self._extend_block(output)
             case TextStarted():
-                await self._start_block("assistant", produced)
+                await self._start_block("assistant", output)
             case ReasoningStarted():
-                await self._start_block("reasoning", produced)
+                await self._start_block("reasoning", output)
             case TextEnded() | ReasoningEnded():
-                await self._end_block(produced)
+                await self._end_block(output)
             case ToolCallAdded():
-                await self._record_call(produced)
+                await self._record_call(output)
             case ToolResultAdded():
-                await self._record_result(produced)
+                await self._record_result(output)
             case NoteAdded():
-                await self._append_row(produced.row_id, "note", content=produced.text)
+                await self._append_row(output.row_id, "note", content=output.text)
             case NoticeAdded():
-                await self.post_notice(produced.code, produced.details, row_id=produced.row_id)
+                await self.post_notice(output.code, output.details, row_id=output.row_id)
             case ReasoningReplayAdded():
                 await run_in_thread(
                     messages.append_replay_data,
-                    produced.row_id,
+                    output.row_id,
                     self.turn.turn_id,
                     self.turn.fence,
-                    produced.data,
+                    output.data,
                 )
             case SummaryAdded():
-                await self._record_summary(produced)
+                await self._record_summary(output)
             case ModelCallStarted():
-                self.model = produced.entry.name  # who writes the rows from here on (A7.6)
-                await self.model_calls.record_start(produced)
+                self.model = output.entry.name  # the author of the rows that follow
+                await self.model_calls.record_start(output)
             case ModelCallEnded():
-                self.model_calls.record_end(produced)
+                self.model_calls.record_end(output)
             case StepRetracted():
-                await self._retract_step(produced)
+                await self._retract_step(output)
             case QuestionAsked() | QuestionClosed():
-                self.publish(produced)
+                self.publish(output)
                 await self._publish_session_state()
             case ModelHealed() | ModelSwitched():
-                healed = isinstance(produced, ModelHealed)
+                healed = isinstance(output, ModelHealed)
                 system_prompt.record_cache_break(
                     "healing" if healed else "model_switch", self.turn.session_id
                 )
-                self.publish(produced)
+                self.publish(output)
             case LoopAnswered() | LoopFailed() | LoopPaused():
-                pass  # the turn decides how it ends
+                pass  # the runner ends or pauses the turn
             case _:
-                self.publish(produced)
+                self.publish(output)
 
     async def _publish_session_state(self) -> None:
-        """Whether the session waits for a person, for those who watch it from afar (E1)."""
+        """Publish the session's state, so that chat lists show whether it waits for a person."""
         self.publish(await run_in_thread(chat_selectors.build_session_changed, self.turn.session_id))
 
     def publish(self, event: Event) -> None:
         self.services.publisher.publish(self.outbox, event)
 
-    # --- streaming rows --------------------------------------------------------------------------
+    # --- Streaming rows ---
 
     def _extend_block(self, event: TextExtended | ReasoningExtended) -> None:
         row = self._open[event.row_id]
@@ -178,7 +176,7 @@ class TurnRecorder:
         )
 
     def resume_row(self, row_id: UUID, text: str) -> None:
-        """Go on with a text row that an earlier run left streaming."""
+        """Continue a text row that an earlier run left streaming."""
         row = StreamingRow(row_id=row_id, turn_id=self.turn.turn_id, fence=self.turn.fence, parts=[text])
         self._open[str(row_id)] = row
         self.services.open_rows.add(row)
@@ -191,26 +189,28 @@ class TurnRecorder:
             self.publish(event)
 
     def _publish_pending_start(self) -> None:
-        """A block's start waits for its first words, which are on their way: one flush tells both."""
+        """Publish a block's start together with its first text, to save a flush."""
         if self._pending_start is not None:
-            begun, self._pending_start = self._pending_start, None
-            self.publish(begun)
+            event, self._pending_start = self._pending_start, None
+            self.publish(event)
 
     def republish_open_rows(self) -> None:
-        """Redis may have lost what it was told last: texts that still grow are told again from their beginning."""
+        """Publish unfinished texts again from their beginning, because Redis may have lost events."""
         for row_id, row in self._open.items():
             text = "".join(row.parts)
             if text:
-                told = ReasoningExtended if row.kind == "reasoning" else TextExtended
-                self.publish(told(block_id=row.block_id or row_id, row_id=row_id, offset=0, delta=text))
+                event_class = ReasoningExtended if row.kind == "reasoning" else TextExtended
+                self.publish(
+                    event_class(block_id=row.block_id or row_id, row_id=row_id, offset=0, delta=text)
+                )
 
     def abandon(self) -> None:
-        """Another worker owns the turn: nothing of ours is stored any more."""
+        """Stop storing open rows, because another worker owns the turn."""
         for row in self._open.values():
             self.services.open_rows.discard(row)
         self._open.clear()
 
-    # --- whole rows ------------------------------------------------------------------------------
+    # --- Complete rows ---
 
     async def _append_row(
         self,
@@ -242,35 +242,35 @@ class TurnRecorder:
         return placed
 
     async def _check_claim(self) -> None:
-        """Nothing is written under a claim that the database may have lost: the turn may be another's by now."""
+        """Wait until the claim is durable; after a failover the turn may belong to another worker."""
         if self.claim_confirmed is not None:
             if not await asyncio.shield(self.claim_confirmed):
                 raise FenceLost(f"the claim of turn {self.turn.turn_id} may be lost")
             self.claim_confirmed = None
 
-    async def _record_call(self, made: ToolCallAdded) -> None:
-        call = made.call
-        if made.row_id in self._recorded_calls:
-            return  # an interruption came between the row and the loop's knowing of it
+    async def _record_call(self, added: ToolCallAdded) -> None:
+        call = added.call
+        if added.row_id in self._recorded_calls:
+            return  # interrupted between storing the row and telling the loop
         data: dict[str, JSON] = {"tool": call.tool, "arguments": call.arguments or {}}
         if call.arguments is None:
             data["raw"] = call.raw_arguments
-        placed = await self._append_row(made.row_id, "tool_call", data=data, call_id=call.call_id)
-        self._recorded_calls.add(made.row_id)
+        placed = await self._append_row(added.row_id, "tool_call", data=data, call_id=call.call_id)
+        self._recorded_calls.add(added.row_id)
         preview = preview_arguments(call.arguments or {})
         content = ToolCallContent(call_id=call.call_id, tool=call.tool, arguments=preview)
         self.publish(
             ToolCalled(
                 call_id=call.call_id,
                 tool=call.tool,
-                row_id=str(made.row_id),
+                row_id=str(added.row_id),
                 arguments=preview,
-                message=self._build_view(made.row_id, "tool_call", placed, content),
+                message=self._build_view(added.row_id, "tool_call", placed, content),
             )
         )
 
-    async def _record_result(self, made: ToolResultAdded) -> None:
-        outcome = made.outcome
+    async def _record_result(self, added: ToolResultAdded) -> None:
+        outcome = added.outcome
         data: dict[str, JSON] = {
             "tool": outcome.tool,
             "success": outcome.success,
@@ -289,7 +289,7 @@ class TurnRecorder:
         pictures = [_build_attachment(image) for image in outcome.media if image.file_id]
         placed = await self.services.append_row(
             NewMessage(
-                id=made.row_id,
+                id=added.row_id,
                 turn_id=self.turn.turn_id,
                 fence=self.turn.fence,
                 kind="tool_result",
@@ -300,7 +300,7 @@ class TurnRecorder:
             )
         )
         if placed is None:
-            return  # a second result for one call leaves no row and no event (A9.8)
+            return  # a second result for the same call leaves no row and no event
         content = ToolResultContent(
             call_id=outcome.call_id,
             tool=outcome.tool,
@@ -317,30 +317,29 @@ class TurnRecorder:
         self.publish(
             ToolFinished(
                 call_id=outcome.call_id,
-                row_id=str(made.row_id),
+                row_id=str(added.row_id),
                 success=outcome.success,
                 duration_ms=outcome.duration_ms,
                 preview=outcome.preview,
                 truncated=outcome.truncated,
                 link=f"/api/v1/files/{outcome.file_id}/download" if outcome.file_id else None,
                 message=replace(
-                    self._build_view(made.row_id, "tool_result", placed, content), attachments=pictures
+                    self._build_view(added.row_id, "tool_result", placed, content), attachments=pictures
                 ),
             )
         )
 
-    async def _record_summary(self, made: SummaryAdded) -> None:
-        """The divider in the transcript, which itself stays whole (A17.3)."""
-        data: dict[str, JSON] = {"anchor": made.anchor, "kept": list(made.kept)}
-        placed = await self._append_row(made.row_id, "summary", content=made.text, data=data)
+    async def _record_summary(self, summary: SummaryAdded) -> None:
+        data: dict[str, JSON] = {"anchor": summary.anchor, "kept": list(summary.kept)}
+        placed = await self._append_row(summary.row_id, "summary", content=summary.text, data=data)
         system_prompt.record_cache_break("compaction", self.turn.session_id)
         self.publish(
             ContextCompacted(
-                tokens_before=made.tokens_before,
-                tokens_after=made.tokens_after,
-                window=made.window,
-                row_id=str(made.row_id),
-                message=self._build_view(made.row_id, "summary", placed, made.text),
+                tokens_before=summary.tokens_before,
+                tokens_after=summary.tokens_after,
+                window=summary.window,
+                row_id=str(summary.row_id),
+                message=self._build_view(summary.row_id, "summary", placed, summary.text),
             )
         )
 

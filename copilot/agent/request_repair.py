@@ -1,4 +1,4 @@
-"""What a turn changes about its requests when a model refuses them as they are (A7.4, A14.4)."""
+"""Repair requests that a model refused: less effort, no thinking, no images, or another credential."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from copilot.providers.base import CatalogueEntry, FailureCode, ProviderFailure,
 from copilot.providers.learned_limits import LearnedLimits
 from copilot.realtime.payloads import RequestRepairKind
 
-EFFORT_LADDER: tuple[ReasoningEffort, ...] = get_args(
-    ReasoningEffort
-)  # from the most thinking to the least; below it is none
-EFFORT_STYLES = ("adaptive", "effort", "gateway")  # a budget has no levels
+# From the most thinking to the least.
+EFFORT_LADDER: tuple[ReasoningEffort, ...] = get_args(ReasoningEffort)
+EFFORT_STYLES = ("adaptive", "effort", "gateway")  # the budget style has no levels
 MAX_EFFORT_STEPS_DOWN = 3
 
 REPAIR_BY_FAILURE: dict[FailureCode, RequestRepairKind] = {
@@ -25,7 +24,7 @@ REPAIR_BY_FAILURE: dict[FailureCode, RequestRepairKind] = {
     "media_unsupported": "images",
     "auth_failed": "credentials",
 }
-# One picture was too large or broken: that says nothing about the next one.
+# A single image was too large or broken, which says nothing about other images.
 SINGLE_IMAGE_PROBLEM = re.compile(
     r"too (?:large|big|many)|exceed|\bsize\b|dimension|pixel|could not|cannot (?:process|read)|corrupt|invalid image",
     re.I,
@@ -33,55 +32,53 @@ SINGLE_IMAGE_PROBLEM = re.compile(
 
 
 class RequestRepair:
-    """One turn's changes, each model's its own. Every kind once per model, effort three steps."""
+    """Hold the repairs of one turn by model: each kind once per model, effort up to three steps down."""
 
     def __init__(self, learned: LearnedLimitsStore, *, thinking_tokens: int) -> None:
         self._learned = learned
         self._thinking_tokens = thinking_tokens
-        self._lessons: dict[str, LearnedLimits] = {}  # what holds in this turn, by model
+        self._lessons: dict[str, LearnedLimits] = {}  # in effect in this turn, by model
         self._used: Counter[tuple[str, RequestRepairKind]] = Counter()
-        self._to_learn: dict[
-            str, LearnedLimits
-        ] = {}  # by model; counts once a request so changed is accepted
-        self._thoughts_lost = False
+        self._to_learn: dict[str, LearnedLimits] = {}  # by model; learned once a repaired request is accepted
+        self._reasoning_dropped = False
 
-    # --- what a request to `entry` looks like now ----------------------------------------------------
+    # --- The present shape of requests ---
 
     def thinking_tokens(self, entry: CatalogueEntry) -> int:
-        lost = self._thoughts_lost and entry.provider == "anthropic"
+        lost = self._reasoning_dropped and entry.provider == "anthropic"
         return self._thinking_tokens if entry.can_reason and self._lesson(entry).thinks and not lost else 0
 
     def effort(self, entry: CatalogueEntry) -> ReasoningEffort | None:
-        """The level to ask for when it is not the one that the thinking tokens mean."""
+        """Return the effort to request, or None if the thinking tokens already imply it."""
         if not self.thinking_tokens(entry):
             return None
-        accepted, meant = self._lesson(entry).effort, pick_effort(self._thinking_tokens)
-        level = _nearest_allowed_effort(entry, max(accepted or meant, meant, key=EFFORT_LADDER.index))
-        return None if accepted is None and level == meant else level
+        accepted, intended = self._lesson(entry).effort, pick_effort(self._thinking_tokens)
+        level = _nearest_allowed_effort(entry, max(accepted or intended, intended, key=EFFORT_LADDER.index))
+        return None if accepted is None and level == intended else level
 
     def can_see_images(self, entry: CatalogueEntry) -> bool:
         return entry.supports_images and self._lesson(entry).sees
 
     @property
     def reasoning_dropped(self) -> bool:
-        return self._thoughts_lost
+        return self._reasoning_dropped
 
     def drop_reasoning(self) -> None:
-        """The tool loop's replay data is gone: Anthropic refuses thinking until the turn ends (A14.4)."""
-        self._thoughts_lost = True
+        """Turn thinking off for this turn: Anthropic refuses it once the loop's replay data is gone."""
+        self._reasoning_dropped = True
 
-    # --- healing -------------------------------------------------------------------------------------
+    # --- Repairs ---
 
     def choose_repair(self, failure: ProviderFailure, entry: CatalogueEntry) -> RequestRepairKind | None:
-        """What may help and was not tried yet."""
+        """Return the repair that may help and was not tried yet."""
         kind = REPAIR_BY_FAILURE.get(failure.code)
         if kind is None or (kind == "effort" and not self.thinking_tokens(entry)):
             return None
-        most = MAX_EFFORT_STEPS_DOWN if kind == "effort" else 1
-        return kind if self._used[entry.name, kind] < most else None
+        max_uses = MAX_EFFORT_STEPS_DOWN if kind == "effort" else 1
+        return kind if self._used[entry.name, kind] < max_uses else None
 
     def restore_repair(self, code: FailureCode | None, entry: CatalogueEntry) -> None:
-        """In an earlier run of the turn: it holds, and counts. A level that was accepted there is known already."""
+        """Restore a repair of an earlier run. An effort accepted there has been learned already."""
         kind = REPAIR_BY_FAILURE.get(code) if code else None
         if kind == "effort" and self._learned.recall(entry) != LearnedLimits():
             self._used[entry.name, kind] += 1
@@ -100,12 +97,12 @@ class RequestRepair:
             case "signature":
                 self.drop_reasoning()
             case "credentials":
-                pass  # the entry itself carries the new one
+                pass  # the entry itself carries the new credential
             case unreachable:
                 assert_never(unreachable)
 
     def confirm_repair(self, entry: CatalogueEntry) -> None:
-        """The model took the request as it was: what was changed is worth remembering (A4.4)."""
+        """Remember the repairs, because the model accepted the request."""
         lesson = self._to_learn.pop(entry.name, None)
         if lesson is not None:
             self._learned.learn(entry, lesson)
@@ -120,24 +117,27 @@ class RequestRepair:
 
     def _stepped_down(self, entry: CatalogueEntry) -> LearnedLimits:
         level = EFFORT_LADDER.index(self.effort(entry) or pick_effort(self._thinking_tokens))
-        lower = [one for one in EFFORT_LADDER[level + 1 :] if not entry.efforts or one in entry.efforts]
+        lower = [
+            effort for effort in EFFORT_LADDER[level + 1 :] if not entry.efforts or effort in entry.efforts
+        ]
         if entry.reasoning_style not in EFFORT_STYLES or not lower:
             return replace(self._lesson(entry), thinks=False)
         return replace(self._lesson(entry), effort=lower[0])
 
     def _hide_images(self, entry: CatalogueEntry, failure: ProviderFailure | None) -> None:
-        blind = replace(self._lesson(entry), sees=False)
+        without_images = replace(self._lesson(entry), sees=False)
         if failure is None or SINGLE_IMAGE_PROBLEM.search(failure.details):
-            self._lessons[entry.name] = blind
+            self._lessons[entry.name] = without_images
         else:
-            self._change(entry, blind)
+            self._change(entry, without_images)
 
 
 def _nearest_allowed_effort(entry: CatalogueEntry, level: ReasoningEffort) -> ReasoningEffort:
-    """The strongest level the entry allows that is not above `level`; else its weakest (A4.1)."""
+    """Return the strongest allowed effort that is not above `level`, else the weakest."""
     if not entry.efforts or level in entry.efforts:
         return level
     allowed = sorted(entry.efforts, key=EFFORT_LADDER.index)
     return next(
-        (one for one in allowed if EFFORT_LADDER.index(one) > EFFORT_LADDER.index(level)), allowed[-1]
+        (effort for effort in allowed if EFFORT_LADDER.index(effort) > EFFORT_LADDER.index(level)),
+        allowed[-1],
     )

@@ -1,4 +1,4 @@
-"""After a lost worker or a pause: what the run left open, and how the next one goes on from there (T9.1, A3.9)."""
+"""Plan how to resume a turn after a lost worker or a pause, or close what it left open."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ INTERRUPTED_RESULT = (
 
 @dataclass(frozen=True, kw_only=True)
 class ResumePlan:
-    """How to go on."""
-
-    rows: tuple[MessageRow, ...]  # with the text the log knew beyond the last checkpoint
-    interrupted_row: MessageRow | None = None  # an answer that was cut off: the next text goes on in it
-    finished: tuple[MessageRow, ...] = ()  # rows that were streaming and are complete as they stand
-    pending_calls: tuple[ToolCall, ...] = ()  # to run now: approved since, or repeatable
-    approved: frozenset[str] = frozenset()  # ids of open calls that somebody agreed to and that never ran
-    begun: frozenset[str] = frozenset()  # ids of open calls that somebody agreed to and a lost worker began
-    notes: Mapping[str, str] = field(default_factory=dict)  # for the model, before a call's result
-    results: tuple[ToolResultAdded, ...] = ()  # for calls that are not run (again) by the platform
-    answered: bool = False  # the answer stood; only the ending was lost
-    groups: tuple[CompletedToolGroup, ...] = ()  # of the turn, whole ones, since the last summary
+    rows: tuple[MessageRow, ...]  # with text that only the event log had
+    interrupted_row: MessageRow | None = None  # an answer that was cut off; the next text continues it
+    finished: tuple[MessageRow, ...] = ()  # rows that were streaming and are complete as they are
+    pending_calls: tuple[ToolCall, ...] = ()  # to run now: approved, or safe to repeat
+    approved: frozenset[str] = frozenset()  # ids of open calls that were approved and never ran
+    begun: frozenset[str] = frozenset()  # ids of open calls that were approved and begun by a lost worker
+    notes: Mapping[str, str] = field(
+        default_factory=dict
+    )  # by call id; the model reads them before the result
+    results: tuple[ToolResultAdded, ...] = ()  # for calls that do not run (again)
+    answered: bool = False  # the answer was complete; only the ending was lost
+    groups: tuple[CompletedToolGroup, ...] = ()  # complete groups of the turn since the last summary
 
 
 def plan_resume(
@@ -54,49 +54,55 @@ def plan_resume(
     turn_id: str,
     texts: Mapping[str, str],
     repeatable: Collection[str],
-    never_unasked: Collection[str] = (),
-    standings: Mapping[str, CallDecision],
+    needs_approval: Collection[str] = (),
+    decisions: Mapping[str, CallDecision],
 ) -> ResumePlan:
     """Judge the rows of an interrupted or paused turn.
 
-    `texts` are the present texts of streaming rows, by id; `standings` what was decided about calls, by call id.
+    `texts` holds the latest text of streaming rows, by row id; `decisions` the decisions about calls, by call
+    id.
     """
     present = [replace(row, content=texts[row.id]) if row.id in texts else row for row in rows]
-    own = [row for row in present if row.turn_id == turn_id]
-    streaming = [row for row in own if row.streaming]
-    last = own[-1] if own else None
-    continuing = (
+    turn_rows = [row for row in present if row.turn_id == turn_id]
+    streaming = [row for row in turn_rows if row.streaming]
+    last = turn_rows[-1] if turn_rows else None
+    interrupted = (
         last if last is not None and last.streaming and last.kind == "assistant" and last.content else None
     )
-    open_calls = _find_open_calls(own)
-    judged = [
-        _judge_decided_call(call, standings[call.call_id], repeatable)
-        if call.call_id in standings
-        else _judge_unasked_call(call, {*repeatable, *never_unasked})
+    open_calls = _find_open_calls(turn_rows)
+    verdicts = [
+        _judge_decided_call(call, decisions[call.call_id], repeatable)
+        if call.call_id in decisions
+        else _judge_unasked_call(call, {*repeatable, *needs_approval})
         for call in open_calls
     ]
-    results = tuple(one for one in judged if isinstance(one, ToolResultAdded))
-    whole = (*present, *(_build_result_row(made, turn_id) for made in results))
-    agreed = [standings[call.call_id] for call in open_calls if call.call_id in standings]
+    results = tuple(verdict for verdict in verdicts if isinstance(verdict, ToolResultAdded))
+    all_rows = (*present, *(_build_result_row(result, turn_id) for result in results))
+    decided = [decisions[call.call_id] for call in open_calls if call.call_id in decisions]
     return ResumePlan(
-        rows=whole,
-        interrupted_row=continuing,
-        finished=tuple(row for row in streaming if row is not continuing),
-        pending_calls=tuple(one for one in judged if isinstance(one, ToolCall)),
-        approved=frozenset(one.call_id for one in agreed if one.state == "approved"),
-        begun=frozenset(one.call_id for one in agreed if one.state == "running"),
-        notes={one.call_id: build_edited_note(one.arguments) for one in agreed if one.edited},
+        rows=all_rows,
+        interrupted_row=interrupted,
+        finished=tuple(row for row in streaming if row is not interrupted),
+        pending_calls=tuple(verdict for verdict in verdicts if isinstance(verdict, ToolCall)),
+        approved=frozenset(decision.call_id for decision in decided if decision.state == "approved"),
+        begun=frozenset(decision.call_id for decision in decided if decision.state == "running"),
+        notes={
+            decision.call_id: build_edited_note(decision.arguments) for decision in decided if decision.edited
+        },
         results=results,
         answered=last is not None and last.kind == "assistant" and not last.streaming and bool(last.content),
-        groups=collect_tool_groups(row for row in whole if row.turn_id == turn_id),
+        groups=collect_tool_groups(row for row in all_rows if row.turn_id == turn_id),
     )
 
 
-def collect_tool_groups(own: Iterable[MessageRow]) -> tuple[CompletedToolGroup, ...]:
-    """All calls of a reply stand before its first result; those with a call that is still open are left out."""
+def collect_tool_groups(turn_rows: Iterable[MessageRow]) -> tuple[CompletedToolGroup, ...]:
+    """Group calls with their results, leaving out groups with an open call.
+
+    All calls of a reply are stored before its first result.
+    """
     calls: list[dict[str, ToolCall]] = [{}]
     outcomes: list[dict[str, ToolCallOutcome]] = [{}]
-    for row in own:
+    for row in turn_rows:
         if row.kind == "tool_call":
             if outcomes[-1]:
                 calls.append({})
@@ -105,9 +111,9 @@ def collect_tool_groups(own: Iterable[MessageRow]) -> tuple[CompletedToolGroup, 
         elif row.kind == "tool_result" and row.call_id in calls[-1]:
             outcomes[-1][row.call_id] = _outcome_from_row(row)
     return tuple(
-        CompletedToolGroup(calls=tuple(made.values()), outcomes=got)
-        for made, got in zip(calls, outcomes, strict=True)
-        if got and made.keys() == got.keys()
+        CompletedToolGroup(calls=tuple(group_calls.values()), outcomes=group_outcomes)
+        for group_calls, group_outcomes in zip(calls, outcomes, strict=True)
+        if group_outcomes and group_calls.keys() == group_outcomes.keys()
     )
 
 
@@ -124,30 +130,32 @@ def _outcome_from_row(row: MessageRow) -> ToolCallOutcome:
     )
 
 
-def _find_open_calls(own: Sequence[MessageRow]) -> list[ToolCall]:
-    answered = {row.call_id for row in own if row.kind == "tool_result"}
-    return [_call_from_row(row) for row in own if row.kind == "tool_call" and row.call_id not in answered]
+def _find_open_calls(turn_rows: Sequence[MessageRow]) -> list[ToolCall]:
+    answered = {row.call_id for row in turn_rows if row.kind == "tool_result"}
+    return [
+        _call_from_row(row) for row in turn_rows if row.kind == "tool_call" and row.call_id not in answered
+    ]
 
 
 def _call_from_row(row: MessageRow) -> ToolCall:
-    """As the model made it: of one whose arguments were no JSON only the raw text was kept (A8.2)."""
+    """Rebuild a call as the model made it; invalid JSON arguments were only stored as raw text."""
     arguments = None if "raw" in row.data else _stored_arguments(row.data)
     return ToolCall(call_id=row.call_id or "", tool=str(row.data["tool"]), arguments=arguments)
 
 
 def _judge_unasked_call(call: ToolCall, may_run: Collection[str]) -> ToolCall | ToolResultAdded:
-    """A lost worker may have begun it, unless its tool never runs unasked: then it asks now."""
+    """Run a call that nobody decided about only if its tool is repeatable, or asks before it runs."""
     return call if call.tool in may_run else _error_result(call, INTERRUPTED_RESULT)
 
 
 def _judge_decided_call(
-    call: ToolCall, standing: CallDecision, repeatable: Collection[str]
+    call: ToolCall, decision: CallDecision, repeatable: Collection[str]
 ) -> ToolCall | ToolResultAdded:
-    """It runs as it was agreed to; one that a lost worker began runs again only if it may (A11.10)."""
-    if standing.state == "rejected":
-        return _error_result(call, format_declined(standing.feedback))
-    if standing.state == "approved" or call.tool in repeatable:
-        return replace(call, arguments=standing.arguments)
+    """Run a call as it was approved; one that a lost worker began runs again only if it is repeatable."""
+    if decision.state == "rejected":
+        return _error_result(call, format_declined(decision.feedback))
+    if decision.state == "approved" or call.tool in repeatable:
+        return replace(call, arguments=decision.arguments)
     return _error_result(call, INTERRUPTED_RESULT)
 
 
@@ -160,7 +168,7 @@ def format_declined(feedback: str) -> str:
 
 
 def build_edited_note(arguments: Mapping[str, JSON]) -> str:
-    """What the model must know before the result of a call that is not quite its own (A11.6)."""
+    """Tell the model which arguments its call ran with after a person edited them."""
     text = json.dumps(redact_arguments(arguments), ensure_ascii=False, sort_keys=True)
     if len(text) > MAX_EDITED_ARGUMENTS_CHARACTERS:
         text = text[: MAX_EDITED_ARGUMENTS_CHARACTERS - 1] + "…"
@@ -172,11 +180,10 @@ def _stored_arguments(data: Mapping[str, JSON]) -> dict[str, JSON]:
     return arguments if isinstance(arguments, dict) else {}
 
 
-def _build_result_row(made: ToolResultAdded, turn_id: str) -> MessageRow:
-    """The row as the model will read it, before it is stored."""
-    outcome = made.outcome
+def _build_result_row(result: ToolResultAdded, turn_id: str) -> MessageRow:
+    outcome = result.outcome
     return MessageRow(
-        id=str(made.row_id),
+        id=str(result.row_id),
         kind="tool_result",
         content=outcome.content,
         call_id=outcome.call_id,
@@ -188,20 +195,20 @@ def _build_result_row(made: ToolResultAdded, turn_id: str) -> MessageRow:
 def close_unfinished_work(
     session_id: UUID, turn_id: UUID, result: str, *, fence: int | None = None, cancelled: bool = False
 ) -> list[Event]:
-    """Leave nothing open of a turn that nobody goes on with; what clients must be told of it (A3.5).
+    """Close everything a turn left open that nobody resumes, and return the events for clients.
 
-    `cancelled`: because a person wanted it so (A9.4).
+    `cancelled`: a person wanted it.
     """
     closed = messages.close_open_messages(
         session_id, turn_id, result, grow=_read_logged_text, fence=fence, cancelled=cancelled
     )
-    happened: list[Event] = [_end_event(str(row_id), kind) for row_id, kind in closed.ended]
+    events: list[Event] = [_end_event(str(row_id), kind) for row_id, kind in closed.ended]
     for view in chat_selectors.serialize_messages_by_id(closed.results):
         content = view.content
         assert isinstance(content, ToolResultContent)
         if content.cancelled:
-            happened.append(ToolStateChanged(call_id=content.call_id, state="cancelled"))
-        happened.append(
+            events.append(ToolStateChanged(call_id=content.call_id, state="cancelled"))
+        events.append(
             ToolFinished(
                 call_id=content.call_id,
                 row_id=view.id,
@@ -212,11 +219,11 @@ def close_unfinished_work(
                 message=view,
             )
         )
-    return happened
+    return events
 
 
 def _read_logged_text(session_id: str, checkpoints: dict[str, str]) -> dict[str, str]:
-    """What the log knows beyond the checkpoints; without Redis the checkpoints are what is left."""
+    """Return the text that the event log has beyond the checkpoints; without Redis, the checkpoints."""
     try:
         return event_log.read_streamed_text(session_id, checkpoints)
     except REDIS_OUTAGE_ERRORS:
@@ -224,8 +231,8 @@ def _read_logged_text(session_id: str, checkpoints: dict[str, str]) -> dict[str,
 
 
 def _end_event(row_id: str, kind: str) -> ReasoningEnded | TextEnded:
-    ended = ReasoningEnded if kind == "reasoning" else TextEnded
-    return ended(block_id=row_id, row_id=row_id)
+    event_class = ReasoningEnded if kind == "reasoning" else TextEnded
+    return event_class(block_id=row_id, row_id=row_id)
 
 
 def parse_row_id(row: MessageRow) -> UUID:

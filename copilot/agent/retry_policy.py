@@ -1,4 +1,4 @@
-"""When a failed model call is tried again, how often and how long that may take (A7.1–A7.3)."""
+"""Decide whether a failed model call is retried, repaired or sent to another model, within limits."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ RETRY_JITTER = 0.25
 
 
 class RetrySettings(Protocol):
-    """The settings that say when a model is asked again."""
-
     RETRY_TRANSIENT_SECONDS: list[int]
     RETRY_RATE_SECONDS: list[int]
     RETRY_BROKEN_SECONDS: list[int]
@@ -33,17 +31,17 @@ class RetrySettings(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """Schedules in seconds, and the bounds over them."""
+    """Retry delays in seconds by kind of failure, and the limits over all of them."""
 
     transient: tuple[float, ...] = (2, 8, 20)
     rate: tuple[float, ...] = (15, 45)
     broken: tuple[float, ...] = (2,)
-    longest_retry_after: float = 60  # a longer one is no wait but an answer
+    longest_retry_after: float = 60  # a longer Retry-After counts as a failure
     waiting_per_round: float = 120
     waiting_per_turn: float = 300
     requests_per_model_and_round: int = 6
     requests_per_round: int = 10
-    requests_beyond_rounds: int = 20  # a turn sends at most one request per round + these
+    requests_beyond_rounds: int = 20  # beyond one request per round
 
     @classmethod
     def from_settings(cls, settings: RetrySettings) -> Self:
@@ -88,7 +86,7 @@ class _RoundRetries:
 
 
 class RetryBudget:
-    """Counts what one turn spends on trying again."""
+    """Count the requests and waits that one turn spends on retries."""
 
     def __init__(
         self,
@@ -98,30 +96,30 @@ class RetryBudget:
         requests_beyond_rounds: int = 0,
         before: Iterable[SentRequest] = (),
     ) -> None:
-        """`before`: what earlier runs of the turn sent; the round that goes on begins with its own of it."""
+        """Start with `before`, the requests of earlier runs; some belong to the unfinished round."""
         self._policy = policy or RetryPolicy()
         self._chance = chance
         self._round = _RoundRetries()
-        self._beyond_rounds = requests_beyond_rounds  # of earlier runs of the turn, too
+        self._beyond_rounds = requests_beyond_rounds  # including earlier runs of the turn
         self._waited = 0.0
-        self._goes_on = _RoundRetries()
+        self._unfinished_round = _RoundRetries()
         for sent in before:
             self._restore_request(sent)
 
     def _restore_request(self, sent: SentRequest) -> None:
-        """What passed between two requests was waited, unless nobody was there to wait."""
-        tried_again = bool(self._policy.schedule(sent.failure))
-        waited = min(sent.seconds_to_next, self._policy.longest_wait) if tried_again else 0.0
+        """Count the time until the next request as waiting, at most the longest wait there can be."""
+        was_retried = bool(self._policy.schedule(sent.failure))
+        waited = min(sent.seconds_to_next, self._policy.longest_wait) if was_retried else 0.0
         self._waited += waited
         if sent.in_round:
-            self._goes_on.requests[sent.model] += 1
-            self._goes_on.waited += waited
+            self._unfinished_round.requests[sent.model] += 1
+            self._unfinished_round.waited += waited
             if sent.failure is not None:
-                self._goes_on.retried[sent.model, sent.failure] += 1
-            self._goes_on.retracted = self._goes_on.retracted or sent.partial
+                self._unfinished_round.retried[sent.model, sent.failure] += 1
+            self._unfinished_round.retracted = self._unfinished_round.retracted or sent.partial
 
     def begin_round(self) -> None:
-        self._round, self._goes_on = self._goes_on, _RoundRetries()
+        self._round, self._unfinished_round = self._unfinished_round, _RoundRetries()
 
     def count_request(self, model: str) -> None:
         self._round.requests[model] += 1
@@ -129,7 +127,7 @@ class RetryBudget:
     def next_wait(
         self, failure: ProviderFailure, *, model: str, shown: bool, seconds_left: float
     ) -> RetryWait | None:
-        """The wait before another try, which is thereby spent; None when the failure stands.
+        """Return the wait before a retry and count it as spent; None when there is no retry.
 
         `shown`: clients have seen text or calls of the failed step, so that a retry retracts it.
         """
@@ -148,23 +146,23 @@ class RetryBudget:
 
     @property
     def is_exhausted(self) -> bool:
-        """No model may be asked again in this round, whatever for (A7.2)."""
+        """Check whether the round may send no further request to any model."""
         return (
             self._round.requests.total() >= self._policy.requests_per_round
             or self._beyond_rounds >= self._policy.requests_beyond_rounds
         )
 
     def can_send(self, model: str, *, shown: bool) -> bool:
-        """Whether the round may ask `model` once more, after a wait or a healing."""
+        """Check whether the round may ask `model` again, after a wait or a repair."""
         spent = self._round.requests[model] >= self._policy.requests_per_model_and_round
         return not spent and self.can_switch(shown=shown)
 
     def can_switch(self, *, shown: bool) -> bool:
-        """Whether a model that this round has not asked yet may be."""
+        """Check whether a model that this round has not asked yet may be asked."""
         return not (self.is_exhausted or (shown and self._round.retracted))
 
     def spend_request(self, *, shown: bool) -> None:
-        """One more goes out than the round's own."""
+        """Count a request beyond the one that each round has."""
         self._beyond_rounds += 1
         self._round.retracted = self._round.retracted or shown
 
@@ -181,26 +179,26 @@ class RetryBudget:
         )
 
 
-# MERGED agent.remedies: What is done after a failed call, so that its round can go on: a wait, a healing, another model (A7).
+# --- Choosing what to do after a failure ---
 
 RetryAction = RetryWait | ModelHealed | ModelSwitched
 
 
 class RetryPlanner:
-    """One turn's. `entry` is the model that is asked now, `healing` what requests to it look like by now."""
+    """Choose the next request of a turn: `entry` is the current model, `repair` what changed for it."""
 
     def __init__(
         self,
         chain: tuple[CatalogueEntry, ...],
         ports: LoopPorts,
-        retries: RetryBudget,
+        retry_budget: RetryBudget,
         *,
         thinking_tokens: int,
         deadline: float,
     ) -> None:
-        """`deadline`, on the ports' clock: no wait passes it."""
+        """Set up the plan of a turn. `deadline` is a time of the ports' clock that no wait may pass."""
         self.entry = chain[0]
-        self.retry_budget = retries
+        self.retry_budget = retry_budget
         self.repair = RequestRepair(ports.learned, thinking_tokens=thinking_tokens)
         self.is_waiting = False
         self._chain = chain
@@ -211,7 +209,7 @@ class RetryPlanner:
     def restore_requests(
         self, before: Sequence[SentRequest], messages: list[ModelMessage], *, in_tool_loop: bool
     ) -> None:
-        """What earlier runs of the turn had to change about their requests (A7.4, A14.4)."""
+        """Apply the repairs that earlier runs of the turn needed."""
         entries = {entry.name: entry for entry in self._chain}
         for sent in before:
             if sent.model in entries:
@@ -229,7 +227,10 @@ class RetryPlanner:
         *,
         in_tool_loop: bool,
     ) -> RetryAction | None:
-        """None when nothing is left to be tried. `messages` changes when what is in them cannot be sent any more."""
+        """Choose a wait, a repair or a fallback; None when nothing is left.
+
+        `messages` changes when something in it can no longer be sent.
+        """
         seconds_left = self._deadline - self._ports.clock.now()
         shown = attempt.has_visible_output
         wait = self.retry_budget.next_wait(
@@ -237,17 +238,16 @@ class RetryPlanner:
         )
         if wait is not None or seconds_left <= 0:
             return wait
-        if (healed := await self._repair_request(failure, messages, shown=shown)) is not None:
+        if (repaired := await self._repair_request(failure, messages, shown=shown)) is not None:
             self.retry_budget.spend_request(shown=shown)
-            return healed
+            return repaired
         if failure.code == "context_overflow":
-            return None  # a shorter conversation is tried first, with this model
+            return None  # compaction is tried first, with the same model
         if failure.code in MODEL_FAILURES:
             self._ports.health.report_failure(self.entry, failure.code)
         return self.fall_back(failure, attempt, messages, in_tool_loop=in_tool_loop)
 
     def final_failure(self, failure: ProviderFailure) -> ProviderFailure:
-        """What the round fails with."""
         return self._fallback.final_failure(
             failure, self.entry, out_of_requests=self.retry_budget.is_exhausted
         )
@@ -259,7 +259,7 @@ class RetryPlanner:
         finally:
             self.is_waiting = False
 
-    # --- healing (A7.4) ------------------------------------------------------------------------------
+    # --- Request repairs ---
 
     async def _repair_request(
         self, failure: ProviderFailure, messages: list[ModelMessage], *, shown: bool
@@ -276,13 +276,13 @@ class RetryPlanner:
         return ModelHealed(model=self.entry.name, healing=kind, failure_class=failure.code, label=label)
 
     async def _renew_credential(self) -> bool:
-        """Whether the store has another one than was refused."""
+        """Reload the credential, and say whether it differs from the refused one."""
         credential = await self._ports.credential(self.entry)
         renewed = credential != self.entry.credential
         self.entry = replace(self.entry, credential=credential)
         return renewed
 
-    # --- another model (A7.6) ------------------------------------------------------------------------
+    # --- Fallback ---
 
     def fall_back(
         self,
@@ -302,22 +302,22 @@ class RetryPlanner:
         return self._switch_to(entry, failure.code, messages, in_tool_loop=in_tool_loop)
 
     def skip_failing_model(
-        self, why: FailureCode, request: ModelRequest, messages: list[ModelMessage], *, in_tool_loop: bool
+        self, code: FailureCode, request: ModelRequest, messages: list[ModelMessage], *, in_tool_loop: bool
     ) -> Iterator[ModelSwitched]:
-        """The chain's first keeps failing everybody: begin with another, if one suits (A7.7)."""
+        """Start with another model of the chain while the first one's circuit breaker is open."""
         entry = self._fallback.choose_instead_of_first(_request_needs(request, messages))
         if entry is not None:
-            yield self._switch_to(entry, why, messages, in_tool_loop=in_tool_loop)
+            yield self._switch_to(entry, code, messages, in_tool_loop=in_tool_loop)
 
     def _switch_to(
-        self, entry: CatalogueEntry, why: FailureCode, messages: list[ModelMessage], *, in_tool_loop: bool
+        self, entry: CatalogueEntry, code: FailureCode, messages: list[ModelMessage], *, in_tool_loop: bool
     ) -> ModelSwitched:
         before, self.entry = self.entry, entry
         messages[:] = strip_replay(messages)
         if in_tool_loop:
             self.repair.drop_reasoning()
-        label = NOTICES[why].label
-        return ModelSwitched(from_model=before.name, to_model=entry.name, failure_class=why, label=label)
+        label = NOTICES[code].label
+        return ModelSwitched(from_model=before.name, to_model=entry.name, failure_class=code, label=label)
 
 
 def _request_needs(request: ModelRequest, messages: list[ModelMessage]) -> RequestNeeds:
@@ -327,7 +327,7 @@ def _request_needs(request: ModelRequest, messages: list[ModelMessage]) -> Reque
     )
 
 
-# --- what clients are told of it -----------------------------------------------------------------------
+# --- Events for clients ---
 
 
 def announce_retry(
@@ -338,7 +338,7 @@ def announce_retry(
 
 
 def end_failed_step(attempt: ModelAttempt, failure: ProviderFailure) -> Iterator[LoopOutput]:
-    """The step is over; what clients saw of it is taken back (A7.3)."""
+    """Finish the step, and retract what clients saw of it."""
     step = attempt.step
     if attempt.has_visible_output:
         yield StepRetracted(

@@ -1,4 +1,4 @@
-"""What a running turn takes, while it takes it: tokens per second and how full the window is (A19.7)."""
+"""Run one turn: prepare it, drive the loop, record and publish its output, and end, pause or interrupt it."""
 
 from __future__ import annotations
 
@@ -54,34 +54,35 @@ from copilot.providers.learned_limits import LEARNED_LIMITS, LearnedLimits
 from copilot.realtime.events import ReasoningEnded, TextEnded, TurnHeartbeat, TurnStarted, UsageMetered
 from copilot.tools.base import McpToolset
 
-RATE_WINDOW_SECONDS = 5.0  # of deltas that make the rate
-IDLE_REPORT_SECONDS = 1.0  # between two figures while nothing arrives
+RATE_WINDOW_SECONDS = 5.0  # how far back deltas count towards the rate
+IDLE_REPORT_SECONDS = 1.0  # between two reports while nothing arrives
 
 
 class LiveUsageMeter:
-    """Looked at by the engine's timer: a delta itself costs nothing more than its counter."""
+    """Measure the token rate of a running turn. A timer reads it, so that a delta only costs a counter."""
 
     def __init__(self) -> None:
-        self._samples: deque[tuple[float, int]] = deque()  # when, and characters generated until then
-        self._told_at = float("-inf")
+        self._samples: deque[tuple[float, int]] = deque()  # (time, characters generated so far)
+        self._reported_at = float("-inf")
 
     def measure(
-        self, asker: ModelRequester, now: float, *, limit_used_percent: float | None = None
+        self, requester: ModelRequester, now: float, *, limit_used_percent: float | None = None
     ) -> UsageMetered | None:
-        """The figures now; None when they were told a moment ago and nothing has come since."""
-        characters = asker.characters
+        """Return the figures, or None if they were reported recently and nothing has arrived since."""
+        characters = requester.characters
         grew = not self._samples or characters > self._samples[-1][1]
         self._samples.append((now, characters))
         while self._samples[0][0] < now - RATE_WINDOW_SECONDS:
             self._samples.popleft()
-        if not grew and now - self._told_at < IDLE_REPORT_SECONDS:
+        if not grew and now - self._reported_at < IDLE_REPORT_SECONDS:
             return None
-        self._told_at = now
+        self._reported_at = now
         return UsageMetered(
             tokens_per_second=self._rate(),
-            context_used_percent=asker.context_used_percent,
+            context_used_percent=requester.context_used_percent,
             tokens=replace(
-                asker.tokens, output=asker.tokens.output + estimate_tokens(asker.characters_under_way)
+                requester.tokens,
+                output=requester.tokens.output + estimate_tokens(requester.characters_under_way),
             ),
             estimated=True,
             limit_used_percent=limit_used_percent,
@@ -92,11 +93,8 @@ class LiveUsageMeter:
         return round(estimate_tokens(after - before) / (now - began), 1) if after > before else None
 
 
-# MERGED agent.learning: What a turn learns of its models is known to the turns of every process (A4.4, A7.7).
-
-
 class TurnLearnedLimits:
-    """The loop's lessons: known here at once, and elsewhere when those processes look for edits next."""
+    """Apply learned limits here at once; other processes see them at their next catalogue refresh."""
 
     def __init__(self, services: ProcessServices) -> None:
         self._services = services
@@ -110,7 +108,7 @@ class TurnLearnedLimits:
 
 
 class TurnModelHealth:
-    """The loop's word on models that fail: counted for all processes, off the turn's road."""
+    """Report model failures to the breaker that all processes share, without delaying the turn."""
 
     def __init__(self, services: ProcessServices) -> None:
         self._services = services
@@ -123,40 +121,40 @@ class TurnModelHealth:
             self._services.run_in_background(run_in_thread(catalogue_store.count_model_failure, entry, code))
 
 
-# MERGED agent.turn: Runs one turn: begin, play the loop, record and publish; then it ends, pauses or is interrupted (A3, T5).
-
-
 class TurnRunner(RunState):
-    """One run of a turn; a takeover, a hand-over or a decision makes another."""
+    """Run a turn once. A takeover, a hand-over or an approval decision starts another run."""
 
     def __init__(
         self,
         turn: ClaimedTurn,
         services: ProcessServices,
         prepared: PreparedTurn | None = None,
-        lasts: asyncio.Future[bool] | None = None,
+        claim_confirmed: asyncio.Future[bool] | None = None,
     ) -> None:
         super().__init__(turn, services)
-        self.recorder.claim_confirmed = lasts
+        self.recorder.claim_confirmed = claim_confirmed
         self._prepared = prepared
         self.began_at = time.monotonic()
         self._live_meter = LiveUsageMeter()
         self._limit_used = LimitUsage(turn, self.recorder, services)
         self.progressed_at = self.heartbeat_at = self.began_at
 
-    # --- from outside ----------------------------------------------------------------------------
+    # --- Called by the engine ---
 
-    def interrupt(self, why: Interruption) -> None:
-        """End this run soon; the first reason given counts, but a lost fence overrides any other."""
-        if self.is_over or (self.interruption is not None and why != "lost"):
+    def interrupt(self, reason: Interruption) -> None:
+        """End this run soon. The first reason counts, except that a lost fence overrides any other."""
+        if self.is_over or (self.interruption is not None and reason != "lost"):
             return
-        self.interruption = why
+        self.interruption = reason
         self.interrupted_at = time.monotonic()
         if self.task is not None and not self.is_deciding:
             self.task.cancel()
 
     def check_progress(self, now: float) -> None:
-        """Called every second: a sign of life in silence, an end to one that lasts, and to a round that does (A3.3, A3.4, A10.5)."""
+        """Publish a heartbeat in silence, and interrupt a turn that is silent or running for too long.
+
+        The engine calls this every second.
+        """
         if self.loop is None or self.is_over:
             return
         if now - self.progressed_at > settings.STREAM_IDLE_SECONDS:
@@ -170,7 +168,7 @@ class TurnRunner(RunState):
             )
 
     def publish_live_usage(self, now: float) -> None:
-        """Called twice a second; the figures go out with whatever goes out next (A19.7)."""
+        """Publish usage figures together with the next event. The engine calls this twice a second."""
         if self.loop is None or self.is_over:
             return
         used = self._limit_used.current_percent(now)
@@ -179,10 +177,10 @@ class TurnRunner(RunState):
         ) is not None:
             self.services.publisher.publish_with_next(self.outbox, figures)
 
-    # --- the run ---------------------------------------------------------------------------------
+    # --- The run ---
 
     async def run(self) -> None:
-        """Exactly one ending, or none of ours: a hand-over and a lost fence leave it to the next run."""
+        """Run the turn to its one ending; after a hand-over or a lost fence, the next run ends it."""
         self.task = asyncio.current_task()
         with turn_context.bind_turn_context(self._context()), self._span():
             try:
@@ -197,7 +195,7 @@ class TurnRunner(RunState):
                 self.is_over = True
 
     def _span(self) -> AbstractContextManager[trace_context.Span]:
-        """In the trace of the message that began the turn; a later run names the one it goes on from (D18)."""
+        """Start a span in the trace of the turn's first message; a later run links to the run before it."""
         turn = self.turn
         return trace_context.start_span(
             "turn",
@@ -228,14 +226,14 @@ class TurnRunner(RunState):
 
     async def _run_turn(self) -> None:
         if self.interruption is None or self._prepared is not None:
-            prepared = await (self._begin() if self._begins_at_once() else run_shielded(self._begin()))
+            prepared = await (self._begin() if self._can_begin_without_io() else run_shielded(self._begin()))
         if self.interruption is not None:
             raise asyncio.CancelledError
         if prepared.resume_plan.answered:
             await endings.end_succeeded(self, LoopAnswered())
             return
-        outside = await gather_mcp_tools(prepared.mcp_servers, self.recorder)
-        self.loop = loop = self._build_loop(prepared, outside)
+        mcp_tools = await gather_mcp_tools(prepared.mcp_servers, self.recorder)
+        self.loop = loop = self._build_loop(prepared, mcp_tools)
         if self.turn.purpose == "compaction":
             await self._compact(loop)
             return
@@ -254,15 +252,13 @@ class TurnRunner(RunState):
                 case unreachable:
                     assert_never(unreachable)
 
-    def _begins_at_once(self) -> bool:
-        """Nothing has to be read or written: the request goes out before anybody else has his turn on the loop."""
+    def _can_begin_without_io(self) -> bool:
         prepared = self._prepared
         if prepared is None or prepared.taken_messages:
             return False
         return not prepared.resume_plan.finished and not prepared.resume_plan.results
 
     async def _begin(self) -> PreparedTurn:
-        """What waited has its place and is told of, whatever comes between."""
         prepared = self._prepared
         if prepared is None:
             prepared = await run_in_thread_with_retry(prepare_turn, self.turn)
@@ -275,7 +271,6 @@ class TurnRunner(RunState):
         return prepared
 
     async def _compact(self, loop: AgentLoop) -> None:
-        """What a turn without a message is for (A17.6)."""
         if loop.checks_first_call and not await loop.can_pay():
             await endings.end_failed(self, "limit_reached")
             return
@@ -285,39 +280,37 @@ class TurnRunner(RunState):
         else:
             await endings.end_succeeded(self, LoopAnswered())
 
-    async def _run_once(self, played: AsyncGenerator[LoopOutput, None]) -> LoopEnding:
-        async with aclosing(played) as parts:
-            async for part in parts:
-                if isinstance(part, LoopAnswered | LoopFailed | LoopPaused):
-                    return part
+    async def _run_once(self, outputs: AsyncGenerator[LoopOutput, None]) -> LoopEnding:
+        async with aclosing(outputs) as stream:
+            async for output in stream:
+                if isinstance(output, LoopAnswered | LoopFailed | LoopPaused):
+                    return output
                 self.progressed_at = self.heartbeat_at = time.monotonic()
-                if self.recorder.is_instant(part):
-                    await self.recorder.record(part)
+                if self.recorder.is_instant(output):
+                    await self.recorder.record(output)
                 else:
-                    await run_shielded(self._record(part))
-        raise AssertionError("the loop ended without saying how")
+                    await run_shielded(self._record(output))
+        raise AssertionError("the loop stopped without an ending")
 
-    async def _record(self, part: LoopOutput) -> None:
-        await self.recorder.record(part)
-        if self.approved_calls and isinstance(part, ToolResultAdded):
-            await self.approved_calls.mark_finished(part.outcome)
+    async def _record(self, output: LoopOutput) -> None:
+        await self.recorder.record(output)
+        if self.approved_calls and isinstance(output, ToolResultAdded):
+            await self.approved_calls.mark_finished(output.outcome)
 
-    def _build_loop(self, prepared: PreparedTurn, outside: McpToolset) -> AgentLoop:
-        mended = prepared.resume_plan
+    def _build_loop(self, prepared: PreparedTurn, mcp_tools: McpToolset) -> AgentLoop:
+        plan = prepared.resume_plan
         entry = prepared.chain[0]
         toolbox = TurnToolbox(
             turn_context.get_turn_context(),
-            outside.tools,
+            mcp_tools.tools,
             starting=self.approved_calls.mark_started,
             checking=self.approved_calls.check_target,
         )
         build = (
             model_context.build_context if self.turn.purpose == "reply" else model_context.build_conversation
         )
-        messages = list(
-            build(mended.rows, turn_id=str(self.turn.turn_id), entry=entry, images=prepared.images)
-        )
-        suffix = build_session_prompt(self.turn.session_config, mcp_instructions=outside.instructions)
+        messages = list(build(plan.rows, turn_id=str(self.turn.turn_id), entry=entry, images=prepared.images))
+        suffix = build_session_prompt(self.turn.session_config, mcp_instructions=mcp_tools.instructions)
         self._detect_cache_break(entry, suffix, toolbox)
         return AgentLoop(
             system=model_context.read_system_prompt(),
@@ -326,7 +319,7 @@ class TurnRunner(RunState):
             messages=messages,
             chain=prepared.chain,
             ports=self._build_ports(prepared, toolbox),
-            fullness=restore_window_meter(self.turn.context, mended.rows),
+            fullness=restore_window_meter(self.turn.context, plan.rows),
             limits=TurnLimits.from_settings(settings),
             retrying=RetryPolicy.from_settings(settings),
             thinking_tokens=settings.THINKING_TOKENS if self.turn.mode != "fast" else 0,
@@ -337,9 +330,9 @@ class TurnRunner(RunState):
             cut_texts=self.earlier.cut_texts,
             carried=prepared.prior_runs,
             elapsed_seconds=self.turn.running_seconds,
-            pending_calls=mended.pending_calls,
-            pending_notes=mended.notes,
-            continuing=self._resume_interrupted_text(mended.interrupted_row),
+            pending_calls=plan.pending_calls,
+            pending_notes=plan.notes,
+            continuing=self._resume_interrupted_text(plan.interrupted_row),
             resumes_text=messages[-1:] == [model_context.build_interrupted_note()],
         )
 
@@ -370,7 +363,7 @@ class TurnRunner(RunState):
         return InterruptedText(row_id=parse_row_id(row), length=len(row.content))
 
     def _detect_cache_break(self, entry: CatalogueEntry, suffix: str, toolbox: TurnToolbox) -> None:
-        """Whether the first request can begin as the session's last one did (A15.9)."""
+        """Check that the first request starts with the same prompt prefix as the session's last one."""
         self.prompt_digest = system_prompt.digest_prompt_prefix(suffix, toolbox.specifications())
         if not self.turn.resumed:
             system_prompt.detect_cache_break(
@@ -378,7 +371,6 @@ class TurnRunner(RunState):
             )
 
     async def _publish_start(self, prepared: PreparedTurn) -> None:
-        """The start, what joined it, and what an earlier run left to be mended."""
         publish = self.recorder.publish
         if prepared.taken_messages:
             await queued_messages.publish_taken(self.turn, self.recorder, prepared.taken_messages)
@@ -402,7 +394,7 @@ class TurnRunner(RunState):
         await self.recorder.record(kind(block_id=row.id, row_id=row.id))
 
     async def end_after_error(self) -> None:
-        """Something of ours failed: the turn still gets its one ending (T5.4)."""
+        """End the turn as failed after an internal error, so that it still has exactly one ending."""
         with turn_context.bind_turn_context(self._context()):
             await endings.end_after_error(self)
 

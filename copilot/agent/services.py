@@ -1,13 +1,14 @@
-"""What the turns of one worker process share: the publisher, the group commits, the drafts to checkpoint."""
+"""Share the publisher, group commits and streaming rows among the turns of one worker process."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
+
+import structlog
 
 from config.core.batching import GroupCommit
 from config.core.errors import FenceLost
@@ -18,7 +19,7 @@ from copilot.realtime.publisher import Publisher, TurnOutbox
 if TYPE_CHECKING:
     from copilot.tools.mcp.connection_pool import McpConnectionPool
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 CHECKPOINT_SECONDS = 2.0
 CHECKPOINT_CHARACTERS = 4_000
@@ -26,8 +27,6 @@ CHECKPOINT_CHARACTERS = 4_000
 
 @dataclass(eq=False, slots=True)
 class StreamingRow:
-    """A text or reasoning row while it streams."""
-
     row_id: UUID
     turn_id: UUID
     fence: int
@@ -54,8 +53,6 @@ class StreamingRow:
 
 
 class ProcessServices:
-    """One per process, on its event loop."""
-
     def __init__(self, refused: Callable[[TurnOutbox, str], None], recovered: Callable[[], None]) -> None:
         self.publisher = Publisher(refused, recovered)
         self._connections: asyncio.Task[McpConnectionPool] | None = None
@@ -65,17 +62,17 @@ class ProcessServices:
         self._background: set[asyncio.Task[None]] = set()
 
     async def append_row(self, row: NewMessage) -> PlacedMessage | None:
-        """Store a row; None when it was refused (an older fence, a second result)."""
+        """Store a row; return None if it was refused because of an older fence or a second result."""
         return await self._row_commits.write(row)
 
     async def finish_row(self, row: StreamingRow) -> None:
-        """The row is complete: store it as final."""
+        """Store the row as complete."""
         self.open_rows.discard(row)
         if not await self._draft_commits.write(row.to_draft(streaming=False)):
             raise FenceLost(f"row {row.row_id} belongs to a newer run of turn {row.turn_id}")
 
     async def checkpoint_all(self) -> None:
-        """Store what has been streamed so far, for all turns in one statement (A3.2)."""
+        """Store what has been streamed so far, for all turns in one statement."""
         growing = [row for row in self.open_rows if row.unsaved]
         await asyncio.gather(*(self.checkpoint_row(row) for row in growing))
 
@@ -83,7 +80,7 @@ class ProcessServices:
         await self._draft_commits.write(row.to_draft(streaming=True))
 
     def run_in_background(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
-        """Work that must be done and may not delay an answer."""
+        """Run work that must be done but may not delay an answer."""
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._on_background_done)
@@ -92,10 +89,10 @@ class ProcessServices:
     def _on_background_done(self, task: asyncio.Task[None]) -> None:
         self._background.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            log.error("background work of a turn failed", exc_info=task.exception())
+            log.error("turn_background_work_failed", exc_info=task.exception())
 
     async def connect_mcp(self) -> McpConnectionPool:
-        """The connections to MCP servers; the SDK is heavy, and comes when somebody first has a server."""
+        """Return the MCP connections, importing the heavy SDK on first use."""
         if self._connections is None:
             self._connections = asyncio.create_task(asyncio.to_thread(_create_connections))
         return await asyncio.shield(self._connections)
@@ -105,7 +102,6 @@ class ProcessServices:
             await (await self._connections).close()
 
     async def wait_for_background(self) -> None:
-        """Wait for the background work that is under way."""
         while self._background:
             await asyncio.wait(self._background)
 
@@ -122,7 +118,7 @@ def _append_rows(rows: Sequence[NewMessage]) -> list[PlacedMessage | None]:
 
 
 def _save_drafts(drafts: Sequence[StreamingDraft]) -> list[bool]:
-    """One draft per row and run: a row's end that shares a batch with its checkpoint is what counts."""
+    """Save one draft per row and run; a final draft wins over a checkpoint in the same batch."""
     latest: dict[tuple[UUID, int], StreamingDraft] = {}
     for draft in drafts:
         key = (draft.row_id, draft.fence)

@@ -1,15 +1,15 @@
-"""Answers a question aside from the history as it stands: no tools, no rows, a stream of its own (A30.3)."""
+"""Answer side questions from the session's history, without tools or rows, in an event log of their own."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from uuid import UUID, uuid4
 
+import structlog
 from django.conf import settings
 
 from billing.errors import LimitReached
@@ -38,129 +38,129 @@ from copilot.realtime import event_log, side_question_state
 from copilot.realtime.events import Event, SideQuestionEnded, SideQuestionExtended, TextExtended
 from copilot.realtime.side_question_state import PendingSideQuestion
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 ANSWER_TIMEOUT_SECONDS = 180.0
 STOP_CHECK_SECONDS = 0.4  # how soon a stop is noticed
-PUBLISH_INTERVAL_SECONDS = 0.1  # deltas that come closer are told together
-MAX_TOOL_RESULT_CHARACTERS = 2_000  # of a tool's result; calls themselves need tools, which there are none of
+PUBLISH_INTERVAL_SECONDS = 0.1  # deltas within it are published together
+MAX_TOOL_RESULT_CHARACTERS = 2_000  # of a tool's result in the context
 
 
 @dataclass(kw_only=True)
 class _SideAnswer:
-    """What has come of it so far; told in pieces."""
+    """The answer so far, published in pieces."""
 
     side_id: str
     text: str = ""
-    told: int = 0
-    told_at: float = 0.0  # the first words go out at once
-    telling: asyncio.Lock = field(default_factory=asyncio.Lock)  # pieces in their order
+    published: int = 0  # characters
+    published_at: float = 0.0  # long ago, so that the first text is published at once
+    publish_lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # keeps the pieces in order
 
     async def extend(self, delta: str) -> None:
         self.text += delta
-        if time.monotonic() - self.told_at >= PUBLISH_INTERVAL_SECONDS:
+        if time.monotonic() - self.published_at >= PUBLISH_INTERVAL_SECONDS:
             await self.publish_pending()
 
     async def publish_pending(self) -> None:
-        async with self.telling:
-            if len(self.text) > self.told:
-                offset, self.told, self.told_at = self.told, len(self.text), time.monotonic()
+        async with self.publish_lock:
+            if len(self.text) > self.published:
+                offset, self.published, self.published_at = self.published, len(self.text), time.monotonic()
                 await self.publish(SideQuestionExtended(offset=offset, delta=self.text[offset:]))
 
     async def publish(self, event: Event) -> None:
         try:
             await run_in_thread(event_log.append_events, self.side_id, [(event, None)])
         except REDIS_OUTAGE_ERRORS:
-            log.warning("the log of a question aside is unreachable")
+            log.warning("side_question_log_unreachable", side_id=self.side_id)
 
 
 async def answer_side_question(session_id: UUID, side_id: str) -> None:
-    """Until it is answered, fails, or is stopped; then the session may ask another."""
-    asked = await run_in_thread(side_question_state.get_pending_side_question, str(session_id), side_id)
-    if asked is None:
+    """Answer until done, failed or stopped; then the session may ask another."""
+    pending = await run_in_thread(side_question_state.get_pending_side_question, str(session_id), side_id)
+    if pending is None:
         return
-    said = _SideAnswer(side_id=side_id)
-    streaming = asyncio.ensure_future(_stream_answer(session_id, asked, said))
+    answer = _SideAnswer(side_id=side_id)
+    streaming = asyncio.ensure_future(_stream_answer(session_id, pending, answer))
     try:
-        await _wait_until_done(streaming, str(session_id), said)
-        await said.publish(_build_ended_event(streaming, said))
+        await _wait_until_done(streaming, str(session_id), answer)
+        await answer.publish(_build_ended_event(streaming, answer))
     finally:
         streaming.cancel()
         await run_in_thread(side_question_state.release_side_question, str(session_id), side_id)
-        await run_in_thread(limit_checks.release_turn_hold, asked.user_id, side_id)
+        await run_in_thread(limit_checks.release_turn_hold, pending.user_id, side_id)
 
 
-async def _wait_until_done(streaming: asyncio.Future[None], session_id: str, said: _SideAnswer) -> None:
-    """A stop is the loss of our place; a Redis that is away takes nobody's. A pause tells what waits."""
+async def _wait_until_done(streaming: asyncio.Future[None], session_id: str, answer: _SideAnswer) -> None:
+    """Wait for the answer, publishing what has arrived. A lost claim means a stop; an outage does not."""
     deadline = time.monotonic() + ANSWER_TIMEOUT_SECONDS
     while True:
         await asyncio.wait({streaming}, timeout=STOP_CHECK_SECONDS)
         if streaming.done():
             return
-        await said.publish_pending()
+        await answer.publish_pending()
         try:
-            kept = await side_question_state.renew_side_question(session_id, said.side_id)
+            kept = await side_question_state.renew_side_question(session_id, answer.side_id)
         except REDIS_OUTAGE_ERRORS:
             kept = True
         if not kept or time.monotonic() > deadline:
             streaming.cancel()
 
 
-def _build_ended_event(streaming: asyncio.Future[None], said: _SideAnswer) -> SideQuestionEnded:
+def _build_ended_event(streaming: asyncio.Future[None], answer: _SideAnswer) -> SideQuestionEnded:
     if streaming.cancelled():
-        return SideQuestionEnded(outcome="stopped", text=said.text)
+        return SideQuestionEnded(outcome="stopped", text=answer.text)
     match streaming.exception():
         case None:
-            return SideQuestionEnded(outcome="answered", text=said.text)
+            return SideQuestionEnded(outcome="answered", text=answer.text)
         case ProviderFailure() as failure:
             label = NOTICES[failure.code].label
-            return SideQuestionEnded(outcome="failed", text=said.text, code=failure.code, label=label)
+            return SideQuestionEnded(outcome="failed", text=answer.text, code=failure.code, label=label)
         case problem:
-            log.error("a question aside broke", exc_info=problem)
+            log.error("side_question_failed", side_id=answer.side_id, exc_info=problem)
             return SideQuestionEnded(
-                outcome="failed", text=said.text, code="unknown", label=NOTICES["unknown"].label
+                outcome="failed", text=answer.text, code="unknown", label=NOTICES["unknown"].label
             )
 
 
-async def _stream_answer(session_id: UUID, asked: PendingSideQuestion, said: _SideAnswer) -> None:
-    """The models of the standard tier, tried again as a turn would, until one has begun to answer (A7)."""
+async def _stream_answer(session_id: UUID, pending: PendingSideQuestion, answer: _SideAnswer) -> None:
+    """Ask the models of the standard tier, with a turn's retries, until one has begun to answer."""
     rows = await run_in_thread(message_history.list_rows_for_model, session_id)
     chain = await run_in_thread(catalogue_store.resolve_chain, "", "")
     needs = RequestNeeds(
         tools=False,
-        prompt_tokens=estimate_tokens(count_request_characters(_build_request(chain[0], rows, asked))),
+        prompt_tokens=estimate_tokens(count_request_characters(_build_request(chain[0], rows, pending))),
     )
-    trying = _SideRetries(chain, needs)
+    attempts = _SideRetries(chain, needs)
     while True:
-        trying.retries.count_request(trying.entry.name)
+        attempts.retries.count_request(attempts.entry.name)
         try:
-            await _try_model(trying.entry, rows, session_id, asked, said)
+            await _try_model(attempts.entry, rows, session_id, pending, answer)
         except ProviderFailure as failure:
-            again = not said.text and await run_in_thread(
-                _can_spend, asked.user_id
-            )  # nothing told is taken back
-            if not again or not await trying.wait_to_retry(failure):
-                await _count_failure(trying.entry, failure)
-                if not again or not trying.fall_back(failure):
+            may_retry = not answer.text and await run_in_thread(
+                _can_spend, pending.user_id
+            )  # published text stays
+            if not may_retry or not await attempts.wait_to_retry(failure):
+                await _count_failure(attempts.entry, failure)
+                if not may_retry or not attempts.fall_back(failure):
                     raise
         else:
             return
 
 
 class _SideRetries:
-    """Which model is asked, and what may still be done when it fails."""
+    """Choose the model to ask, and what to do when it fails."""
 
     def __init__(self, chain: Sequence[CatalogueEntry], needs: RequestNeeds) -> None:
         self.retries = RetryBudget(policy=RetryPolicy.from_settings(settings))
         self._fallback = FallbackChain(chain, BREAKERS.open_breaker_code)
         self._needs = needs
         self._deadline = time.monotonic() + ANSWER_TIMEOUT_SECONDS
-        self._keys_read: set[str] = set()  # by model: anew, after a refusal
-        tripped = BREAKERS.open_breaker_code(chain[0]) is not None
-        self.entry = (self._fallback.choose_instead_of_first(needs) if tripped else None) or chain[0]
+        self._renewed_keys: set[str] = set()  # models whose credential was read again after a refusal
+        is_open = BREAKERS.open_breaker_code(chain[0]) is not None
+        self.entry = (self._fallback.choose_instead_of_first(needs) if is_open else None) or chain[0]
 
     async def wait_to_retry(self, failure: ProviderFailure) -> bool:
-        """Whether the same model may be asked again; by then the wait is over, or another key was found (A7.1, A7.4)."""
+        """Wait, or find another credential; return whether the same model may be asked again."""
         left = self._deadline - time.monotonic()
         wait = self.retries.next_wait(failure, model=self.entry.name, shown=False, seconds_left=left)
         if wait is not None:
@@ -169,26 +169,27 @@ class _SideRetries:
         return failure.code == "auth_failed" and await self._renew_credential()
 
     async def _renew_credential(self) -> bool:
-        if self.entry.name in self._keys_read:
+        if self.entry.name in self._renewed_keys:
             return False
-        self._keys_read.add(self.entry.name)
+        self._renewed_keys.add(self.entry.name)
         credential = await run_in_thread(catalogue_store.read_credential, self.entry)
         renewed = credential != self.entry.credential
         self.entry = replace(self.entry, credential=credential)
         return renewed
 
     def fall_back(self, failure: ProviderFailure) -> bool:
-        """Whether another model goes on (A7.6)."""
         following = self._fallback.choose_next(failure, self.entry, self._needs)
         if following is None:
             return False
-        log.warning("%s could not answer aside: %s", self.entry.name, failure.code)
+        log.warning(
+            "side_question_fallback", model=self.entry.name, code=failure.code, next_model=following.name
+        )
         self.entry = following
         return True
 
 
 def _can_spend(user_id: int) -> bool:
-    """Asked before each call but the first, which the door has asked for (B6.10)."""
+    """Check the limit before each call except the first, which admission has checked."""
     try:
         if plan_status.get_plan_terms(user_id).limit_binds_running_turns:
             limit_checks.check_limits(user_id)
@@ -198,7 +199,7 @@ def _can_spend(user_id: int) -> bool:
 
 
 async def _count_failure(entry: CatalogueEntry, failure: ProviderFailure) -> None:
-    """So that the turns of every process hear of it (A7.7)."""
+    """Count the failure towards the model's circuit breaker, which all processes share."""
     if settings.MODEL_BREAKER_FAILURES and failure.code in MODEL_FAILURES:
         await run_in_thread(catalogue_store.count_model_failure, entry, failure.code)
 
@@ -207,66 +208,73 @@ async def _try_model(
     entry: CatalogueEntry,
     rows: list[MessageRow],
     session_id: UUID,
-    asked: PendingSideQuestion,
-    said: _SideAnswer,
+    pending: PendingSideQuestion,
+    answer: _SideAnswer,
 ) -> None:
-    request = _build_request(entry, rows, asked)
+    request = _build_request(entry, rows, pending)
     meter = ModelCallMeter(request, call_id=uuid4(), number=0, now=time.monotonic)
     attempt = ModelAttempt(request, step=ModelStep(round=1), meter=meter)
     ended: ModelCallEnded | None = None
     try:
-        async with aclosing_iterator(attempt.stream(get_provider)) as parts:
-            async for part in parts:
-                if isinstance(part, TextExtended):
-                    await said.extend(part.delta)
-                elif isinstance(part, ModelCallStarted):
+        async with aclosing_iterator(attempt.stream(get_provider)) as stream:
+            async for output in stream:
+                if isinstance(output, TextExtended):
+                    await answer.extend(output.delta)
+                elif isinstance(output, ModelCallStarted):
                     await run_in_thread(
-                        model_calls.start_side_question_call, part.id, session_id, entry.provider, entry.model
+                        model_calls.start_side_question_call,
+                        output.id,
+                        session_id,
+                        entry.provider,
+                        entry.model,
                     )
-                elif isinstance(part, ModelCallEnded):
-                    ended = part
-        await said.publish_pending()
+                elif isinstance(output, ModelCallEnded):
+                    ended = output
+        await answer.publish_pending()
     finally:
         if (call := ended or meter.unrecorded_end()) is not None:
-            await asyncio.shield(_record_call(call, session_id, asked.user_id))
+            await asyncio.shield(_record_call(call, session_id, pending.user_id))
     if attempt.reply is None:
         raise attempt.failure or ProviderFailure("unknown")
     step = choose_next_step(attempt.reply, RoundState())
     if isinstance(step, HaltStep) and step.code != "round_limit":
         raise ProviderFailure(step.code)
-    if not said.text:
+    if not answer.text:
         raise ProviderFailure("no_response")
 
 
 async def _record_call(call: ModelCallEnded, session_id: UUID, user_id: int) -> None:
-    """Paid for like any other (A19.1)."""
-    spent = build_usage_record(
+    usage = build_usage_record(
         call, turn_id=None, session_id=session_id, user_id=user_id, purpose=model_calls.SIDE_QUESTION_PURPOSE
     )
-    await record_usage(spent)
+    await record_usage(usage)
 
 
-def _build_request(entry: CatalogueEntry, rows: list[MessageRow], asked: PendingSideQuestion) -> ModelRequest:
+def _build_request(
+    entry: CatalogueEntry, rows: list[MessageRow], pending: PendingSideQuestion
+) -> ModelRequest:
     return ModelRequest(
-        entry=entry, system=model_context.read_system_prompt(), messages=_build_messages(rows, asked, entry)
+        entry=entry, system=model_context.read_system_prompt(), messages=_build_messages(rows, pending, entry)
     )
 
 
 def _build_messages(
-    rows: Iterable[MessageRow], asked: PendingSideQuestion, entry: CatalogueEntry
+    rows: Iterable[MessageRow], pending: PendingSideQuestion, entry: CatalogueEntry
 ) -> tuple[ModelMessage, ...]:
     messages = rebuild_conversation(
         _rows_as_text(rows), turn_id="", entry=entry, images=model_context.NO_IMAGES
     )
     if messages and not isinstance(messages[0], UserMessage):
         messages.insert(0, model_context.build_note(model_context.ASSISTANT_FIRST_NOTE))
-    question = UserMessage(text=f"{model_context.build_note(_read_instructions()).text}\n\n{asked.question}")
+    question = UserMessage(
+        text=f"{model_context.build_note(_read_instructions()).text}\n\n{pending.question}"
+    )
     model_context.append_message(messages, question)
     return tuple(messages)
 
 
 def _rows_as_text(rows: Iterable[MessageRow]) -> Iterable[MessageRow]:
-    """The rows as words alone: what tools answered becomes notes, calls and thoughts are left out."""
+    """Turn tool results into notes, and leave out calls and reasoning."""
     for row in rows:
         if row.kind == "tool_result":
             text = f"A tool, {row.data.get('tool')}, answered: {row.content[:MAX_TOOL_RESULT_CHARACTERS]}"

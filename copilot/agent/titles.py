@@ -1,4 +1,4 @@
-"""Names a conversation after its first exchange: by a model, or else by the user's own words (A18)."""
+"""Name a session after its first exchange, by a model or else from the user's own words."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from copilot.chat.prompt_tags import escape_server_tags, strip_server_tags
 from copilot.models import Message, Turn
 from copilot.providers.base import CatalogueEntry, ProviderFailure
 
-MAX_EXCERPT_CHARACTERS = 500  # of the message and of the answer
+MAX_EXCERPT_CHARACTERS = 500  # of the message and of the answer, each
 TITLE_TIMEOUT_SECONDS = 15.0
 TITLE_TEMPERATURE = 0.2
 TITLE_MAX_TOKENS, TITLE_MORE_TOKENS = 512, 1_024
 MAX_TITLE_CHARACTERS = 80
-MAX_LOCAL_SOURCE_CHARACTERS = 4_000  # of a message; its first words are in there
+MAX_LOCAL_SOURCE_CHARACTERS = 4_000  # of a message, more than its first words
 LOCAL_WORDS, LOCAL_CHARACTERS, OTHER_SCRIPT_CHARACTERS = 4, 60, 24
 PROMPT_FILES = ("title.md", "title_again.md")
 
@@ -52,15 +52,15 @@ _STOP_WORDS = frozenset(
     of ok okay on one or our out please should so some tell than thank thanks that that's the their them then
     there these they this to up us use want was we were what what's when where which who why will with would yes
     you your
-    """.split()  # noqa: SIM905 - a hundred quotes would say no more
+    """.split()  # noqa: SIM905 - easier to read than a hundred quotes
 )
 
 
-# --- when, and about what ----------------------------------------------------------------------------
+# --- When and from what ---
 
 
 def is_title_due(title: str, origin: str) -> bool:
-    """After an answer: no better title was looked for yet, the one found is no title, or it may be time again."""
+    """Check for a default or unusable title, or for automatic titles that are refreshed."""
     if origin == "default":
         return True
     return origin == "auto" and (settings.TITLE_REFRESH_EXCHANGES > 0 or not is_usable_title(title))
@@ -68,12 +68,12 @@ def is_title_due(title: str, origin: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class TitleExchange:
-    said: str
-    answered: str
+    message: str
+    answer: str
 
 
 def name_session(turn_id: UUID) -> None:
-    """Give the turn's session a title of its own, unless a person has named it (A18.1, A18.4)."""
+    """Give the turn's session an automatic title, unless a person has named it."""
     turn = Turn.objects.select_related("session").filter(pk=turn_id).first()
     if turn is None or not is_title_due(turn.session.title, turn.session.title_origin):
         return
@@ -83,7 +83,7 @@ def name_session(turn_id: UUID) -> None:
     exchange = _load_exchange(turn, first=first)
     title = _ask_models(exchange, OneShotCause.for_turn(turn, "title"))
     source = "model" if title else "none"
-    if not title and first and (title := build_local_title(exchange.said)):
+    if not title and first and (title := build_local_title(exchange.message)):
         source = "local"
     metrics.titles.labels(source).inc()
     if title or first:
@@ -96,61 +96,59 @@ def _is_refresh_due(session_id: UUID) -> bool:
 
 
 def _load_exchange(turn: Turn, *, first: bool) -> TitleExchange:
-    """What was said first, or in this turn, and the turn's first answer that is more than words before a call."""
+    """Load the first message (of the session or this turn) and the turn's first real answer."""
     rows = Message.objects.filter(session=turn.session_id, hidden="", sequence__isnull=False)
-    said = rows.filter(kind="user") if first else rows.filter(kind="user", turn=turn)
+    messages = rows.filter(kind="user") if first else rows.filter(kind="user", turn=turn)
     answers = rows.filter(turn=turn, kind__in=["assistant", "tool_call"]).order_by("sequence")
     return TitleExchange(
-        said=_strip_markup(said.order_by("sequence").values_list("content", flat=True).first() or ""),
-        answered=_strip_markup(_first_substantive_answer(list(answers.values_list("kind", "content")))),
+        message=_strip_markup(messages.order_by("sequence").values_list("content", flat=True).first() or ""),
+        answer=_strip_markup(_first_substantive_answer(list(answers.values_list("kind", "content")))),
     )
 
 
 def _first_substantive_answer(rows: list[tuple[str, str]]) -> str:
     followed_by = [*(kind for kind, _ in rows[1:]), ""]
-    texts = zip(rows, followed_by, strict=False)  # of no rows nothing follows
+    texts = zip(rows, followed_by, strict=False)  # with no rows, followed_by is longer
     return next((text for (kind, text), after in texts if kind == "assistant" and after != "tool_call"), "")
 
 
 def _strip_markup(text: str) -> str:
-    """Without thoughts and markers of the server's."""
+    """Remove reasoning and server tags."""
     return strip_server_tags(_THOUGHTS.sub(" ", text)).strip()
 
 
-# --- by a model --------------------------------------------------------------------------------------
+# --- By a model ---
 
 
 def _ask_models(exchange: TitleExchange, cause: OneShotCause) -> str:
-    """The first usable title of the small models, then of the standard ones; nothing when all fail."""
+    """Return the first usable title from small, then standard models; empty when all fail."""
     for entry in one_shot_requests.list_models_to_ask():
         try:
             title = next(
                 (found for text in _ask_model(entry, exchange, cause) if (found := clean_title(text))), ""
             )
         except ProviderFailure:
-            continue  # the next one may know; what this one took is recorded
+            continue  # try the next model; this one's usage is recorded
         if title:
             return title
     return ""
 
 
 def _ask_model(entry: CatalogueEntry, exchange: TitleExchange, cause: OneShotCause) -> Iterator[str]:
-    """One reply for each wording; with more room when the first was used up by something else."""
-    said, answered = exchange.said[:MAX_EXCERPT_CHARACTERS], exchange.answered[:MAX_EXCERPT_CHARACTERS]
-    given = f"<message>\n{said}\n</message>\n<answer>\n{answered}\n</answer>"
-    for wording in PROMPT_FILES:
+    """Yield one reply per prompt, with more output tokens if the first try used them up."""
+    message, answer = exchange.message[:MAX_EXCERPT_CHARACTERS], exchange.answer[:MAX_EXCERPT_CHARACTERS]
+    text = f"<message>\n{message}\n</message>\n<answer>\n{answer}\n</answer>"
+    for prompt_file in PROMPT_FILES:
         question = OneShotQuestion(
-            system=_read_instructions(wording),
-            text=escape_server_tags(given),
-            most_tokens=TITLE_MAX_TOKENS,
-            seconds=TITLE_TIMEOUT_SECONDS,
+            system=_read_instructions(prompt_file),
+            text=escape_server_tags(text),
+            max_tokens=TITLE_MAX_TOKENS,
+            timeout_seconds=TITLE_TIMEOUT_SECONDS,
             temperature=TITLE_TEMPERATURE,
         )
         reply = one_shot_requests.ask_model(entry, question, cause)
         if not reply.text and reply.unfinished:
-            reply = one_shot_requests.ask_model(
-                entry, replace(question, most_tokens=TITLE_MORE_TOKENS), cause
-            )
+            reply = one_shot_requests.ask_model(entry, replace(question, max_tokens=TITLE_MORE_TOKENS), cause)
         yield reply.text
 
 
@@ -160,7 +158,7 @@ def _read_instructions(file: str) -> str:
 
 
 def clean_title(reply: str) -> str:
-    """A reply as a title, or nothing when it is none (A18.2)."""
+    """Turn a reply into a title; empty when it is not one."""
     text = " ".join(_THOUGHTS.sub(" ", reply).split())
     for _ in range(3):  # quotes around a prefix around quotes
         text = _PREFIX.sub("", _MARKDOWN.sub("", text).strip().rstrip(".").strip(_QUOTES).strip())
@@ -172,26 +170,26 @@ def clean_title(reply: str) -> str:
 
 
 def is_usable_title(title: str) -> bool:
-    """Neither empty nor markup, talk about the task, or a mere acknowledgement."""
+    """Refuse empty titles, markup, talk about the task, and mere acknowledgements."""
     bare = title.strip().rstrip(".!")
     return bool(bare) and not (_TAG.search(title) or _META.match(title) or _ACKNOWLEDGEMENT.match(bare))
 
 
-# --- by the user's words -----------------------------------------------------------------------------
+# --- From the user's words ---
 
 
 def build_local_title(text: str) -> str:
-    """The first words that say something, without any model; nothing when none do (A18.3)."""
+    """Build a title from the first meaningful words; empty when there are none."""
     sentence = next(
         (part.strip() for part in _SENTENCE.split(text[:MAX_LOCAL_SOURCE_CHARACTERS]) if part.strip()), ""
     )
     if _is_other_script(sentence):
         return sentence[:OTHER_SCRIPT_CHARACTERS].strip()
     words = [word.rstrip(".'’/-") for word in _WORD.findall(sentence)]
-    telling = [word for word in words if word.lower().replace("’", "'") not in _STOP_WORDS]
-    if len(telling) < 2 < len(words):
-        return ""  # one word of many says less than the first words, which are the title already
-    title = " ".join(telling[:LOCAL_WORDS])[:LOCAL_CHARACTERS].strip()
+    meaningful = [word for word in words if word.lower().replace("’", "'") not in _STOP_WORDS]
+    if len(meaningful) < 2 < len(words):
+        return ""  # a single word says less than the default title, which has the first words
+    title = " ".join(meaningful[:LOCAL_WORDS])[:LOCAL_CHARACTERS].strip()
     return title[:1].upper() + title[1:]
 
 

@@ -1,4 +1,4 @@
-"""What one model call takes: its tokens, reported or estimated, and its times (A19.1, A19.5, A19.9)."""
+"""Measure model calls and the context window: tokens, reported or estimated, and times."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from copilot.providers.base import (
 from copilot.realtime.payloads import ContextUsage, Tokens
 
 CHARACTERS_PER_TOKEN = 4  # an estimate; exact counts come from the provider
-IMAGE_CHARACTERS = 6_400  # as many as one picture of usual size costs in tokens: about 1,600
+IMAGE_CHARACTERS = 6_400  # the equivalent of an average image, about 1,600 tokens
 
 
 class ModelCallMeter:
-    """One model call, from just before its request to its end."""
+    """Measure one model call, from just before its request to its end."""
 
     def __init__(
         self,
@@ -37,8 +37,8 @@ class ModelCallMeter:
         purpose: ModelCallPurpose = "reply",
     ) -> None:
         self.id = call_id
-        self.is_recorded = False  # somebody has taken the end of this call
-        self.name = ""  # the provider's own for the reply
+        self.is_recorded = False  # the end of this call has been consumed
+        self.name = ""  # the provider's id of the reply
         self.first_at: float | None = None
         self._request = request
         self._number = number
@@ -59,7 +59,6 @@ class ModelCallMeter:
         )
 
     def count_characters(self, characters: int) -> None:
-        """Something was generated just now."""
         self._last_at = self._now()
         if self.first_at is None:
             self.first_at = self._last_at
@@ -115,13 +114,13 @@ class ModelCallMeter:
         return self._ended is None or self._ended.estimated
 
     def unrecorded_end(self) -> ModelCallEnded | None:
-        """The end of a call that nobody took yet, because the turn was cancelled (A19.5)."""
+        """Return the end of a call that nobody consumed, because the turn was cancelled."""
         if self.is_recorded or not self._announced:
             return None
         return self._ended or self.finish(aborted=True)
 
     def _tokens(self, aborted: bool) -> tuple[Tokens, bool]:
-        """Counts and whether we had to guess: of a broken stream the last report may lag behind what came."""
+        """Return token counts and whether they are estimated; a broken stream may report too few."""
         output = estimate_tokens(self._characters)
         if self._usage is None:
             return Tokens(input=estimate_tokens(count_request_characters(self._request)), output=output), True
@@ -147,7 +146,6 @@ def estimate_tokens(characters: int) -> int:
 
 
 def count_request_characters(request: ModelRequest) -> int:
-    """Characters that the model reads."""
     tools = sum(
         len(tool.name) + len(tool.description) + len(msgspec.json.encode(dict(tool.parameters)))
         for tool in request.tools
@@ -176,20 +174,22 @@ def _to_milliseconds(seconds: float) -> int:
     return round(seconds * 1000)
 
 
-# MERGED agent.fullness: How full the model's window is, and when the conversation must become shorter (A17.1).
+# --- The context window ---
 
-LARGE_WINDOW_TOKENS = 200_000  # in tokens; beyond it a fixed room is enough
+LARGE_WINDOW_TOKENS = 200_000  # above it, a fixed reserve is enough
 LARGE_WINDOW_RESERVE_TOKENS = 20_000
-WINDOW_RESERVE_DIVISOR = 5  # of any other window, a fifth
-ROW_KINDS_NOT_SENT = ("notice", "reasoning")  # rows that no model is given
+WINDOW_RESERVE_DIVISOR = 5  # the reserve of any other window is a fifth
+ROW_KINDS_NOT_SENT = ("notice", "reasoning")
 
 
 def is_window_full(*, window: int, used: int) -> bool:
-    """Whether too little room is left; a window of unknown size is never too full."""
+    """Check whether too little space is left; a window of unknown size is never full."""
     if not window:
         return False
-    room = LARGE_WINDOW_RESERVE_TOKENS if window > LARGE_WINDOW_TOKENS else window // WINDOW_RESERVE_DIVISOR
-    return window - used <= room
+    reserve = (
+        LARGE_WINDOW_RESERVE_TOKENS if window > LARGE_WINDOW_TOKENS else window // WINDOW_RESERVE_DIVISOR
+    )
+    return window - used <= reserve
 
 
 def count_prompt_tokens(tokens: Tokens) -> int:
@@ -197,11 +197,11 @@ def count_prompt_tokens(tokens: Tokens) -> int:
 
 
 class ContextWindowMeter:
-    """What the next prompt will hold: the last one and its reply as the provider counted, then our estimate."""
+    """Track the size of the next prompt: the last one as the provider counted it, plus an estimate."""
 
     def __init__(self, tokens: int, *, estimated: bool = True) -> None:
         self._tokens = tokens
-        self._characters = 0  # added since
+        self._characters = 0  # added since then
         self.estimated = estimated
 
     @property
@@ -216,28 +216,28 @@ class ContextWindowMeter:
         self._characters += characters
 
     def record_reply(self, tokens: Tokens, *, estimated: bool) -> None:
-        """A reply came: its prompt and itself are what the conversation holds now."""
+        """Take the provider's count of the prompt and the reply as the present size."""
         self._tokens = count_prompt_tokens(tokens) + tokens.output
         self._characters = 0
         self.estimated = estimated
 
     def record_compaction(self, tokens: int) -> None:
-        """Estimated until the next real reply (A17.8)."""
+        """Use the estimate of the compacted context until the next reply."""
         self._tokens = tokens
         self._characters = 0
         self.estimated = True
 
 
 def restore_window_meter(use: ContextUsage, rows: Sequence[MessageRow]) -> ContextWindowMeter | None:
-    """From where the session's last turn left it; None when the model no longer reads what it had read then."""
+    """Continue from the session's last turn; None if the model's context no longer contains its last row."""
     if not use.tokens:
         return None
-    fullness = ContextWindowMeter(use.tokens, estimated=use.estimated)
+    meter = ContextWindowMeter(use.tokens, estimated=use.estimated)
     for row in reversed(rows):
         if row.sequence is not None and row.sequence <= use.through:
-            return fullness if row.sequence == use.through else None
+            return meter if row.sequence == use.through else None
         if row.kind not in ROW_KINDS_NOT_SENT:
-            fullness.add_characters(
+            meter.add_characters(
                 len(row.server_context) + len(row.content) + len(str(row.data.get("arguments", "")))
             )
     return None

@@ -1,4 +1,4 @@
-"""Which calls of a turn wait for a person, and the rows of those that run because somebody agreed (A11)."""
+"""Select the tool calls that need a person's approval, and track the approved ones while they run."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from copilot.providers.base import ToolCall
 from copilot.realtime.events import ApprovalDecided
 from copilot.tools.base import BaseTool, ToolCallOutcome, ToolError
 
-ADMINISTRATOR_REASON = "The administrators of this installation want people to be asked first."
-GUEST_REASON = "Somebody else asks for this at your cost."
+ADMINISTRATOR_REASON = "Your administrator requires approval for this tool."
+GUEST_REASON = "Someone else asked for this, and you would pay for it."
 NOBODY_TO_ASK_RESULT = (
     "Not executed: {read} After that a person has to agree to this call, and nobody follows this conversation who could. "
     "Go on without it, or say in your answer what you would have done."
@@ -38,7 +38,7 @@ TARGET_CHANGED_RESULT = (
 
 
 class ApprovedCalls:
-    """Calls that were agreed to: a row says `running` before its tool does anything, and `done` after its result."""
+    """Track approved calls: a row is `running` before its tool starts, and `done` after its result."""
 
     def __init__(self, turn: ClaimedTurn) -> None:
         self._turn = turn
@@ -65,7 +65,7 @@ class ApprovedCalls:
             )
 
     async def check_target(self, call: ToolCall, tool: BaseTool) -> ToolCall | str:
-        """An approved call with the ids it was approved with, or why it does not run: it means something else now."""
+        """Return an approved call with its pinned ids, or why it no longer refers to the same things."""
         if call.call_id not in self._open:
             return call
         return await run_in_thread(
@@ -73,7 +73,7 @@ class ApprovedCalls:
         )
 
     async def mark_finished(self, outcome: ToolCallOutcome) -> None:
-        """After the result's row: one that never started gives back what it had reserved."""
+        """Finish the approval after the result's row; a call that never started releases its hold."""
         if outcome.call_id in self._open:
             self._open.discard(outcome.call_id)
             await run_in_thread_with_retry(partial(_finish_approval, self._turn), outcome)
@@ -90,17 +90,17 @@ def _restore_approved_call(
     if pinned is None:
         return call
     try:
-        now = tool.pin_arguments(call.arguments or {}, current)
+        target = tool.pin_arguments(call.arguments or {}, current)
     except (ValidationError, RequestRefused, ToolError):
         return TARGET_CHANGED_RESULT
-    if now != pinned:
+    if target != pinned:
         return TARGET_CHANGED_RESULT
     ids = pinned.get("arguments")
     return replace(call, arguments={**(call.arguments or {}), **ids}) if isinstance(ids, dict) else call
 
 
 class TurnApprovalPolicy:
-    """The loop's approvals. Most replies hold no call that could ask, and cost nothing here."""
+    """Select calls that need approval. Most replies contain none that could, and cost nothing here."""
 
     def __init__(
         self,
@@ -114,12 +114,12 @@ class TurnApprovalPolicy:
         self._context = turn
         self._tool = tool
         self._approved = approved
-        # Somebody else asks at the owner's cost: nothing that was allowed for good holds for them (L8).
-        self._for_a_guest = turn.reply is not None and not turn.reply.of_payer
+        # Somebody else asks at the owner's cost, so the owner's standing approvals do not apply.
+        self._is_guest_turn = turn.reply is not None and not turn.reply.of_payer
 
     async def select_calls_to_approve(self, calls: Sequence[ToolCall]) -> tuple[ApprovalNeeded, ...]:
-        weighty = [call for call in calls if self._may_need_approval(call)]
-        return await run_shielded(self._request_approvals(weighty)) if weighty else ()
+        candidates = [call for call in calls if self._may_need_approval(call)]
+        return await run_shielded(self._request_approvals(candidates)) if candidates else ()
 
     def _may_need_approval(self, call: ToolCall) -> bool:
         tool = self._tool(call.tool)
@@ -127,37 +127,39 @@ class TurnApprovalPolicy:
             tool.may_need_approval
             or tool.guard is not None
             or tool.name in settings.ASK_BEFORE_TOOLS
-            or (self._for_a_guest and _costs_money(tool))
+            or (self._is_guest_turn and _costs_money(tool))
         )
         return asks and call.call_id not in self._approved
 
     def _can_be_asked(self) -> bool:
-        """A person follows the channel, or the conversation that this one works for (A21.9)."""
+        """Check that a person follows this conversation, or the one it works for."""
         turn = self._context
         return not turn.arrival.unattended and (turn.channel.interactive or turn.origin == "parent")
 
     async def _request_approvals(self, calls: Sequence[ToolCall]) -> tuple[ApprovalNeeded, ...]:
-        wanted, refusals, admitted = await run_in_thread(self._admit, calls)
-        self._approved.add(admitted.approved)
-        for approval_id in admitted.approved.values():
+        candidates, refusals, automatic = await run_in_thread(self._assess_calls, calls)
+        self._approved.add(automatic.approved)
+        for approval_id in automatic.approved.values():
             self._recorder.publish(
                 ApprovalDecided(approval_id=str(approval_id), state="approved", by="automatic")
             )
-        asked = {
-            call.call_id: _build_approval_needed(call, wanted[call.call_id], admitted.refused[call.call_id])
+        needed = {
+            call.call_id: _build_approval_needed(
+                call, candidates[call.call_id], automatic.refused[call.call_id]
+            )
             for call in calls
-            if call.call_id in admitted.refused
+            if call.call_id in automatic.refused
         }
         for call in calls:
             if call.call_id in refusals:
-                asked[call.call_id] = ApprovalNeeded(call=call, reason="", refusal=refusals[call.call_id])
-        return tuple(asked[call.call_id] for call in calls if call.call_id in asked)
+                needed[call.call_id] = ApprovalNeeded(call=call, reason="", refusal=refusals[call.call_id])
+        return tuple(needed[call.call_id] for call in calls if call.call_id in needed)
 
-    def _admit(
+    def _assess_calls(
         self, calls: Sequence[ToolCall]
     ) -> tuple[dict[str, ApprovalCandidate], dict[str, str], AutoApprovalResult]:
-        """By call id: what needs a word, and what is refused without asking for one."""
-        wanted: dict[str, ApprovalCandidate] = {}
+        """Return candidates and refusals by call id, and what was approved automatically."""
+        candidates: dict[str, ApprovalCandidate] = {}
         refusals: dict[str, str] = {}
         read = None
         for call in calls:
@@ -165,62 +167,65 @@ class TurnApprovalPolicy:
             assert tool is not None
             if read is None and tool.guard is not None:
                 read = ReadSources.for_session(self._turn.session_id)
-            weighed = self._weigh_call(call, tool, read)
-            if isinstance(weighed, ApprovalCandidate):
-                wanted[call.call_id] = weighed
-            elif weighed is not None:
-                refusals[call.call_id] = weighed
-        admitted = AutoApprovalResult(approved={}, refused={})
-        if wanted:
-            admitted = approvals.approve_automatically(
-                self._turn.turn_id, self._turn.fence, list(wanted.values())
+            assessment = self._assess_call(call, tool, read)
+            if isinstance(assessment, ApprovalCandidate):
+                candidates[call.call_id] = assessment
+            elif assessment is not None:
+                refusals[call.call_id] = assessment
+        automatic = AutoApprovalResult(approved={}, refused={})
+        if candidates:
+            automatic = approvals.approve_automatically(
+                self._turn.turn_id, self._turn.fence, list(candidates.values())
             )
-        return wanted, refusals, admitted
+        return candidates, refusals, automatic
 
-    def _weigh_call(
+    def _assess_call(
         self, call: ToolCall, tool: BaseTool, read: ReadSources | None
     ) -> ApprovalCandidate | str | None:
-        """None when it may run at once; so may one that cannot run: the tool's own answer says why (A8.6).
+        """Return what needs approval, a refusal for the model, or None if the call may run at once.
 
-        A text is the model's answer to a call that does not run and that nobody is asked about.
+        A call with invalid arguments may run, because the tool's own answer explains the problem.
         """
         arguments = call.arguments or {}
         try:
-            weighed = tool.assess_call(arguments, self._context)
+            assessment = tool.assess_call(arguments, self._context)
         except ValidationError:
             return None
-        guarded = _guard_question(tool, arguments, read)
-        if guarded and not self._can_be_asked():
+        guard_reason = _guard_reason(tool, arguments, read)
+        if guard_reason and not self._can_be_asked():
             return NOBODY_TO_ASK_RESULT.format(read=describe_sources(read.sources if read else ()))
-        reason = guarded or weighed.reason
+        reason = guard_reason or assessment.reason
         reason = reason or (ADMINISTRATOR_REASON if tool.name in settings.ASK_BEFORE_TOOLS else "")
-        if self._for_a_guest and _costs_money(tool):
+        if self._is_guest_turn and _costs_money(tool):
             reason = reason or GUEST_REASON
         if not reason:
             return None
         try:
             pinned = tool.pin_arguments(arguments, self._context)
-        except (RequestRefused, ToolError) as problem:  # it names nothing: there is nothing to decide
+        except (
+            RequestRefused,
+            ToolError,
+        ) as problem:  # its target does not exist, so there is nothing to decide
             return f"Error {problem.code}: {problem.message}"
         return ApprovalCandidate(
             call_id=call.call_id,
             tool=tool.name,
             arguments=arguments,
             reason=reason,
-            # What strangers may have talked the model into is never approved by itself; nor is what needs more than the
-            # scope with which a key may switch that on.
+            # Never approve automatically what untrusted sources may have caused, nor what needs a wider scope
+            # than the one that can turn automatic approval on.
             manual_only=tool.approval == "manual_only"
-            or self._for_a_guest
-            or bool(guarded)
+            or self._is_guest_turn
+            or bool(guard_reason)
             or tool.name in SCOPE_TOOLS["manage"],
             pinned=pinned,
             billable=tool.billable,
-            estimate=weighed.estimate,
+            estimate=assessment.estimate,
         )
 
 
-def _guard_question(tool: BaseTool, arguments: Mapping[str, JSON], read: ReadSources | None) -> str:
-    """What a person is asked because of what the conversation has read, or nothing."""
+def _guard_reason(tool: BaseTool, arguments: Mapping[str, JSON], read: ReadSources | None) -> str:
+    """Return the reason to ask because of untrusted sources that the conversation has read, or nothing."""
     if tool.guard is None or read is None or not read.sources:
         return ""
     question = tool.guard(arguments, read)
@@ -231,13 +236,13 @@ def _costs_money(tool: BaseTool) -> bool:
     return tool.billable or tool.price_cents > 0 or tool.call_cost() > 0
 
 
-def _build_approval_needed(call: ToolCall, wanted: ApprovalCandidate, block_reason: str) -> ApprovalNeeded:
+def _build_approval_needed(call: ToolCall, candidate: ApprovalCandidate, block_reason: str) -> ApprovalNeeded:
     return ApprovalNeeded(
         call=call,
-        reason=wanted.reason,
+        reason=candidate.reason,
         block_reason=block_reason,
-        manual_only=wanted.manual_only,
-        billable=wanted.billable,
-        estimate=wanted.estimate,
-        pinned=wanted.pinned,
+        manual_only=candidate.manual_only,
+        billable=candidate.billable,
+        estimate=candidate.estimate,
+        pinned=candidate.pinned,
     )

@@ -1,4 +1,4 @@
-"""The tools of one turn, as the loop sees them."""
+"""Offer the tools of one turn to the loop, including those of the user's MCP servers."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from copilot.tools.mcp.services import McpServerConfig
 
 
 class TurnToolbox:
-    """Shipped tools, then those that MCP servers brought; the same from the first round to the last."""
+    """Hold the built-in tools and those of MCP servers; they stay the same during a turn."""
 
     def __init__(
         self,
         turn: TurnContext,
-        outside: Sequence[BaseTool] = (),
+        mcp_tools: Sequence[BaseTool] = (),
         *,
         starting: execution.StartHook = execution.start_immediately,
         checking: execution.ApprovalCheck = execution.skip_approval_check,
     ) -> None:
         self._context = turn
-        self._outside = outside
+        self._mcp_tools = mcp_tools
         self._starting = starting
         self._checking = checking
-        self._tools = registry.list_offered_tools(turn.permissions, turn.channel, outside)
+        self._tools = registry.list_offered_tools(turn.permissions, turn.channel, mcp_tools)
         self._by_name = {tool.name: tool for tool in self._tools}
         self._specifications = tuple(tool.specification() for tool in self._tools)
 
@@ -54,7 +54,7 @@ class TurnToolbox:
             calls,
             context=self._context,
             emit=emit,
-            outside=self._outside,
+            outside=self._mcp_tools,
             starting=self._starting,
             checking=self._checking,
             taken=taken,
@@ -63,37 +63,37 @@ class TurnToolbox:
 
 @dataclass(frozen=True, kw_only=True)
 class ToolTraits:
-    """What the names of a turn's tools say about calls that were left open."""
+    """Names of a turn's tools, by what may happen to calls that were left open."""
 
-    repeatable: frozenset[str]  # may run a second time (A9.1)
-    never_unasked: frozenset[str]  # have not run unless somebody agreed (A11.1)
+    repeatable: frozenset[str]  # may run a second time
+    needs_approval: frozenset[str]  # have not run unless somebody approved
 
 
 def find_tool_traits(permissions: Permissions, channel: Channel) -> ToolTraits:
     offered = registry.list_offered_tools(permissions, channel)
     return ToolTraits(
         repeatable=frozenset(tool.name for tool in offered if tool.repeatable),
-        never_unasked=frozenset(tool.name for tool in offered if tool.approval != "never"),
+        needs_approval=frozenset(tool.name for tool in offered if tool.approval != "never"),
     )
 
 
-# MERGED agent.outside: The MCP servers of a turn: asked once before its first request, and missed aloud once per session (A28.2, A28.3).
+# --- MCP servers ---
 
 SERVER_UNAVAILABLE = "server_unavailable"
 
 
 async def gather_mcp_tools(servers: Sequence[McpServerConfig], recorder: TurnRecorder) -> McpToolset:
-    """What the servers bring. A user without servers waits for nothing here."""
+    """Collect the tools of MCP servers, and post a notice once per session for those that are unavailable."""
     if not servers:
         return EMPTY_MCP_TOOLSET
     redaction.set_user_secrets(value for server in servers for value in server.own_secret_values())
     connections = await recorder.services.connect_mcp()
-    outside = await connections.collect_tools(servers, recorder.turn.permissions)
-    if outside.absent:
-        told = await run_in_thread(
+    toolset = await connections.collect_tools(servers, recorder.turn.permissions)
+    if toolset.absent:
+        noticed = await run_in_thread(
             message_history.list_notice_details, recorder.turn.session_id, SERVER_UNAVAILABLE
         )
-        for name in dict.fromkeys(outside.absent):
-            if name not in told:
+        for name in dict.fromkeys(toolset.absent):
+            if name not in noticed:
                 await run_shielded(recorder.post_notice(SERVER_UNAVAILABLE, name))
-    return outside
+    return toolset

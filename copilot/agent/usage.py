@@ -1,13 +1,13 @@
-"""The end of a model call as its row and billing keep it (A19.1)."""
+"""Record model calls: a row before each request, and its usage afterwards without delaying the answer."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
 from uuid import UUID
 
+import structlog
 from django.db import InterfaceError, OperationalError
 
 from config.core import trace_context
@@ -19,16 +19,16 @@ from copilot.chat import model_calls
 from copilot.chat.turns import ClaimedTurn
 from copilot.realtime.events import Event, UsageRecorded
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 60.0
-RECORDING_DEADLINE_SECONDS = 3_600.0  # B5.2: then the row stays open, and the sweep counts it at an estimate
+RECORDING_DEADLINE_SECONDS = 3_600.0  # after that the sweep records an estimate for the open row
 
 
 def build_usage_record(
     call: ModelCallEnded, *, turn_id: UUID | None, session_id: UUID, user_id: int, purpose: str = "reply"
 ) -> model_calls.FinishedCall:
-    """Made as the call ends: the moment decides in whose window its cost falls."""
+    """Build the record as the call ends, because that moment decides which limit its cost counts towards."""
     return model_calls.FinishedCall(
         call_id=call.id,
         turn_id=turn_id,
@@ -51,46 +51,45 @@ def build_usage_record(
     )
 
 
-async def record_usage(spent: model_calls.FinishedCall, clock: Clock | None = None) -> str:
-    """Row and money, tried under the same id until the database takes them; nobody's answer waits for it (A19.6).
+async def record_usage(usage: model_calls.FinishedCall, clock: Clock | None = None) -> str:
+    """Record a call's row and cost, retrying with the same id until the database accepts them.
 
-    The answer says where billing took the cost from.
+    Return the source that billing used for the cost.
     """
     clock = clock or SystemClock()
     began, pause = clock.now(), FIRST_PAUSE_SECONDS
     while True:
         try:
-            return await run_in_thread(model_calls.finish_model_call, spent)
+            return await run_in_thread(model_calls.finish_model_call, usage)
         except (OperationalError, InterfaceError):
             if clock.now() - began > RECORDING_DEADLINE_SECONDS:
-                log.exception("billing_leak: the cost of call %s could not be recorded", spent.call_id)
+                log.exception("billing_leak", call_id=str(usage.call_id), leak_type="usage_not_recorded")
                 return ""
-            log.warning("the database is unreachable, the cost of a call is recorded later")
+            log.warning("usage_recording_delayed", call_id=str(usage.call_id), retry_seconds=pause)
             await clock.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
 
-# MERGED agent.callbook: The model calls of one run: a row before each request, and its cost after it, off the stream's path (A19.3, A19.6).
+# --- The calls of one run ---
 
 RECORDING_WAIT_SECONDS = 1.0
 GUESSED_COST_SOURCES = ("CATALOGUE", "UNKNOWN")
-COST_REPORTING_PROVIDERS = ("openai_chat",)  # gateways do; the vendors' own protocols have no field for it
+COST_REPORTING_PROVIDERS = ("openai_chat",)  # gateways report it; the vendors' own protocols cannot
 
 
 class ModelCallRecorder:
     def __init__(
         self, turn: ClaimedTurn, services: ProcessServices, publish: Callable[[Event], None]
     ) -> None:
-        self.last_started_number = (
-            1 if turn.has_first_call else 0
-        )  # the number of the last call whose row stands
+        # The number of the last call that has a row.
+        self.last_started_number = 1 if turn.has_first_call else 0
         self._turn = turn
         self._services = services
         self._publish = publish
-        self._last_sent_number = 0  # the number of the last call whose request went out
+        self._last_sent_number = 0  # of the last call whose request was sent
         self._recordings: list[asyncio.Task[None]] = []
         self._warned = False
-        self.recorded_count = 0  # calls of this run whose cost is recorded
+        self.recorded_count = 0  # calls of this run whose usage is recorded
 
     async def record_start(self, call: ModelCallStarted) -> None:
         self._last_sent_number = call.number
@@ -106,11 +105,11 @@ class ModelCallRecorder:
             )
 
     def is_recorded(self, number: int) -> bool:
-        """The row of a run's first call came with the claim or the preparation."""
+        """Check for a row; that of a run's first call is made by the claim or the preparation."""
         return number <= self.last_started_number
 
     async def withdraw_unsent(self) -> None:
-        """A row that was made ahead of a request which is not sent any more costs nothing."""
+        """Withdraw the row of a request that will not be sent."""
         if self.last_started_number > self._last_sent_number:
             await run_in_thread(
                 model_calls.withdraw_unsent_call, self._turn.turn_id, self.last_started_number
@@ -128,37 +127,37 @@ class ModelCallRecorder:
             output_tokens=call.tokens.output,
             aborted=call.aborted,
         )
-        spent = build_usage_record(
+        usage = build_usage_record(
             call,
             turn_id=turn.turn_id,
             session_id=turn.session_id,
             user_id=turn.user_id,
             purpose=call.purpose,
         )
-        self._recordings.append(self._services.run_in_background(self._record(spent)))
+        self._recordings.append(self._services.run_in_background(self._record(usage)))
 
-    async def _record(self, spent: model_calls.FinishedCall) -> None:
-        self._warn_missing_cost(spent, await record_usage(spent))
+    async def _record(self, usage: model_calls.FinishedCall) -> None:
+        self._warn_missing_cost(usage, await record_usage(usage))
         self.recorded_count += 1
-        self._publish(UsageRecorded(purpose=spent.purpose, tokens=spent.tokens))
+        self._publish(UsageRecorded(purpose=usage.purpose, tokens=usage.tokens))
 
-    def _warn_missing_cost(self, spent: model_calls.FinishedCall, source: str) -> None:
-        """A server that could have told the price and did not is worth a line in the log, once a turn (A19.4)."""
+    def _warn_missing_cost(self, usage: model_calls.FinishedCall, source: str) -> None:
+        """Log once per turn that a gateway did not report a cost."""
         if (
-            spent.cost is None
+            usage.cost is None
             and source in GUESSED_COST_SOURCES
-            and spent.provider in COST_REPORTING_PROVIDERS
+            and usage.provider in COST_REPORTING_PROVIDERS
             and not self._warned
         ):
             self._warned = True
-            log.warning("%s told no cost; it was priced as %s", spent.model, source)
+            log.warning("cost_not_reported", model=usage.model, cost_source=source)
 
     async def wait_until_recorded(self) -> None:
-        """Wait until the cost of every call that has ended is known."""
-        if unknown := [task for task in self._recordings if not task.done()]:
-            await asyncio.wait(unknown)
+        """Wait until the usage of every ended call is recorded."""
+        if pending := [task for task in self._recordings if not task.done()]:
+            await asyncio.wait(pending)
 
     async def wait_briefly(self) -> None:
-        """Costs are recorded before the ending is told; a database that is slow delays it a second at most."""
+        """Let usage be recorded before the ending is published, but delay it by a second at most."""
         if self._recordings:
             await asyncio.wait(self._recordings, timeout=RECORDING_WAIT_SECONDS)

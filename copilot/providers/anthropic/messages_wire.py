@@ -1,4 +1,4 @@
-"""The Messages wire: our request as Anthropic's JSON, and its stream events as structs that hold only what we use."""
+"""Encode requests as Anthropic Messages JSON, and decode the parts of stream events that we use."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ CONTINUE_NOTE = (
 _not_in_ids = re.compile(r"[^A-Za-z0-9_-]")
 
 
-# --- the request -------------------------------------------------------------------------------------
+# --- The request ---
 
 
 def build_request_body(request: ModelRequest) -> dict[str, JSON]:
-    """What never changes stands first and the messages last, with cache marks at the seams (A15.7)."""
+    """Put what never changes first and the messages last, with cache marks in between."""
     thinking, max_tokens = _thinking_fields(request)
     body: dict[str, JSON] = {"model": request.entry.model, "max_tokens": max_tokens, "stream": True}
     if request.effective_temperature is not None and not thinking:
@@ -64,7 +64,7 @@ def _mark_cache(body: dict[str, JSON]) -> None:
 
 
 def _thinking_fields(request: ModelRequest) -> tuple[dict[str, JSON], int]:
-    """The thinking fields, if any, and the max_tokens that goes with them (A5.5, A14.4)."""
+    """Return the thinking fields, if any, and the max_tokens that goes with them."""
     entry = request.entry
     limit = entry.max_output_tokens or DEFAULT_MAX_TOKENS
     if not request.thinking_tokens or not entry.can_reason or _lacks_loop_reasoning(request):
@@ -87,9 +87,9 @@ def _thinking_fields(request: ModelRequest) -> tuple[dict[str, JSON], int]:
 
 
 def _lacks_loop_reasoning(request: ModelRequest) -> bool:
-    """With a budget the API refuses a tool loop that does not show what it began to think; adaptive models may skip it.
+    """Check for a tool loop without its reasoning, which the API refuses with a thinking budget.
 
-    Between two calls of one loop a model need not think: one thought that is still there is enough.
+    One remaining thinking block is enough, because a model need not think between two calls.
     """
     called = False
     for message in reversed(request.messages):
@@ -110,7 +110,7 @@ def _encode_messages(request: ModelRequest, *, replayed: bool) -> list[JSON]:
         content = _encode_content(message, images=request.entry.supports_images, replayed=replayed)
         if not content:
             continue
-        if role == last_role:  # results first, then what the user said
+        if role == last_role:  # tool results first, then the user's text
             last_content += content
             continue
         last_role, last_content = role, content
@@ -121,7 +121,7 @@ def _encode_messages(request: ModelRequest, *, replayed: bool) -> list[JSON]:
 
 
 def _sanitize_call_ids(message: ModelMessage) -> ModelMessage:
-    """Call ids of other vendors may hold characters that this one refuses."""
+    """Replace characters in other vendors' call ids that this API refuses."""
     match message:
         case AssistantMessage(calls=calls) if calls:
             return replace(
@@ -158,7 +158,7 @@ def _encode_content(message: ModelMessage, *, images: bool, replayed: bool) -> l
 
 
 def _text_blocks(text: str) -> list[JSON]:
-    """Blank text blocks are refused."""
+    """Leave out blank text blocks, which the API refuses."""
     return [_text_block(text)] if text.strip() else []
 
 
@@ -188,7 +188,7 @@ def _encode_tool(tool: ToolSpecification) -> JSON:
 
 
 def _decode_replay(data: str) -> ContentBlock | None:
-    """A thinking block that we handed out; anything else comes from another provider and stays out."""
+    """Decode a thinking block of this provider; replay data of others is left out."""
     try:
         block = msgspec.json.decode(data)
     except msgspec.DecodeError:
@@ -197,7 +197,7 @@ def _decode_replay(data: str) -> ContentBlock | None:
     return block if known else None
 
 
-# --- the stream --------------------------------------------------------------------------------------
+# --- The stream ---
 
 
 class MessagesDelta(msgspec.Struct):
@@ -229,4 +229,6 @@ def decode_event(payload: bytes) -> MessagesEvent:
     try:
         return _decoder.decode(payload)
     except msgspec.DecodeError as error:
-        raise ProviderFailure("malformed_stream", details="an event of the stream cannot be read") from error
+        raise ProviderFailure(
+            "malformed_stream", details="an event of the stream could not be parsed"
+        ) from error
