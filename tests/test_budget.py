@@ -52,7 +52,7 @@ async def test_a_round_that_would_pass_the_budget_is_not_begun():
     budget = InMemoryBudget(400, 400, budget=1_000)
     reciter = Reciter(look("1", "Looking."), look("2", "Again."))
     parts = await play(loop_of(reciter, budget=budget))
-    assert len(reciter.requests) == budget.looks == 2
+    assert len(reciter.requests) == budget.reads == 2
     assert parts[-1] == LoopAnswered(limit_code="budget_reached")
     assert [notice.code for notice in of(parts, NoticeAdded)] == ["budget_reached"]
 
@@ -83,7 +83,7 @@ async def test_a_failed_call_is_not_tried_again_without_money():
 async def test_a_turn_of_one_call_is_never_asked_for_money():
     budget = InMemoryBudget(budget=1)
     await play(loop_of(Reciter(say("Hello.")), budget=budget))
-    assert budget.looks == 0
+    assert budget.reads == 0
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ async def test_free_calls_run_first_and_the_others_are_asked_for():
     assert [part.outcome.call_id for part in of(parts, ToolResultAdded)] == ["b"]
     assert len(of(parts, ToolCallAdded)) == 3
     assert parts[-1] is of(parts, LoopPaused)[0]
-    assert [(one.call.call_id, one.reason) for one in parts[-1].asked] == [
+    assert [(one.call.call_id, one.reason) for one in parts[-1].calls] == [
         ("a", "It writes."),
         ("c", "It writes."),
     ]
