@@ -143,7 +143,7 @@ def test_a_predicate_and_an_administrator_may_ask_too(session, model, monkeypatc
     assert pay.given == ["1"]
     [first, second] = open_requests(session)
     assert (first.tool, first.reason) == ("pay", "9 is much")
-    assert (second.tool, "administrators" in second.reason) == ("fetch", True)
+    assert (second.tool, "administrator" in second.reason) == ("fetch", True)
 
 
 def test_nobody_is_asked_about_a_call_that_cannot_run(session, model, monkeypatch):

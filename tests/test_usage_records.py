@@ -89,7 +89,7 @@ def test_a_record_that_fails_is_made_later_and_costs_no_answer(rig, model, sessi
 def test_a_record_that_fails_for_an_hour_is_left_to_the_sweep(session, monkeypatch, caplog):
     """A19.6, B5.2: it is tried ever less often, then given up with a word in the log, and still counted once"""
     call_id, clock = uuid4(), ManualClock()
-    monkeypatch.setattr(usage.log, "warning", lambda *told: None)  # seventy times the same
+    monkeypatch.setattr(usage.log, "warning", lambda *event, **fields: None)  # seventy times the same
     make.message(session, content="What it was asked about. " * 20)
     model_calls.start_side_question_call(call_id, session.pk, "scripted", "demo")
     call = ModelCall.objects.get(pk=call_id)
