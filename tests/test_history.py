@@ -181,17 +181,19 @@ def test_what_a_lost_run_left_open_is_closed(turn):
     def grow(session_id, texts):
         return {row_id: text + " a loaf" for row_id, text in texts.items()}
 
-    closed = messages.close_open_messages(turn.session_id, turn.pk, "Stopped.", grow=grow)
+    closed = messages.close_open_messages(turn.session_id, turn.pk, "Stopped.", read_streamed_text=grow)
     assert (closed.ended, len(closed.results)) == ([(growing.id, "assistant")], 1)
     assert contents(turn.session) == ["Hello", "half a loaf", "", "Stopped."]
-    again = messages.close_open_messages(turn.session_id, turn.pk, "Stopped.", grow=grow)
+    again = messages.close_open_messages(turn.session_id, turn.pk, "Stopped.", read_streamed_text=grow)
     assert (again.ended, again.results) == ([], [])
 
 
 def test_closing_for_a_worker_needs_its_fence(turn):
     """T4.1"""
     with pytest.raises(FenceLost):
-        messages.close_open_messages(turn.session_id, turn.pk, "x", grow=lambda *_: {}, fence=turn.fence - 1)
+        messages.close_open_messages(
+            turn.session_id, turn.pk, "x", read_streamed_text=lambda *_: {}, fence=turn.fence - 1
+        )
 
 
 def test_retracted_rows_are_hidden_and_kept(turn):

@@ -66,7 +66,7 @@ def test_a_message_waits_for_the_disk_unless_its_turn_does():
         assert messages.insert_message(make.uuid.uuid4(), command(session, "Hello"), [], "", **options)
 
     assert waits_for_the_disk(accept)
-    assert not waits_for_the_disk(lambda: accept(lasting=False))
+    assert not waits_for_the_disk(lambda: accept(durable=False))
 
 
 @pytest.mark.django_db

@@ -251,7 +251,7 @@ async def _end_turn(
                 summary=summary,
                 context=context,
                 unless_pending=unless_pending,
-                telling=False,
+                call_hooks=False,
             )
         except TurnConflict:  # the first try may have been committed before the connection broke
             ended = turn_transitions.find_own_ending(turn_id, fence, to) if number > 1 else None

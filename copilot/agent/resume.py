@@ -200,7 +200,7 @@ def close_unfinished_work(
     `cancelled`: a person wanted it.
     """
     closed = messages.close_open_messages(
-        session_id, turn_id, result, grow=_read_logged_text, fence=fence, cancelled=cancelled
+        session_id, turn_id, result, read_streamed_text=_read_logged_text, fence=fence, cancelled=cancelled
     )
     events: list[Event] = [_end_event(str(row_id), kind) for row_id, kind in closed.ended]
     for view in chat_selectors.serialize_messages_by_id(closed.results):

@@ -1,12 +1,12 @@
-"""A message arrives: start a turn, queue behind one, or refuse, decided atomically (T3)."""
+"""Admit a message: start a turn with it, queue it behind the running turn, or refuse it."""
 
 from __future__ import annotations
 
-import logging
 from contextlib import ExitStack
 from dataclasses import replace
 from uuid import UUID, uuid4
 
+import structlog
 from django.db import DatabaseError, IntegrityError
 
 from config.core import rate_limits, trace_context
@@ -36,13 +36,13 @@ from copilot.realtime import lease
 from copilot.realtime.lease import QueueMember
 from copilot.realtime.payloads import AttachmentPayload, MessagePayload
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 MAX_DEFAULT_TITLE_CHARACTERS = 60
 
 
 def submit_message(command: SendMessage) -> SubmissionStarted | SubmissionQueued:
-    """The only way to talk to the agent, for every door (T3)."""
+    """Submit a message to the agent. Every client, schedule and tool call comes through here."""
     with trace_context.start_span(
         "dispatch", session_id=str(command.session_id), origin=command.origin
     ) as span:
@@ -57,27 +57,29 @@ def _submit_once(command: SendMessage) -> SubmissionStarted | SubmissionQueued:
     try:
         held = try_place_hold(command.user_id, turn_id)
     except TooManyRequests:
-        selectors.get_session(
-            command.user_id, command.session_id
-        )  # a foreign one is not there, limit or not (B7.1)
+        # Somebody else's session must look missing, whether or not the sender is at a limit.
+        selectors.get_session(command.user_id, command.session_id)
         if command.run_id is None or (first := replay_first_outcome(command)) is None:
             raise
         return first  # it was accepted before the limit was reached
-    with ExitStack() as unused:
-        unused.callback(release_hold, command.user_id, turn_id)
+    with ExitStack() as unused_hold:
+        unused_hold.callback(release_hold, command.user_id, turn_id)
         outcome = _store_and_place(command, turn_id, held=held)
         if outcome is not None and outcome.turn_id == turn_id:
-            unused.pop_all()  # the turn is open: its worker lets go of the hold
+            unused_hold.pop_all()  # the turn is open: its worker releases the hold
     return outcome or replay_first_outcome(command) or _submit_once(command)
 
 
 def _store_and_place(
     command: SendMessage, turn_id: UUID, *, held: bool
 ) -> SubmissionStarted | SubmissionQueued | None:
-    """Store the message and start or queue it; None: nothing was stored, because its run_id is taken or the session is not the user's."""
+    """Store the message, then start or queue it.
+
+    Return None when nothing was stored: its run_id is taken, or the session is not the user's.
+    """
     attachments, ignored = _resolve_attachments(command)
     message_id = uuid4()
-    opening = turns.NewTurn(
+    new_turn = turns.NewTurn(
         turn_id=turn_id,
         token=uuid4(),
         session_id=command.session_id,
@@ -87,7 +89,7 @@ def _store_and_place(
         tier=command.tier,
         mode=command.mode,
         permissions=command.permissions,
-        accept_number=0,  # known when its row stands
+        accept_number=0,  # replaced once the message has its row
         title=make_default_title(command.text),
         parent=command.parent.turn_id if command.parent else None,
         budget=command.parent.budget_microdollars if command.parent else 0,
@@ -95,16 +97,16 @@ def _store_and_place(
         held=held,
     )
     try:
-        return _accept_message(opening, command, attachments, ignored)
+        return _accept_message(new_turn, command, attachments, ignored)
     except OUTAGE_ERRORS:
-        return resolve_after_outage(opening, ignored)
+        return resolve_after_outage(new_turn, ignored)
 
 
 def _accept_message(
-    opening: turns.NewTurn, command: SendMessage, attachments: list[AttachmentPayload], ignored: list[str]
+    new_turn: turns.NewTurn, command: SendMessage, attachments: list[AttachmentPayload], ignored: list[str]
 ) -> SubmissionStarted | SubmissionQueued | None:
-    """The row first, then its place: a turn of its own, or one in the queue; None without a row."""
-    message_id = opening.message_id
+    """Insert the message's row, then give it a turn or a place in the queue; None without a row."""
+    message_id = new_turn.message_id
     page = command.page_context or PageContext()
     context = model_context.build_message_context(
         sent=messages.SENT_TIME_PLACEHOLDER,
@@ -114,7 +116,7 @@ def _accept_message(
         attachments=attachments,
     )
     with reserve_sub_session_slot(command):
-        accepted = messages.insert_message(message_id, command, attachments, context, lasting=False)
+        accepted = messages.insert_message(message_id, command, attachments, context, durable=False)
     if accepted is None:
         return None
     if accepted.wants_memories and command.permissions.memory:
@@ -125,25 +127,25 @@ def _accept_message(
         )
     number = accepted.accept_number
     member = QueueMember(number, command.run_id is not None, str(message_id))
-    view = _build_message_payload(message_id, command, attachments)
-    return _claim_or_queue(replace(opening, accept_number=number), member, command.user_id, view, ignored)
+    payload = _build_message_payload(message_id, command, attachments)
+    return _claim_or_queue(replace(new_turn, accept_number=number), member, command.user_id, payload, ignored)
 
 
 def add_memories_to_context(message_id: UUID, command: SendMessage) -> None:
-    """What is known of the user goes with a session's first message, judged before any is merged (A25.2)."""
-    warm = memories.build_memory_context(command.user_id, command.text)
-    if not warm.text:
+    """Add the user's memories to a session's first message, before a turn freezes its context."""
+    memory_context = memories.build_memory_context(command.user_id, command.text)
+    if not memory_context.text:
         return
     try:
-        messages.append_server_context(message_id, warm.text, sources=warm.sources)
+        messages.append_server_context(message_id, memory_context.text, sources=memory_context.sources)
     except DatabaseError:
-        log.warning("memories could not be added to a message; it goes without them")
+        log.warning("memory_context_failed", session_id=command.session_id, message_id=message_id)
 
 
 def _build_message_payload(
     message_id: UUID, command: SendMessage, attachments: list[AttachmentPayload]
 ) -> MessagePayload:
-    """The message as clients will see it, once it has its place."""
+    """Build the message as clients see it; its place is filled in once it has one."""
     return MessagePayload(
         id=str(message_id),
         sequence=0,
@@ -161,84 +163,86 @@ def _build_message_payload(
 def _resolve_attachments(command: SendMessage) -> tuple[list[AttachmentPayload], list[str]]:
     if not command.attachments:
         return [], []
-    alone = (
-        command.session_id if command.arrival.reply else None
-    )  # who speaks there need not be the owner (L12)
-    attachments, ignored = files.resolve_attachments(command.user_id, command.attachments, session_id=alone)
+    # In a channel the speaker need not be the owner, so only files of that session may be attached.
+    only_session = command.session_id if command.arrival.reply else None
+    attachments, ignored = files.resolve_attachments(
+        command.user_id, command.attachments, session_id=only_session
+    )
     if not attachments and not command.text.strip():
-        raise InvalidRequest("The message is empty: none of its files can be used.", code="empty_message")
+        raise InvalidRequest(
+            "The message has no text, and none of its files can be used.", code="empty_message"
+        )
     return attachments, ignored
 
 
 def make_default_title(text: str) -> str:
-    """A conversation is called after its first words until something better is known."""
+    """Name a session after its first words until it gets a better title."""
     words = " ".join(text.split())
-    return (
-        words
-        if len(words) <= MAX_DEFAULT_TITLE_CHARACTERS
-        else words[: MAX_DEFAULT_TITLE_CHARACTERS - 1].rstrip() + "…"
-    )
+    if len(words) <= MAX_DEFAULT_TITLE_CHARACTERS:
+        return words
+    return words[: MAX_DEFAULT_TITLE_CHARACTERS - 1].rstrip() + "…"
 
 
 def _claim_or_queue(
-    opening: turns.NewTurn, member: QueueMember, user_id: int, view: MessagePayload, ignored: list[str]
+    new_turn: turns.NewTurn, member: QueueMember, user_id: int, payload: MessagePayload, ignored: list[str]
 ) -> SubmissionStarted | SubmissionQueued:
     for _ in range(2):
         verdict = lease.claim_or_queue(
-            str(opening.session_id),
-            turn_id=str(opening.turn_id),
-            token=str(opening.token),
+            str(new_turn.session_id),
+            turn_id=str(new_turn.turn_id),
+            token=str(new_turn.token),
             member=member,
             order=float(member.accept_number),
         )
         match verdict:
             case lease.SessionClaimed():
-                started = _start_turn(opening, member, user_id, view, ignored)
+                started = _start_turn(new_turn, member, user_id, payload, ignored)
                 if started is not None:
                     return started
-                restore_session_in_redis(
-                    opening.session_id
-                )  # Redis had forgotten the turn that runs: queue behind it
+                # Redis had lost the running turn: put it back, then queue behind it.
+                restore_session_in_redis(new_turn.session_id)
             case lease.QueuedBehindTurn():
-                return _abandon_paused_turn(opening, member, user_id, view, ignored) or _confirm_queued(
-                    opening, member, user_id, verdict, ignored
+                return _abandon_paused_turn(new_turn, member, user_id, payload, ignored) or _confirm_queued(
+                    new_turn, member, user_id, verdict, ignored
                 )
             case lease.QueueFull():
-                return _refuse_full(opening, ignored)
+                return _refuse_full(new_turn, ignored)
     raise ServiceUnavailable
 
 
 def _start_turn(
-    opening: turns.NewTurn, member: QueueMember, user_id: int, view: MessagePayload, ignored: list[str]
+    new_turn: turns.NewTurn, member: QueueMember, user_id: int, payload: MessagePayload, ignored: list[str]
 ) -> SubmissionStarted | SubmissionQueued | None:
-    """Open the turn on the claimed session; None when Postgres says one is unfinished there."""
-    session_id = str(opening.session_id)
+    """Open the turn on the claimed session; None when Postgres has an unfinished turn there."""
+    session_id = str(new_turn.session_id)
     try:
-        _place_hold_if_needed(opening, user_id)
-        opened = turns.open_turn(opening)
+        _place_hold_if_needed(new_turn, user_id)
+        opened = turns.open_turn(new_turn)
     except TooManyRequests:
-        lease.release_lease(session_id, str(opening.token))
-        if not messages.discard_pending_message(opening.message_id):
-            return build_taken_outcome(opening, ignored)
+        lease.release_lease(session_id, str(new_turn.token))
+        if not messages.discard_pending_message(new_turn.message_id):
+            return build_taken_outcome(new_turn, ignored)
         raise
     except IntegrityError:
-        return _handle_unfinished_turn(opening, member, user_id, view, ignored)
+        return _handle_unfinished_turn(new_turn, member, user_id, payload, ignored)
     except DatabaseError as problem:
-        lease.release_lease(session_id, str(opening.token))
+        lease.release_lease(session_id, str(new_turn.token))
         raise ServiceUnavailable from problem
-    if opened is None and _is_still_pending(
-        opening.message_id
-    ):  # others go first, perhaps behind a paused turn
-        given = _abandon_paused_turn(opening, member, user_id, view, ignored)
-        if given is not None:
-            return given
-    return _announce_or_hand_over(opening, opened, member, user_id, view, ignored)
+    if opened is None and _is_still_pending(new_turn.message_id):
+        # Other messages go first, perhaps behind a paused turn.
+        started = _abandon_paused_turn(new_turn, member, user_id, payload, ignored)
+        if started is not None:
+            return started
+    return _announce_or_hand_over(new_turn, opened, member, user_id, payload, ignored)
 
 
-def _place_hold_if_needed(opening: turns.NewTurn, user_id: int) -> None:
-    """Hold the turn's money, unless the first check could do so; raises TooMany when other turns hold the rest."""
-    if not opening.held:
-        place_hold(user_id, opening.turn_id)
+def _place_hold_if_needed(new_turn: turns.NewTurn, user_id: int) -> None:
+    """Hold the turn's money unless the first check did.
+
+    Raise TooManyRequests when other turns hold the rest.
+    """
+    if not new_turn.held:
+        place_hold(user_id, new_turn.turn_id)
 
 
 def _is_still_pending(message_id: UUID) -> bool:
@@ -246,112 +250,119 @@ def _is_still_pending(message_id: UUID) -> bool:
 
 
 def _announce_or_hand_over(
-    opening: turns.NewTurn,
+    new_turn: turns.NewTurn,
     opened: turns.OpenedTurn | None,
     member: QueueMember,
     user_id: int,
-    view: MessagePayload,
+    payload: MessagePayload,
     ignored: list[str],
 ) -> SubmissionStarted | SubmissionQueued:
     if opened is None:  # an earlier turn took the message while this request was slow, or others go first
-        lease.reorder_members(str(opening.session_id), {member: float(member.accept_number)})
-        release_or_start_next(opening.session_id, opening.token, None)
-        return build_outcome_of_message(Message.objects.get(pk=opening.message_id)) or build_taken_outcome(
-            opening, ignored
+        lease.reorder_members(str(new_turn.session_id), {member: float(member.accept_number)})
+        release_or_start_next(new_turn.session_id, new_turn.token, None)
+        return build_outcome_of_message(Message.objects.get(pk=new_turn.message_id)) or build_taken_outcome(
+            new_turn, ignored
         )
-    cursor = announce_queued_turn(opening, opened, user_id, view)
+    cursor = announce_queued_turn(new_turn, opened, user_id, payload)
     return SubmissionStarted(
-        message_id=opening.message_id,
-        turn_id=opening.turn_id,
-        run_id=opening.run_id,
+        message_id=new_turn.message_id,
+        turn_id=new_turn.turn_id,
+        run_id=new_turn.run_id,
         cursor=cursor,
         ignored_attachments=ignored,
     )
 
 
-# --- a turn that waits for a person ------------------------------------------------------------------
+# --- Paused turns ------------------------------------------------------------------------------------
 
 
 def _handle_unfinished_turn(
-    opening: turns.NewTurn, member: QueueMember, user_id: int, view: MessagePayload, ignored: list[str]
+    new_turn: turns.NewTurn, member: QueueMember, user_id: int, payload: MessagePayload, ignored: list[str]
 ) -> SubmissionStarted | SubmissionQueued | None:
-    """A turn is unfinished on a session that nobody held: one that waits for a person, or one Redis forgot."""
-    if (started := _abandon_paused_turn(opening, member, user_id, view, ignored)) is not None:
+    """Handle an unfinished turn without a lease: one that waits for a person, or one Redis has lost."""
+    if (started := _abandon_paused_turn(new_turn, member, user_id, payload, ignored)) is not None:
         return started
-    lease.release_lease(str(opening.session_id), str(opening.token))
-    paused = turn_transitions.get_paused_turn_id(opening.session_id)
-    if paused is None:
+    lease.release_lease(str(new_turn.session_id), str(new_turn.token))
+    paused_turn_id = turn_transitions.get_paused_turn_id(new_turn.session_id)
+    if paused_turn_id is None:
         return None
-    position = lease.enqueue_member(str(opening.session_id), member, float(member.accept_number))
+    position = lease.enqueue_member(str(new_turn.session_id), member, float(member.accept_number))
     if position is None:
-        return _refuse_full(opening, ignored)
-    waiting = lease.QueuedBehindTurn(position=position, turn_id=str(paused))
-    return _confirm_queued(opening, member, user_id, waiting, ignored)
+        return _refuse_full(new_turn, ignored)
+    verdict = lease.QueuedBehindTurn(position=position, turn_id=str(paused_turn_id))
+    return _confirm_queued(new_turn, member, user_id, verdict, ignored)
 
 
 def _abandon_paused_turn(
-    opening: turns.NewTurn, member: QueueMember, user_id: int, view: MessagePayload, ignored: list[str]
+    new_turn: turns.NewTurn, member: QueueMember, user_id: int, payload: MessagePayload, ignored: list[str]
 ) -> SubmissionStarted | SubmissionQueued | None:
-    """The owner goes on instead of deciding; None when nothing waits for that, or others speak (A11.8)."""
-    if not opening.of_owner or turn_transitions.get_paused_turn_id(opening.session_id) is None:
+    """Replace a turn that waits for approval by the owner's new message.
+
+    Return None when no turn waits, or when somebody other than the owner speaks.
+    """
+    if not new_turn.of_owner or turn_transitions.get_paused_turn_id(new_turn.session_id) is None:
         return None
     try:
-        _place_hold_if_needed(opening, user_id)
-    except TooManyRequests:  # nothing of the message stays, and the turn waits as before (B7.1)
-        lease.remove_members(str(opening.session_id), [member])
-        lease.release_lease(str(opening.session_id), str(opening.token))
-        if not messages.discard_pending_message(opening.message_id):
-            return build_taken_outcome(opening, ignored)
+        _place_hold_if_needed(new_turn, user_id)
+    except TooManyRequests:  # remove every trace of the message; the turn goes on waiting
+        lease.remove_members(str(new_turn.session_id), [member])
+        lease.release_lease(str(new_turn.session_id), str(new_turn.token))
+        if not messages.discard_pending_message(new_turn.message_id):
+            return build_taken_outcome(new_turn, ignored)
         raise
-    given = replace_paused_turn(opening, user_id)
-    if given is None:
+    replaced = replace_paused_turn(new_turn, user_id)
+    if replaced is None:
         return None
-    lease.remove_members(str(opening.session_id), [member])
-    return _announce_or_hand_over(opening, given.opened, member, user_id, view, ignored)
+    lease.remove_members(str(new_turn.session_id), [member])
+    return _announce_or_hand_over(new_turn, replaced.opened, member, user_id, payload, ignored)
 
 
 def _confirm_queued(
-    opening: turns.NewTurn,
+    new_turn: turns.NewTurn,
     member: QueueMember,
     user_id: int,
-    waiting: lease.QueuedBehindTurn,
+    verdict: lease.QueuedBehindTurn,
     ignored: list[str],
 ) -> SubmissionStarted | SubmissionQueued:
-    # A channel full of people takes nothing of what its payer may say elsewhere (L8).
-    who = str(user_id) if opening.of_owner else f"{user_id}:{opening.session_id}"
-    wait = rate_limits.count_request(
-        "queue", who, limit=REQUEST_LIMITS.queue_calls, seconds=REQUEST_LIMITS.queue_calls_seconds
+    # A channel full of people is counted apart, so that it does not use up its payer's own rate limit.
+    subject = str(user_id) if new_turn.of_owner else f"{user_id}:{new_turn.session_id}"
+    retry_after_seconds = rate_limits.count_request(
+        "queue", subject, limit=REQUEST_LIMITS.queue_calls, seconds=REQUEST_LIMITS.queue_calls_seconds
     )
-    if wait is not None and messages.discard_pending_message(opening.message_id):
-        lease.remove_members(str(opening.session_id), [member])
-        raise TooManyRequests("Too many messages in a short time.", retry_after_seconds=wait)
+    if retry_after_seconds is not None and messages.discard_pending_message(new_turn.message_id):
+        lease.remove_members(str(new_turn.session_id), [member])
+        raise TooManyRequests(
+            "You're sending messages too quickly. Wait a moment and try again.",
+            retry_after_seconds=retry_after_seconds,
+        )
     flush_wal()
-    running = UUID(waiting.turn_id)
-    if _supersedes_question(opening):
-        questions.close_questions_of_turn(running, "superseded")
-    cursor = publish_events(opening.session_id, user_id, [(selectors.get_queue(opening.session_id), None)])
+    running_turn_id = UUID(verdict.turn_id)
+    if _supersedes_question(new_turn):
+        questions.close_questions_of_turn(running_turn_id, "superseded")
+    cursor = publish_events(new_turn.session_id, user_id, [(selectors.get_queue(new_turn.session_id), None)])
     return SubmissionQueued(
-        message_id=opening.message_id,
-        turn_id=running,
-        run_id=opening.run_id,
-        position=waiting.position,
+        message_id=new_turn.message_id,
+        turn_id=running_turn_id,
+        run_id=new_turn.run_id,
+        position=verdict.position,
         cursor=cursor,
         ignored_attachments=ignored,
     )
 
 
-def _supersedes_question(opening: turns.NewTurn) -> bool:
-    """Whether it can stand for an answer: its owner's, and delivered at the next boundary (A12.3, L14)."""
-    return opening.of_owner and not any(one.run_id for one in queue.list_pending_messages(opening.session_id))
+def _supersedes_question(new_turn: turns.NewTurn) -> bool:
+    """Tell whether the message can replace an answer: it is the owner's, and the turn takes it next."""
+    return new_turn.of_owner and not any(
+        message.run_id for message in queue.list_pending_messages(new_turn.session_id)
+    )
 
 
-def _refuse_full(opening: turns.NewTurn, ignored: list[str]) -> SubmissionStarted:
-    if not messages.discard_pending_message(opening.message_id):
-        return build_taken_outcome(
-            opening, ignored
-        )  # the running turn took it from the rows meanwhile: it is accepted
+def _refuse_full(new_turn: turns.NewTurn, ignored: list[str]) -> SubmissionStarted:
+    if not messages.discard_pending_message(new_turn.message_id):
+        # The running turn took it from the rows in the meantime, so it is accepted.
+        return build_taken_outcome(new_turn, ignored)
     raise TooManyRequests(
-        f"{lease.QUEUE_CAPACITY} messages are waiting already.",
+        f"The queue is full ({lease.QUEUE_CAPACITY} messages). Wait until the current answer is done.",
         code="queue_full",
         capacity=lease.QUEUE_CAPACITY,
     )

@@ -1,4 +1,4 @@
-"""Whether a user's account, and what it may spend, let a message in, a queued one start or a paused turn go on (B7)."""
+"""Check account, plan and limits before a message is admitted or started, or a paused turn resumes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from copilot.realtime.events import LimitReached
 
 
 def check_account_is_active(user_id: int) -> None:
-    """For what was accepted earlier and goes on now: a new message is looked at by its own statement (A3.10)."""
+    """Refuse to go on with earlier work of an inactive account.
+
+    New messages are checked by their own statement.
+    """
     if not User.objects.filter(pk=user_id, is_active=True).exists():
         raise Forbidden("This account is not active.", code="account_inactive")
 
@@ -34,7 +37,6 @@ def check_usage_limit(user_id: int) -> None:
 
 
 def build_limit_refusal(reached: errors.LimitReached) -> TooManyRequests:
-    """What a door answers; billing has said all of it (B16.4)."""
     return TooManyRequests(
         reached.message,
         code=reached.code,
@@ -48,9 +50,10 @@ def build_limit_refusal(reached: errors.LimitReached) -> TooManyRequests:
 
 
 def try_place_hold(user_id: int, turn_id: UUID) -> bool:
-    """Check the limit and hold money for the turn that may open, in one round trip; False: only other turns' holds are in the way.
+    """Check the limit and hold money for the turn that may open, in one round trip.
 
-    A message that queues behind a running turn needs no hold, so that is no refusal yet.
+    Return False when only the holds of other turns are in the way. That is no refusal yet: a message that
+    queues behind a running turn needs no hold.
     """
     try:
         limit_checks.check_limits_and_hold(user_id, str(turn_id))
@@ -62,7 +65,7 @@ def try_place_hold(user_id: int, turn_id: UUID) -> bool:
 
 
 def check_limit_and_place_hold(user_id: int, hold: UUID | str) -> None:
-    """Check the limit and hold money for what is about to begin; raises TooMany when too much is used or held."""
+    """Check the limit and hold money for what is about to begin; raise TooManyRequests if none is left."""
     try:
         limit_checks.check_limits_and_hold(user_id, str(hold))
     except errors.LimitReached as reached:
@@ -70,7 +73,7 @@ def check_limit_and_place_hold(user_id: int, hold: UUID | str) -> None:
 
 
 def place_hold(user_id: int, turn_id: UUID) -> None:
-    """A turn is about to open, and the check has just passed: where turns hold money, this one's is held (B7.1)."""
+    """Hold money for a turn that is about to open, right after its limit was checked."""
     try:
         limit_checks.check_limits_and_hold(user_id, str(turn_id), checked=True)
     except errors.LimitReached as reached:
@@ -78,57 +81,59 @@ def place_hold(user_id: int, turn_id: UUID) -> None:
 
 
 def release_hold(user_id: int, hold: UUID | str) -> None:
-    """A turn ended without a worker, or never opened: nothing is held for it."""
     limit_checks.release_turn_hold(user_id, str(hold))
 
 
-def can_start_queued(session_id: UUID, owner_id: int, turn_id: UUID, waiting: int, *, again: bool) -> bool:
-    """Whether the owner's limit lets queued messages start; if not, they stay and clients are told (B7.2).
+def can_start_queued(
+    session_id: UUID, owner_id: int, turn_id: UUID, queued_count: int, *, is_retry: bool
+) -> bool:
+    """Check whether the owner's limit lets queued messages start; if not, tell the clients why they wait.
 
-    `again`: they were kept before, and whoever looks once a minute tells it once.
+    A retry tells them only when the notice is new: the sweep retries every minute.
     """
     try:
         limit_checks.check_limits_and_hold(owner_id, str(turn_id))
     except errors.LimitReached as reached:
-        _publish_limit_reached(session_id, owner_id, reached, waiting, again=again)
+        _publish_limit_reached(session_id, owner_id, reached, queued_count, is_retry=is_retry)
         return False
     return True
 
 
 def _publish_limit_reached(
-    session_id: UUID, owner_id: int, reached: errors.LimitReached, waiting: int, *, again: bool
+    session_id: UUID, owner_id: int, reached: errors.LimitReached, queued_count: int, *, is_retry: bool
 ) -> None:
-    told = LimitReached(
+    event = LimitReached(
         window=reached.window,
         resets_at=payloads.format_timestamp(reached.resets_at),
-        queued=waiting,
+        queued=queued_count,
         reset_cost_cents=reached.reset_cost_cents,
         can_reset=reached.can_reset,
     )
-    news = notices.post_notice(
+    is_new_notice = notices.post_notice(
         owner_id,
         "limit_reached",
-        dedupe_key=f"limit:{reached.window}:{told.resets_at}",
+        dedupe_key=f"limit:{reached.window}:{event.resets_at}",
         data={
             "window": reached.window,
-            "resets_at": told.resets_at,
+            "resets_at": event.resets_at,
             "reason": reached.reason,
-            "queued": waiting,
+            "queued": queued_count,
             "reset_cost_cents": reached.reset_cost_cents,
             "can_reset": reached.can_reset,
         },
     )
-    if news or not again:
-        publish_events(session_id, owner_id, [(told, None)])
+    if is_new_notice or not is_retry:
+        publish_events(session_id, owner_id, [(event, None)])
 
 
-# MERGED dispatch.choosing: Whether a message's channel, tier and mode exist, and its sender's plan includes them (A4.2, A31.2).
+# --- Plans -------------------------------------------------------------------------------------------
 
 
 def apply_plan_to_message(command: SendMessage) -> SendMessage:
-    """The message as it may run. What was chosen is refused or kept, never changed; what was not may be filled in.
+    """Check the message's channel, tier and mode, and fill in the mode where the plan decides it.
 
-    Without a mode a turn thinks; on a plan that includes no thinking, it does not.
+    A choice of the sender is kept or refused, never changed. Without a mode a turn thinks; on a plan
+    without thinking it does not.
     """
     get_channel(command.origin, command.arrival.reply)
     catalogue_store.resolve_chain(command.tier, command.mode)
@@ -144,16 +149,15 @@ def apply_plan_to_message(command: SendMessage) -> SendMessage:
 
 
 def check_standard_tier_allowed(user_id: int) -> None:
-    """The same for what the standard tier answers, whatever its sender has chosen elsewhere (A30.3)."""
     catalogue_store.resolve_chain("", "")
     if plan_status.restricts_models():
         _check_plan_includes("tier", "standard", plan_status.get_plan_terms(user_id).model_tiers)
 
 
-def _check_plan_includes(what: str, chosen: str, allowed: tuple[str, ...]) -> None:
+def _check_plan_includes(label: str, chosen: str, allowed: tuple[str, ...]) -> None:
     if allowed and chosen not in allowed:
         raise Forbidden(
-            f"Your plan does not include the {what} {chosen!r}.",
+            f"Your plan doesn't include the {label} {chosen!r}.",
             code="tier_not_allowed",
             hint=f"It includes: {', '.join(allowed)}.",
         )

@@ -1,12 +1,12 @@
-"""What the doors are told of a message or a stop."""
+"""Outcomes of a submission, and the recovery of the right one after an outage in the middle of it."""
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field
 from typing import Literal
 from uuid import UUID
 
+import structlog
 from django.db import InterfaceError, OperationalError, connection
 
 from config.core.errors import OutcomeUnknown, ServiceUnavailable
@@ -18,7 +18,7 @@ from copilot.realtime import event_log, lease
 
 @dataclass(frozen=True, kw_only=True)
 class SubmissionStarted:
-    """In the conversation: a turn of its own began, or the running one had taken it already (A30.7)."""
+    """A message with its place in the session: it began a turn, or the running turn took it."""
 
     message_id: UUID
     turn_id: UUID
@@ -42,39 +42,42 @@ class SubmissionQueued:
     hint: str = ""
 
 
-# MERGED dispatch.outages: A server goes away while a message is being placed: whether it was accepted all the same (T3.5, T9.3).
+# --- Outages -----------------------------------------------------------------------------------------
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 DATABASE_OUTAGE_ERRORS = (OperationalError, InterfaceError)
 OUTAGE_ERRORS = (ServiceUnavailable, *DATABASE_OUTAGE_ERRORS, *REDIS_OUTAGE_ERRORS)
 
 
-def resolve_after_outage(opening: turns.NewTurn, ignored: list[str]) -> SubmissionStarted:
-    """Refused means that nothing of it stays; what a running turn has taken from the rows is accepted.
+def resolve_after_outage(new_turn: turns.NewTurn, ignored: list[str]) -> SubmissionStarted:
+    """Find out whether a message was accepted although Postgres or Redis failed on the way.
 
-    The commit of a row may have succeeded although nobody heard of it, so the rows are asked anew.
+    Raise ServiceUnavailable once nothing of it is left; a message that a running turn has taken is
+    accepted. The rows are read again, because a commit may have succeeded although its answer was lost.
     """
     if not connection.in_atomic_block:
         connection.close_if_unusable_or_obsolete()
     try:
-        if messages.discard_pending_message(opening.message_id) or not _message_exists(opening.message_id):
+        if messages.discard_pending_message(new_turn.message_id) or not _message_exists(new_turn.message_id):
             raise ServiceUnavailable
-        return build_taken_outcome(opening, ignored)
+        return build_taken_outcome(new_turn, ignored)
     except DATABASE_OUTAGE_ERRORS as problem:
-        log.warning("a message may have been accepted: the database went away meanwhile")
+        log.warning(
+            "submission_outcome_unknown", session_id=new_turn.session_id, message_id=new_turn.message_id
+        )
         raise OutcomeUnknown from problem
 
 
-def build_taken_outcome(opening: turns.NewTurn, ignored: list[str]) -> SubmissionStarted:
-    """The answer for a message that a turn took from the rows while its request was slow."""
-    turn_id: UUID | None = Message.objects.values_list("turn_id", flat=True).get(pk=opening.message_id)
+def build_taken_outcome(new_turn: turns.NewTurn, ignored: list[str]) -> SubmissionStarted:
+    """Build the outcome for a message that a turn took from the rows while its request was slow."""
+    turn_id: UUID | None = Message.objects.values_list("turn_id", flat=True).get(pk=new_turn.message_id)
     return SubmissionStarted(
-        message_id=opening.message_id,
-        turn_id=opening.turn_id if turn_id is None else turn_id,
-        run_id=opening.run_id,
-        cursor=_last_cursor_or_none(opening.session_id),
-        state="started" if turn_id in (None, opening.turn_id) or opening.run_id else "delivered",
+        message_id=new_turn.message_id,
+        turn_id=new_turn.turn_id if turn_id is None else turn_id,
+        run_id=new_turn.run_id,
+        cursor=_last_cursor_or_none(new_turn.session_id),
+        state="started" if turn_id in (None, new_turn.turn_id) or new_turn.run_id else "delivered",
         ignored_attachments=ignored,
     )
 

@@ -1,14 +1,14 @@
-"""What changed of a session is told in its log, or noted for the sweep when the log is away (T8.3)."""
+"""Publish changes of a session to its event log, or mark the session for the sweep while Redis is away."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 from uuid import UUID
 
+import structlog
 from django.db import DatabaseError
 from django.db.models.functions import Now
 
@@ -33,32 +33,39 @@ from copilot.realtime.events import (
 from copilot.realtime.payloads import MessagePayload, format_timestamp
 from copilot.tools.calls import STOPPED_MESSAGE
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
+
+# A streaming turn publishes something every 30 ms, and a snapshot takes a few of them to build.
+MAX_SNAPSHOT_PUBLISH_ATTEMPTS = 5
 
 
-def publish_or_mark_unpublished(
+def publish_events(
     session_id: UUID,
     user_id: int,
-    happened: Sequence[tuple[Event, str | None]],
+    events: Sequence[tuple[Event, str | None]],
     *,
     name: str = "",
     wake: UUID | None = None,
 ) -> str:
-    """Log what stands in the rows; when the log is away, the sweep tells the whole page once it is back."""
+    """Publish events whose rows are committed, each with its turn, and return the cursor after them.
+
+    A failed publish never fails the caller: the session is marked, and the sweep publishes a snapshot later.
+    Events with a `name` are published once under that name. `wake` wakes a worker for a turn on the way.
+    """
     try:
-        return event_log.append_events(str(session_id), happened, user_id=user_id, name=name, wake=wake)
+        return event_log.append_events(str(session_id), events, user_id=user_id, name=name, wake=wake)
     except REDIS_OUTAGE_ERRORS:
-        log.warning("the event log is unreachable; clients will catch up from the rows")
+        log.warning("event_log_unreachable", session_id=session_id)
         mark_unpublished(session_id)
         return event_log.EMPTY_LOG_CURSOR
 
 
 def mark_unpublished(*session_ids: UUID) -> None:
-    """Something of these sessions stands in their rows and not in their logs."""
+    """Note that rows of these sessions have changes that their event logs lack."""
     try:
         Session.objects.filter(pk__in=session_ids).update(untold_at=Now())
     except DatabaseError:
-        log.warning("what was not told could not be noted either: the database is away too")
+        log.warning("unpublished_sessions_not_marked", sessions=len(session_ids))
 
 
 @dataclass(frozen=True)
@@ -74,12 +81,14 @@ def list_unpublished_sessions(limit: int = 200) -> list[UnpublishedSession]:
     ]
 
 
-def mark_published(one: UnpublishedSession) -> None:
-    """Unless something went untold again meanwhile."""
-    Session.objects.filter(pk=one.session_id, untold_at=one.failed_at).update(untold_at=None)
+def mark_published(unpublished: UnpublishedSession) -> None:
+    """Clear the mark, unless another publish has failed since it was read."""
+    Session.objects.filter(pk=unpublished.session_id, untold_at=unpublished.failed_at).update(untold_at=None)
 
 
-def publish_session_change(session: Session, *, titled: bool = False, allowed: bool = False) -> str:
+def publish_session_change(
+    session: Session, *, has_new_title: bool = False, has_new_auto_approve: bool = False
+) -> str:
     state = selectors.get_session_state(session.pk)
     change = SessionChanged(
         title=session.title,
@@ -88,57 +97,38 @@ def publish_session_change(session: Session, *, titled: bool = False, allowed: b
         state=state,
         deleted=session.deleted_at is not None,
         child=session.depth > 0,
-        auto_approve=get_auto_approve(session) if allowed else None,
+        auto_approve=get_auto_approve(session) if has_new_auto_approve else None,
         platform=session.platform,
         active_at=format_timestamp(session.active_at),
     )
-    happened: list[tuple[Event, str | None]] = [(change, None)]
-    if titled:
+    events: list[tuple[Event, str | None]] = [(change, None)]
+    if has_new_title:
         origin: Literal["auto", "manual"] = "auto" if session.title_origin == "auto" else "manual"
-        happened.insert(0, (TitleChanged(title=session.title, origin=origin), None))
-    return publish_or_mark_unpublished(session.pk, session.owner_id, happened)
-
-
-# MERGED dispatch.telling: News of dispatch: each told after its row stands, and none undone because the log is away.
-
-MAX_SNAPSHOT_PUBLISH_ATTEMPTS = (
-    5  # a turn that streams tells something every 30 ms, and a page is read in a few
-)
-
-
-def publish_events(
-    session_id: UUID,
-    user_id: int,
-    happened: list[tuple[Event, str | None]],
-    *,
-    name: str = "",
-    wake: UUID | None = None,
-) -> str:
-    """A failing log never undoes what is stored: clients catch up from the rows."""
-    return publish_or_mark_unpublished(session_id, user_id, happened, name=name, wake=wake)
+        events.insert(0, (TitleChanged(title=session.title, origin=origin), None))
+    return publish_events(session.pk, session.owner_id, events)
 
 
 def announce_queued_turn(
-    opening: turns.NewTurn,
+    new_turn: turns.NewTurn,
     opened: turns.OpenedTurn,
     user_id: int,
-    view: MessagePayload,
+    payload: MessagePayload,
     *,
     queue_changed: bool = False,
 ) -> str:
-    """Tell clients of a turn that waits for a worker, and wake one: in the same breath where it can be."""
-    turn_id = str(opening.turn_id)
+    """Publish a turn that waits for a worker, and wake one, in the same Redis call where possible."""
+    turn_id = str(new_turn.turn_id)
     placed = replace(
-        view,
+        payload,
         sequence=opened.sequence,
         turn_id=turn_id,
         created_at=payloads.format_timestamp(opened.created_at),
     )
-    happened: list[tuple[Event, str | None]] = [(MessageAdded(message=placed), turn_id)]
+    events: list[tuple[Event, str | None]] = [(MessageAdded(message=placed), turn_id)]
     if queue_changed:
-        happened.append((selectors.get_queue(opening.session_id), None))
-    happened += [
-        (TurnQueued(origin=opening.origin, run_ids=[opening.run_id] if opening.run_id else []), turn_id),
+        events.append((selectors.get_queue(new_turn.session_id), None))
+    events += [
+        (TurnQueued(origin=new_turn.origin, run_ids=[new_turn.run_id] if new_turn.run_id else []), turn_id),
         (
             SessionChanged(
                 title=opened.title,
@@ -151,43 +141,43 @@ def announce_queued_turn(
         ),
     ]
     together = tasks.uses_wakeup_list()
-    wake = opening.turn_id if together else None
+    wake = new_turn.turn_id if together else None
     cursor = publish_events(
-        opening.session_id, user_id, happened, name=_turn_queued_mark(opening.turn_id), wake=wake
+        new_turn.session_id, user_id, events, name=_turn_queued_mark(new_turn.turn_id), wake=wake
     )
     if not together:
-        tasks.wake_worker(opening.turn_id)
+        tasks.wake_worker(new_turn.turn_id)
     return cursor
 
 
 def announce_unstarted_turn(session_id: UUID, turn_id: UUID) -> None:
-    """Of a turn that ends before it began: who opened it may not have told of it yet, and need not any more."""
-    queue: list[tuple[Event, str | None]] = [(selectors.get_queue(session_id), None)]
-    publish_events(session_id, get_session_owner_id(session_id), queue, name=_turn_queued_mark(turn_id))
+    """Publish a snapshot for a turn that ended before it began. Its opener need not announce it any more."""
+    events: list[tuple[Event, str | None]] = [(selectors.get_queue(session_id), None)]
+    publish_events(session_id, get_session_owner_id(session_id), events, name=_turn_queued_mark(turn_id))
     publish_snapshot(session_id)
 
 
 def _turn_queued_mark(turn_id: UUID) -> str:
-    """Under this name the log takes the news of a turn's beginning once, whoever brings it."""
+    """Name the events of a turn's beginning, so that the log takes them once, whoever publishes them."""
     return f"{turn_id}:queued"
 
 
 def publish_snapshot(session_id: UUID) -> bool:
-    """The whole page anew, in the log itself: whoever died may have stored what it never told (T8.3).
+    """Append a fresh snapshot to the log, after a worker died that may have stored what it did not publish.
 
-    It stands in the log right behind the last event it knows of: what came since would be hidden by it.
+    It must follow directly on the last event it includes: it would hide any event between the two.
     """
     owner_id = get_session_owner_id(session_id)
     try:
         for _ in range(MAX_SNAPSHOT_PUBLISH_ATTEMPTS):
             snapshot, cursor = selectors.build_snapshot(session_id, reset=True)
-            told = event_log.append_events(
+            appended = event_log.append_events(
                 str(session_id), [(snapshot, None)], user_id=owner_id, after=cursor
             )
-            if told != event_log.LOG_MOVED_ON:
+            if appended != event_log.LOG_MOVED_ON:
                 return True
     except REDIS_OUTAGE_ERRORS:
-        log.warning("a page could not be told anew: Redis is away")
+        log.warning("snapshot_not_published", session_id=session_id)
     mark_unpublished(session_id)
     return False
 
@@ -199,30 +189,30 @@ def publish_queue_change(session_id: UUID) -> None:
 def announce_cancelled_turn(
     session_id: UUID, turn_id: UUID, ended: turn_transitions.EndedTurn, requests: Sequence[Approval] = ()
 ) -> None:
-    """The notice and the ending of a turn that was stopped without its worker; nothing is left open or held."""
+    """Publish notice and ending of a turn that was stopped without its worker, and close its open work."""
     owner_id = get_session_owner_id(session_id)
     limit_checks.release_turn_hold(owner_id, str(turn_id))
-    happened = close_open_work(session_id, turn_id, STOPPED_MESSAGE, cancelled=True)
-    happened += [(_build_cancelled_approval(row), str(turn_id)) for row in requests]
+    events = close_open_work(session_id, turn_id, STOPPED_MESSAGE, cancelled=True)
+    events += [(_build_cancelled_approval(row), str(turn_id)) for row in requests]
     notice_id = messages.post_notice(session_id, turn_id, "stopped")
-    happened += [
+    events += [
         (selectors.build_notice_posted(notice_id, "stopped"), str(turn_id)),
         (TurnCancelled(run_ids=ended.run_ids, reason=ended.cancel_reason), str(turn_id)),
         *((news, None) for news in ended.build_session_events()),
     ]
-    publish_events(session_id, owner_id, happened)
+    publish_events(session_id, owner_id, events)
 
 
 def close_open_work(
     session_id: UUID, turn_id: UUID, result: str, *, cancelled: bool = False
 ) -> list[tuple[Event, str | None]]:
-    """Rows, calls, questions and requests that a run left open are closed; what to tell of them."""
+    """Close the rows, calls, questions and approvals a run left open, and return the events about them."""
     model_calls.record_lost_calls(turn_id)
-    happened = resume.close_unfinished_work(session_id, turn_id, result, cancelled=cancelled)
+    events = resume.close_unfinished_work(session_id, turn_id, result, cancelled=cancelled)
     for question_id in questions.close_questions_of_turn(turn_id, "cancelled"):
-        happened.append(QuestionClosed(question_id=str(question_id), outcome="cancelled"))
-    happened += [_build_cancelled_approval(row) for row in approvals.close_approvals(turn_id, "cancelled")]
-    return [(event, str(turn_id)) for event in happened]
+        events.append(QuestionClosed(question_id=str(question_id), outcome="cancelled"))
+    events += [_build_cancelled_approval(row) for row in approvals.close_approvals(turn_id, "cancelled")]
+    return [(event, str(turn_id)) for event in events]
 
 
 def _build_cancelled_approval(row: Approval) -> ApprovalDecided:

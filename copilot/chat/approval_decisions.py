@@ -1,8 +1,7 @@
-"""People decide about calls that wait for them; with the last decision the turn goes on (A11.4–A11.7)."""
+"""Take people's decisions about tool calls, and resume a turn with its last one."""
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
 
+import structlog
 from pydantic import ValidationError
 
 from config.core.errors import Forbidden, InvalidRequest
@@ -30,7 +30,7 @@ from copilot.tools.argument_previews import redact_arguments
 from copilot.tools.calls import canonicalize_json, describe_invalid_arguments, is_nested_too_deep
 from copilot.tools.mcp import tool_listing
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 _TERMINAL_CODES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -38,7 +38,7 @@ _CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 @dataclass(frozen=True, kw_only=True)
 class DecisionResult:
-    """What the doors are told: every decision that was taken, and the turns that go on."""
+    """The decisions that were recorded, and the turns that resume."""
 
     approvals: list[ApprovalDecided]
     resumed: list[UUID]
@@ -47,93 +47,99 @@ class DecisionResult:
 def decide_approvals(
     user_id: int, decisions: Sequence[DecideApproval], *, scopes: frozenset[str] | None = None
 ) -> DecisionResult:
-    """All of them or none; what is not mentioned stays open (A11.4). `scopes` are a key's; None is a person."""
-    ids = [one.approval_id for one in decisions]
+    """Take all decisions or none; approvals that are not mentioned stay open.
+
+    `scopes` are those of an API key; None means a signed-in person.
+    """
+    ids = [decision.approval_id for decision in decisions]
     if len(set(ids)) != len(ids):
-        raise InvalidRequest("A call is decided once.")
+        raise InvalidRequest("Each call can be decided only once.")
     check_account_is_active(user_id)
     rows = approvals.get_owned_approvals(user_id, ids)
     _check_scopes(rows.values(), scopes)
-    checked = [_build_decision(one, rows[one.approval_id]) for one in decisions]
-    with ExitStack() as admitted:  # a refusal of one is a refusal of all: nothing stays held
+    checked = [_build_decision(decision, rows[decision.approval_id]) for decision in decisions]
+    with ExitStack() as holds:  # if one is refused, all are, and no hold may stay behind
         resumed = approvals.record_decisions(
-            user_id, checked, may_resume=partial(_place_hold_again, user_id, admitted)
+            user_id, checked, may_resume=partial(_place_hold_again, user_id, holds)
         )
-        admitted.pop_all()
-    told = [_build_decided_event(one) for one in checked]
-    _publish_decisions(user_id, rows, told, resumed)
-    for one in resumed:
-        tasks.wake_worker(one.turn_id)
-    return DecisionResult(approvals=told, resumed=[one.turn_id for one in resumed])
+        holds.pop_all()
+    events = [_build_decided_event(decision) for decision in checked]
+    _publish_decisions(user_id, rows, events, resumed)
+    for turn in resumed:
+        tasks.wake_worker(turn.turn_id)
+    return DecisionResult(approvals=events, resumed=[turn.turn_id for turn in resumed])
 
 
 def _check_scopes(rows: Iterable[Approval], scopes: frozenset[str] | None) -> None:
-    """What only a person may allow is decided by a person, or by a key that could do it without a model."""
+    """Require a person for what only a person may allow, or a key that could do the same without a model."""
     if scopes is None or "manage" in scopes:
         return
     for row in rows:
         tool = registry.find_tool(row.tool)
         if row.tool in SCOPE_TOOLS["manage"] or (tool is not None and tool.approval == "manual_only"):
             raise Forbidden(
-                f"Deciding about {row.tool} needs a signed-in person or a key with the scope manage.",
+                f"Only a signed-in person, or a key with the manage scope, can decide about {row.tool}.",
                 code="insufficient_scope",
                 scope="manage",
             )
 
 
-def _place_hold_again(user_id: int, admitted: ExitStack, turn_id: UUID) -> None:
-    """A pause has let go of what was held for the turn (B6.7)."""
+def _place_hold_again(user_id: int, holds: ExitStack, turn_id: UUID) -> None:
+    """Place the turn's hold again, which its pause has released."""
     check_limit_and_place_hold(user_id, turn_id)
-    admitted.callback(release_hold, user_id, turn_id)
+    holds.callback(release_hold, user_id, turn_id)
 
 
-# --- what was given ----------------------------------------------------------------------------------
+# --- Input -------------------------------------------------------------------------------------------
 
 
-def _build_decision(given: DecideApproval, row: Approval) -> ApprovalDecision:
+def _build_decision(command: DecideApproval, row: Approval) -> ApprovalDecision:
     return ApprovalDecision(
         approval_id=row.pk,
-        approve=given.decision == "approve",
-        final_arguments=_parse_final_arguments(given, row) if given.decision == "approve" else None,
-        feedback=clean_feedback(given.feedback),
+        approve=command.decision == "approve",
+        final_arguments=_parse_final_arguments(command, row) if command.decision == "approve" else None,
+        feedback=clean_feedback(command.feedback),
     )
 
 
 def clean_feedback(text: str) -> str:
-    """What a person wrote, without what terminals obey and without the server's voice (A11.7)."""
+    """Remove terminal codes, control characters and the server's tags from what a person wrote."""
     text = _CONTROL_CHARACTERS.sub("", _TERMINAL_CODES.sub("", text))
     return clean_text(text).strip()
 
 
-def _parse_final_arguments(given: DecideApproval, row: Approval) -> dict[str, JSON] | None:
-    """The arguments as a person changed them, checked as the model's are; None when nothing was changed."""
-    if given.arguments is None:
+def _parse_final_arguments(command: DecideApproval, row: Approval) -> dict[str, JSON] | None:
+    """Check a person's arguments like the model's own; None when nothing was changed."""
+    if command.arguments is None:
         return None
-    if is_nested_too_deep(given.arguments):
+    if is_nested_too_deep(command.arguments):
         raise InvalidRequest("The arguments are nested too deeply.", code="invalid_arguments")
     final = canonicalize_json(
-        _restore_masked_secrets(given.arguments, row.arguments, redact_arguments(row.arguments))
+        _restore_masked_secrets(command.arguments, row.arguments, redact_arguments(row.arguments))
     )
     assert isinstance(final, dict)
     if final == row.arguments:
         return None
     try:
-        known = _check_arguments_by_tool(final, row)
+        is_offered = _check_arguments_by_tool(final, row)
     except ValidationError as problem:
         raise InvalidRequest(describe_invalid_arguments(problem), code="invalid_arguments") from problem
-    if not known:
+    if not is_offered:
         raise InvalidRequest(
-            "The arguments of this tool cannot be changed: decide about the call as it is.",
+            "This tool's arguments can't be edited. Approve or reject the call as it is.",
             code="invalid_arguments",
         )
     return final
 
 
 def _check_arguments_by_tool(final: dict[str, JSON], row: Approval) -> bool:
-    """Whether the tool is still there; raises what is wrong with the arguments. MCP servers are not asked again."""
+    """Return whether the tool is still offered; raise when the arguments are invalid.
+
+    MCP servers are not asked again: their last known schema decides.
+    """
     permissions, channel = Permissions.from_json(row.turn.permissions), turns.get_turn_channel(row.turn)
     tool = next(
-        (one for one in registry.list_offered_tools(permissions, channel) if one.name == row.tool), None
+        (tool for tool in registry.list_offered_tools(permissions, channel) if tool.name == row.tool), None
     )
     if tool is None:
         return tool_listing.check_offline_call(row.session.owner_id, permissions, row.tool, final)
@@ -141,19 +147,19 @@ def _check_arguments_by_tool(final: dict[str, JSON], row: Approval) -> bool:
     return True
 
 
-def _restore_masked_secrets(given: JSON, original: JSON, shown: JSON) -> JSON:
-    """Secrets were masked where they were shown: what comes back as it was shown means the original."""
-    if given == shown:
+def _restore_masked_secrets(submitted: JSON, original: JSON, shown: JSON) -> JSON:
+    """Put back secrets that were masked for display, wherever a value came back as it was shown."""
+    if submitted == shown:
         return original
-    if isinstance(given, dict) and isinstance(original, dict) and isinstance(shown, dict):
+    if isinstance(submitted, dict) and isinstance(original, dict) and isinstance(shown, dict):
         return {
             key: _restore_masked_secrets(value, original.get(key), shown.get(key))
-            for key, value in given.items()
+            for key, value in submitted.items()
         }
-    return given
+    return submitted
 
 
-# --- what follows ------------------------------------------------------------------------------------
+# --- Events ------------------------------------------------------------------------------------------
 
 
 def _build_decided_event(decision: ApprovalDecision) -> ApprovalDecided:
@@ -166,24 +172,27 @@ def _build_decided_event(decision: ApprovalDecision) -> ApprovalDecided:
 
 
 def _publish_decisions(
-    user_id: int, rows: dict[UUID, Approval], told: Sequence[ApprovalDecided], resumed: Sequence[ResumedTurn]
+    user_id: int,
+    rows: dict[UUID, Approval],
+    decided: Sequence[ApprovalDecided],
+    resumed: Sequence[ResumedTurn],
 ) -> None:
-    for one in resumed:
-        _take_lease_for_resumed(one)
+    for turn in resumed:
+        _take_lease_for_resumed(turn)
     for session_id in {row.session_id for row in rows.values()}:
-        happened: list[tuple[Event, str | None]] = []
-        for event in told:
+        events: list[tuple[Event, str | None]] = []
+        for event in decided:
             row = rows[UUID(event.approval_id)]
             if row.session_id == session_id:
-                happened.append((event, str(row.turn_id)))
-        for one in resumed:
-            if one.session_id == session_id:
-                happened += _build_resumed_events(one)
-        publish_events(session_id, user_id, happened)
+                events.append((event, str(row.turn_id)))
+        for turn in resumed:
+            if turn.session_id == session_id:
+                events += _build_resumed_events(turn)
+        publish_events(session_id, user_id, events)
 
 
 def _take_lease_for_resumed(resumed: ResumedTurn) -> None:
-    """The session is the turn's again; should Redis be away, its worker takes it (T2.5)."""
+    """Take the session's lease for the turn; while Redis is away, its worker will take it."""
     try:
         lease.take_over_lease(
             str(resumed.session_id),
@@ -192,7 +201,7 @@ def _take_lease_for_resumed(resumed: ResumedTurn) -> None:
             fence=resumed.fence,
         )
     except REDIS_OUTAGE_ERRORS:
-        log.warning("the lease of turn %s could not be taken yet", resumed.turn_id)
+        log.warning("lease_not_taken", session_id=resumed.session_id, turn_id=resumed.turn_id)
 
 
 def _build_resumed_events(resumed: ResumedTurn) -> list[tuple[Event, str | None]]:

@@ -1,7 +1,7 @@
-"""Calls that need a person's word: asked for once, decided once, accounted for once (A11).
+"""Request, decide and close approvals of tool calls, and count what sessions spend without asking.
 
-The only writer of Approval, and of what sessions spend without being asked (`Session.auto_approve_taken`).
-Whoever decides, abandons, cancels or lets expire holds the turn's row first (`turns.hold_waiting`).
+Only this module writes Approval and `Session.auto_approve_taken`. Whoever decides, abandons, cancels or expires
+an approval locks the paused turn first (`turn_transitions.lock_paused_turn`).
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ ALLOWED_TRANSITIONS = {
 OPEN_STATES = (REQUESTED, APPROVED, RUNNING)
 MAX_REASON_CHARACTERS = 500
 
-NO_ESTIMATE_REASON = "Nobody can tell what it will cost."
-NO_CAP_REASON = "It costs money, and no cap is set."
-OVER_CAP_REASON = "It would cost more than the cap leaves."
+NO_ESTIMATE_REASON = "Its cost can't be estimated."
+NO_CAP_REASON = "It costs money, and no spending cap is set."
+OVER_CAP_REASON = "It would go over the spending cap."
 
 
-# --- a reply's calls ---------------------------------------------------------------------------------
+# --- Requesting --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class ApprovalCandidate:
-    """A call that may not run unasked."""
+    """A tool call that may not run without approval."""
 
     call_id: str
     tool: str
@@ -55,87 +55,88 @@ class ApprovalCandidate:
     manual_only: bool = False
     billable: bool = False
     estimate: int | None = None  # microdollars
-    block_reason: str = ""  # why it was not approved by itself, where the session approves by itself
-    pinned: dict[str, JSON] | None = None  # what the arguments mean, by ids and versions
+    block_reason: str = ""  # why the session's automatic approval did not cover it
+    pinned: dict[str, JSON] | None = None  # ids and versions that the arguments referred to
 
 
 @dataclass(frozen=True, kw_only=True)
 class AutoApprovalResult:
-    """By call id: what was approved without asking, and why the others were not."""
+    """By call id: the approvals given automatically, and why the others were not."""
 
     approved: dict[str, UUID]
     refused: dict[str, str]
 
 
 def approve_automatically(
-    turn_id: UUID, fence: int, wanted: Sequence[ApprovalCandidate]
+    turn_id: UUID, fence: int, candidates: Sequence[ApprovalCandidate]
 ) -> AutoApprovalResult:
-    """Approve by itself what the session allows (A11.11)."""
+    """Approve the calls that the session's automatic approval covers."""
     with transaction.atomic():
         turn = Turn.objects.select_for_update().filter(pk=turn_id, fence=fence, status=turns.RUNNING).first()
         if turn is None:
             raise FenceLost(f"turn {turn_id} is not held under fence {fence}")
-        by_itself = get_auto_approve(Session.objects.select_related("root").get(pk=turn.session_id)).enabled
-        admitted = AutoApprovalResult(approved={}, refused={})
-        for one in wanted:
-            if not by_itself or one.manual_only:
-                admitted.refused[one.call_id] = ""
-            elif (why := _reserve_estimate(turn.session_id, one)) != "":
-                admitted.refused[one.call_id] = why
+        is_enabled = get_auto_approve(Session.objects.select_related("root").get(pk=turn.session_id)).enabled
+        result = AutoApprovalResult(approved={}, refused={})
+        for candidate in candidates:
+            if not is_enabled or candidate.manual_only:
+                result.refused[candidate.call_id] = ""
+            elif (reason := _reserve_estimate(turn.session_id, candidate)) != "":
+                result.refused[candidate.call_id] = reason
             else:
-                row = _build_approval(turn, one, state=APPROVED, automatic=True, decided_at=Now())
+                row = _build_approval(turn, candidate, state=APPROVED, automatic=True, decided_at=Now())
                 row.save(force_insert=True)
-                admitted.approved[one.call_id] = row.pk
-    return admitted
+                result.approved[candidate.call_id] = row.pk
+    return result
 
 
-def request_approvals(turn_id: UUID, fence: int, wanted: Sequence[ApprovalCandidate]) -> list[Approval]:
-    """Write all requests and let the turn wait, in one transaction (A11.3)."""
+def request_approvals(turn_id: UUID, fence: int, candidates: Sequence[ApprovalCandidate]) -> list[Approval]:
+    """Store all requests and pause the turn, in one transaction."""
     with transaction.atomic():
         turn_transitions.pause_turn(turn_id, fence)
         turn = Turn.objects.get(pk=turn_id)
         Approval.objects.bulk_create(
-            _build_approval(turn, one, state=REQUESTED, position=place) for place, one in enumerate(wanted)
+            _build_approval(turn, candidate, state=REQUESTED, position=position)
+            for position, candidate in enumerate(candidates)
         )
         turn_hooks.call_turn_hooks_on_commit(turn_id, turn.origin, "asked")
     return list_requested_approvals(turn_id, fence)
 
 
 def list_requested_approvals(turn_id: UUID, fence: int) -> list[Approval]:
-    """What the turn waits for under this fence, in the order of the calls."""
+    """List what the turn waits for under this fence, in the order of the calls."""
     rows = Approval.objects.filter(turn=turn_id, turn__fence=fence, turn__status=turns.WAITING)
     return list(rows.filter(state=REQUESTED).order_by("position"))
 
 
-def _build_approval(turn: Turn, one: ApprovalCandidate, **fields: object) -> Approval:
-    reserves = one.billable and fields["state"] == APPROVED
+def _build_approval(turn: Turn, candidate: ApprovalCandidate, **fields: object) -> Approval:
+    reserves = candidate.billable and fields["state"] == APPROVED
     return Approval(
         turn=turn,
         session_id=turn.session_id,
-        call_id=one.call_id,
-        tool=one.tool,
-        arguments=one.arguments,
-        reason=one.reason[:MAX_REASON_CHARACTERS],
-        block_reason=one.block_reason[:MAX_REASON_CHARACTERS],
-        estimate_microdollars=one.estimate,
-        billable=one.billable,
-        manual_only=one.manual_only,
-        pinned=one.pinned,
-        reserved_microdollars=one.estimate or 0 if reserves else 0,
+        call_id=candidate.call_id,
+        tool=candidate.tool,
+        arguments=candidate.arguments,
+        reason=candidate.reason[:MAX_REASON_CHARACTERS],
+        block_reason=candidate.block_reason[:MAX_REASON_CHARACTERS],
+        estimate_microdollars=candidate.estimate,
+        billable=candidate.billable,
+        manual_only=candidate.manual_only,
+        pinned=candidate.pinned,
+        reserved_microdollars=candidate.estimate or 0 if reserves else 0,
         **fields,
     )
 
 
-# --- running an approved call ------------------------------------------------------------------------
+# --- Running approved calls --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class CallDecision:
-    """What was decided about a call of a turn that goes on."""
+    """The decision about a call of a turn that resumes."""
 
     call_id: str
     state: str
-    arguments: dict[str, JSON]  # as it runs
+    arguments: dict[str, JSON]  # as decided: the model's, or the person's
     edited: bool
     feedback: str
 
@@ -154,30 +155,30 @@ def get_call_decisions(turn_id: UUID) -> dict[str, CallDecision]:
 
 
 def start_approved_call(turn_id: UUID, fence: int, call_id: str) -> None:
-    """The call runs from now on: a worker lost after this is never a reason to run it again (A11.10)."""
-    begun = Approval.objects.filter(
+    """Mark the call as running. If its worker is lost after this, the call never runs a second time."""
+    started = Approval.objects.filter(
         turn=turn_id, call_id=call_id, state=APPROVED, turn__fence=fence, turn__status=turns.RUNNING
     ).update(state=RUNNING)
-    if not begun:
-        raise FenceLost(f"the call {call_id} of turn {turn_id} is not ours to run")
+    if not started:
+        raise FenceLost(f"call {call_id} of turn {turn_id} is not held under fence {fence}")
 
 
 def get_pinned_target(turn_id: UUID, call_id: str) -> dict[str, JSON] | None:
-    """What a call meant when it was approved; None when a person wrote its arguments anew."""
+    """Return what a call referred to when it was approved; None when a person edited its arguments."""
     row = Approval.objects.filter(turn=turn_id, call_id=call_id).only("pinned", "final_arguments").first()
     return row.pinned if row is not None and row.final_arguments is None else None
 
 
 def finish_approved_call(turn_id: UUID, call_id: str, *, cost_microdollars: int | None = None) -> None:
-    """The call has its result, and its reservation becomes what it cost (A11.11).
+    """Finish the call, and replace its reservation by what it cost.
 
-    Without a figure the estimate counts; one that failed before it started cost nothing.
+    Without a figure the estimate counts. A call that failed before it started cost nothing.
     """
     with transaction.atomic():
-        standing = Approval.objects.select_for_update().filter(turn=turn_id, call_id=call_id)
-        row = standing.filter(state__in=(APPROVED, RUNNING)).first()
+        locked_rows = Approval.objects.select_for_update().filter(turn=turn_id, call_id=call_id)
+        row = locked_rows.filter(state__in=(APPROVED, RUNNING)).first()
         if row is None:
-            return  # a second try of the same
+            return  # finished already
         started = row.state == RUNNING
         cost = row.reserved_microdollars if cost_microdollars is None else cost_microdollars
         cost = cost if started else 0
@@ -185,7 +186,7 @@ def finish_approved_call(turn_id: UUID, call_id: str, *, cost_microdollars: int 
         _add_to_spent(row.session_id, cost - row.reserved_microdollars)
 
 
-# --- deciding ----------------------------------------------------------------------------------------
+# --- Deciding ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +210,7 @@ class ResumedTurn:
 
 
 def get_owned_approvals(user_id: int, approval_ids: Collection[UUID]) -> dict[UUID, Approval]:
-    """The owner's own requests; foreign and unknown ones look the same."""
+    """Return the owner's approvals; raise NotFound for unknown ones and for those of others alike."""
     rows = Approval.objects.filter(
         pk__in=approval_ids, session__owner_id=user_id, session__deleted_at=None
     ).select_related("turn")
@@ -222,19 +223,22 @@ def get_owned_approvals(user_id: int, approval_ids: Collection[UUID]) -> dict[UU
 def record_decisions(
     user_id: int, decisions: Sequence[ApprovalDecision], *, may_resume: Callable[[UUID], None]
 ) -> list[ResumedTurn]:
-    """Take all decisions or none; turns with nothing left to decide go on. `may_resume` raises to refuse (B7)."""
-    rows = get_owned_approvals(user_id, [one.approval_id for one in decisions])
+    """Record all decisions or none, and resume the turns with nothing left to decide.
+
+    `may_resume` raises to refuse.
+    """
+    rows = get_owned_approvals(user_id, [decision.approval_id for decision in decisions])
     resumed = []
     with transaction.atomic():
-        held = {
+        paused_turns = {
             turn_id: turn_transitions.lock_paused_turn(turn_id=turn_id)
             for turn_id in _turn_ids_in_lock_order(rows.values())
         }
-        for one in decisions:
-            row = rows[one.approval_id]
-            _record_decision(row, one, user_id, held[row.turn_id])
-        for paused in held.values():
-            assert paused is not None  # else the first of its decisions was a conflict
+        for decision in decisions:
+            row = rows[decision.approval_id]
+            _record_decision(row, decision, user_id, paused_turns[row.turn_id])
+        for paused in paused_turns.values():
+            assert paused is not None  # otherwise the first of its decisions raised Conflict
             if not Approval.objects.filter(turn=paused.turn_id, state=REQUESTED).exists():
                 may_resume(paused.turn_id)
                 fence = turn_transitions.resume_turn(paused.turn_id, paused.fence)
@@ -247,7 +251,7 @@ def record_decisions(
 
 
 def _turn_ids_in_lock_order(rows: Collection[Approval]) -> list[UUID]:
-    """One order for everybody who locks several turns."""
+    """Sort the turns, so that two requests that lock several of them cannot deadlock."""
     return sorted({row.turn_id for row in rows})
 
 
@@ -257,9 +261,9 @@ def _record_decision(
     row.refresh_from_db()
     if paused is None or paused.is_stopping or row.state != REQUESTED:
         state = CANCELLED if row.state == REQUESTED else row.state
-        raise Conflict("This call is decided already.", code="approval_closed", state=state)
-    counts = decision.approve and row.billable and row.estimate_microdollars is not None
-    reserved = row.estimate_microdollars or 0 if counts else 0
+        raise Conflict("This call has already been decided.", code="approval_closed", state=state)
+    reserves = decision.approve and row.billable and row.estimate_microdollars is not None
+    reserved = row.estimate_microdollars or 0 if reserves else 0
     _change_state(
         row,
         APPROVED if decision.approve else REJECTED,
@@ -269,41 +273,42 @@ def _record_decision(
         decided_at=Now(),
         reserved_microdollars=reserved,
     )
-    _add_to_spent(
-        row.session_id, reserved
-    )  # a person may go over the cap; what follows then may not (A11.11)
+    # A person may go over the cap; automatic approvals after that may not.
+    _add_to_spent(row.session_id, reserved)
 
 
-# --- closing without a decision ----------------------------------------------------------------------
+# --- Closing without a decision ----------------------------------------------------------------------
 
 
-def close_approvals(turn_id: UUID, state: Literal["abandoned", "cancelled"], why: str = "") -> list[Approval]:
-    """Nobody decides any more; what was approved and has not run gives back what it reserved (A11.8, A11.9)."""
+def close_approvals(
+    turn_id: UUID, state: Literal["abandoned", "cancelled"], feedback: str = ""
+) -> list[Approval]:
+    """Close all open approvals of a turn; calls that have not started give back what they reserved."""
     closed = []
     with transaction.atomic():
         for row in (
             Approval.objects.select_for_update().filter(turn=turn_id, state__in=OPEN_STATES).order_by("pk")
         ):
             started = row.state == RUNNING
-            given_back = 0 if started else row.reserved_microdollars
-            to = Approval.State(state) if row.state == REQUESTED else CANCELLED
-            fields = {"decided_at": Now(), "feedback": why} if row.state == REQUESTED else {}
-            _change_state(row, to, reserved_microdollars=row.reserved_microdollars - given_back, **fields)
-            _add_to_spent(row.session_id, -given_back)
-            row.state = to
+            refund = 0 if started else row.reserved_microdollars
+            new_state = Approval.State(state) if row.state == REQUESTED else CANCELLED
+            fields = {"decided_at": Now(), "feedback": feedback} if row.state == REQUESTED else {}
+            _change_state(row, new_state, reserved_microdollars=row.reserved_microdollars - refund, **fields)
+            _add_to_spent(row.session_id, -refund)
+            row.state = new_state
             closed.append(row)
     return closed
 
 
 def list_expired_turns(older_than_seconds: float) -> list[UUID]:
-    """Turns that have waited too long for somebody's word."""
+    """List turns that have waited too long for a decision."""
     rows = Approval.objects.filter(state=REQUESTED, turn__status=turns.WAITING).extra(
         where=["copilot_approval.created_at < now() - %s * interval '1 second'"], params=[older_than_seconds]
     )
     return list(rows.values_list("turn_id", flat=True).distinct()[:200])
 
 
-# --- approving by itself -----------------------------------------------------------------------------
+# --- Automatic approval ------------------------------------------------------------------------------
 
 _UPDATE_AUTO_APPROVE = """
 UPDATE copilot_session SET auto_approve = %(enabled)s, auto_approve_cap = %(cap)s,
@@ -323,7 +328,7 @@ def set_auto_approve(
     cap_microdollars: int | None = None,
     sub_sessions: bool = False,
 ) -> None:
-    """Switch a session's own approving on or off; what it may spend counts from the moment it is switched on."""
+    """Switch automatic approval on or off. Spending counts from the moment it is switched on."""
     with connection.cursor() as cursor:
         cursor.execute(
             _UPDATE_AUTO_APPROVE,
@@ -339,33 +344,32 @@ def set_auto_approve(
             raise NotFound
 
 
-# --- moves and money ---------------------------------------------------------------------------------
+# --- State changes and spending ----------------------------------------------------------------------
 
 
 def _change_state(row: Approval, to: Approval.State, **fields: object) -> None:
-    """One conditional update that names where it may come from."""
     moved = Approval.objects.filter(pk=row.pk, state__in=ALLOWED_TRANSITIONS[to]).update(state=to, **fields)
     if not moved:
         raise TurnConflict(f"approval {row.pk} cannot become {to}")
 
 
-def _reserve_estimate(session_id: UUID, one: ApprovalCandidate) -> str:
-    """Set the estimate aside, if the caps leave room; else why not."""
-    if not one.billable:
+def _reserve_estimate(session_id: UUID, candidate: ApprovalCandidate) -> str:
+    """Reserve the estimate if the caps allow it; return the reason if they do not."""
+    if not candidate.billable:
         return ""
-    if one.estimate is None:
+    if candidate.estimate is None:
         return NO_ESTIMATE_REASON
-    left = compute_remaining_cap(_lock_session_with_caps(session_id))
-    if left is None:
+    remaining = compute_remaining_cap(_lock_session_with_caps(session_id))
+    if remaining is None:
         return NO_CAP_REASON
-    if one.estimate > left:
+    if candidate.estimate > remaining:
         return OVER_CAP_REASON
-    _add_to_spent(session_id, one.estimate)
+    _add_to_spent(session_id, candidate.estimate)
     return ""
 
 
 def _lock_session_with_caps(session_id: UUID) -> Session:
-    """With the rows of its caps locked until the transaction ends: nobody takes from them meanwhile (A11.11)."""
+    """Lock the session and its root for this transaction, so that nobody else spends from their caps."""
     rows = Session.objects.select_for_update(no_key=True)
     *above, own = _sessions_to_charge(session_id)
     root = rows.get(pk=above[0]) if above else None
@@ -376,19 +380,19 @@ def _lock_session_with_caps(session_id: UUID) -> Session:
 
 def _add_to_spent(session_id: UUID, amount: int) -> None:
     if amount:
-        for account in _sessions_to_charge(session_id):
-            rows = Session.objects.filter(pk=account)
+        for charged_id in _sessions_to_charge(session_id):
+            rows = Session.objects.filter(pk=charged_id)
             rows.update(auto_approve_taken=Greatest(F("auto_approve_taken") + amount, 0))
 
 
 def _sessions_to_charge(session_id: UUID) -> list[UUID]:
-    """Where it is counted: of a sub-session its root, always first, so that two never wait for each other."""
+    """Return the session after its root, if it has one: in this order, so that locks cannot deadlock."""
     root_id = Session.objects.only("root_id").get(pk=session_id).root_id
     return [session_id] if root_id is None else [root_id, session_id]
 
 
 def get_auto_approve(session: Session) -> AutoApprovePayload:
-    """Of a sub-session its root may have switched it on for the whole family (A21.3)."""
+    """Return the session's automatic approval; a root session may switch it on for its sub-sessions."""
     return AutoApprovePayload(
         enabled=session.auto_approve or _is_shared_by_root(session),
         cap_microdollars=min((cap for cap, _ in _list_caps(session)), default=session.auto_approve_cap),
@@ -402,23 +406,23 @@ def get_remaining_cap(session_id: UUID) -> int | None:
 
 
 def compute_remaining_cap(session: Session) -> int | None:
-    """What may still be spent unasked; None without a cap."""
+    """Return what may still be spent without asking; None without a cap."""
     return min((max(0, cap - taken) for cap, taken in _list_caps(session)), default=None)
 
 
 def _list_caps(session: Session) -> list[tuple[int, int]]:
-    """Each cap that binds here and what is taken of it; none when nothing that costs was allowed here.
+    """List each cap that applies here and what is spent of it; none when paid calls were not allowed here.
 
-    A sub-session spends by a cap of its own, or by its root's where that is shared; and together they never spend
-    more than their root may, whatever was allowed in one of them.
+    A sub-session spends from a cap of its own, or from its root's where that is shared. Together they never
+    spend more than their root may.
     """
     if not _is_shared_by_root(session) and (not session.auto_approve or session.auto_approve_cap is None):
         return []
-    family = [session] if session.root is None else [session.root, session]
+    charged = [session] if session.root is None else [session.root, session]
     return [
-        (one.auto_approve_cap, one.auto_approve_taken)
-        for one in family
-        if one.auto_approve and one.auto_approve_cap is not None
+        (member.auto_approve_cap, member.auto_approve_taken)
+        for member in charged
+        if member.auto_approve and member.auto_approve_cap is not None
     ]
 
 

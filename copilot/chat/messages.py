@@ -1,4 +1,4 @@
-"""The one check behind every write of a running turn: it is still this fence's (T4.1)."""
+"""Write the messages of a session: inbound ones, and those a running turn appends under its fence."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from copilot.realtime.payloads import AttachmentPayload
 
 
 def lock_running_turn(turn_id: UUID, fence: int) -> tuple[UUID, bool]:
-    """Hold the turn against a takeover and a stop for this transaction; its session, and whether it is stopped."""
+    """Lock the turn against takeover and stop. Return its session and whether a stop was requested."""
     with connection.cursor() as cursor:
         cursor.execute(
             """
@@ -39,25 +39,24 @@ def lock_running_turn(turn_id: UUID, fence: int) -> tuple[UUID, bool]:
     return row[0], row[1]
 
 
-# MERGED history.arriving: A message arrives: its row, without a place yet (T3.3).
+# --- Inbound messages --------------------------------------------------------------------------------
 
 _json = msgspec.json.Encoder()
 
-SENT_TIME_PLACEHOLDER = (
-    "\x00"  # in a message's context: where its statement writes the sender's local time; no text can hold it
-)
+# The statement puts the sender's local time here in a message's context. No text in Postgres can contain it.
+SENT_TIME_PLACEHOLDER = "\x00"
 
 
 @dataclass(frozen=True)
 class AcceptedMessage:
     accept_number: int
     created_at: datetime
-    wants_memories: bool = False  # the session's first, of a user with memories (A25.2)
-    built_agent_id: UUID | None = None  # the agent that the session builds (A27.7)
+    wants_memories: bool = False  # it is the session's first, and its user has memories
+    built_agent_id: UUID | None = None  # the agent that the session edits, if it is a builder session
 
 
-# What is known of a user without asking: part of the statements below, reads %(user_id)s. Names are the user's own
-# words, so they are escaped; of very many files it is enough to know that there are.
+# The name and the number of files of %(user_id)s, as part of the statements below. Names are escaped, because
+# users choose them; the count stops at 1000, because more files tell the model nothing new.
 _USER_CONTEXT_SQL = r"""
 (SELECT %(known_begins)s || concat_ws(E'\n', known.name, known.files) || %(known_ends)s
  FROM (SELECT 'name: ' || NULLIF(replace(replace(replace(btrim(regexp_replace(
@@ -78,15 +77,16 @@ _USER_CONTEXT_MARKUP = dict(
 )
 
 
-# The session is held while its number is drawn: numbers of one session become visible in their order (T6.1).
-# Whether it is the first is asked of two indexes: for a plain NOT EXISTS the planner may read the whole table.
+# The session is locked while the number is drawn, so that the numbers of one session become visible in order.
+# Two index lookups find out whether it is the first message: for a plain NOT EXISTS the planner may read the
+# whole table.
 _INSERT_MESSAGE = f"""
 WITH held AS (
     SELECT s.id, s.builds_id, COALESCE(NULLIF(p.timezone, ''), 'UTC') AS zone
     FROM copilot_session s JOIN auth_user u ON u.id = s.owner_id
     LEFT JOIN copilot_preferences p ON p.owner_id = s.owner_id
     WHERE s.id = %(session_id)s AND s.owner_id = %(user_id)s AND s.deleted_at IS NULL AND u.is_active
-      AND (%(lasting)s OR {ASYNC_COMMIT})
+      AND (%(durable)s OR {ASYNC_COMMIT})
     FOR NO KEY UPDATE OF s
 ), numbered AS (
     SELECT held.id, held.builds_id, nextval('copilot_accept_numbers') AS number,
@@ -123,18 +123,19 @@ def insert_message(
     attachments: Sequence[AttachmentPayload],
     server_context: str,
     *,
-    lasting: bool = True,
+    durable: bool = True,
 ) -> AcceptedMessage | None:
-    """Store a message without a place, `SENT` in its context filled in; None when the session is not the user's, or the run_id is taken.
+    """Store a message without a place, with SENT_TIME_PLACEHOLDER in its context filled in.
 
-    Not `lasting`: before anybody is told, the caller opens a turn with it or settles.
+    Return None when the session is not the user's, or the run_id is taken. Without `durable`, the caller
+    must open a turn with the message or flush the WAL before anything is acknowledged.
     """
     with connection.cursor() as cursor:
         cursor.execute(
             _INSERT_MESSAGE,
             {
                 "id": message_id,
-                "lasting": lasting,
+                "durable": durable,
                 "session_id": command.session_id,
                 "user_id": command.user_id,
                 "content": command.text,
@@ -157,25 +158,26 @@ def insert_message(
 
 
 def may_include_user_context(command: SendMessage) -> bool:
-    """Whether the model may learn who the owner is: not in a channel, where others read, nor where nobody speaks."""
+    """Allow the owner's name only where nobody else reads it: not in a channel, and not without a speaker."""
     return command.of_owner and command.arrival.reply is None and command.permissions.files == "workspace"
 
 
 def add_user_context(message_id: UUID, user_id: int) -> None:
-    """The same for a message that takes the place of a session's first one (A15.3)."""
+    """Add the owner's context to a message that replaces the session's first one."""
     with connection.cursor() as cursor:
         cursor.execute(_ADD_USER_CONTEXT, {"id": message_id, "user_id": user_id, **_USER_CONTEXT_MARKUP})
 
 
 def _build_message_data(command: SendMessage) -> dict[str, JSON]:
-    """What the turn that will answer it is opened with, then or later: its parent, and which way it came (A21.2, L16)."""
+    """Build what the turn that answers the message needs later: parent, budget and the way it came in."""
     data: dict[str, JSON] = {}
     if command.parent is not None:
         data["parent_turn"] = str(command.parent.turn_id)
         data["budget"] = command.parent.budget_microdollars
     if command.page_context is not None and command.page_context.text:
         data["context_sources"] = ["the page that was open"]
-    address = hash_client_address() if command.origin in ("web", "api") else None  # not a platform's own
+    # Messages of chat platforms come from the platform's own addresses, which say nothing about the sender.
+    address = hash_client_address() if command.origin in ("web", "api") else None
     arrival = replace(
         command.arrival,
         request_id=trace_context.get_request_id(),
@@ -188,35 +190,36 @@ def _build_message_data(command: SendMessage) -> dict[str, JSON]:
 
 
 _APPEND_SERVER_CONTEXT = """
-UPDATE copilot_message SET server_context = server_context || %(told)s,
+UPDATE copilot_message SET server_context = server_context || %(text)s,
        data = data || CASE WHEN %(sources)s::jsonb = '[]' THEN '{}' ELSE jsonb_build_object(
            'context_sources', COALESCE(data->'context_sources', '[]') || %(sources)s::jsonb) END
 WHERE id = %(id)s AND sequence IS NULL
 """
 
 
-def append_server_context(message_id: UUID, told: str, *, sources: Sequence[str] = ()) -> None:
-    """One more block of server context, unless a turn has taken the message: then it is frozen (A15.3).
+def append_server_context(message_id: UUID, text: str, *, sources: Sequence[str] = ()) -> None:
+    """Append a block of server context, unless a turn has taken the message and so frozen it.
 
-    `sources` name the untrusted text that it was made from.
+    `sources` name the untrusted texts that the block was made from.
     """
-    named = _json.encode(list(sources)).decode()
+    encoded_sources = _json.encode(list(sources)).decode()
     with connection.cursor() as cursor:
-        cursor.execute(_APPEND_SERVER_CONTEXT, {"id": message_id, "told": f"\n\n{told}", "sources": named})
+        parameters = {"id": message_id, "text": f"\n\n{text}", "sources": encoded_sources}
+        cursor.execute(_APPEND_SERVER_CONTEXT, parameters)
 
 
 def discard_pending_message(message_id: UUID) -> bool:
-    """Take back a message that was not accepted after all; False when a turn has taken it already."""
+    """Delete a message that was not accepted after all; False when a turn has taken it already."""
     deleted, _ = Message.objects.filter(pk=message_id, sequence=None, dropped_at=None).delete()
     return bool(deleted)
 
 
-# MERGED history.writing: Rows of a turn: appended, checkpointed, finished, retracted; each statement names its fence (T5.3).
+# --- Messages of a running turn ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class NewMessage:
-    """A row a turn makes; it gets the next place of its session."""
+    """A message that a turn appends; it gets the next sequence number of its session."""
 
     id: UUID
     turn_id: UUID
@@ -227,7 +230,7 @@ class NewMessage:
     call_id: str | None = None
     model: str = ""
     streaming: bool = False
-    attachments: Sequence[AttachmentPayload] = ()  # pictures of a result (A9.9)
+    attachments: Sequence[AttachmentPayload] = ()  # images of a tool result
 
 
 @dataclass(frozen=True)
@@ -255,11 +258,11 @@ RETURNING id, sequence, created_at
 
 
 def append_messages(rows: Sequence[NewMessage]) -> dict[UUID, PlacedMessage]:
-    """Store rows of any number of turns in one statement; a row missing from the answer was refused.
+    """Store messages of any number of turns in one statement; those missing from the answer were refused.
 
-    Refused is a row of an older fence, and a second result for one call. The share lock makes a takeover
-    wait for this statement, and this statement see a takeover that came first. Texts that only begin, and whose
-    words are not stored yet either, do not wait for the disk.
+    Refused are rows of an older fence, and a second result for one call. The share lock makes a takeover
+    wait for this statement, and lets this statement see a takeover that came first. Rows that only begin to
+    stream are still empty, so their commit does not wait for the disk.
     """
     ordinals: dict[UUID, int] = {}
     numbers = []
@@ -289,7 +292,7 @@ def append_messages(rows: Sequence[NewMessage]) -> dict[UUID, PlacedMessage]:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamingDraft:
-    """A streaming row as it stands now."""
+    """The present text of a streaming message."""
 
     row_id: UUID
     turn_id: UUID
@@ -299,7 +302,7 @@ class StreamingDraft:
 
 
 def save_drafts(drafts: Sequence[StreamingDraft]) -> set[tuple[UUID, int]]:
-    """Checkpoint or finish streaming rows in one statement; which (row, fence) pairs still belonged together."""
+    """Checkpoint or finish streaming rows in one statement; return the (row, fence) pairs that were saved."""
     ordered = sorted(drafts, key=lambda draft: draft.row_id)
     with connection.cursor() as cursor:
         cursor.execute(
@@ -323,7 +326,7 @@ def save_drafts(drafts: Sequence[StreamingDraft]) -> set[tuple[UUID, int]]:
 
 
 def append_replay_data(row_id: UUID, turn_id: UUID, fence: int, data: str) -> None:
-    """Opaque provider data of this turn's tool loop, apart from what people see (A14.4)."""
+    """Keep opaque provider data for the turn's next model calls; people never see it."""
     with connection.cursor() as cursor:
         cursor.execute(
             """
@@ -335,7 +338,7 @@ def append_replay_data(row_id: UUID, turn_id: UUID, fence: int, data: str) -> No
 
 
 def retract_messages(turn_id: UUID, fence: int, row_ids: Sequence[UUID]) -> None:
-    """Hide the rows of a step that is tried again; they are kept for audit (A7.3)."""
+    """Hide the rows of a step that is retried; they are kept for audit."""
     with transaction.atomic():
         lock_running_turn(turn_id, fence)
         Message.objects.filter(turn=turn_id, pk__in=row_ids).update(
@@ -344,7 +347,7 @@ def retract_messages(turn_id: UUID, fence: int, row_ids: Sequence[UUID]) -> None
 
 
 def post_notice(session_id: UUID, turn_id: UUID | None, code: str) -> UUID:
-    """A notice for people that no running turn writes; should one run, its row may take the place first."""
+    """Post a notice from outside a turn; try again if a running turn takes the sequence number first."""
     while True:
         try:
             return _insert_notice(session_id, turn_id, code)
@@ -366,12 +369,12 @@ def _insert_notice(session_id: UUID, turn_id: UUID | None, code: str) -> UUID:
     return row
 
 
-GrowTexts = Callable[[str, dict[str, str]], dict[str, str]]  # session, checkpoints by row id → present texts
+ReadStreamedText = Callable[[str, dict[str, str]], dict[str, str]]  # (session, saved text by row) → full text
 
 
 @dataclass(frozen=True)
 class ClosedMessages:
-    """Streaming rows that became final, as (id, kind), and the results that calls got."""
+    """Streaming rows that became final, as (id, kind), and the results that open calls got."""
 
     ended: list[tuple[UUID, str]]
     results: list[UUID]
@@ -382,22 +385,23 @@ def close_open_messages(
     turn_id: UUID,
     result: str,
     *,
-    grow: GrowTexts,
+    read_streamed_text: ReadStreamedText,
     fence: int | None = None,
     cancelled: bool = False,
 ) -> ClosedMessages:
-    """What a lost run left open: streaming rows become final, calls without a result get one (A3.5)."""
-    growing = {str(row.pk): row for row in Message.objects.filter(turn=turn_id, streaming=True)}
-    texts = grow(str(session_id), {row_id: row.content for row_id, row in growing.items()}) if growing else {}
+    """Close what a lost run left open: streaming rows become final, calls without a result get one."""
+    streaming_rows = {str(row.pk): row for row in Message.objects.filter(turn=turn_id, streaming=True)}
+    saved = {row_id: row.content for row_id, row in streaming_rows.items()}
+    texts = read_streamed_text(str(session_id), saved) if streaming_rows else {}
     with transaction.atomic():
         if fence is not None:
             lock_running_turn(turn_id, fence)
-        for row_id, row in growing.items():
+        for row_id, row in streaming_rows.items():
             row.content, row.streaming = texts.get(row_id, row.content), False
             row.save(update_fields=["content", "streaming"])
-        answered = Message.objects.filter(turn=turn_id, kind="tool_result").values("call_id")
+        answered_calls = Message.objects.filter(turn=turn_id, kind="tool_result").values("call_id")
         calls = Message.objects.filter(turn=turn_id, kind="tool_call", hidden="").exclude(
-            call_id__in=answered
+            call_id__in=answered_calls
         )
         last = Message.objects.filter(session=session_id).aggregate(last=Max("sequence"))["last"] or 0
         results = Message.objects.bulk_create(
@@ -413,7 +417,9 @@ def close_open_messages(
             )
             for place, call in enumerate(calls.order_by("sequence"), start=1)
         )
-    return ClosedMessages([(row.pk, row.kind) for row in growing.values()], [row.pk for row in results])
+    return ClosedMessages(
+        [(row.pk, row.kind) for row in streaming_rows.values()], [row.pk for row in results]
+    )
 
 
 def build_result_data(tool: str, *, success: bool, preview: str, duration_ms: int = 0) -> dict[str, JSON]:

@@ -1,4 +1,4 @@
-"""After a turn: let the session go, or start what must follow; and put back what Redis forgot."""
+"""Release a session after a turn or start its next one, and restore what Redis has lost of it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from copilot.realtime.lease import QueueMember
 
 
 def release_or_start_next(
-    session_id: UUID, token: UUID, keep_through: int | None, *, again: bool = False
+    session_id: UUID, token: UUID, keep_through: int | None, *, is_retry: bool = False
 ) -> None:
-    """The last act of a turn: let the session go, or start what must follow at once (T4.4, T6.3, T7.4)."""
+    """Release the session, or open the next turn for what is queued.
+
+    Messages up to `keep_through` were covered by a stop: they stay queued, except those with a run_id.
+    """
     while True:
         next_turn, next_token = uuid4(), uuid4()
-        parting = lease.release_or_keep(
+        release = lease.release_or_keep(
             lease.SessionRelease(
                 session_id=str(session_id),
                 token=str(token),
@@ -30,40 +33,44 @@ def release_or_start_next(
                 next_token=str(next_token),
             )
         )
-        if parting.verdict != "kept" or _start_head_of_queue(
-            session_id, next_turn, next_token, keep_through, again=again
+        if release.verdict != "kept" or _start_head_of_queue(
+            session_id, next_turn, next_token, keep_through, is_retry=is_retry
         ):
             return
         token = next_token
 
 
 def start_kept_turn(session_id: UUID, turn_id: UUID, token: UUID, keep_through: int | None) -> None:
-    """The session was kept for this turn: start it, or let the session go after all."""
+    """Start the turn that the session was kept for, or release the session after all."""
     if not _start_head_of_queue(session_id, turn_id, token, keep_through):
         release_or_start_next(session_id, token, keep_through)
 
 
 def _start_head_of_queue(
-    session_id: UUID, turn_id: UUID, token: UUID, keep_through: int | None, *, again: bool = False
+    session_id: UUID, turn_id: UUID, token: UUID, keep_through: int | None, *, is_retry: bool = False
 ) -> bool:
-    """Open a turn for the head of the queue; False when the queue turned out to hold nothing to start."""
+    """Open a turn for the head of the queue; False when the queue holds nothing to start."""
     pending = queue.list_pending_messages(session_id)
     covered = stop_signal.get_covered_number(str(session_id))
     if covered is not None:
         keep_through = covered if keep_through is None else max(keep_through, covered)
     head = next(
-        (one for one in pending if one.run_id or keep_through is None or one.accept_number > keep_through),
+        (
+            message
+            for message in pending
+            if message.run_id or keep_through is None or message.accept_number > keep_through
+        ),
         None,
     )
     if head is None:
         restore_queue_in_redis(session_id)
         return False
     owner_id, is_active = _get_owner_and_activity(session_id)
-    if not is_active or not can_start_queued(session_id, owner_id, turn_id, len(pending), again=again):
+    if not is_active or not can_start_queued(session_id, owner_id, turn_id, len(pending), is_retry=is_retry):
         lease.release_lease(str(session_id), str(token))
         return True
     message = Message.objects.get(pk=head.id)
-    opening = turns.NewTurn(
+    new_turn = turns.NewTurn(
         turn_id=turn_id,
         token=token,
         session_id=session_id,
@@ -78,33 +85,33 @@ def _start_head_of_queue(
         budget=message.data.get("budget", 0),
     )
     try:
-        opened = turns.open_turn(opening)
+        opened = turns.open_turn(new_turn)
     except IntegrityError:
         release_hold(owner_id, turn_id)
         lease.release_lease(str(session_id), str(token))
-        return True  # another turn is unfinished here: what is queued waits behind it
+        return True  # another turn is unfinished: the queue waits behind it
     if opened is None:
         release_hold(owner_id, turn_id)
         restore_queue_in_redis(session_id)
         return False
     lease.remove_members(str(session_id), [queue_member_of(head)])
     announce_queued_turn(
-        opening, opened, owner_id, serializers.serialize_message(message), queue_changed=True
+        new_turn, opened, owner_id, serializers.serialize_message(message), queue_changed=True
     )
     return True
 
 
 def _get_owner_and_activity(session_id: UUID) -> tuple[int, bool]:
-    """Who owns the session, and whether the account is active: it may have been suspended since (A3.10)."""
+    """Return the owner and whether the account is active: it may have been suspended since the submission."""
     return Session.objects.values_list("owner_id", "owner__is_active").get(pk=session_id)
 
 
-def queue_member_of(one: queue.PendingMessage) -> QueueMember:
-    return QueueMember(one.accept_number, one.run_id is not None, str(one.id))
+def queue_member_of(message: queue.PendingMessage) -> QueueMember:
+    return QueueMember(message.accept_number, message.run_id is not None, str(message.id))
 
 
 def start_stranded_messages(session_id: UUID) -> bool:
-    """Start a turn for messages that wait although nothing runs (D10)."""
+    """Start a turn for messages that are queued although nothing runs."""
     turn_id, token = uuid4(), uuid4()
     verdict = lease.claim_or_queue(
         str(session_id), turn_id=str(turn_id), token=str(token), member=None, order=0.0
@@ -112,20 +119,20 @@ def start_stranded_messages(session_id: UUID) -> bool:
     if not isinstance(verdict, lease.SessionClaimed):
         return False
     restore_queue_in_redis(session_id)
-    release_or_start_next(session_id, token, None, again=True)
+    release_or_start_next(session_id, token, None, is_retry=True)
     return True
 
 
 def start_after_limit_lifted(user_id: int) -> None:
-    """Billing's hook: what a limit kept waiting goes out now (B7.3)."""
+    """Start what a limit kept queued; billing calls this when it lifts one."""
     for session_id in turn_selectors.list_stranded_sessions(owner_id=user_id):
         start_stranded_messages(session_id)
 
 
 def restore_session_in_redis(session_id: UUID) -> None:
-    """Put back what Redis lost: the lease of the unfinished turn and the working order of the queue (T2.5).
+    """Restore the lease of the unfinished turn and the order of the queue in Redis.
 
-    A turn that waits for a person holds no lease (A11.3).
+    A turn that waits for a person holds no lease.
     """
     turn = Turn.objects.filter(session=session_id, status__in=(turns.QUEUED, turns.RUNNING)).first()
     if turn is not None:
@@ -133,12 +140,15 @@ def restore_session_in_redis(session_id: UUID) -> None:
             str(session_id), turn_id=str(turn.pk), token=str(turn.token), member=None, order=0.0
         )
         if not Turn.objects.filter(pk=turn.pk, status__in=(turns.QUEUED, turns.RUNNING)).exists():
-            lease.release_lease(str(session_id), str(turn.token))  # it ended meanwhile, and let go of nothing
+            # It ended in the meantime, when there was no lease to release yet.
+            lease.release_lease(str(session_id), str(turn.token))
     restore_queue_in_redis(session_id)
 
 
 def restore_queue_in_redis(session_id: UUID) -> None:
-    """The members are read before the rows: a message gets its row first, so none that just came looks stale."""
+    # Read the members before the rows: a message gets its row first, so a new one never looks stale.
     members = lease.list_members(str(session_id))
-    orders = {queue_member_of(one): one.queue_order for one in queue.list_pending_messages(session_id)}
+    orders = {
+        queue_member_of(message): message.queue_order for message in queue.list_pending_messages(session_id)
+    }
     lease.repair_queue(str(session_id), orders, [member for member in members if member not in orders])

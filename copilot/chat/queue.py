@@ -1,4 +1,4 @@
-"""Messages that wait for their place: the queue's rows, and how a turn takes them (T6)."""
+"""Read, edit, reorder, drop and consume the queued messages of a session."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _json = msgspec.json.Encoder()
 
 @dataclass(frozen=True)
 class PendingMessage:
-    """A message that waits for its place."""
+    """A queued message: it has no sequence number yet."""
 
     id: UUID
     accept_number: int
@@ -30,7 +30,7 @@ class PendingMessage:
     permissions: PermissionsJSON | None = None
     page_url: str = ""
     file_ids: tuple[str, ...] = ()
-    is_arriving: bool = False  # so new that its request may still be deciding what becomes of it
+    is_arriving: bool = False  # so new that its request may still start, queue or refuse it
 
 
 _SELECT_PENDING = """
@@ -74,13 +74,12 @@ def _parse_pending_row(
 
 
 def get_last_pending_number(session_id: UUID) -> int | None:
-    """The newest accept number among the messages that wait."""
     rows = Message.objects.filter(session=session_id, sequence=None, dropped_at=None)
     return rows.aggregate(last=Max("accept_number"))["last"]  # type: ignore[no-any-return]
 
 
 def list_pending_of_parent(turn_id: UUID) -> list[tuple[UUID, UUID]]:
-    """What this turn said to other sessions and no turn has taken yet: session and message (A21.6)."""
+    """List the (session, message) pairs that this turn submitted elsewhere and no turn has taken yet."""
     rows = Message.objects.filter(sequence=None, dropped_at=None, data__parent_turn=str(turn_id))
     return list(rows.values_list("session_id", "pk"))
 
@@ -91,15 +90,13 @@ def has_pending_messages(session_id: UUID) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumedMessage:
-    """A pending message that a turn takes, and what its row keeps of the way the model was told."""
-
     message: PendingMessage
-    follow_up: str | None = None  # its entry in the block of a tool boundary (A13.5)
+    follow_up: str | None = None  # how the model read it, when it came between two tool calls
 
 
 @dataclass(frozen=True, kw_only=True)
 class StartingMessage:
-    """The message that started a turn; those accepted before it go in front of it: it left room (T6.2)."""
+    """The message that started a turn. It left room for messages that were accepted before it."""
 
     message_id: UUID
     queue_order: float
@@ -121,7 +118,7 @@ def consume_pending_messages(
     *,
     start: StartingMessage | None = None,
 ) -> list[ConsumedMessage]:
-    """Give the chosen pending messages their place in the conversation, in one transaction (A13.4)."""
+    """Give the chosen pending messages their place in the session, in one transaction."""
     with transaction.atomic():
         session_id, stopped = lock_running_turn(turn_id, fence)
         chosen = [] if stopped else choose(list_pending_messages(session_id, lock=True))
@@ -133,10 +130,10 @@ def consume_pending_messages(
 
 
 def _place_messages(
-    turn_id: UUID, chosen: list[ConsumedMessage], places: dict[UUID, int], *, mid_turn: bool
+    turn_id: UUID, chosen: list[ConsumedMessage], sequences: dict[UUID, int], *, mid_turn: bool
 ) -> None:
     data: list[dict[str, JSON]] = [
-        {} if one.follow_up is None else {"follow_up": one.follow_up} for one in chosen
+        {} if consumed.follow_up is None else {"follow_up": consumed.follow_up} for consumed in chosen
     ]
     with connection.cursor() as cursor:
         cursor.execute(
@@ -147,8 +144,8 @@ def _place_messages(
             [
                 turn_id,
                 mid_turn,
-                [one.message.id for one in chosen],
-                [places[one.message.id] for one in chosen],
+                [consumed.message.id for consumed in chosen],
+                [sequences[consumed.message.id] for consumed in chosen],
                 [_json.encode(value).decode() for value in data],
             ],
         )
@@ -158,8 +155,8 @@ def _place_messages(
                    accepted_through = GREATEST(accepted_through, %s) WHERE id = %s
             """,
             [
-                _json.encode([one.message.run_id for one in chosen if one.message.run_id]).decode(),
-                max(one.message.accept_number for one in chosen),
+                _json.encode([each.message.run_id for each in chosen if each.message.run_id]).decode(),
+                max(consumed.message.accept_number for consumed in chosen),
                 turn_id,
             ],
         )
@@ -169,11 +166,13 @@ def _choose_sequences(
     session_id: UUID, chosen: list[ConsumedMessage], start: StartingMessage | None
 ) -> dict[UUID, int]:
     last = Message.objects.filter(session=session_id).aggregate(last=Max("sequence"))["last"] or 0
-    messages = [one.message for one in chosen]
-    earlier = [one for one in messages if start is not None and one.queue_order < start.queue_order]
-    places = _choose_sequences_before(session_id, earlier, start) if start is not None and earlier else {}
-    later = [one for one in messages if one.id not in places]
-    return places | {one.id: last + 1 + index for index, one in enumerate(later)}
+    messages = [consumed.message for consumed in chosen]
+    earlier = [
+        message for message in messages if start is not None and message.queue_order < start.queue_order
+    ]
+    sequences = _choose_sequences_before(session_id, earlier, start) if start is not None and earlier else {}
+    later = [message for message in messages if message.id not in sequences]
+    return sequences | {message.id: last + 1 + index for index, message in enumerate(later)}
 
 
 _SELECT_UNANSWERED = """
@@ -191,28 +190,30 @@ ORDER BY m.sequence
 def _choose_sequences_before(
     session_id: UUID, earlier: list[PendingMessage], start: StartingMessage
 ) -> dict[UUID, int]:
-    """In front of the first message that was accepted later and has no answer: the starting one, or before it
-    one whose turn was stopped before it began. Each left room before it (T6.2)."""
+    """Place messages before the first unanswered message that was accepted after them.
+
+    That is the starting message, or an earlier one whose turn was stopped before it began. Each left room.
+    """
     with connection.cursor() as cursor:
         cursor.execute(_SELECT_UNANSWERED, {"session": session_id})
         unanswered: list[tuple[int, float, int]] = cursor.fetchall()
     groups: dict[int, list[PendingMessage]] = {start.sequence: []}
-    for one in earlier:
+    for message in earlier:
         later = (
             sequence
-            for sequence, order, room in unanswered
-            if order > one.queue_order and len(groups.get(sequence, ())) < room
+            for sequence, order, free_places in unanswered
+            if order > message.queue_order and len(groups.get(sequence, ())) < free_places
         )
-        groups.setdefault(next(later, start.sequence), []).append(one)
+        groups.setdefault(next(later, start.sequence), []).append(message)
     return {
-        one.id: sequence - len(group) + index
+        message.id: sequence - len(group) + index
         for sequence, group in groups.items()
-        for index, one in enumerate(group)
+        for index, message in enumerate(group)
     }
 
 
 def edit_pending_message(session_id: UUID, message_id: UUID, text: str, permissions: Permissions) -> bool:
-    """Replace the text of a waiting message, whose permissions are narrowed to those of its editor."""
+    """Replace the text of a pending message, and narrow its permissions to those of its editor."""
     rows = Message.objects.filter(pk=message_id, session=session_id, sequence=None, dropped_at=None)
     if permissions == UNRESTRICTED:
         return bool(rows.update(content=text))
@@ -236,7 +237,7 @@ def reorder_pending_messages(orders: dict[UUID, float]) -> None:
 
 
 def renumber_pending_message(message_id: UUID, queue_order: float) -> int | None:
-    """Number a pending message anew, as if it had arrived now: a stop before this does not cover it."""
+    """Number a pending message as if it had arrived now, so that an earlier stop does not cover it."""
     with connection.cursor() as cursor:
         cursor.execute(
             """
@@ -252,7 +253,7 @@ def renumber_pending_message(message_id: UUID, queue_order: float) -> int | None
 def drop_pending_messages(
     session_id: UUID, *, through: int | None = None, message_id: UUID | None = None
 ) -> list[PendingMessage]:
-    """Let pending messages leave the queue without a place; the rows stay for their run_ids."""
+    """Drop pending messages from the queue; their rows stay, so that their run_ids can be replayed."""
     with connection.cursor() as cursor:
         cursor.execute(
             """

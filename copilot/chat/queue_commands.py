@@ -1,4 +1,4 @@
-"""The queue, by hand: edit, remove, move, send now (T6.5)."""
+"""Let people edit, remove, move and send their queued messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from copilot.realtime.lease import QueueMember
 def edit_queued_message(
     user_id: int, session_id: UUID, message_id: UUID, text: str, *, permissions: Permissions = UNRESTRICTED
 ) -> None:
-    """Change what a waiting message says; from then on it may do no more than whoever changed it."""
+    """Change the text of a queued message; from then on it may do no more than its editor may."""
     selectors.get_session(user_id, session_id)
     text = validate_text(text)
     if not text.strip():
@@ -39,38 +39,41 @@ def remove_queued_message(user_id: int, session_id: UUID, message_id: UUID) -> N
 
 
 def move_queued_message(user_id: int, session_id: UUID, message_id: UUID, position: int) -> None:
-    """Put a queued message at a place of the queue, counted from 1."""
+    """Move a queued message to a position in the queue, counted from 1."""
     selectors.get_session(user_id, session_id)
     pending = queue.list_pending_messages(session_id)
-    moved = next((one for one in pending if one.id == message_id), None)
+    moved = next((message for message in pending if message.id == message_id), None)
     if moved is None:
         raise _build_not_queued_error(session_id, message_id)
-    others = [one for one in pending if one.id != message_id]
-    others.insert(max(0, position - 1), moved)
-    orders = dict(zip((one.id for one in others), sorted(one.queue_order for one in pending), strict=True))
+    reordered = [message for message in pending if message.id != message_id]
+    reordered.insert(max(0, position - 1), moved)
+    places = sorted(message.queue_order for message in pending)
+    orders = dict(zip((message.id for message in reordered), places, strict=True))
     queue.reorder_pending_messages(orders)
-    lease.reorder_members(str(session_id), {queue_member_of(one): orders[one.id] for one in others})
+    lease.reorder_members(
+        str(session_id), {queue_member_of(message): orders[message.id] for message in reordered}
+    )
     publish_queue_change(session_id)
 
 
 def send_queued_message_now(user_id: int, session_id: UUID, message_id: UUID) -> StopResult:
-    """Interrupt: stop what runs, keep its partial answer, and go on with this message at once (T6.5)."""
+    """Stop the running turn, keep its partial answer, and start this message at once."""
     selectors.get_session(user_id, session_id)
     check_usage_limit(user_id)
     pending = queue.list_pending_messages(session_id)
-    chosen = next((one for one in pending if one.id == message_id), None)
+    chosen = next((message for message in pending if message.id == message_id), None)
     if chosen is None:
         raise _build_not_queued_error(session_id, message_id)
     stopping = turn_transitions.request_stop(session_id)
     if stopping is not None:
         stop_child_turns(stopping.turn_id)
-    first = min(one.queue_order for one in pending) - 1.0
-    number = queue.renumber_pending_message(message_id, first)
+    first_place = min(message.queue_order for message in pending) - 1.0
+    number = queue.renumber_pending_message(message_id, first_place)
     if number is None:
         raise _build_not_queued_error(session_id, message_id)
-    again = QueueMember(number, chosen.run_id is not None, str(message_id))
+    renumbered = QueueMember(number, chosen.run_id is not None, str(message_id))
     lease.remove_members(str(session_id), [queue_member_of(chosen)])
-    lease.reorder_members(str(session_id), {again: first})
+    lease.reorder_members(str(session_id), {renumbered: first_place})
     publish_queue_change(session_id)
     if stopping is None:
         start_stranded_messages(session_id)

@@ -1,4 +1,4 @@
-"""Reads for pages, sockets and other apps; never writes."""
+"""Read sessions, messages, queues and snapshots for pages, sockets and other apps."""
 
 from __future__ import annotations
 
@@ -17,14 +17,18 @@ from django.db.models.fields.json import KeyTransform
 from config.core.errors import InvalidRequest, NotFound
 from copilot.chat.approvals import get_auto_approve
 from copilot.chat.commands import REQUEST_LIMITS
-from copilot.chat.serializers import list_open_approvals as open_approvals
-from copilot.chat.serializers import list_open_questions as open_questions
-from copilot.chat.serializers import serialize_context, serialize_goal, serialize_messages
-from copilot.chat.serializers import serialize_notice as notice_content
+from copilot.chat.serializers import (
+    list_open_approvals,
+    list_open_questions,
+    serialize_context,
+    serialize_goal,
+    serialize_messages,
+    serialize_notice,
+)
 from copilot.files import artifacts
 from copilot.models import Approval, Message, Question, Session, Turn
 from copilot.realtime import event_log
-from copilot.realtime.event_log import read_streamed_text as present_text
+from copilot.realtime.event_log import read_streamed_text
 from copilot.realtime.events import (
     NoticePosted,
     QueueChanged,
@@ -32,18 +36,25 @@ from copilot.realtime.events import (
     SessionSnapshot,
     ThrottleReason,
 )
-from copilot.realtime.payloads import MessagePayload, QueueItem, SessionState, Todo, TurnPayload
-from copilot.realtime.payloads import format_timestamp as instant
+from copilot.realtime.payloads import (
+    MessagePayload,
+    QueueItem,
+    SessionState,
+    Todo,
+    TurnPayload,
+    format_timestamp,
+)
 
 MESSAGES_PER_PAGE = 50
 SHOWN_KINDS = ("user", "assistant", "reasoning", "tool_call", "tool_result", "summary", "notice")
+# Only answers of succeeded turns have a duration, and only where the ending recorded one.
 _TURN_DURATION_MS = Case(
     When(
         kind="assistant",
         turn__status=Turn.Status.SUCCEEDED,
         then=KeyTransform("duration_ms", "turn__summary"),
     )
-)  # of answers alone, and where the ending told it
+)
 
 T = TypeVar("T")
 UnfinishedStatus = Literal["queued", "running", "waiting"]
@@ -65,14 +76,14 @@ class SessionPayload:
     created_at: str
     active_at: str
     parent_id: str | None = None
-    platform: str = ""  # the chat platform it began on (L15)
+    platform: str = ""  # the chat platform it began on
 
 
-# --- sessions ----------------------------------------------------------------------------------------
+# --- Sessions ----------------------------------------------------------------------------------------
 
 
 def get_session(user_id: int, session_id: UUID) -> Session:
-    """The user's own session; foreign, deleted and unknown ones look the same."""
+    """Return the user's session; raise NotFound for unknown, deleted and other people's sessions alike."""
     session = Session.objects.filter(pk=session_id, owner=user_id, deleted_at=None).first()
     if session is None:
         raise NotFound
@@ -84,12 +95,12 @@ def get_session_state(session_id: UUID) -> SessionState:
 
 
 def _get_session_states(session_ids: Iterable[UUID]) -> dict[UUID, SessionState]:
-    """Sessions with an unfinished turn: running, or waiting for a person (E1)."""
-    asked = Question.objects.filter(turn=OuterRef("pk"), outcome=Question.Outcome.OPEN)
+    """Return the states of the sessions that have an unfinished turn."""
+    open_questions = Question.objects.filter(turn=OuterRef("pk"), outcome=Question.Outcome.OPEN)
     rows = Turn.objects.filter(session__in=list(session_ids), status__in=Turn.UNFINISHED)
     return {
         session_id: "waiting" if waits or status == Turn.Status.WAITING else "running"
-        for session_id, status, waits in rows.values_list("session_id", "status", Exists(asked))
+        for session_id, status, waits in rows.values_list("session_id", "status", Exists(open_questions))
     }
 
 
@@ -100,15 +111,15 @@ def serialize_session(session: Session, state: SessionState | None = None) -> Se
         state=state or get_session_state(session.pk),
         pinned=session.pinned,
         archived=session.archived_at is not None,
-        created_at=instant(session.created_at),
-        active_at=instant(session.active_at),
+        created_at=format_timestamp(session.created_at),
+        active_at=format_timestamp(session.active_at),
         parent_id=str(session.parent_id) if session.parent_id else None,
         platform=session.platform,
     )
 
 
 def build_session_changed(session_id: UUID, state: SessionState | None = None) -> SessionChanged:
-    """What those who watch a session from a list are told of it; of a child too, which lists leave out (A21, E1)."""
+    """Build the event for session lists. Sub-sessions get one too, although lists leave them out."""
     session = Session.objects.get(pk=session_id)
     return SessionChanged(
         title=session.title,
@@ -128,16 +139,16 @@ def list_sessions_page(
     parent_id: UUID | None = None,
     limit: int = REQUEST_LIMITS.sessions_per_page,
 ) -> CursorPage[SessionPayload]:
-    """The user's conversations, pinned first, then the latest; those of agents only under their parent (A21)."""
-    found = Session.objects.filter(owner=user_id, deleted_at=None, archived_at__isnull=not archived)
-    found = found.filter(depth=0) if parent_id is None else found.filter(parent=parent_id)
+    """List the user's sessions, pinned first, then the latest; sub-sessions only under their parent."""
+    rows_query = Session.objects.filter(owner=user_id, deleted_at=None, archived_at__isnull=not archived)
+    rows_query = rows_query.filter(depth=0) if parent_id is None else rows_query.filter(parent=parent_id)
     if q:
-        found = found.filter(title__icontains=q)
+        rows_query = rows_query.filter(title__icontains=q)
     if cursor:
         pinned, active_at, identifier = _decode_page_cursor(cursor)
         same = Q(pinned=pinned) & (Q(active_at__lt=active_at) | Q(active_at=active_at, pk__gt=identifier))
-        found = found.filter(same | Q(pinned=False) if pinned else same)
-    rows = list(found.order_by("-pinned", "-active_at", "pk")[: limit + 1])
+        rows_query = rows_query.filter(same | Q(pinned=False) if pinned else same)
+    rows = list(rows_query.order_by("-pinned", "-active_at", "pk")[: limit + 1])
     states = _get_session_states(row.pk for row in rows)
     items = [serialize_session(row, states.get(row.pk, "idle")) for row in rows[:limit]]
     return CursorPage(
@@ -159,16 +170,15 @@ def _decode_page_cursor(cursor: str) -> tuple[bool, datetime, UUID]:
             raise ValueError("no zone")
         return pinned == "1", moment, UUID(identifier)
     except ValueError as problem:
-        raise InvalidRequest("That is not a cursor of this list.", code="invalid_cursor") from problem
+        raise InvalidRequest("The cursor is not valid for this list.", code="invalid_cursor") from problem
 
 
-# --- messages ----------------------------------------------------------------------------------------
+# --- Messages ----------------------------------------------------------------------------------------
 
 
 def build_notice_posted(row_id: UUID, code: str) -> NoticePosted:
-    """The event that tells of a notice whose row stands."""
     [message] = serialize_messages_by_id([row_id])
-    content = notice_content(code)
+    content = serialize_notice(code)
     return NoticePosted(
         row_id=str(row_id),
         code=code,
@@ -183,7 +193,7 @@ def build_notice_posted(row_id: UUID, code: str) -> NoticePosted:
 def list_messages_page(
     session_id: UUID, *, before: int | None = None, limit: int = MESSAGES_PER_PAGE
 ) -> tuple[list[MessagePayload], bool]:
-    """The newest rows before a place, oldest first, and whether there are older ones."""
+    """Return the newest messages before a sequence number, oldest first, and whether there are older ones."""
     rows = Message.objects.filter(session=session_id, hidden="", kind__in=SHOWN_KINDS, sequence__isnull=False)
     if before is not None:
         rows = rows.filter(sequence__lt=before)
@@ -196,8 +206,8 @@ def serialize_messages_by_id(message_ids: Iterable[UUID]) -> list[MessagePayload
     return serialize_messages(rows)
 
 
-# The version grows with every transaction that this reading sees and an earlier one did not: the newest that
-# has ended, less those before it that have not.
+# The version grows with every transaction that this read sees and an earlier read did not: it is the newest
+# transaction that has ended, less the earlier ones that have not.
 _SELECT_QUEUE = """
 SELECT pg_snapshot_xmax(seen)::text::bigint * 1024 - LEAST((SELECT count(*) FROM pg_snapshot_xip(seen)), 1023),
        m.id, m.content, m.run_id
@@ -208,14 +218,14 @@ ORDER BY m.queue_order, m.accept_number
 
 
 def get_queue(session_id: UUID) -> QueueChanged:
-    """What waits, in order, and how new that is."""
+    """Return the queued messages in order, with a version that tells which of two reads is newer."""
     with connection.cursor() as cursor:
         cursor.execute(_SELECT_QUEUE, [session_id])
         rows = cursor.fetchall()
-    waiting = [row[1:] for row in rows if row[1] is not None]
+    queued = [row[1:] for row in rows if row[1] is not None]
     items = [
-        QueueItem(id=str(pk), text=text, run_id=run_id, position=place)
-        for place, (pk, text, run_id) in enumerate(waiting, start=1)
+        QueueItem(id=str(pk), text=text, run_id=run_id, position=position)
+        for position, (pk, text, run_id) in enumerate(queued, start=1)
     ]
     return QueueChanged(items=items, version=rows[0][0])
 
@@ -225,12 +235,14 @@ def get_queue_items(session_id: UUID) -> list[QueueItem]:
 
 
 def was_approved(turn_id: UUID, call_id: str) -> bool:
-    """Whether a person has said yes to this very call (A11.12)."""
-    granted = (Approval.State.APPROVED, Approval.State.RUNNING)
-    return Approval.objects.filter(turn=turn_id, call_id=call_id, state__in=granted, automatic=False).exists()
+    """Tell whether a person has approved this very call."""
+    approved_states = (Approval.State.APPROVED, Approval.State.RUNNING)
+    return Approval.objects.filter(
+        turn=turn_id, call_id=call_id, state__in=approved_states, automatic=False
+    ).exists()
 
 
-# --- turns -------------------------------------------------------------------------------------------
+# --- Turns -------------------------------------------------------------------------------------------
 
 
 def get_turn(user_id: int, turn_id: UUID) -> Turn:
@@ -240,13 +252,14 @@ def get_turn(user_id: int, turn_id: UUID) -> Turn:
     return turn
 
 
-# --- the snapshot ------------------------------------------------------------------------------------
+# --- Snapshots ---------------------------------------------------------------------------------------
 
 
 def build_snapshot(session_id: UUID, *, reset: bool = False) -> tuple[SessionSnapshot, str]:
-    """What a client must know to go on from a cursor (T8.3): rows first, then what the log knows beyond them.
+    """Build everything a client needs to show the session, and the cursor to resume from.
 
-    The cursor is read before the rows, so events after it may already be in them; folding one twice is harmless.
+    The cursor is read before the rows, so events after it may already be in them; applying one twice is
+    harmless.
     """
     cursor = event_log.get_last_cursor(str(session_id))
     session = Session.objects.get(pk=session_id)
@@ -254,13 +267,13 @@ def build_snapshot(session_id: UUID, *, reset: bool = False) -> tuple[SessionSna
     messages = _with_streamed_text(session_id, messages)
     turn = _serialize_unfinished_turn(session_id)
     if turn is not None:
-        own = [message for message in messages if message.turn_id == turn.id]
+        turn_messages = [message for message in messages if message.turn_id == turn.id]
         messages = [message for message in messages if message.turn_id != turn.id]
-        turn = replace(turn, messages=own)
-    questions = open_questions(session_id) if turn is not None else []
+        turn = replace(turn, messages=turn_messages)
+    questions = list_open_questions(session_id) if turn is not None else []
     queue = get_queue(session_id)
-    approvals = open_approvals(session_id) if turn is not None and turn.status == "waiting" else []
-    found = SessionSnapshot(
+    approvals = list_open_approvals(session_id) if turn is not None and turn.status == "waiting" else []
+    snapshot = SessionSnapshot(
         messages=messages,
         turn=turn,
         queue=queue.items,
@@ -273,17 +286,17 @@ def build_snapshot(session_id: UUID, *, reset: bool = False) -> tuple[SessionSna
         goal=serialize_goal(session),
         context=serialize_context(session),
         title=session.title,
-        state=_derive_session_state(turn, waits=bool(questions)),
+        state=_derive_session_state(turn, has_questions=bool(questions)),
         reset=reset,
         has_older=has_older,
     )
-    return found, cursor
+    return snapshot, cursor
 
 
-def _derive_session_state(turn: TurnPayload | None, *, waits: bool) -> SessionState:
+def _derive_session_state(turn: TurnPayload | None, *, has_questions: bool) -> SessionState:
     if turn is None:
         return "idle"
-    return "waiting" if waits or turn.status == "waiting" else "running"
+    return "waiting" if has_questions or turn.status == "waiting" else "running"
 
 
 def _serialize_unfinished_turn(session_id: UUID) -> TurnPayload | None:
@@ -306,9 +319,9 @@ def get_throttle_reason(turn: Turn) -> ThrottleReason:
 
 
 def _with_streamed_text(session_id: UUID, rows: list[MessagePayload]) -> list[MessagePayload]:
-    """Rows that still stream, with what the log holds beyond their last checkpoint."""
-    growing = {row.id: row.content for row in rows if row.streaming and isinstance(row.content, str)}
-    if not growing:
+    """Extend rows that still stream by the text that the log holds beyond their last checkpoint."""
+    saved = {row.id: row.content for row in rows if row.streaming and isinstance(row.content, str)}
+    if not saved:
         return rows
-    present = present_text(str(session_id), growing)
-    return [replace(row, content=present[row.id]) if row.id in present else row for row in rows]
+    streamed = read_streamed_text(str(session_id), saved)
+    return [replace(row, content=streamed[row.id]) if row.id in streamed else row for row in rows]

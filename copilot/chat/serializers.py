@@ -1,4 +1,4 @@
-"""A row of a conversation as people see it."""
+"""Serialize messages, approvals, questions, goals and the context of a session for clients."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def serialize_message(row: Message, versions: int = 1) -> MessagePayload:
         role=_ROLES_BY_KIND.get(row.kind, "assistant"),
         content=serialize_content(row),
         author=row.author,
-        attachments=[msgspec.convert(one, AttachmentPayload) for one in row.attachments],
+        attachments=[msgspec.convert(item, AttachmentPayload) for item in row.attachments],
         branch=row.branch,
         created_at=format_timestamp(row.created_at),
         streaming=row.streaming,
@@ -54,7 +54,7 @@ def serialize_message(row: Message, versions: int = 1) -> MessagePayload:
 
 
 def serialize_messages(rows: Sequence[Message]) -> list[MessagePayload]:
-    """With the number of versions of each; only a page that shows some asks for it."""
+    """Serialize messages with the number of versions of each, counted only where a message has versions."""
     groups = {row.version_of for row in rows if row.version_of is not None}
     counts: dict[UUID | None, int] = {}
     if groups:
@@ -69,7 +69,7 @@ def _parse_kind(kind: str) -> MessageKind:
 
 
 def serialize_content(row: Message) -> MessageContent:
-    """The row's content as people see it; the model's copy of a result stays with us."""
+    """Serialize the content as people see it; the model's copy of a tool result is left out."""
     match row.kind:
         case Message.Kind.TOOL_CALL:
             return ToolCallContent(
@@ -92,8 +92,8 @@ def serialize_content(row: Message) -> MessageContent:
                 ToolResultContent,
             )
         case Message.Kind.NOTICE:
-            named = {name: row.data.get(name, "") for name in ("provider", "model", "request_id")}
-            return serialize_notice(row.data["code"], row.data.get("details", ""), FailureSource(**named))
+            source = {name: row.data.get(name, "") for name in ("provider", "model", "request_id")}
+            return serialize_notice(row.data["code"], row.data.get("details", ""), FailureSource(**source))
         case _:
             return row.content
 
@@ -112,7 +112,7 @@ def serialize_notice(code: str, details: str = "", source: FailureSource = NO_SO
     )
 
 
-# MERGED awaited: Calls and questions that wait for a person, as clients see them (A11.3, A12).
+# --- Approvals and questions -------------------------------------------------------------------------
 
 
 def list_open_approvals(session_id: UUID) -> list[ApprovalPayload]:
@@ -121,7 +121,7 @@ def list_open_approvals(session_id: UUID) -> list[ApprovalPayload]:
 
 
 def serialize_approvals(rows: Iterable[Approval]) -> list[ApprovalPayload]:
-    """Calls that wait, as their owner sees them; money only where a cap of his own is the reason (A19.8, B1.5)."""
+    """Serialize approvals for their owner; the remaining cap is shown only where it blocked the call."""
     rows = list(rows)
     blocked = next((row.session_id for row in rows if row.block_reason), None)
     remaining = get_remaining_cap(blocked) if blocked is not None else None
@@ -159,7 +159,7 @@ def serialize_question(row: Question) -> QuestionPayload:
     )
 
 
-# MERGED standing: What a session works towards and how full its model's window is, as clients see them (A30.4, A17.8).
+# --- Goal and context --------------------------------------------------------------------------------
 
 
 def serialize_goal(session: Session) -> GoalPayload | None:

@@ -125,7 +125,7 @@ def update_session(
         session.save(update_fields=fields)
         session.refresh_from_db()
     if fields or allowed:
-        publish_session_change(session, titled=title is not None, allowed=allowed)
+        publish_session_change(session, has_new_title=title is not None, has_new_auto_approve=allowed)
     return session
 
 
@@ -245,7 +245,7 @@ def set_automatic_title(session_id: UUID, title: str, *, instead_of: str) -> boo
         row = cursor.fetchone()
     changed = row is not None and bool(row[0])
     if changed:
-        publish_session_change(Session.objects.get(pk=session_id), titled=True)
+        publish_session_change(Session.objects.get(pk=session_id), has_new_title=True)
     return changed
 
 

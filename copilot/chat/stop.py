@@ -1,13 +1,13 @@
-"""Stop: what the session accepted before it, and nothing after (T7)."""
+"""Stop a session's turn and whatever it started, without touching messages accepted after the stop."""
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
 
+import structlog
 from django.db import transaction
 
 from config.core.errors import Conflict, TurnConflict
@@ -25,16 +25,15 @@ from copilot.models import Message, Turn
 from copilot.realtime import lease, stop_signal
 from copilot.realtime.events import CancelReason, Event, TurnCancelled
 
+log = structlog.get_logger(__name__)
+
+NEXT_TURN_TIMEOUT_SECONDS = 1.0  # a turn follows another within milliseconds
+
 
 @dataclass(frozen=True, kw_only=True)
 class StopResult:
     turn_id: UUID | None
     state: Literal["stopping", "idle"]
-
-
-log = logging.getLogger(__name__)
-
-NEXT_TURN_TIMEOUT_SECONDS = 1.0  # a turn follows another within milliseconds
 
 
 def stop_session(
@@ -45,7 +44,7 @@ def stop_session(
     turn_id: UUID | None = None,
     by: CancelReason = "user",
 ) -> StopResult:
-    """Stop what the session accepted before now; a message accepted later is never affected (T7)."""
+    """Stop what the session accepted before now; a message accepted later is never affected."""
     session = selectors.get_session(user_id, session_id)
     if session.goal_state == session.Goal.ACTIVE:
         pause_active_goal(user_id, session_id, "The turn was stopped.")
@@ -61,20 +60,18 @@ def stop_session(
 
 
 def end_session_activity(session_id: UUID) -> None:
-    """Whatever runs or waits in a session ends, whoever owns it: the session itself goes, or its owner does (S17)."""
+    """End everything that runs or is queued in a session that is being deleted, or whose owner is."""
     stopping = turn_transitions.request_stop(session_id)
     try:
         drop_queued_messages(session_id, None)
     except REDIS_OUTAGE_ERRORS:
-        log.warning(
-            "the queue of session %s was dropped in Postgres alone; the sweep mends the rest", session_id
-        )
+        log.warning("queue_not_dropped_in_redis", session_id=session_id)  # the sweep repairs it
     if stopping is not None:
         _signal_or_cancel(session_id, stopping)
 
 
 def stop_turn_as_staff(turn_id: UUID) -> turn_transitions.StopRequest | None:
-    """Staff stop a turn with its owner's rights, whose session may be in the trash; None when it is over (D9)."""
+    """Stop a turn on behalf of staff, even in a deleted session; None when it has ended already."""
     turn = Turn.objects.filter(pk=turn_id).select_related("session").first()
     if turn is None or (stopping := turn_transitions.request_stop(turn.session_id, turn_id)) is None:
         return None
@@ -85,25 +82,26 @@ def stop_turn_as_staff(turn_id: UUID) -> turn_transitions.StopRequest | None:
 
 
 def delete_session_and_stop(user_id: int, session_id: UUID) -> None:
-    """Out of every list first, so that nothing begins any more; then what runs in it is stopped."""
-    for gone in sessions.delete_session(user_id, session_id):
-        end_session_activity(gone)
+    """Delete the session first, so that nothing new starts in it, then stop what runs in it."""
+    for deleted_id in sessions.delete_session(user_id, session_id):
+        end_session_activity(deleted_id)
 
 
 def _signal_or_cancel(session_id: UUID, stopping: turn_transitions.StopRequest) -> None:
-    """The mark for the worker that runs it, or the ending itself; then the same for what it started."""
+    """Signal the worker that runs the turn, or end the turn here; then do the same for its child turns."""
     if stopping.status == Turn.Status.RUNNING or not cancel_turn_without_worker(session_id, stopping):
         try:
             stop_signal.signal_stop(str(session_id), str(stopping.turn_id))
         except REDIS_OUTAGE_ERRORS:
-            log.warning("the stop of turn %s could not be broadcast; the sweep will end it", stopping.turn_id)
+            # The sweep ends the turn once Redis is back.
+            log.warning("stop_signal_failed", session_id=session_id, turn_id=stopping.turn_id)
     stop_child_turns(stopping.turn_id)
 
 
 def stop_child_turns(turn_id: UUID) -> None:
-    """What a stopped turn started is stopped with it; what earlier turns started goes on (A21.6).
+    """Stop what a stopped turn started; what earlier turns started goes on.
 
-    Nothing joins them meanwhile: a prompt is accepted only while its parent is not stopped.
+    Nothing joins them meanwhile: a sub-session's prompt is accepted only while its parent is not stopped.
     """
     for session_id, message_id in queue.list_pending_of_parent(turn_id):
         drop_queued_messages(session_id, None, message_id, by="parent")
@@ -113,16 +111,16 @@ def stop_child_turns(turn_id: UUID) -> None:
             _signal_or_cancel(session_id, stopping)
 
 
-def pause_active_goal(user_id: int, session_id: UUID, why: str) -> None:
-    """At once, for between two turns of a goal there is nothing else that a stop could reach (A30.4)."""
+def pause_active_goal(user_id: int, session_id: UUID, reason: str) -> None:
+    """Pause the goal at once, because between two of its turns there is nothing else a stop could reach."""
     try:
-        goals.pause_goal(user_id, session_id, why)
+        goals.pause_goal(user_id, session_id, reason)
     except Conflict:
         return  # it was achieved or changed just now
 
 
 def _stop_between_turns(session_id: UUID) -> turn_transitions.StopRequest | None:
-    """One turn has ended and the next is being opened for what is queued: the stop covers that too (T7.3)."""
+    """Stop a turn that is just being opened for queued messages, after the one before it has ended."""
     deadline = time.monotonic() + NEXT_TURN_TIMEOUT_SECONDS
     try:
         while lease.is_session_held(str(session_id)) and time.monotonic() < deadline:
@@ -130,20 +128,20 @@ def _stop_between_turns(session_id: UUID) -> turn_transitions.StopRequest | None
             if through is not None:
                 stop_signal.cover_queued_messages(str(session_id), through)
             if (stopping := turn_transitions.request_stop(session_id)) is not None:
-                return stopping  # it was opened meanwhile, perhaps with the last message that waited
+                return stopping  # it was opened in the meantime, perhaps with the last queued message
             if through is None:
                 return None
             time.sleep(0.005)
     except REDIS_OUTAGE_ERRORS:
-        log.warning("whether a turn follows cannot be seen: Redis is away")
+        log.warning("stop_between_turns_failed", session_id=session_id)
     return None
 
 
 def cancel_turn_without_worker(session_id: UUID, stopping: turn_transitions.StopRequest) -> bool:
-    """End a turn that no worker runs, in the request itself; False when a worker was quicker."""
+    """End a turn that no worker runs; False when a worker claimed it first."""
     waits = stopping.status == Turn.Status.WAITING
     try:
-        with transaction.atomic():  # with its requests: nobody decides about a turn that is over (A11.9)
+        with transaction.atomic():  # its approvals close with it: nobody may decide about an ended turn
             ended = turn_transitions.end_turn(
                 stopping.turn_id,
                 stopping.fence,
@@ -165,7 +163,7 @@ def cancel_turn_without_worker(session_id: UUID, stopping: turn_transitions.Stop
 
 
 def _raise_fence_in_redis(session_id: UUID, stopping: turn_transitions.StopRequest) -> None:
-    """The worker that paused may still be telling of it: nothing of that comes after the ending."""
+    """Void the events of the worker that paused, so that none of them follows the ending."""
     try:
         lease.take_over_lease(
             str(session_id),
@@ -174,29 +172,29 @@ def _raise_fence_in_redis(session_id: UUID, stopping: turn_transitions.StopReque
             fence=stopping.fence + 1,
         )
     except REDIS_OUTAGE_ERRORS:
-        log.warning("the fence of session %s could not be raised in Redis", session_id)
+        log.warning("fence_not_raised_in_redis", session_id=session_id, turn_id=stopping.turn_id)
 
 
 def drop_queued_messages(
     session_id: UUID, through: int | None, message_id: UUID | None = None, *, by: CancelReason = "user"
 ) -> int:
-    """Let queued messages go, and say how many; each run_id among them gets its cancelled ending (T3.6, T7.4)."""
+    """Drop queued messages and return how many; each run_id among them gets a cancelled turn."""
     dropped = queue.drop_pending_messages(session_id, through=through, message_id=message_id)
     if not dropped:
         return 0
-    lease.remove_members(str(session_id), [queue_member_of(one) for one in dropped])
-    happened: list[tuple[Event, str | None]] = [(selectors.get_queue(session_id), None)]
-    for one in dropped:
-        if one.run_id:
-            message = Message.objects.get(pk=one.id)
-            ended = turns.record_dropped_message(
+    lease.remove_members(str(session_id), [queue_member_of(pending) for pending in dropped])
+    events: list[tuple[Event, str | None]] = [(selectors.get_queue(session_id), None)]
+    for pending in dropped:
+        if pending.run_id:
+            message = Message.objects.get(pk=pending.id)
+            turn_id = turns.record_dropped_message(
                 session_id,
-                one.run_id,
+                pending.run_id,
                 message.origin,
                 Permissions.from_json(message.permissions),
-                one.accept_number,
+                pending.accept_number,
                 by=by,
             )
-            happened.append((TurnCancelled(run_ids=[one.run_id], reason=by), str(ended)))
-    publish_events(session_id, get_session_owner_id(session_id), happened)
+            events.append((TurnCancelled(run_ids=[pending.run_id], reason=by), str(turn_id)))
+    publish_events(session_id, get_session_owner_id(session_id), events)
     return len(dropped)

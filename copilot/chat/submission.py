@@ -1,4 +1,4 @@
-"""A message arrives: start a turn, queue behind one, or refuse. A stop, a change of the queue or an answer arrives: act."""
+"""Accept what people, tools and schedules send to a session, and run slash commands among it."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from copilot.chat.stop import drop_queued_messages, stop_session
 
 
 def answer_question(user_id: int, question_id: UUID, *, text: str | None, choice: str | None) -> None:
-    """A person answers what the agent asked; the waiting turn reads it from the row (A12)."""
+    """Record a person's answer. The waiting turn reads it from the row."""
     questions.record_answer(user_id, question_id, text=text, choice=choice)
 
 
-def submit_internal_message(said: InternalMessage) -> SubmitReceipt:
-    """The server's own messages take the same road as everybody's, and are no cleaner: models wrote parts of them (A15.6)."""
+def submit_internal_message(message: InternalMessage) -> SubmitReceipt:
+    """Submit a message that the server wrote. Its text is cleaned too, because models wrote parts of it."""
     outcome = submit_message(
         SendMessage(
-            session_id=said.session_id,
-            user_id=said.user_id,
-            text=clean_text(said.text),
-            origin=said.origin,
-            permissions=said.permissions,
-            tier=said.tier,
-            mode=said.mode,
-            run_id=said.run_id,
-            author=said.author,
-            parent=said.parent,
-            arrival=said.arrival,
+            session_id=message.session_id,
+            user_id=message.user_id,
+            text=clean_text(message.text),
+            origin=message.origin,
+            permissions=message.permissions,
+            tier=message.tier,
+            mode=message.mode,
+            run_id=message.run_id,
+            author=message.author,
+            parent=message.parent,
+            arrival=message.arrival,
         )
     )
     return SubmitReceipt(
@@ -49,15 +49,15 @@ def stop_child_turn(user_id: int, session_id: UUID, turn_id: UUID) -> bool:
     return stop_session(user_id, session_id, turn_id=turn_id, by="parent").state == "stopping"
 
 
-# MERGED dispatch.obeying: What a person typed: a message for the agent, or a command for us (A30.2).
-
-
 def submit_input(message: SendMessage) -> SubmissionStarted | SubmissionQueued | CommandResult:
-    """A message with a run_id or files is never a command: it is promised a turn of its own."""
-    typed = slash_commands.parse_slash_command(message.text)
-    if typed is None or message.run_id is not None or message.attachments:
+    """Run a slash command, or submit a message.
+
+    A message with a run_id or with files is never a command: it is promised a turn of its own.
+    """
+    slash_command = slash_commands.parse_slash_command(message.text)
+    if slash_command is None or message.run_id is not None or message.attachments:
         return submit_message(message)
-    if not typed.is_known:
-        return replace(submit_message(message), hint=typed.explain_not_run())
+    if not slash_command.is_known:
+        return replace(submit_message(message), hint=slash_command.explain_not_run())
     selectors.get_session(message.user_id, message.session_id)
-    return COMMAND_HANDLERS[typed.name](message, typed)
+    return COMMAND_HANDLERS[slash_command.name](message, slash_command)

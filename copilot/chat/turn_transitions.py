@@ -1,4 +1,4 @@
-"""A turn is stopped, changes hands, or waits for a person and goes on."""
+"""Move turns between states: stop, requeue, pause, resume and end them, each by one conditional update."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from copilot.models import Turn
 from copilot.realtime.events import CancelReason, Event, GoalJudged, SessionChanged, TurnSummary
 from copilot.realtime.payloads import ContextUsage
 
-MAX_HANDOVERS = 5  # planned shutdowns that do not count as losses (A3.9)
+MAX_HANDOVERS = 5  # planned shutdowns that do not count as lost attempts
 
 
-# --- stopping ----------------------------------------------------------------------------------------
+# --- Stopping ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +46,13 @@ class StopRequest:
     fence: int
     token: UUID
     stop_through: int
-    is_first: bool = True  # nobody had asked before
+    is_first: bool = True  # nobody had requested a stop before
 
 
 def request_stop(
     session_id: UUID, turn_id: UUID | None = None, *, by: CancelReason = "user"
 ) -> StopRequest | None:
-    """Mark the unfinished turn as stopped, durably; None when the session is idle (T7.3)."""
+    """Mark the unfinished turn as stopped in its row; None when the session is idle."""
     with connection.cursor() as cursor:
         cursor.execute(
             """
@@ -73,7 +73,7 @@ def request_stop(
 
 
 def lock_running_parent(turn_id: UUID, fence: int) -> None:
-    """Until the transaction ends this turn stays this worker's and unstopped; raises when it is not (A21.6)."""
+    """Keep the turn under this fence and unstopped until the transaction ends, or raise."""
     with connection.cursor() as cursor:
         cursor.execute(
             """
@@ -89,7 +89,7 @@ def lock_running_parent(turn_id: UUID, fence: int) -> None:
         raise Conflict("The turn was stopped.", code="turn_stopped")
 
 
-# --- changing hands ----------------------------------------------------------------------------------
+# --- Handing over ------------------------------------------------------------------------------------
 
 _REQUEUE_TURN = """
 WITH fenced AS (
@@ -110,11 +110,11 @@ RETURNING t.fence, t.attempts, fenced.used_up
 class RequeuedTurn:
     fence: int
     attempts: int
-    has_no_attempts_left: bool  # it was lost once more than it may be
+    has_no_attempts_left: bool  # it was lost once too often
 
 
 def requeue_turn(turn_id: UUID, fence: int, *, lost: bool) -> RequeuedTurn | None:
-    """Give a running turn to another worker under a higher fence; None when somebody else acted first."""
+    """Requeue a running turn for another worker under a higher fence; None when somebody else acted first."""
     with connection.cursor() as cursor:
         cursor.execute(
             _REQUEUE_TURN,
@@ -131,7 +131,6 @@ def requeue_turn(turn_id: UUID, fence: int, *, lost: bool) -> RequeuedTurn | Non
 
 
 def mark_sent_again(turn_id: UUID) -> bool:
-    """A queued turn's task is sent once more (T9.2)."""
     return bool(
         Turn.objects.filter(pk=turn_id, status=QUEUED).update(
             dispatched_at=Now(), dispatch_count=F("dispatch_count") + 1
@@ -140,17 +139,17 @@ def mark_sent_again(turn_id: UUID) -> bool:
 
 
 def requeue_waiting_turn(turn_id: UUID, guard: Q) -> bool:
-    """A queued turn waits from now on, for a task that is sent once more, if it is what `guard` says (D9)."""
-    waiting = Turn.objects.filter(guard, pk=turn_id, status=QUEUED)
-    return bool(waiting.update(queued_at=Now(), dispatched_at=Now(), dispatch_count=F("dispatch_count") + 1))
+    """Restart the wait of a queued turn that matches `guard`, and count another dispatch."""
+    rows = Turn.objects.filter(guard, pk=turn_id, status=QUEUED)
+    return bool(rows.update(queued_at=Now(), dispatched_at=Now(), dispatch_count=F("dispatch_count") + 1))
 
 
-# --- waiting for a person ----------------------------------------------------------------------------
+# --- Pausing and resuming ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class PausedTurn:
-    """A turn that waits, held against everybody else until the transaction ends."""
+    """A turn that waits for a person, locked until the transaction ends."""
 
     turn_id: UUID
     session_id: UUID
@@ -167,21 +166,21 @@ RETURNING {NEXT_THROTTLED_TURNS.format(turn="t")}
 
 
 def pause_turn(turn_id: UUID, fence: int) -> None:
-    """No worker waits for a person; a stop that came before goes first."""
+    """Let the turn wait for a person without a worker. Raise TurnConflict when it was stopped first."""
     with connection.cursor() as cursor:
         cursor.execute(_PAUSE_TURN, [turn_id, fence])
         row = cursor.fetchone()
     if row is None:
         raise TurnConflict(f"turn {turn_id} cannot wait under fence {fence}")
-    for waiting in row[0]:
-        transaction.on_commit(partial(service_bindings.wake_worker, waiting))
+    for throttled_turn_id in row[0]:
+        transaction.on_commit(partial(service_bindings.wake_worker, throttled_turn_id))
 
 
 def lock_paused_turn(*, turn_id: UUID | None = None, session_id: UUID | None = None) -> PausedTurn | None:
-    """Lock the turn if it waits: whoever decides, abandons, stops or lets it expire does so first (A11.5)."""
-    found = Turn.objects.select_for_update().filter(status=WAITING)
-    found = found.filter(pk=turn_id) if turn_id is not None else found.filter(session=session_id)
-    turn = found.only("session_id", "fence", "token", "stop_requested_at").first()
+    """Lock the turn if it waits. Deciding, abandoning, stopping and expiring all take this lock first."""
+    rows = Turn.objects.select_for_update().filter(status=WAITING)
+    rows = rows.filter(pk=turn_id) if turn_id is not None else rows.filter(session=session_id)
+    turn = rows.only("session_id", "fence", "token", "stop_requested_at").first()
     if turn is None:
         return None
     return PausedTurn(
@@ -194,7 +193,6 @@ def lock_paused_turn(*, turn_id: UUID | None = None, session_id: UUID | None = N
 
 
 def get_paused_turn_id(session_id: UUID) -> UUID | None:
-    """The session's turn that waits for a person, if one does at this moment."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT id FROM copilot_turn WHERE session_id = %s AND status = %s LIMIT 1", [session_id, WAITING]
@@ -219,7 +217,7 @@ RETURNING t.fence
 
 
 def resume_turn(turn_id: UUID, fence: int) -> int:
-    """Everything is decided: the turn waits for a worker, under a higher fence, which is the answer."""
+    """Queue a paused turn again once everything is decided; return its new, higher fence."""
     with connection.cursor() as cursor:
         cursor.execute(_RESUME_TURN, {"turn": turn_id, "fence": fence})
         row = cursor.fetchone()
@@ -228,7 +226,7 @@ def resume_turn(turn_id: UUID, fence: int) -> int:
     return int(row[0])
 
 
-# MERGED turns.ending: A turn's one ending: a single statement that names where it may come from.
+# --- Ending ------------------------------------------------------------------------------------------
 
 LIMIT_CODES = frozenset(get_args(LimitCode))
 METRIC_ORIGINS = frozenset({*CHANNELS_BY_ORIGIN, "telegram", "discord", "slack"})
@@ -246,10 +244,10 @@ class EndedTurn:
     archived: bool
     title_origin: str = ""
     goal_state: str = ""
-    goal_paused: str = ""  # why, if this ending has paused the session's goal (A30.4)
+    goal_paused: str = ""  # the reason, if this ending has paused the session's goal
 
     def build_session_events(self) -> list[Event]:
-        """What those who watch the session are told besides the ending itself."""
+        """Build the events that follow the ending itself."""
         paused: list[Event] = []
         if self.goal_paused:
             paused.append(GoalJudged(state="paused", reason=self.goal_paused))
@@ -299,12 +297,16 @@ def end_turn(
     override: bool = False,
     unless_pending: bool = False,
     unless_running: bool = False,
-    telling: bool = True,
+    call_hooks: bool = True,
 ) -> EndedTurn:
-    """The one ending. `override` raises the fence too, so that the worker it is taken from can write no more.
+    """End the turn: the only statement that does, and it succeeds once.
 
-    `unless_pending` refuses while messages wait that the turn might still take: one statement asks and ends.
-    Other apps are told of it, unless the caller does so itself (`telling`) once the costs are recorded.
+    `override` also raises the fence, so that the worker that ran the turn can write no more.
+
+    `unless_pending` refuses while messages wait that the turn might still take; one statement checks and
+    ends.
+
+    `call_hooks` is off when the caller calls the turn hooks itself, once the costs are recorded.
     """
     with connection.cursor() as cursor:
         cursor.execute(
@@ -335,10 +337,10 @@ def end_turn(
         row = cursor.fetchone()
     if row is None:
         raise TurnConflict(f"turn {turn_id} cannot become {to} under fence {fence}")
-    if telling:
+    if call_hooks:
         turn_hooks.call_turn_hooks_on_commit(turn_id, row[10], "ended")
-    for waiting in row[12]:
-        transaction.on_commit(partial(service_bindings.wake_worker, waiting))
+    for throttled_turn_id in row[12]:
+        transaction.on_commit(partial(service_bindings.wake_worker, throttled_turn_id))
     transaction.on_commit(
         partial(
             _count_ending,
@@ -353,7 +355,7 @@ def end_turn(
 
 
 def _parse_ended_row(row: Sequence[Any]) -> EndedTurn:
-    """In the order of the statement's RETURNING."""
+    """Parse a row in the order of the statement's RETURNING."""
     return EndedTurn(
         run_ids=decode_jsonb(row[0], list[str]),
         stop_through=row[1],
@@ -371,7 +373,7 @@ def _parse_ended_row(row: Sequence[Any]) -> EndedTurn:
 def _count_ending(
     to: Turn.Status, *, code: str, origin: str, seconds: float, summary: TurnSummary | None
 ) -> None:
-    """In memory, once a turn (D16); a channel that declared nothing is `other`: labels are a closed set."""
+    """Count the ending. A channel that is not declared counts as `other`, because labels are a closed set."""
     metrics.executions_ended.labels(
         outcome=to.value,
         kind="scheduled_run" if origin == "schedule" else "turn",
@@ -385,7 +387,7 @@ def _count_ending(
 
 
 def _goal_pause_reason(to: Turn.Status, *, failure_code: str, limit_code: str, reason: str) -> str:
-    """Why this ending pauses a goal; nothing after an answer, or when the user went on with something else."""
+    """Return why this ending pauses a goal; empty after an answer, or when the user sent another message."""
     if to == FAILED:
         return f"The turn failed: {failure_code}."
     if to == CANCELLED:
@@ -394,7 +396,7 @@ def _goal_pause_reason(to: Turn.Status, *, failure_code: str, limit_code: str, r
 
 
 def find_own_ending(turn_id: UUID, fence: int, to: Turn.Status) -> EndedTurn | None:
-    """The ending that this fence gave the turn, when the answer to it was lost on the way."""
+    """Find the ending this fence gave the turn, after the answer to it was lost in an outage."""
     turn = Turn.objects.filter(pk=turn_id, fence=fence, status=to).select_related("session").first()
     if turn is None:
         return None
@@ -412,7 +414,6 @@ def find_own_ending(turn_id: UUID, fence: int, to: Turn.Status) -> EndedTurn | N
 
 
 def get_cancel_reason(turn: Turn) -> CancelReason:
-    """Who had the turn cancelled; a person, unless its row says otherwise."""
     match turn.cancel_reason:
         case "abandoned" | "parent":
             return turn.cancel_reason

@@ -1,4 +1,4 @@
-"""A turn is opened, and becomes a worker's to run."""
+"""Open turns and claim them for a worker."""
 
 from __future__ import annotations
 
@@ -34,18 +34,16 @@ ALLOWED_TRANSITIONS = {
     FAILED: (QUEUED, RUNNING, WAITING),
     CANCELLED: (QUEUED, RUNNING, WAITING),
 }
-SEQUENCES_LEFT_FREE = 10  # places left free before a starting message, for those accepted before it (T6.2)
+SEQUENCES_LEFT_FREE = 10  # before a turn's first message, for messages accepted earlier that still wait
 
 _json = msgspec.json.Encoder()
 
 
-# --- opening -----------------------------------------------------------------------------------------
+# --- Opening -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class NewTurn:
-    """What a new turn is made of."""
-
     turn_id: UUID
     token: UUID
     session_id: UUID
@@ -57,10 +55,10 @@ class NewTurn:
     permissions: Permissions
     accept_number: int
     title: str = ""  # for a session that has none yet
-    parent: UUID | None = None  # the turn that started this one (A21)
+    parent: UUID | None = None  # the turn whose tool call started this one
     budget: int = 0  # microdollars; 0 means the default
-    of_owner: bool = False  # who may go on instead of deciding (A11.8)
-    held: bool = False  # money for it was held when its limit was checked
+    of_owner: bool = False  # only the owner's message may replace a turn that waits for approval
+    held: bool = False  # a hold was placed when its limit was checked
 
 
 @dataclass(frozen=True)
@@ -74,9 +72,9 @@ class OpenedTurn:
     child: bool
 
 
-# One statement, so one round trip and one transaction: the message gets its place, the session its next
-# fence, and the turn its row; nothing happens when the message has already been taken, or when an earlier one
-# waits that needs a turn of its own (T6.2).
+# One statement makes one round trip and one transaction: the message gets its place, the session its next
+# fence, and the turn its row. Nothing happens when the message has already been taken, or when an earlier
+# message waits that needs a turn of its own.
 _OPEN_TURN = """
 WITH waiting AS (
     SELECT id, data FROM copilot_message m WHERE id = %(message)s AND sequence IS NULL AND dropped_at IS NULL
@@ -108,32 +106,35 @@ RETURNING m.sequence, m.created_at, fenced.fence, fenced.title, fenced.pinned, f
 """
 
 
-def open_turn(opening: NewTurn) -> OpenedTurn | None:
-    """Start a turn with a message; None when it was taken already or is not the first. IntegrityError: one runs."""
+def open_turn(new_turn: NewTurn) -> OpenedTurn | None:
+    """Open a turn with a message; None when the message is taken already or an earlier one goes first.
+
+    Raise IntegrityError when the session has an unfinished turn.
+    """
     with connection.cursor() as cursor:
         cursor.execute(
             _OPEN_TURN,
             {
-                "message": opening.message_id,
-                "session": opening.session_id,
-                "turn": opening.turn_id,
-                "token": opening.token,
-                "origin": opening.origin,
-                "run_ids": _json.encode([opening.run_id] if opening.run_id else []).decode(),
-                "tier": opening.tier,
-                "mode": opening.mode,
-                "permissions": _json.encode(opening.permissions.to_json()).decode(),
-                "accepted": opening.accept_number,
+                "message": new_turn.message_id,
+                "session": new_turn.session_id,
+                "turn": new_turn.turn_id,
+                "token": new_turn.token,
+                "origin": new_turn.origin,
+                "run_ids": _json.encode([new_turn.run_id] if new_turn.run_id else []).decode(),
+                "tier": new_turn.tier,
+                "mode": new_turn.mode,
+                "permissions": _json.encode(new_turn.permissions.to_json()).decode(),
+                "accepted": new_turn.accept_number,
                 "room": SEQUENCES_LEFT_FREE,
-                "title": opening.title,
-                "parent": opening.parent,
-                "budget": opening.budget,
+                "title": new_turn.title,
+                "parent": new_turn.parent,
+                "budget": new_turn.budget,
             },
         )
         row = cursor.fetchone()
     if row is None:
         return None
-    turn_hooks.call_turn_hooks_on_commit(opening.turn_id, opening.origin, "started")
+    turn_hooks.call_turn_hooks_on_commit(new_turn.turn_id, new_turn.origin, "started")
     return OpenedTurn(*row)
 
 
@@ -146,7 +147,7 @@ def record_dropped_message(
     *,
     by: CancelReason = "user",
 ) -> UUID:
-    """The cancelled ending of a message that left the queue before any turn took it (T3.6)."""
+    """Store the cancelled turn of a message that left the queue before any turn took it."""
     turn = Turn.objects.create(
         id=uuid4(),
         session_id=session_id,
@@ -164,13 +165,11 @@ def record_dropped_message(
     return turn.pk
 
 
-# --- running -----------------------------------------------------------------------------------------
+# --- Claiming ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimedTurn:
-    """A turn that is this worker's to run."""
-
     turn_id: UUID
     session_id: UUID
     user_id: int
@@ -187,25 +186,23 @@ class ClaimedTurn:
     stopped: bool
     resumed: bool
     created_at: datetime
-    accepted_at: (
-        datetime  # the first of its messages: one with a run_id may have waited behind other turns (A19.9)
-    )
-    running_seconds: float  # what it waited for a person does not count (A10.5)
+    accepted_at: datetime  # when its first message came; one with a run_id may have waited behind other turns
+    running_seconds: float  # without the time it waited for a person
     pending: int
     calls: int  # model calls made so far
     has_first_call: bool  # the row of its first call was made with the claim
     session_config: SessionConfig
-    has_servers: bool  # MCP servers of the user's own, or of everybody's
+    has_servers: bool  # MCP servers of the user, or shared ones
     context: ContextUsage  # as the session's last turn left it
     purpose: str
     focus: str
     arrival: InboundContext
     waited_seconds: float  # between being queued and this claim
-    throttled: bool  # it waited because of a cap
+    throttled: bool  # a cap on simultaneous turns made it wait
 
     @property
     def limit_may_be_used_up(self) -> bool:
-        """Whether others of its user may have spent the limit since it was checked."""
+        """Tell whether other turns of the user may have spent the limit since it was checked."""
         return self.throttled or self.waited_seconds >= model_calls.LIMIT_CHECK_VALID_SECONDS
 
     @property
@@ -213,8 +210,8 @@ class ClaimedTurn:
         return turn_context.get_channel(self.origin, self.arrival.reply)
 
 
-# The turns that wait longest for a place of the same user or the same address: one that ends or pauses makes room for
-# them. Whoever claims them decides again, and names the next.
+# The throttled turns of the same user and of the same address that wait longest: a turn that ends or pauses
+# wakes them. The claim checks the caps again and names the next ones.
 NEXT_THROTTLED_TURNS = """
 ARRAY((SELECT w.id FROM copilot_turn w WHERE w.payer_id = {turn}.payer_id AND w.parent_id IS NULL
        AND w.status = 'queued' AND w.throttle <> '' ORDER BY w.created_at, w.id LIMIT 1)
@@ -223,8 +220,8 @@ ARRAY((SELECT w.id FROM copilot_turn w WHERE w.payer_id = {turn}.payer_id AND w.
        AND w.status = 'queued' AND w.throttle = 'address' ORDER BY w.created_at, w.id LIMIT 1))
 """
 
-# `copilot_seat_turns` (a migration of ours) says which of the turns may run now, marks those that wait, and names others
-# that may run as well because a place has become free.
+# The database function `copilot_seat_turns` (from a migration) decides which of the turns may run now, marks
+# those that must wait, and names other turns that may run because a place has become free.
 _CLAIM_TURNS = f"""
 WITH seats AS MATERIALIZED (
     SELECT seated, verdict FROM copilot_seat_turns(%(turn_ids)s::uuid[], %(per_address)s)
@@ -271,7 +268,7 @@ FROM seats LEFT JOIN claimed ON claimed.id = seats.seated LEFT JOIN begun ON beg
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimResult:
-    """The turns a worker has claimed, those it found at a cap, and waiting ones that may be claimed as well."""
+    """Claimed turns, turns throttled by a cap, and other queued turns that may start as well."""
 
     claimed: list[ClaimedTurn]
     throttled: list[UUID]
@@ -281,10 +278,11 @@ class ClaimResult:
 def claim_turns(
     turn_ids: Sequence[UUID], worker: str, models: Mapping[str, model_calls.TierModel] | None = None
 ) -> ClaimResult:
-    """Take queued turns for a worker, as many as their users' caps allow; those already taken or ended are left out (T5.1).
+    """Claim queued turns for a worker, as many as their users' caps allow; taken and ended ones are left out.
 
-    `models` says which each tier begins with: its name is noted on the turn (A4.3), and the row of a first call is
-    made on the way. The claim may be lost with the database until it is settled: nothing is written under it before.
+    `models` names the model each tier begins with: the turn's row notes it, and the row of its first model
+    call is inserted in the same statement. A crash of Postgres may lose the claim until the WAL is flushed,
+    so nothing may be acknowledged under it before that.
     """
     with connection.cursor() as cursor:
         cursor.execute(
@@ -296,19 +294,19 @@ def claim_turns(
             },
         )
         rows = cursor.fetchall()
-    mine = [row for row in rows if row[0] is not None]
-    for row in mine:
+    claimed_rows = [row for row in rows if row[0] is not None]
+    for row in claimed_rows:
         if row[25]:
-            continue  # it waited for its own user's other turns, not for a worker
+            continue  # a throttled turn waited for its user's other turns, not for a worker
         metrics.queue_wait_seconds.observe(row[26])
     return ClaimResult(
-        claimed=[_parse_claimed_row(row, decode_jsonb(row[19], SessionConfig)) for row in mine],
+        claimed=[_parse_claimed_row(row, decode_jsonb(row[19], SessionConfig)) for row in claimed_rows],
         throttled=[row[29] for row in rows if row[30] == "wait"],
         startable=[row[29] for row in rows if row[30] == "wake"],
     )
 
 
-def _parse_claimed_row(row: Sequence[Any], shaping: SessionConfig) -> ClaimedTurn:
+def _parse_claimed_row(row: Sequence[Any], session_config: SessionConfig) -> ClaimedTurn:
     return ClaimedTurn(
         turn_id=row[0],
         session_id=row[1],
@@ -320,7 +318,7 @@ def _parse_claimed_row(row: Sequence[Any], shaping: SessionConfig) -> ClaimedTur
         origin=row[7],
         tier=row[8],
         mode=row[9],
-        permissions=shaping.restrict_permissions(
+        permissions=session_config.restrict_permissions(
             Permissions.from_json(decode_jsonb(row[10], PermissionsJSON))
         ),
         run_ids=decode_jsonb(row[11], list[str]),
@@ -333,7 +331,7 @@ def _parse_claimed_row(row: Sequence[Any], shaping: SessionConfig) -> ClaimedTur
         pending=row[17],
         calls=row[18],
         has_first_call=row[28],
-        session_config=shaping,
+        session_config=session_config,
         has_servers=row[20],
         context=decode_jsonb(row[21], ContextUsage),
         purpose=row[22],
@@ -345,7 +343,6 @@ def _parse_claimed_row(row: Sequence[Any], shaping: SessionConfig) -> ClaimedTur
 
 
 def get_turn_channel(turn: Turn) -> Channel:
-    """What the way in of a stored turn can do."""
     return turn_context.get_channel(turn.origin, msgspec.convert(turn.arrival, InboundContext).reply)
 
 
@@ -353,20 +350,21 @@ T = TypeVar("T")
 
 
 def decode_jsonb(value: str | T, kind: type[T]) -> T:
-    """A jsonb column as a raw cursor gives it."""
+    """Decode a jsonb column, which a raw cursor returns as text."""
     return msgspec.json.decode(value, type=kind) if isinstance(value, str) else value
 
 
-def list_still_running(held: Sequence[tuple[UUID, int]]) -> set[UUID]:
-    """Which of these (turn, fence) pairs still are what their worker believes."""
-    fences = dict(held)
+def list_still_running(claims: Sequence[tuple[UUID, int]]) -> set[UUID]:
+    """Return the turns of these (turn, fence) pairs that still run under that fence."""
+    fences = dict(claims)
     rows = Turn.objects.filter(pk__in=fences, status=RUNNING).values_list("pk", "fence")
     return {turn_id for turn_id, fence in rows if fences[turn_id] == fence}
 
 
-# MERGED turns.compacting: A turn without a message: all it does is shorten the conversation (A17.6).
+# --- Compaction --------------------------------------------------------------------------------------
 
-# The same fence and uniqueness as any turn's: the session has one unfinished turn, whatever it is for.
+# A compaction turn has no message, but the same fence and uniqueness as any other: a session has at most one
+# unfinished turn.
 _OPEN_COMPACTION_TURN = """
 WITH fenced AS (
     UPDATE copilot_session SET fence = fence + 1 WHERE id = %(session)s
@@ -393,7 +391,10 @@ class OpenedCompactionTurn:
 def open_compaction_turn(
     turn_id: UUID, token: UUID, session_id: UUID, *, origin: str, focus: str, accepted_through: int
 ) -> OpenedCompactionTurn:
-    """IntegrityError: a turn is unfinished here. `accepted_through`: chips up to it wait after this turn too."""
+    """Open a turn that only compacts the session; raise IntegrityError when one is unfinished.
+
+    Queued messages up to `accepted_through` stay queued after this turn.
+    """
     with connection.cursor() as cursor:
         cursor.execute(
             _OPEN_COMPACTION_TURN,

@@ -70,9 +70,7 @@ def publish_throttled_turns(turn_ids: list[UUID]) -> None:
     waiting = Turn.objects.filter(pk__in=turn_ids, status=turns.QUEUED).exclude(throttle="")
     for turn in waiting.select_related("session"):
         event = TurnThrottled(reason=chat_selectors.get_throttle_reason(turn))
-        announcements.publish_or_mark_unpublished(
-            turn.session_id, turn.session.owner_id, [(event, str(turn.pk))]
-        )
+        announcements.publish_events(turn.session_id, turn.session.owner_id, [(event, str(turn.pk))])
 
 
 def _prepare_or_none(turn: turns.ClaimedTurn) -> PreparedTurn | None:
