@@ -22,16 +22,16 @@ class CopilotConfig(AppConfig):
         devices.connect_signals()
 
         service_bindings.bind_services(
-            follow=next_turn.start_kept_turn,
-            send_turn=tasks.wake_worker,
-            say=submission.submit_internal_message,
-            unsay=submission.withdraw_queued_message,
-            stop_turn=submission.stop_child_turn,
-            send_errand=tasks.enqueue_background_job,
-            compact_after=compaction_requests.compact_after_turn,
-            send_scan=tasks.enqueue_scan,
-            send_job=tasks.enqueue_data_job,
-            halt=stop.end_session_activity,
+            start_kept_turn=next_turn.start_kept_turn,
+            wake_worker=tasks.wake_worker,
+            submit_internal_message=submission.submit_internal_message,
+            withdraw_queued_message=submission.withdraw_queued_message,
+            stop_child_turn=submission.stop_child_turn,
+            enqueue_background_job=tasks.enqueue_background_job,
+            compact_after_turn=compaction_requests.compact_after_turn,
+            enqueue_scan=tasks.enqueue_scan,
+            enqueue_data_job=tasks.enqueue_data_job,
+            end_session_activity=stop.end_session_activity,
         )
 
         for name in filter(str.isupper, dir(settings)):

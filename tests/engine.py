@@ -299,7 +299,7 @@ class Rig:
         self.errands: list[
             tuple[service_bindings.BackgroundJob, UUID]
         ] = []  # what ended turns left to be done
-        service_bindings._BoundServices.send_errand = staticmethod(
+        service_bindings._BoundServices.enqueue_background_job = staticmethod(
             lambda errand, turn_id: self.errands.append((errand, turn_id))
         )
         scripted.install_script("demo", self.model)
@@ -339,7 +339,7 @@ class Rig:
     def close(self) -> None:
         policies.CACHE_SECONDS = self._policy_kept_seconds
         clear_policy_cache()
-        service_bindings._BoundServices.send_errand = staticmethod(tasks.enqueue_background_job)
+        service_bindings._BoundServices.enqueue_background_job = staticmethod(tasks.enqueue_background_job)
         app.conf.task_always_eager = False
         turn_worker._worker = None
         for worker in self.workers:

@@ -339,7 +339,7 @@ def test_a_message_of_files_alone_is_a_message_and_of_none_that_fit_is_none(chat
 
 
 ODD = {
-    "100 KB": ("word " * 20_480, "A message may have"),
+    "100 KB": ("word " * 20_480, "Messages can be up to"),
     "emoji alone": ("🧭⛵️👩‍👩‍👧‍👧" * 20, "Aye."),
     "nothing between words": ("a\x00b \\u0000 c", "Aye."),
     "blank": (" \n\t ", "The message is empty."),

@@ -1,4 +1,4 @@
-"""What is said to the agent, and how it may be said: text, files, choices and their limits (T11)."""
+"""Commands that clients send to a session, with the validation and limits of their fields."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from copilot.chat.turn_context import InboundContext
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """T11, in one place, but for the length of a message: installations may choose a smaller one (A0.7)."""
+    """Limits of requests, except the length of a message, which installations may lower."""
 
     attachments: int = 20
     context_url_characters: int = 2_000
@@ -42,7 +42,7 @@ REQUEST_LIMITS = RequestLimits()
 _message_limits: dict[Literal["message_characters"], int] = {"message_characters": 64_000}
 MAX_BRANCH_NUMBER = 2**31 - 1  # what the column holds
 RUN_ID_PATTERN = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
-ORIGINS_WITHOUT_SPEAKER = ("schedule", "goal", "parent")  # said for the owner, who has not spoken
+ORIGINS_WITHOUT_SPEAKER = ("schedule", "goal", "parent")  # sent on behalf of the owner, not by the owner
 _LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -54,8 +54,6 @@ class PageContext:
 
 @dataclass(frozen=True, kw_only=True)
 class SendMessage:
-    """Say something to the agent; the only way to do so (T3)."""
-
     session_id: UUID
     user_id: int
     text: str
@@ -67,12 +65,12 @@ class SendMessage:
     origin: str
     permissions: Permissions
     author: str = ""
-    parent: ParentTurn | None = None  # another turn says it (A21)
+    parent: ParentTurn | None = None  # the turn that sends it, if one does
     arrival: InboundContext = field(default_factory=InboundContext)
 
     @property
     def of_owner(self) -> bool:
-        """Whether the session's owner speaks: no other member of a channel, and no schedule, goal or turn (A11.8)."""
+        """Tell whether the owner speaks, and not a member of a channel, a schedule, a goal or a turn."""
         if self.origin in ORIGINS_WITHOUT_SPEAKER:
             return False
         return not self.author if self.arrival.reply is None else self.arrival.reply.of_payer
@@ -80,7 +78,7 @@ class SendMessage:
 
 @dataclass(frozen=True, kw_only=True)
 class ResendMessage:
-    """Say something again, changed or not: the message of `message_id`, or the one that row answers (A30.6)."""
+    """Send a message again, edited or not: `message_id` itself, or the one that it answers."""
 
     session_id: UUID
     user_id: int
@@ -99,16 +97,12 @@ class _PageContextBody(StrictModel):
 
 
 class _TurnChoices(StrictModel):
-    """How a turn is run, and by which name its outcome is asked for."""
-
     tier: Literal["", "standard", "advanced", "small"] | None = None
     mode: Literal["", "fast", "deep"] | None = None
     run_id: str | None = None
 
 
 class MessageBody(_TurnChoices):
-    """The fields of a message as they come over the wire."""
-
     text: str = ""
     attachments: list[str] = []
     context: _PageContextBody | None = None
@@ -132,18 +126,17 @@ def configure_message_limits(settings: MessageSettings) -> None:
 
 
 def clean_text(text: str) -> str:
-    """NUL is dropped, half a character is refused, and nobody speaks for the server (T11, A15.6)."""
+    """Remove NULs and the server's tags, and refuse lone surrogates."""
     if _LONE_SURROGATES.search(text):
-        raise InvalidRequest("The text holds half of a surrogate pair.")
+        raise InvalidRequest("The text contains an incomplete character (a lone surrogate).")
     return strip_server_tags(text.replace("\x00", ""))
 
 
 def validate_text(text: str) -> str:
-    """A message's text: clean and not too long."""
-    most = _message_limits["message_characters"]
-    if len(text) > most:
+    limit = _message_limits["message_characters"]
+    if len(text) > limit:
         raise InvalidRequest(
-            f"A message may have {most:,} characters; this one has {len(text):,}.",
+            f"Messages can be up to {limit:,} characters (yours has {len(text):,}).",
             code="message_too_long",
         )
     return clean_text(text)
@@ -151,7 +144,7 @@ def validate_text(text: str) -> str:
 
 def validate_run_id(run_id: str | None) -> str | None:
     if run_id is not None and not RUN_ID_PATTERN.fullmatch(run_id):
-        raise InvalidRequest("A run_id has 1 to 128 characters of A-Z a-z 0-9 _ . : -")
+        raise InvalidRequest("A run_id must be 1 to 128 characters from A-Z, a-z, 0-9, _, ., : and -.")
     return run_id
 
 
@@ -167,7 +160,7 @@ def parse_message(
     body = validate_body(MessageBody, data)
     if len(body.attachments) > REQUEST_LIMITS.attachments:
         raise InvalidRequest(
-            f"At most {REQUEST_LIMITS.attachments} files go with a message.", code="too_many_attachments"
+            f"You can attach up to {REQUEST_LIMITS.attachments} files.", code="too_many_attachments"
         )
     text = validate_text(body.text)
     if not text.strip() and not body.attachments:
@@ -217,15 +210,15 @@ def _parse_page_context(context: _PageContextBody | None) -> PageContext | None:
     return PageContext(url=clean_text(context.url), text=clean_text(context.text))
 
 
-# MERGED commands.decisions: A person's word on calls that wait for it (A11.4).
+# --- Approval decisions ------------------------------------------------------------------------------
 
 MAX_FEEDBACK_CHARACTERS = 2_000
-MAX_DECISIONS = 100  # in one batch; a reply makes 16 calls at most
+MAX_DECISIONS = 100  # in one request; a reply makes 16 calls at most
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecideApproval:
-    """A person's word on one call that waits for it (A11.4)."""
+    """A person's decision about one tool call."""
 
     approval_id: UUID
     decision: Literal["approve", "reject"]
@@ -234,7 +227,7 @@ class DecideApproval:
 
 
 class DecisionBody(StrictModel):
-    """One decision; edited arguments only with an approval (A11.4)."""
+    """One decision. Edited arguments are allowed only with an approval."""
 
     approval_id: str
     decision: Literal["approve", "reject"]
@@ -242,26 +235,31 @@ class DecisionBody(StrictModel):
     feedback: str = Field(default="", max_length=MAX_FEEDBACK_CHARACTERS)
 
 
-def parse_decisions(given: Sequence[DecisionBody]) -> list[DecideApproval]:
-    """What was decided; arguments go with an approval alone, and an id that is none names nothing."""
+def parse_decisions(bodies: Sequence[DecisionBody]) -> list[DecideApproval]:
     decisions = []
-    for one in given:
-        approval_id = parse_uuid(one.approval_id)
+    for body in bodies:
+        approval_id = parse_uuid(body.approval_id)
         if approval_id is None:
             raise NotFound
-        if one.arguments is not None and one.decision == "reject":
-            raise InvalidRequest("A rejected call has no arguments to change.")
+        if body.arguments is not None and body.decision == "reject":
+            raise InvalidRequest("You can't edit the arguments of a call that you reject.")
         decisions.append(
             DecideApproval(
-                approval_id=approval_id, decision=one.decision, arguments=one.arguments, feedback=one.feedback
+                approval_id=approval_id,
+                decision=body.decision,
+                arguments=body.arguments,
+                feedback=body.feedback,
             )
         )
     return decisions
 
 
+# --- Messages of the server --------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, kw_only=True)
 class ParentTurn:
-    """The running turn for which something is said: it is stopped with it, and its cost counts there (A21.6)."""
+    """The running turn that sends a message: its stop covers the message, its budget pays for the answer."""
 
     turn_id: UUID
     fence: int
@@ -270,7 +268,7 @@ class ParentTurn:
 
 @dataclass(frozen=True, kw_only=True)
 class InternalMessage:
-    """A message the server itself says for a user: a child's prompt, a schedule, a goal's next step."""
+    """A message the server sends for a user: a sub-session's prompt, a schedule, a goal's next step."""
 
     user_id: int
     session_id: UUID
@@ -288,5 +286,5 @@ class InternalMessage:
 @dataclass(frozen=True, kw_only=True)
 class SubmitReceipt:
     message_id: UUID
-    turn_id: UUID  # its own, or the one it waits behind
+    turn_id: UUID  # its own turn, or the one it waits behind
     queued: bool

@@ -204,8 +204,9 @@ def append_server_context(message_id: UUID, text: str, *, sources: Sequence[str]
     """
     encoded_sources = _json.encode(list(sources)).decode()
     with connection.cursor() as cursor:
-        parameters = {"id": message_id, "text": f"\n\n{text}", "sources": encoded_sources}
-        cursor.execute(_APPEND_SERVER_CONTEXT, parameters)
+        cursor.execute(
+            _APPEND_SERVER_CONTEXT, {"id": message_id, "text": f"\n\n{text}", "sources": encoded_sources}
+        )
 
 
 def discard_pending_message(message_id: UUID) -> bool:

@@ -1,4 +1,4 @@
-"""Model calls: the only writer of ModelCall. Written before the request, completed after it (A19)."""
+"""Record model calls: a row before each request, its usage and cost after it, an estimate if it was lost."""
 
 from __future__ import annotations
 
@@ -23,17 +23,14 @@ from copilot.realtime.events import StepStarted, decode_event
 from copilot.realtime.payloads import Tokens
 
 REPLY_PURPOSE, COMPACTION_PURPOSE, TOOL_PURPOSE, SIDE_QUESTION_PURPOSE = "reply", "compaction", "tool", "side"
-FIRST_TOOL_CALL_NUMBER = (
-    2**30
-)  # calls of tools are numbered from here on: they come side by side, models' in turn
+# Paid tool calls run side by side, so they have a range of numbers apart from the model calls, which follow each other.
+FIRST_TOOL_CALL_NUMBER = 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
 class FinishedCall:
-    """What a call took, as the loop saw it."""
-
     call_id: UUID
-    turn_id: UUID | None  # None: no turn has caused it
+    turn_id: UUID | None  # None: no turn caused it
     session_id: UUID
     user_id: int
     ended_at: datetime
@@ -48,27 +45,25 @@ class FinishedCall:
     first_token_ms: int | None
     response_id: str
     purpose: str = REPLY_PURPOSE
-    ending: str = ""  # what the reply came to, or what the call failed with; empty: to no end
-    partial: bool = False  # failed, though text or calls had come
+    ending: str = ""  # how the reply ended or what the call failed with; empty if it never ended
+    partial: bool = False  # failed after text or tool calls had come
 
 
 def make_call_id(turn_id: UUID, number: int) -> UUID:
-    """A call's id follows from its turn and number, so it can be recorded before anything else is known."""
+    """Derive a call's id from its turn and number, so that it is known before anything else is."""
     return uuid5(turn_id, str(number))
 
 
-LIMIT_CHECK_VALID_SECONDS = (
-    5.0  # a turn that waited longer for a worker asks for its limit again before its first call
-)
+LIMIT_CHECK_VALID_SECONDS = 5.0  # a turn that waited longer for a worker checks its limit again
 
-# Part of the statement that claims turns: each that has made no call yet gets the row of its first one. Reads
-# `claimed` (id, tier, calls, stopped, purpose, throttle, waited); its parameters are `first_calls`. One that waited long may find its
-# limit used up, and then makes no call.
+# Part of the statement that claims turns: each turn without a call gets the row of its first one. It reads `claimed`
+# (id, tier, calls, stopped, purpose, throttle, waited) and takes the parameters of `build_first_call_parameters`. A
+# turn that waited long gets no row yet: it may find its limit used up and make no call.
 INSERT_FIRST_CALLS = f"""
 INSERT INTO copilot_modelcall (id, turn_id, number, provider, model, purpose)
-SELECT one.call_id, claimed.id, 1, model.provider, model.model, claimed.purpose
+SELECT first.call_id, claimed.id, 1, model.provider, model.model, claimed.purpose
 FROM claimed
-JOIN unnest(%(turn_ids)s::uuid[], %(call_ids)s::uuid[]) AS one (turn_id, call_id) ON one.turn_id = claimed.id
+JOIN unnest(%(turn_ids)s::uuid[], %(call_ids)s::uuid[]) AS first (turn_id, call_id) ON first.turn_id = claimed.id
 JOIN unnest(%(tiers)s::text[], %(providers)s::text[], %(models)s::text[]) AS model (tier, provider, model)
   ON model.tier = COALESCE(NULLIF(claimed.tier, ''), 'standard')
 WHERE claimed.calls = 0 AND NOT claimed.stopped AND claimed.throttle = ''
@@ -90,7 +85,7 @@ class TierModel:
 def build_first_call_parameters(
     turn_ids: Sequence[UUID], models: Mapping[str, TierModel]
 ) -> dict[str, list[object]]:
-    """Parameters of BEGIN_FIRST, and each tier's model by name: all that claiming says of models."""
+    """Build the parameters of INSERT_FIRST_CALLS and the model names that the claim stores."""
     return {
         "turn_ids": list(turn_ids),
         "call_ids": [make_call_id(turn_id, 1) for turn_id in turn_ids],
@@ -104,7 +99,7 @@ def build_first_call_parameters(
 def start_model_call(
     turn_id: UUID, number: int, provider: str, model: str, purpose: str = REPLY_PURPOSE
 ) -> None:
-    """The row stands before the request is sent; a number taken by an earlier run is left alone."""
+    """Insert the call's row before its request is sent; a number taken by an earlier run is left alone."""
     with connection.cursor() as cursor:
         cursor.execute(
             """
@@ -116,7 +111,7 @@ def start_model_call(
 
 
 def start_call_after_turn(turn_id: UUID, purpose: str, provider: str, model: str) -> UUID:
-    """The same for a call that a turn causes once it has ended: the next number is nobody else's for long."""
+    """Insert a call that a turn causes after it has ended, under the next free number."""
     while True:
         with connection.cursor() as cursor:
             cursor.execute(
@@ -140,7 +135,6 @@ def start_call_after_turn(turn_id: UUID, purpose: str, provider: str, model: str
 
 
 def start_side_question_call(call_id: UUID, session_id: UUID, provider: str, model: str) -> None:
-    """The same for a question aside: it belongs to its session alone, for no turn has caused it (A30.3)."""
     ModelCall.objects.create(
         id=call_id,
         session_id=session_id,
@@ -160,64 +154,64 @@ WHERE id = %s
 """
 
 
-def finish_model_call(spent: FinishedCall) -> str:
-    """Complete the call's row, and record its money with billing under the same id; repeating changes nothing.
+def finish_model_call(call: FinishedCall) -> str:
+    """Complete the call's row and record its cost with billing under the same id; repeating changes nothing.
 
-    The answer says where billing took the cost from; nothing when there was none to record.
+    Return where billing took the cost from; empty when there was none to record.
     """
-    recorded = None if spent.refused_before_work else _record_cost(spent)
+    recorded = None if call.refused_before_work else _record_cost(call)
     with connection.cursor() as cursor:
         cursor.execute(
             _FINISH_CALL,
             [
-                spent.provider,
-                spent.model,
-                make_storable(spent.response_id)[:128],
-                spent.tokens.input,
-                spent.tokens.cache_read,
-                spent.tokens.cache_write_5m,
-                spent.tokens.cache_write_1h,
-                spent.tokens.output,
-                spent.tokens.reasoning,
-                spent.estimated,
-                spent.aborted,
-                spent.latency_ms,
-                spent.first_token_ms,
+                call.provider,
+                call.model,
+                make_storable(call.response_id)[:128],
+                call.tokens.input,
+                call.tokens.cache_read,
+                call.tokens.cache_write_5m,
+                call.tokens.cache_write_1h,
+                call.tokens.output,
+                call.tokens.reasoning,
+                call.estimated,
+                call.aborted,
+                call.latency_ms,
+                call.first_token_ms,
                 recorded.cost_microdollars if recorded else None,
                 recorded.source if recorded else "",
-                spent.purpose,
-                spent.ending,
-                spent.partial,
-                spent.call_id,
+                call.purpose,
+                call.ending,
+                call.partial,
+                call.call_id,
             ],
         )
-    _count_call(spent, recorded.cost_microdollars if recorded else 0)
+    _count_call(call, recorded.cost_microdollars if recorded else 0)
     return "" if recorded is None else recorded.source
 
 
-def _count_call(spent: FinishedCall, cost_microdollars: int) -> None:
-    """The call (D16); how much of the prompts comes out of a cache: read ÷ (input + read + written), per model (A15.11)."""
-    outcome = "refused" if spent.refused_before_work else "aborted" if spent.aborted else "answered"
-    metrics.provider_calls.labels(spent.provider, outcome).inc()
-    metrics.provider_seconds.labels(spent.provider).observe(spent.latency_ms / 1000)
-    metrics.cost_microdollars.labels(spent.provider).inc(cost_microdollars)
-    tokens = spent.tokens
+def _count_call(call: FinishedCall, cost_microdollars: int) -> None:
+    """Count the call, its cost, and which part of its prompt came from a cache."""
+    outcome = "refused" if call.refused_before_work else "aborted" if call.aborted else "answered"
+    metrics.provider_calls.labels(call.provider, outcome).inc()
+    metrics.provider_seconds.labels(call.provider).observe(call.latency_ms / 1000)
+    metrics.cost_microdollars.labels(call.provider).inc(cost_microdollars)
+    tokens = call.tokens
     written = tokens.cache_write_5m + tokens.cache_write_1h
     for part, number in (("input", tokens.input), ("read", tokens.cache_read), ("written", written)):
         if number:
-            metrics.prompt_tokens.labels(spent.model, part).inc(number)
+            metrics.prompt_tokens.labels(call.model, part).inc(number)
 
 
 @dataclass(frozen=True)
 class TurnSpending:
-    """What a turn and its children took, in microdollars; what it promised to those that run; what it was given."""
+    """Microdollars a turn and its children spent, what running children may still spend, and its budget."""
 
     spent: int
     reserved: int
-    budget: int  # by its parent; 0 = nothing of its own
+    budget: int  # set by its parent; 0 means none of its own
 
 
-# A child pays for its own children, so what one was given is promised once: at the turn that gave it (A21.6).
+# A child pays for its own children, so a budget is reserved once: at the turn that gave it.
 _SELECT_SPENDING = """
 WITH RECURSIVE family AS (
     SELECT id, budget_microdollars AS given, id AS heir, ended_at IS NULL AS runs FROM copilot_turn WHERE id = %(turn)s
@@ -237,7 +231,6 @@ FROM family f LEFT JOIN costs ON costs.heir = f.heir
 
 
 def get_turn_spending(turn_id: UUID) -> TurnSpending:
-    """As recorded now, in one statement."""
     with connection.cursor() as cursor:
         cursor.execute(_SELECT_SPENDING, {"turn": turn_id})
         return TurnSpending(*cursor.fetchone())
@@ -252,7 +245,7 @@ def record_tool_cost(
     provider: str,
     cost_microdollars: int,
 ) -> None:
-    """What a tool's call outside costs, as settings price it; repeating the call changes nothing (A24.3, B5)."""
+    """Record what a tool's call to a paid service costs by our settings; repeating changes nothing."""
     row_id = uuid5(turn_id, f"tool {tool_call_id}")
     recorded = usage_records.record_usage(
         usage_records.UsageCall(
@@ -288,21 +281,21 @@ def record_tool_cost(
 
 
 def withdraw_unsent_call(turn_id: UUID, number: int) -> None:
-    """The row was made ahead of its request, which was never sent: it ends without a cost (A19.5)."""
+    """End a row whose request was never sent, without a cost."""
     ModelCall.objects.filter(turn=turn_id, number=number, ended_at=None).update(ended_at=Now(), aborted=True)
 
 
 def get_last_model(turn_id: UUID) -> tuple[str, str] | None:
-    """Provider and model that the turn asked last."""
+    """Return provider and model of the turn's last reply."""
     calls = ModelCall.objects.filter(turn=turn_id, purpose=REPLY_PURPOSE).order_by("-number")
     return calls.values_list("provider", "model").first()
 
 
 @dataclass(frozen=True, kw_only=True)
 class EarlierUsage:
-    """What earlier runs of a turn took, as far as their calls came to an end (A3.6)."""
+    """What earlier runs of a turn used, as far as their calls came to an end."""
 
-    rounds: int = 0  # retries, summaries, texts that went on in another call, and what a lost worker cut off are none (A10.1)
+    rounds: int = 0  # without retries, summaries, continuations of cut texts and calls of lost workers
     cut_texts: int = 0  # by the output limit
     tokens: Tokens = field(default_factory=Tokens)
     generation_seconds: float = 0.0
@@ -336,7 +329,7 @@ def get_earlier_usage(turn_id: UUID) -> EarlierUsage:
 
 @dataclass(frozen=True, kw_only=True)
 class SentCall:
-    """A request that an earlier run of a turn sent, as its row tells."""
+    """A request that an earlier run of the turn sent."""
 
     number: int
     purpose: str
@@ -349,7 +342,7 @@ class SentCall:
 
 
 def list_sent_calls(turn_id: UUID) -> list[SentCall]:
-    """In order; rows that were made ahead of requests which were never sent are left out."""
+    """List the turn's calls in order, without rows whose requests were never sent."""
     calls = ModelCall.objects.filter(turn=turn_id, number__lt=FIRST_TOOL_CALL_NUMBER)
     sent = calls.exclude(ended_at__isnull=False, latency_ms=None).order_by("number")
     return [
@@ -368,49 +361,49 @@ def list_sent_calls(turn_id: UUID) -> list[SentCall]:
 
 
 def was_final_answer(turn_id: UUID, number: int) -> bool:
-    """Whether this call's reply came to its end and asked for no tools."""
+    """Tell whether this call's reply came to its end and asked for no tools."""
     calls = ModelCall.objects.filter(turn=turn_id, number=number, purpose=REPLY_PURPOSE)
     return calls.filter(ending__in=["answered", "cut"]).exists()
 
 
-def _record_cost(spent: FinishedCall) -> usage_records.RecordedUsage:
+def _record_cost(call: FinishedCall) -> usage_records.RecordedUsage:
     return usage_records.record_usage(
         usage_records.UsageCall(
-            call_id=spent.call_id,
-            user_id=spent.user_id,
-            occurred_at=spent.ended_at,
-            provider=spent.provider,
-            model=spent.model,
+            call_id=call.call_id,
+            user_id=call.user_id,
+            occurred_at=call.ended_at,
+            provider=call.provider,
+            model=call.model,
             tokens=pricing.TokenCounts(
-                input=spent.tokens.input,
-                output=spent.tokens.output,
-                cache_read=spent.tokens.cache_read,
-                cache_write_5m=spent.tokens.cache_write_5m,
-                cache_write_1h=spent.tokens.cache_write_1h,
+                input=call.tokens.input,
+                output=call.tokens.output,
+                cache_read=call.tokens.cache_read,
+                cache_write_5m=call.tokens.cache_write_5m,
+                cache_write_1h=call.tokens.cache_write_1h,
             ),
-            reported=spent.cost,
-            purpose=spent.purpose,
-            session_ref=str(spent.session_id),
-            turn_ref="" if spent.turn_id is None else str(spent.turn_id),
-            estimated=spent.estimated,
-            aborted=spent.aborted,
+            reported=call.cost,
+            purpose=call.purpose,
+            session_ref=str(call.session_id),
+            turn_ref="" if call.turn_id is None else str(call.turn_id),
+            estimated=call.estimated,
+            aborted=call.aborted,
         )
     )
 
 
-# MERGED lost_calls: Model calls whose worker was lost with their figures: told from those never sent, and recorded at an estimate (A19.5).
+# --- Lost calls --------------------------------------------------------------------------------------
 
-EXCERPT_PURPOSES = ("title", "goal")  # calls that read a little of the conversation …
-EXCERPT_TOKENS = 500  # … about this much
+EXCERPT_PURPOSES = ("title", "goal")  # calls that read only an excerpt of the session …
+EXCERPT_TOKENS = 500  # … of about this size
 FORGOTTEN_CALL_AGE = timedelta(minutes=10)  # longer than any call lives beyond its turn
-LOST_CALL_EVENTS_READ = 1_000  # a call that nothing was written of has told little more than its step
+LOST_CALL_EVENTS_READ = 1_000  # a call without rows has published little more than its step
 CHARACTERS_PER_TOKEN = 4  # an estimate; exact counts come from the provider
 
 
 def record_lost_calls(turn_id: UUID) -> None:
-    """Those of one turn, recorded as aborted (A19.5, T9.6).
+    """Record the open calls of a lost run as aborted, at an estimate if they were sent.
 
-    Should that worker live after all, what it records later meets the same id and changes nothing.
+    Should the worker be alive after all, what it records later has the same id and changes nothing.
     """
     for call in _open_calls().filter(turn=turn_id):
         if _was_sent(call):
@@ -420,13 +413,13 @@ def record_lost_calls(turn_id: UUID) -> None:
 
 
 def record_forgotten_calls(*, turns_of: timedelta) -> int:
-    """The same for calls that nobody comes back to: of turns that ended a while ago, and questions aside (B4.1).
+    """Record open calls that nobody comes back to: of turns that ended a while ago, and of side questions.
 
-    `turns_of`: how far back is looked. Often at turns that ended just now, and now and then at a whole day of them.
+    `turns_of` is how far back to look: often only at turns that ended just now, sometimes at a whole day.
     """
-    over = Now() - FORGOTTEN_CALL_AGE
-    of_turns = Q(turn__ended_at__lt=over, turn__ended_at__gt=Now() - FORGOTTEN_CALL_AGE - turns_of)
-    calls = _open_calls().filter(created_at__lt=over)
+    cutoff = Now() - FORGOTTEN_CALL_AGE
+    of_turns = Q(turn__ended_at__lt=cutoff, turn__ended_at__gt=Now() - FORGOTTEN_CALL_AGE - turns_of)
+    calls = _open_calls().filter(created_at__lt=cutoff)
     forgotten = [*calls.filter(of_turns)[:200], *calls.filter(session__isnull=False)[:200]]
     for call in forgotten:
         _record_at_estimate(call)
@@ -439,8 +432,8 @@ def _open_calls() -> QuerySet[ModelCall]:
 
 def _record_at_estimate(call: ModelCall) -> None:
     session = call.session if call.turn is None else call.turn.session
-    assert session is not None  # the database keeps it so
-    spent = FinishedCall(
+    assert session is not None  # a database constraint
+    finished = FinishedCall(
         call_id=call.pk,
         turn_id=call.turn_id,
         session_id=session.pk,
@@ -460,11 +453,14 @@ def _record_at_estimate(call: ModelCall) -> None:
         response_id="",
         purpose=call.purpose,
     )
-    finish_model_call(spent)
+    finish_model_call(finished)
 
 
 def _was_sent(call: ModelCall) -> bool:
-    """Whether something of the call was written or told; a log that cannot say so counts as yes: no cost is lost."""
+    """Tell whether the call left any trace in rows or events.
+
+    An unreadable log counts as yes: no cost may be lost.
+    """
     rows = Message.objects.filter(turn=call.turn_id, created_at__gt=call.created_at)
     if call.turn is None or call.purpose != REPLY_PURPOSE:
         return True
@@ -476,24 +472,24 @@ def _was_sent(call: ModelCall) -> bool:
         return True
     if not recent or recent[0].place[0] / 1000 > call.created_at.timestamp():
         return True
-    name = f'"turn_id":"{call.turn_id}"'
+    turn_field = f'"turn_id":"{call.turn_id}"'
     steps = (
         decode_event(entry.payload)
         for entry in recent
-        if entry.kind == "step.started" and name in entry.payload
+        if entry.kind == "step.started" and turn_field in entry.payload
     )
     return any(isinstance(step, StepStarted) and step.call == call.number for step in steps)
 
 
 def _continues_cut_text(call: ModelCall) -> bool:
-    """It is for the rest of a text that the output limit cut, so it belongs to the step before it (A2.4)."""
+    """Tell whether the call continues a text that the output limit cut, and so has no step of its own."""
     open_text = Message.objects.filter(turn=call.turn_id, kind="assistant", streaming=True)
     before = ModelCall.objects.filter(turn=call.turn_id, number=call.number - 1, ending="cut")
     return open_text.exists() and before.exists()
 
 
 def _estimate_tokens(session_id: UUID) -> Tokens:
-    """What stands in the conversation went in; what was still streaming came out."""
+    """Estimate tokens by characters: finished messages were input, streaming ones output."""
     rows = Message.objects.filter(session=session_id, hidden="", sequence__isnull=False)
     sums = rows.aggregate(
         given=Sum(Length("content"), filter=Q(streaming=False), default=0),

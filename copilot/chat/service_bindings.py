@@ -1,4 +1,4 @@
-"""What lower modules may ask of those above them; bound at boot, so that nothing imports upwards (A0.6)."""
+"""Let lower modules call services of higher ones without importing them; bound when Django starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class WakeWorker(Protocol):
 
 
 class SubmitInternalMessage(Protocol):
-    def __call__(self, said: InternalMessage) -> SubmitReceipt: ...
+    def __call__(self, message: InternalMessage, /) -> SubmitReceipt: ...
 
 
 class WithdrawQueuedMessage(Protocol):
@@ -32,7 +32,7 @@ BackgroundJob = Literal["title", "goal", "compaction"]
 
 
 class EnqueueBackgroundJob(Protocol):
-    def __call__(self, errand: BackgroundJob, turn_id: UUID) -> None: ...
+    def __call__(self, job: BackgroundJob, turn_id: UUID, /) -> None: ...
 
 
 class EnqueueScan(Protocol):
@@ -55,88 +55,82 @@ class CompactAfterTurn(Protocol):
 
 
 class _BoundServices:
-    follow: StartKeptTurn
-    send_turn: WakeWorker
-    say: SubmitInternalMessage
-    unsay: WithdrawQueuedMessage
-    stop_turn: StopChildTurn
-    send_errand: EnqueueBackgroundJob
-    compact_after: CompactAfterTurn
-    send_scan: EnqueueScan
-    send_job: EnqueueDataJob
-    halt: EndSessionActivity
+    start_kept_turn: StartKeptTurn
+    wake_worker: WakeWorker
+    submit_internal_message: SubmitInternalMessage
+    withdraw_queued_message: WithdrawQueuedMessage
+    stop_child_turn: StopChildTurn
+    enqueue_background_job: EnqueueBackgroundJob
+    compact_after_turn: CompactAfterTurn
+    enqueue_scan: EnqueueScan
+    enqueue_data_job: EnqueueDataJob
+    end_session_activity: EndSessionActivity
 
 
 def bind_services(
     *,
-    follow: StartKeptTurn,
-    send_turn: WakeWorker,
-    say: SubmitInternalMessage,
-    unsay: WithdrawQueuedMessage,
-    stop_turn: StopChildTurn,
-    send_errand: EnqueueBackgroundJob,
-    compact_after: CompactAfterTurn,
-    send_scan: EnqueueScan,
-    send_job: EnqueueDataJob,
-    halt: EndSessionActivity,
+    start_kept_turn: StartKeptTurn,
+    wake_worker: WakeWorker,
+    submit_internal_message: SubmitInternalMessage,
+    withdraw_queued_message: WithdrawQueuedMessage,
+    stop_child_turn: StopChildTurn,
+    enqueue_background_job: EnqueueBackgroundJob,
+    compact_after_turn: CompactAfterTurn,
+    enqueue_scan: EnqueueScan,
+    enqueue_data_job: EnqueueDataJob,
+    end_session_activity: EndSessionActivity,
 ) -> None:
-    _BoundServices.follow = staticmethod(follow)
-    _BoundServices.send_turn = staticmethod(send_turn)
-    _BoundServices.say = staticmethod(say)
-    _BoundServices.unsay = staticmethod(unsay)
-    _BoundServices.stop_turn = staticmethod(stop_turn)
-    _BoundServices.send_errand = staticmethod(send_errand)
-    _BoundServices.compact_after = staticmethod(compact_after)
-    _BoundServices.send_scan = staticmethod(send_scan)
-    _BoundServices.send_job = staticmethod(send_job)
-    _BoundServices.halt = staticmethod(halt)
+    _BoundServices.start_kept_turn = staticmethod(start_kept_turn)
+    _BoundServices.wake_worker = staticmethod(wake_worker)
+    _BoundServices.submit_internal_message = staticmethod(submit_internal_message)
+    _BoundServices.withdraw_queued_message = staticmethod(withdraw_queued_message)
+    _BoundServices.stop_child_turn = staticmethod(stop_child_turn)
+    _BoundServices.enqueue_background_job = staticmethod(enqueue_background_job)
+    _BoundServices.compact_after_turn = staticmethod(compact_after_turn)
+    _BoundServices.enqueue_scan = staticmethod(enqueue_scan)
+    _BoundServices.enqueue_data_job = staticmethod(enqueue_data_job)
+    _BoundServices.end_session_activity = staticmethod(end_session_activity)
 
 
 def start_kept_turn(session_id: UUID, turn_id: UUID, token: UUID, keep_through: int | None) -> None:
-    """A turn ended and the session was kept for the next one: start it (dispatch)."""
-    _BoundServices.follow(session_id, turn_id, token, keep_through)
+    """Start the next turn of a session that was kept for it."""
+    _BoundServices.start_kept_turn(session_id, turn_id, token, keep_through)
 
 
 def wake_worker(turn_id: UUID) -> None:
-    """Wake a worker for a queued turn (tasks)."""
-    _BoundServices.send_turn(turn_id)
+    _BoundServices.wake_worker(turn_id)
 
 
-def submit_internal_message(said: InternalMessage) -> SubmitReceipt:
-    """Through the one way in, with its checks; raises what a door would be told (dispatch)."""
-    return _BoundServices.say(said)
+def submit_internal_message(message: InternalMessage) -> SubmitReceipt:
+    """Submit a message with all checks of admission; raise what a client would be told."""
+    return _BoundServices.submit_internal_message(message)
 
 
 def withdraw_queued_message(user_id: int, session_id: UUID, message_id: UUID) -> bool:
-    """Take back, for its parent, what is still queued; False when a turn has taken it (dispatch)."""
-    return _BoundServices.unsay(user_id, session_id, message_id)
+    """Withdraw a queued message on behalf of its parent; False when a turn has taken it."""
+    return _BoundServices.withdraw_queued_message(user_id, session_id, message_id)
 
 
 def stop_child_turn(user_id: int, session_id: UUID, turn_id: UUID) -> bool:
-    """Stop this turn alone, for its parent; False when it had ended (dispatch)."""
-    return _BoundServices.stop_turn(user_id, session_id, turn_id)
+    """Stop this turn on behalf of its parent; False when it had ended."""
+    return _BoundServices.stop_child_turn(user_id, session_id, turn_id)
 
 
-def enqueue_background_job(errand: BackgroundJob, turn_id: UUID) -> None:
-    """What an ended turn leaves to be done in the background (tasks)."""
-    _BoundServices.send_errand(errand, turn_id)
+def enqueue_background_job(job: BackgroundJob, turn_id: UUID) -> None:
+    _BoundServices.enqueue_background_job(job, turn_id)
 
 
 def compact_after_turn(turn_id: UUID) -> None:
-    """Shorten the conversation that an ended turn left too full, unless it is busy again (dispatch)."""
-    _BoundServices.compact_after(turn_id)
+    _BoundServices.compact_after_turn(turn_id)
 
 
 def enqueue_scan(file_id: UUID) -> None:
-    """Have a stored file looked through in the background (tasks)."""
-    _BoundServices.send_scan(file_id)
+    _BoundServices.enqueue_scan(file_id)
 
 
 def enqueue_data_job(job: DataJob, job_id: UUID) -> None:
-    """Work whose row stands, and which a worker does when it can; lost on the way, it is sent again (tasks)."""
-    _BoundServices.send_job(job, job_id)
+    _BoundServices.enqueue_data_job(job, job_id)
 
 
 def end_session_activity(session_id: UUID) -> None:
-    """End whatever runs or waits in a session that goes (dispatch)."""
-    _BoundServices.halt(session_id)
+    _BoundServices.end_session_activity(session_id)

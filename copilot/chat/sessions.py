@@ -1,8 +1,7 @@
-"""Sessions are made, named, shaped, deleted and brought back; their todos."""
+"""Create, rename, configure, delete, restore and purge sessions, and keep their todo lists."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -24,23 +23,13 @@ from copilot.models import Agent, AgentVersion, Message, Session, Turn
 from copilot.realtime import session_keys
 from copilot.realtime.payloads import Todo
 
-
-def purge_turn_rows(session_ids: Sequence[UUID], limit: int) -> int:
-    """Remove up to `limit` turns of these sessions with what belongs to each; answers how many there were."""
-    some = list(Turn.objects.filter(session__in=session_ids).values_list("pk", flat=True)[:limit])
-    Turn.objects.filter(pk__in=some).delete()
-    return len(some)
-
-
-log = logging.getLogger(__name__)
-
 MAX_TITLE_CHARACTERS = 200
 
 
 def create_session(
     owner_id: int, title: str = "", *, agent_version: AgentVersion | None = None, pk: UUID | None = None
 ) -> Session:
-    """A new conversation; its log begins with it, so that its first cursor is a real place."""
+    """Create a session and publish it, so that its event log has a first cursor."""
     session = Session.objects.create(
         pk=pk or uuid4(),
         owner_id=owner_id,
@@ -57,7 +46,7 @@ def create_session(
 def create_session_for_first_message(
     owner_id: int, title: str = "", *, agent_version: AgentVersion | None = None
 ) -> Iterator[Session]:
-    """A conversation made for its first message: if that is refused, it goes too (B7)."""
+    """Create a session for its first message, and delete it if that message is refused."""
     session = create_session(owner_id, title, agent_version=agent_version)
     try:
         yield session
@@ -67,35 +56,37 @@ def create_session_for_first_message(
 
 
 def create_platform_session(owner_id: int, *, platform: str) -> Session:
-    """A conversation that began on a chat platform, made in its caller's transaction, who tells of it afterwards (L15)."""
+    """Create a session that began on a chat platform; the caller publishes it after its transaction."""
     session = Session.objects.create(owner_id=owner_id, platform=platform)
     session.refresh_from_db()
     return session
 
 
 def get_or_create_builder_session(owner_id: int, agent: Agent) -> Session:
-    """The one conversation in which this agent is built, whoever asks first (A27.6)."""
-    mine = Session.objects.filter(owner=owner_id, builds=agent, deleted_at=None)
-    if (found := mine.first()) is not None:
-        return found
+    """Return the one session in which this agent is built."""
+    sessions = Session.objects.filter(owner=owner_id, builds=agent, deleted_at=None)
+    if (existing := sessions.first()) is not None:
+        return existing
     title = _clean_title(f"Build: {agent.name}")
     try:
         with transaction.atomic():
-            made = Session.objects.create(owner_id=owner_id, title=title, title_origin="manual", builds=agent)
+            created = Session.objects.create(
+                owner_id=owner_id, title=title, title_origin="manual", builds=agent
+            )
     except IntegrityError:
-        return mine.get()
-    made.refresh_from_db()
-    publish_session_change(made)
-    return made
+        return sessions.get()
+    created.refresh_from_db()
+    publish_session_change(created)
+    return created
 
 
 def create_unlisted_session(owner_id: int) -> Session:
-    """A conversation that a program holds for one answer (E4.2): it stands as deep as a child, where no list looks."""
+    """Create a session for one answer to a program, at a depth that no list shows."""
     return Session.objects.create(owner_id=owner_id, depth=1)
 
 
 def list_session(owner_id: int, session_id: UUID) -> None:
-    """An unlisted conversation turns out to need a person."""
+    """Show an unlisted session in the lists, because it turns out to need a person."""
     if Session.objects.filter(pk=session_id, owner=owner_id, parent=None, deleted_at=None).update(depth=0):
         publish_session_change(Session.objects.get(pk=session_id))
 
@@ -109,7 +100,10 @@ def update_session(
     archived: bool | None = None,
     allowed: bool = False,
 ) -> Session:
-    """`allowed`: what runs unasked was changed in the same breath, and is told too."""
+    """Change a session and publish it.
+
+    `allowed`: its automatic approval was changed too, and is published.
+    """
     session = selectors.get_session(owner_id, session_id)
     fields: list[str] = []
     if title is not None:
@@ -130,7 +124,7 @@ def update_session(
 
 
 class SessionSettings(TypedDict, total=False):
-    """What shapes its answers; what is absent stays as it is (A30.1)."""
+    """Settings that shape a session's answers; absent ones stay as they are."""
 
     personality_id: int | None
     instructions: str
@@ -138,11 +132,11 @@ class SessionSettings(TypedDict, total=False):
 
 
 def update_session_settings(owner_id: int, session_id: UUID, changes: SessionSettings) -> None:
-    """From the next turn on."""
+    """Change settings from the next turn on."""
     preferences.check_instructions(changes.get("instructions", ""))
     preferences.check_personality(changes.get("personality_id"))
-    mine = Session.objects.filter(pk=session_id, owner=owner_id, deleted_at=None)
-    if not (mine.update(**changes) if changes else mine.exists()):
+    sessions = Session.objects.filter(pk=session_id, owner=owner_id, deleted_at=None)
+    if not (sessions.update(**changes) if changes else sessions.exists()):
         raise NotFound
 
 
@@ -168,29 +162,29 @@ UPDATE copilot_session s SET deleted_at = NULL FROM family WHERE s.id = family.i
 
 
 def delete_session(owner_id: int, session_id: UUID) -> list[UUID]:
-    """Gone from every list at once, with the sessions it started; `restore` undoes it until they are purged.
+    """Delete a session and its sub-sessions from every list; restore_session undoes it until they are purged.
 
-    The answer is who went. Whatever runs in them is the caller's to stop: that takes more than rows.
+    Return the deleted ids. The caller stops what runs in them.
     """
     with connection.cursor() as cursor:
         cursor.execute(_DELETE_SESSION_TREE, {"id": session_id, "owner": owner_id})
-        gone = [row[0] for row in cursor.fetchall()]
-    if not gone:
+        deleted_ids = [row[0] for row in cursor.fetchall()]
+    if not deleted_ids:
         raise NotFound
     publish_session_change(Session.objects.get(pk=session_id))
-    return gone
+    return deleted_ids
 
 
 def restore_session(owner_id: int, session_id: UUID) -> Session:
-    """With the sessions that went with it."""
+    """Restore a session and the sub-sessions that were deleted with it."""
     days = settings.SESSION_TRASH_DAYS
     try:
         with transaction.atomic(), connection.cursor() as cursor:
             cursor.execute(_RESTORE_SESSION_TREE, {"id": session_id, "owner": owner_id, "days": days})
-            found = cursor.fetchall()
+            restored = cursor.fetchall()
     except IntegrityError:
-        raise Conflict("Its agent is built in another chat by now.", code="already_built") from None
-    if not found:
+        raise Conflict("Another chat is building this agent now.", code="already_built") from None
+    if not restored:
         raise NotFound
     session = Session.objects.get(pk=session_id)
     publish_session_change(session)
@@ -198,7 +192,7 @@ def restore_session(owner_id: int, session_id: UUID) -> Session:
 
 
 def create_imported_session(owner_id: int, title: str, *, created_at: datetime) -> Session:
-    """A conversation that was held elsewhere; its caller tells of it once its rows stand (S16)."""
+    """Create a session for an imported conversation; the caller publishes it once its messages are stored."""
     title = _clean_title(title)
     session = Session.objects.create(
         owner_id=owner_id,
@@ -212,23 +206,24 @@ def create_imported_session(owner_id: int, title: str, *, created_at: datetime) 
 
 
 def list_purgeable_sessions(limit: int) -> list[UUID]:
-    """Sessions that were deleted too long ago to be brought back, or made for an answer and left by a process that died."""
-    long_ago = Now() - timedelta(days=settings.SESSION_TRASH_DAYS)
-    over = Q(deleted_at__lte=long_ago) | Q(depth__gt=0, parent=None, active_at__lte=long_ago)
-    return list(Session.objects.filter(over).values_list("pk", flat=True)[:limit])
+    """List sessions past their restore period, and unlisted ones that a lost process left behind."""
+    cutoff = Now() - timedelta(days=settings.SESSION_TRASH_DAYS)
+    purgeable = Q(deleted_at__lte=cutoff) | Q(depth__gt=0, parent=None, active_at__lte=cutoff)
+    return list(Session.objects.filter(purgeable).values_list("pk", flat=True)[:limit])
 
 
 def purge_session_rows(session_ids: Sequence[UUID]) -> int:
-    """Remove sessions for good, once their rows are gone; first what Redis knows, which nobody could name later."""
-    session_keys.delete_session_keys([str(one) for one in session_ids])
+    # Redis first: once the rows are gone, nothing could name its keys.
+    session_keys.delete_session_keys([str(session_id) for session_id in session_ids])
     Session.objects.filter(pk__in=session_ids).delete()
     return len(session_ids)
 
 
 def set_automatic_title(session_id: UUID, title: str, *, instead_of: str) -> bool:
-    """A title of the server's own, unless a person has named the session since (A18.4).
+    """Set a generated title, unless a person has named the session since; return whether it changed.
 
-    `instead_of` is the origin it was made for. An empty title settles only that there will be no better one.
+    `instead_of` is the title origin it was made for. An empty title only records that no better one will
+    come.
     """
     with connection.cursor() as cursor:
         cursor.execute(
@@ -250,7 +245,7 @@ def set_automatic_title(session_id: UUID, title: str, *, instead_of: str) -> boo
 
 
 def set_todos(turn_id: UUID, fence: int, items: list[Todo]) -> None:
-    """Replace the list, as long as the turn that does so still holds the session."""
+    """Replace the todo list while the turn still runs under this fence."""
     with connection.cursor() as cursor:
         cursor.execute(
             """
@@ -266,15 +261,22 @@ def set_todos(turn_id: UUID, fence: int, items: list[Todo]) -> None:
 def _clean_title(title: str) -> str:
     title = " ".join(strip_server_tags(title).split())
     if len(title) > MAX_TITLE_CHARACTERS:
-        raise InvalidRequest(f"A title may have {MAX_TITLE_CHARACTERS} characters.")
+        raise InvalidRequest(f"Titles can be up to {MAX_TITLE_CHARACTERS} characters.")
     return title
 
 
-# MERGED history.forgetting: Rows of conversations that are gone for good: removed in batches, so that no statement is long (S17).
+# --- Purging: in batches, so that no statement takes long --------------------------------------------
 
 
 def purge_message_rows(session_ids: Sequence[UUID], limit: int) -> int:
-    """Remove up to `limit` rows of these sessions; answers how many there were."""
-    some = Message.objects.filter(session__in=session_ids).values("pk")[:limit]
-    removed, _ = Message.objects.filter(pk__in=some).delete()
+    """Delete up to `limit` messages of these sessions, and return how many there were."""
+    batch = Message.objects.filter(session__in=session_ids).values("pk")[:limit]
+    removed, _ = Message.objects.filter(pk__in=batch).delete()
     return removed
+
+
+def purge_turn_rows(session_ids: Sequence[UUID], limit: int) -> int:
+    """Delete up to `limit` turns of these sessions with what belongs to them, and return how many there were."""
+    batch = list(Turn.objects.filter(session__in=session_ids).values_list("pk", flat=True)[:limit])
+    Turn.objects.filter(pk__in=batch).delete()
+    return len(batch)
