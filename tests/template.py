@@ -62,7 +62,9 @@ def _fingerprint() -> str:
     """Of every migration's text, ours and the libraries', and of the server's version."""
     digest = hashlib.sha256(str(find_postgres_binaries()).encode())
     for app in apps.get_app_configs():
-        for file in sorted(Path(app.path).glob("migrations/*.py")):
+        for file in sorted(
+            [*Path(app.path).glob("migrations/*.py"), *Path(app.path).glob("migrations/*.sql")]
+        ):
             digest.update(f"{app.label}/{file.name}".encode() + file.read_bytes())
     return digest.hexdigest()[:32]
 

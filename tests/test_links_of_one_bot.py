@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from importlib import import_module
-
 import pytest
 from django.contrib.auth.models import User
-from django.db import connection
 from django.test import Client
-from django.utils import timezone
 
 from copilot.models import Message, Session, Turn
 from linking import selectors
@@ -18,7 +13,7 @@ from linking.errors import LinkTokenExpired
 from linking.links import confirmation, tokens
 from linking.links import services as links
 from linking.links.tokens import TokenRequest
-from linking.models import LinkToken, PlatformConversation, PlatformLink, PlatformUserLink
+from linking.models import LinkToken, PlatformLink, PlatformUserLink
 from tests import chats, make
 from tests.bots import caller, channel, link_ada, link_guild
 from tests.engine import Errand, add_tools, ended, until
@@ -161,40 +156,6 @@ def test_a_bots_name_is_what_staff_called_its_key():
     chats.bot_key("telegram", name="New", bot_account="bot-9")
     named = get_bot_names([("telegram", "bot-9"), ("slack", "bot-9")])
     assert named == {("telegram", "bot-9"): "New", ("slack", "bot-9"): "bot-9"}
-
-
-# --- links from before -------------------------------------------------------------------------------
-
-
-def remember() -> None:
-    migration = import_module("linking.migrations.0004_links_of_one_bot")
-    with connection.cursor() as cursor:
-        cursor.execute(migration._REMEMBER)
-
-
-def test_links_from_before_get_the_bot_whose_token_was_confirmed():
-    confirmation.confirm_user_link(make.ada(), chats.user_token().token)
-    confirmation.confirm_server_link(make.ada(), chats.server_token().token)
-    PlatformUserLink.objects.update(bot_account="")
-    PlatformLink.objects.update(bot_account="")
-    remember()
-    assert PlatformUserLink.objects.get().bot_account == chats.BOT
-    assert PlatformLink.objects.get().bot_account == chats.BOT
-
-
-def test_links_from_before_without_a_token_get_the_first_bot_that_talked_and_close_the_others():
-    link = chats.user_link()
-    first = chats.conversation(link, container="dm-1")
-    intruder = chats.conversation(link, container="dm-2")
-    PlatformConversation.objects.filter(pk=intruder.pk).update(
-        bot_account="intruder", opened_at=timezone.now() + timedelta(seconds=5)
-    )
-    PlatformUserLink.objects.update(bot_account="")
-    remember()
-    for row in (link, first, intruder):
-        row.refresh_from_db()
-    assert link.bot_account == chats.BOT
-    assert (first.closed_at is None, intruder.closed_at is None) == (True, False)
 
 
 def test_a_link_of_which_nothing_says_the_bot_serves_none_until_it_is_made_anew(rig):

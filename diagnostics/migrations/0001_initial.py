@@ -1,4 +1,6 @@
-"""The record of repairs, which only ever grows; previews; the figures of every minute (D1, D8)."""
+"""Create the tables of diagnostics."""
+
+from pathlib import Path
 
 import django.contrib.postgres.fields
 import django.contrib.postgres.indexes
@@ -8,23 +10,8 @@ import uuid
 from django.conf import settings
 from django.db import migrations, models
 
-APPEND_ONLY = """
-CREATE FUNCTION diagnostics_refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    IF TG_OP = 'DELETE' AND OLD.keep_until < now() THEN
-        RETURN OLD;
-    END IF;
-    RAISE EXCEPTION 'the record of repairs is never changed, and kept until %', OLD.keep_until
-        USING ERRCODE = 'restrict_violation';
-END
-$$;
-CREATE TRIGGER repairs_are_recorded_for_good BEFORE UPDATE OR DELETE ON diagnostics_repairaudit
-    FOR EACH ROW EXECUTE FUNCTION diagnostics_refuse_change();
-"""
-CHANGEABLE = """
-DROP TRIGGER repairs_are_recorded_for_good ON diagnostics_repairaudit;
-DROP FUNCTION diagnostics_refuse_change();
-"""
+
+FUNCTIONS_AND_TRIGGERS = Path(__file__).with_name("functions_and_triggers.sql").read_text(encoding="utf-8")
 
 
 class Migration(migrations.Migration):
@@ -36,28 +23,32 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
-            name="MetricSample",
+            name="Alert",
             fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                ("taken_at", models.DateTimeField(help_text="To the minute.")),
-                ("name", models.CharField(max_length=40)),
-                ("value", models.FloatField()),
+                ("code", models.CharField(max_length=60, primary_key=True, serialize=False)),
+                ("title", models.CharField(max_length=200)),
+                ("told_at", models.DateTimeField()),
+                ("resolved_at", models.DateTimeField(blank=True, null=True)),
             ],
             options={
                 "default_permissions": (),
-                "indexes": [models.Index(fields=["taken_at"], name="samples_by_time")],
-                "constraints": [
-                    models.UniqueConstraint(fields=("name", "taken_at"), name="one_sample_per_minute")
-                ],
             },
         ),
         migrations.CreateModel(
-            name="RepairAudit",
+            name="AuditSink",
+            fields=[
+                ("name", models.CharField(max_length=20, primary_key=True, serialize=False)),
+                ("failures", models.PositiveIntegerField(default=0)),
+                ("problem", models.CharField(blank=True, max_length=200)),
+                ("delivered_at", models.DateTimeField(blank=True, null=True)),
+                ("next_try_at", models.DateTimeField(blank=True, null=True)),
+            ],
+            options={
+                "default_permissions": (),
+            },
+        ),
+        migrations.CreateModel(
+            name="AuditEvent",
             fields=[
                 (
                     "id",
@@ -70,10 +61,21 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("keep_until", models.DateTimeField(editable=False)),
-                ("actor", models.CharField(help_text="Who: a user's name, or `reaper`.", max_length=150)),
+                (
+                    "category",
+                    models.CharField(
+                        db_default="repair", help_text="What the action begins with.", max_length=20
+                    ),
+                ),
+                (
+                    "actor",
+                    models.CharField(help_text="Who: a user's name, `system` or `reaper`.", max_length=150),
+                ),
                 ("admin_id", models.BigIntegerField(blank=True, null=True)),
                 ("address", models.GenericIPAddressField(blank=True, help_text="From where.", null=True)),
                 ("action", models.CharField(max_length=40)),
+                ("target_type", models.CharField(blank=True, db_default="", max_length=30)),
+                ("target_id", models.CharField(blank=True, db_default="", max_length=64)),
                 (
                     "outcome",
                     models.CharField(
@@ -105,21 +107,89 @@ class Migration(migrations.Migration):
                 ("idempotency_key", models.CharField(blank=True, max_length=128)),
             ],
             options={
+                "db_table": "diagnostics_repairaudit",
                 "permissions": [
                     ("view", "See diagnostics"),
                     ("repair", "Stop, requeue and clean up"),
                     ("reset_usage", "Reset somebody's use"),
                     ("see_email", "See e-mail addresses in diagnostics"),
+                    ("see_audit", "Read the audit log"),
                 ],
                 "default_permissions": (),
                 "indexes": [
                     models.Index(fields=["-at", "id"], name="audits_by_time"),
+                    models.Index(fields=["category", "-at"], name="audits_by_category"),
+                    models.Index(fields=["actor", "-at"], name="audits_by_actor"),
+                    models.Index(
+                        condition=models.Q(("target_id", ""), _negated=True),
+                        fields=["target_type", "target_id", "-at"],
+                        name="audits_of_a_target",
+                    ),
                     django.contrib.postgres.indexes.GinIndex(fields=["ids"], name="audits_of_an_execution"),
                     models.Index(
                         condition=models.Q(("idempotency_key", ""), _negated=True),
                         fields=["admin_id", "idempotency_key"],
                         name="audits_by_key",
                     ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="RepairAudit",
+            fields=[],
+            options={
+                "proxy": True,
+                "default_permissions": (),
+                "indexes": [],
+                "constraints": [],
+            },
+            bases=("diagnostics.auditevent",),
+        ),
+        migrations.CreateModel(
+            name="MetricSample",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("taken_at", models.DateTimeField(help_text="To the minute.")),
+                ("name", models.CharField(max_length=40)),
+                ("value", models.FloatField()),
+            ],
+            options={
+                "default_permissions": (),
+                "indexes": [models.Index(fields=["taken_at"], name="samples_by_time")],
+                "constraints": [
+                    models.UniqueConstraint(fields=("name", "taken_at"), name="one_sample_per_minute")
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="AuditDelivery",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("sink", models.CharField(max_length=20)),
+                (
+                    "event",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="deliveries",
+                        to="diagnostics.auditevent",
+                    ),
+                ),
+            ],
+            options={
+                "default_permissions": (),
+                "indexes": [models.Index(fields=["sink", "id"], name="deliveries_of_a_sink")],
+                "constraints": [
+                    models.UniqueConstraint(fields=("event", "sink"), name="one_delivery_per_sink")
                 ],
             },
         ),
@@ -160,5 +230,5 @@ class Migration(migrations.Migration):
                 "indexes": [models.Index(fields=["created_at"], name="previews_by_age")],
             },
         ),
-        migrations.RunSQL(APPEND_ONLY, CHANGEABLE),
+        migrations.RunSQL(FUNCTIONS_AND_TRIGGERS, migrations.RunSQL.noop),
     ]
