@@ -44,8 +44,10 @@ def _nobody_is_remembered() -> Iterator[None]:
 
 
 def forget() -> None:
-    for part in (snapshot, inventory, schedules, metrics._cached_probes):
-        part.clear()
+    snapshot.clear_caches()
+    inventory.clear_inventory_cache()
+    schedules.clear_schedule_cache()
+    metrics._cached_probes.clear()
 
 
 @pytest.fixture

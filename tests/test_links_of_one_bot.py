@@ -160,7 +160,6 @@ def test_a_bots_name_is_what_staff_called_its_key():
 
 def test_a_link_of_which_nothing_says_the_bot_serves_none_until_it_is_made_anew(rig):
     link_ada(bot_account="")
-    remember()
     assert PlatformUserLink.objects.get().bot_account == ""
     bot = caller()
     assert code_of(bot.say("k1")) == "not_linked"

@@ -96,7 +96,7 @@ class Beside:
 
     looks = 0
 
-    def in_background(self, work):
+    def run_in_background(self, work):
         self.looks += 1
         work.close()
 

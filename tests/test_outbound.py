@@ -72,7 +72,9 @@ def test_six_hundred_deltas_in_six_seconds_are_a_handful_of_edits():
     errand = new_errand()
     now = [100.0]
     world = ScriptedWorld(clock=lambda: now[0])
-    adapter = type("Slow", (ScriptedAdapter,), {"min_edit_interval": {"dm": 1.2}})(secret="s", world=world)
+    adapter = type("Slow", (ScriptedAdapter,), {"min_edit_interval_seconds": {"dm": 1.2}})(
+        secret="s", world=world
+    )
 
     async def stream() -> None:
         delivery = MessageSync(errand, adapter)
@@ -96,7 +98,9 @@ def test_six_hundred_deltas_in_six_seconds_are_a_handful_of_edits():
 def test_words_that_were_not_said_after_all_do_not_stay_behind_the_answer():
     """L19: a model began anew and said less; the chat shows what the web shows"""
     world = ScriptedWorld()
-    adapter = type("Quick", (ScriptedAdapter,), {"min_edit_interval": {"dm": 0.0}})(secret="s", world=world)
+    adapter = type("Quick", (ScriptedAdapter,), {"min_edit_interval_seconds": {"dm": 0.0}})(
+        secret="s", world=world
+    )
 
     async def stream() -> None:
         delivery = MessageSync(errand, adapter)

@@ -332,7 +332,7 @@ async def test_slacks_token_goes_to_slack_alone(fakes):
     ):
         with pytest.raises(CallRefused):
             await adapter.fetch_file(AttachedFile(reference=address, name="f", size=1))
-    assert adapter._is_slacks("https://files.slack.com/files-pri/T1/f")
+    assert adapter._is_slack_url("https://files.slack.com/files-pri/T1/f")
 
 
 async def test_who_administers_a_server_is_known(stage: Stage):

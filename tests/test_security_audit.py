@@ -157,4 +157,4 @@ def test_the_installer_itself_is_pinned_by_hashes():
     assert lines.count("--hash=sha256:") > 10
     assert venv.get_uv_version() == f"uv=={lines.partition('==')[2].split()[0]}"
     source = (ROOT / "config" / "dev" / "venv.py").read_text()
-    assert '"--require-hashes", "-r", str(UV_LOCK)' in source
+    assert '"--require-hashes", "-r", str(UV_LOCK_FILE)' in source
