@@ -44,11 +44,11 @@ KEY = "sk-first-key-of-the-test"
 @pytest.fixture(autouse=True)
 def _as_at_boot(transactional_db: None) -> Iterator[None]:
     before = catalogue.get_catalogue()
-    catalogue_store._follower.seen = ""
+    catalogue_store._follower.versions = ""
     clear_policy_cache()
     yield
     catalogue.set_catalogue(before)
-    catalogue_store._follower.seen = ""
+    catalogue_store._follower.versions = ""
     clear_policy_cache()
 
 
@@ -421,7 +421,7 @@ def test_a_script_is_no_tiers_choice_in_production_unless_it_is_allowed(settings
     entry("Real", "standard", provider="openai_chat", model="m", base_url="http://127.0.0.1:1/v1")
     assert names() == ["Real"]
     catalogue.set_catalogue(catalogue.build_from_settings(settings))
-    with pytest.raises(ServiceUnavailable, match="No model is configured"):
+    with pytest.raises(ServiceUnavailable, match="No model is set up"):
         catalogue.resolve_tier("", "")
     settings.ALLOW_DEMO_MODEL = True
     assert catalogue.build_from_settings(settings).tiers["standard"] == (catalogue.DEMO_ENTRY,)

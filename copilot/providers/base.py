@@ -1,4 +1,4 @@
-"""What every provider speaks: a request in, a stream of typed items or one classified failure out (A5.1)."""
+"""Define what every provider speaks: a request in, a stream of typed items or one classified failure out."""
 
 from __future__ import annotations
 
@@ -29,15 +29,14 @@ FailureCode = Literal[
     "unknown",
 ]
 
-ReasoningEffort = Literal[
-    "max", "xhigh", "high", "medium", "low", "minimal"
-]  # from the most thinking to the least
+# From the most thinking to the least.
+ReasoningEffort = Literal["max", "xhigh", "high", "medium", "low", "minimal"]
 ReasoningStyle = Literal["none", "budget", "adaptive", "effort", "gateway"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class CatalogueEntry:
-    """One model of the catalogue (A4.1): how to reach it and what it can do."""
+    """A model of the catalogue: how to reach it and what it can do."""
 
     name: str  # shown to people
     provider: Literal["openai_chat", "openai_responses", "anthropic", "scripted"]
@@ -48,16 +47,15 @@ class CatalogueEntry:
     max_output_tokens: int = 0  # 0 = do not send the field
     supports_tools: bool = True
     supports_images: bool = False
-    media_in_tool_results: bool = False  # else pictures of results follow their group (A9.9)
+    media_in_tool_results: bool = False  # otherwise images of results follow their group
     can_reason: bool = False
-    reasoning_style: ReasoningStyle = "none"  # how thinking is asked for; "none" sends nothing
-    replays_reasoning: bool = (
-        False  # a chat server that refuses a tool loop without its `reasoning_content` (A14.3)
-    )
-    efforts: tuple[ReasoningEffort, ...] = ()  # the levels it takes; empty = all
+    reasoning_style: ReasoningStyle = "none"  # how thinking is requested; "none" sends nothing
+    # A chat server that refuses a tool loop without its `reasoning_content`.
+    replays_reasoning: bool = False
+    efforts: tuple[ReasoningEffort, ...] = ()  # the accepted levels; empty = all
     first_token_timeout_seconds: float = 120.0
-    demo: bool = False  # scripted: labelled everywhere (A4.6)
-    version: int = 0  # grows with every edit of its row
+    demo: bool = False  # scripted, and labelled as such everywhere
+    version: int = 0  # increases with every edit of its row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +67,7 @@ class ToolSpecification:
 
 @dataclass(frozen=True, kw_only=True)
 class ToolCall:
-    """A complete call. `arguments` is None when the model's text was not a JSON object (A8.2)."""
+    """A complete call. `arguments` is None if the model's text was not a JSON object."""
 
     call_id: str
     tool: str
@@ -81,12 +79,12 @@ class ToolCall:
 class ImagePart:
     mime: str
     data: bytes = field(repr=False)
-    name: str = ""  # of its file, for models that cannot see it
-    file_id: str = ""  # where it is kept; empty until it is
+    name: str = ""  # of the file, for models that cannot see the image
+    file_id: str = ""  # empty until it is stored
 
     @cached_property
     def base64(self) -> str:
-        """Made once, however often the conversation is sent."""
+        """Encode the image once, however often the conversation is sent."""
         return base64.b64encode(self.data).decode()
 
     @property
@@ -105,7 +103,7 @@ class UserMessage:
 class AssistantMessage:
     text: str
     calls: tuple[ToolCall, ...] = ()
-    replay: tuple[str, ...] = ()  # opaque, provider's own JSON, same turn only (A14.3)
+    replay: tuple[str, ...] = ()  # the provider's opaque JSON, only within the same turn
     role: Literal["assistant"] = "assistant"
 
 
@@ -135,24 +133,24 @@ class ModelRequest:
     system: str
     messages: tuple[ModelMessage, ...]
     tools: tuple[ToolSpecification, ...] = ()
-    thinking_tokens: int = 0  # 0 = no reasoning parameter at all (A14.5)
-    suffix: str = ""  # the per-session part of the system text (A15.1)
-    effort: ReasoningEffort | None = None  # instead of the level that thinking_tokens mean (A7.4)
-    temperature: float | None = None  # of models that take one
+    thinking_tokens: int = 0  # 0 = no reasoning parameter at all
+    suffix: str = ""  # the session's part of the system prompt
+    effort: ReasoningEffort | None = None  # overrides the level that thinking_tokens imply
+    temperature: float | None = None  # for models that accept one
 
     @property
     def effective_temperature(self) -> float | None:
-        """The temperature to send: models that decide themselves how much to think refuse any."""
+        """Return the temperature to send; models that decide how much to think refuse any."""
         entry = self.entry
         return None if entry.can_reason and entry.reasoning_style != "budget" else self.temperature
 
 
-# --- items -------------------------------------------------------------------------------------------
+# --- Stream items ---
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseIdReceived:
-    """The provider's own name for the reply, as soon as it is told: one that is cut off is asked about by it."""
+    """The provider's id of the reply, sent early so that an interrupted reply can be looked up."""
 
     response_id: str
 
@@ -169,14 +167,14 @@ class ReasoningDelta:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningReplay:
-    """Opaque data that must go back unchanged inside this turn's tool loop."""
+    """Opaque data that must be sent back unchanged inside this turn's tool loop."""
 
     data: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallFragment:
-    """A piece of a tool call; any field may be empty (A8.1)."""
+    """A piece of a tool call; any field may be empty."""
 
     index: int | None
     call_id: str = ""
@@ -186,10 +184,10 @@ class CallFragment:
 
 @dataclass(frozen=True, slots=True)
 class UsageReported:
-    """Cumulative for the call; a later one replaces an earlier one."""
+    """Usage of the whole call so far; a later report replaces an earlier one."""
 
     tokens: Tokens
-    cost: str | None = None  # the provider's own figure in USD, as text (B4.4)
+    cost: str | None = None  # the provider's own figure in USD, as text
 
 
 FinishReason = Literal["stop", "length", "tool_calls", "refused", "overflow"]
@@ -213,7 +211,7 @@ StreamItem = (
 
 
 class ProviderFailure(Exception):
-    """One classified failure of a model call (A6.2). `details` is already clean and short."""
+    """A classified failure of a model call. `details` is already clean and short."""
 
     def __init__(
         self,
@@ -233,25 +231,28 @@ class ProviderFailure(Exception):
         self.status = status
         self.retry_after_seconds = retry_after_seconds
         self.request_id = request_id
-        self.provider = provider  # whose it was, once a turn fails with it
+        self.provider = provider  # set once a turn fails because of it
         self.model = model
-        self.refused_before_work = refused_before_work  # nothing to bill (B4.1)
+        self.refused_before_work = refused_before_work  # nothing to bill
 
 
 class Provider(Protocol):
     def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
-        """Items of one reply, ending with `Finished`; raises ProviderFailure. The caller closes it."""
+        """Yield the items of one reply, ending with `ReplyFinished`, or raise ProviderFailure.
+
+        The caller closes the iterator.
+        """
         ...
 
 
-# MERGED providers.messages: What every wire needs of a conversation: neighbours of one role merged, a continued answer recognised.
+# --- Shared by all providers ---
 
-# Thinking tokens up to which an effort is named; above: high.
+# The highest number of thinking tokens for each effort; above them it is "high".
 EFFORT_BY_THINKING_TOKENS: tuple[tuple[int, ReasoningEffort], ...] = ((2_048, "low"), (16_384, "medium"))
 
 
 def merge_adjacent_messages(messages: Iterable[ModelMessage]) -> list[ModelMessage]:
-    """Strict servers refuse two messages of one role in a row (A5.5)."""
+    """Merge neighbours of one role, because strict servers refuse two in a row."""
     result: list[ModelMessage] = []
     for message in messages:
         last = result[-1] if result else None
@@ -275,7 +276,7 @@ def _join_paragraphs(first: str, second: str) -> str:
 
 
 def is_continuation(messages: Sequence[ModelMessage]) -> bool:
-    """Whether the reply goes on after a partial answer, so that its first newlines count."""
+    """Check whether the reply continues a partial answer, so that its leading newlines count."""
     match messages:
         case [*_, AssistantMessage(calls=())]:
             return True
@@ -286,7 +287,9 @@ def is_continuation(messages: Sequence[ModelMessage]) -> bool:
 
 
 def pick_effort(thinking_tokens: int) -> ReasoningEffort:
-    return next((name for most, name in EFFORT_BY_THINKING_TOKENS if thinking_tokens <= most), "high")
+    return next(
+        (name for max_tokens, name in EFFORT_BY_THINKING_TOKENS if thinking_tokens <= max_tokens), "high"
+    )
 
 
 def get_request_effort(request: ModelRequest) -> ReasoningEffort:

@@ -1,39 +1,40 @@
-"""Failures of models, counted over all workers; a Redis that is away opens no breaker (A7.7)."""
+"""Count model failures in Redis for all workers. An outage of Redis opens no circuit breaker."""
 
 from __future__ import annotations
 
-import logging
 from uuid import uuid4
+
+import structlog
 
 from config.core.redis import REDIS_OUTAGE_ERRORS, get_redis, get_script
 from copilot.realtime import redis_keys
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 
-def count_model_failure(model: str, why: str, *, failures: int, seconds: int) -> bool:
-    """Note a failure of `model`; whether it was the one too many."""
+def count_model_failure(model: str, code: str, *, failures: int, seconds: int) -> bool:
+    """Count a failure of `model`, and return whether that opened its breaker."""
     try:
         opened = get_script("trip")(
             keys=[redis_keys.model_failures_key(model), redis_keys.OPEN_BREAKERS_KEY],
-            args=[str(uuid4()), model, why, failures, seconds, seconds],
+            args=[str(uuid4()), model, code, failures, seconds, seconds],
         )
     except REDIS_OUTAGE_ERRORS:
-        log.warning("a model's failure could not be counted: Redis is away")
+        log.warning("model_failure_not_counted", model=model, code=code)
         return False
     return bool(opened)
 
 
 def list_open_breakers() -> dict[str, tuple[str, float]]:
-    """Each model whose breaker is open: why, and for how many seconds more."""
+    """Return each model with an open breaker: the failure code, and the seconds left."""
     try:
-        with get_redis().pipeline(transaction=False) as both:
-            both.time()
-            both.hgetall(redis_keys.OPEN_BREAKERS_KEY)
-            (seconds, microseconds), found = both.execute()
+        with get_redis().pipeline(transaction=False) as pipeline:
+            pipeline.time()
+            pipeline.hgetall(redis_keys.OPEN_BREAKERS_KEY)
+            (seconds, microseconds), found = pipeline.execute()
     except REDIS_OUTAGE_ERRORS:
         return {}
     now = seconds + microseconds / 1_000_000
     trips = {name.decode(): value.decode().partition(" ") for name, value in found.items()}
-    left = {name: (why, float(until) - now) for name, (until, _, why) in trips.items()}
-    return {name: (why, seconds) for name, (why, seconds) in left.items() if seconds > 0}
+    left = {name: (code, float(until) - now) for name, (until, _, code) in trips.items()}
+    return {name: (code, seconds) for name, (code, seconds) in left.items() if seconds > 0}

@@ -1,4 +1,4 @@
-"""Which models keep failing, for everybody: turns pass over them for a while instead of finding out themselves (A7.7)."""
+"""Know the models with an open circuit breaker, so that turns skip them for a while."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from copilot.providers.learned_limits import fingerprint_entry
 
 @dataclass(frozen=True, kw_only=True)
 class BreakerTrip:
-    """Why a model is passed over, and for how much longer."""
+    """The failure that opened a breaker, and how long it stays open."""
 
     code: FailureCode
     seconds: float
 
 
 class ModelBreakers:
-    """What this process knows of them; an edited entry is another one, and is asked at once."""
+    """Hold the open breakers known to this process. An edited entry counts as another model."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._open: dict[str, tuple[FailureCode, float]] = {}  # by fingerprint: why, and until when
+        self._open: dict[str, tuple[FailureCode, float]] = {}  # by fingerprint: failure, and until when
 
     def open_breaker_code(self, entry: CatalogueEntry) -> FailureCode | None:
-        """Why `entry` is passed over now."""
         if not self._open:
             return None
         code, until = self._open.get(fingerprint_entry(entry), (None, 0.0))
@@ -36,7 +35,7 @@ class ModelBreakers:
         self._open[name] = (trip.code, self._now() + trip.seconds)
 
     def replace_all(self, trips: Mapping[str, BreakerTrip]) -> None:
-        """All there are, as somebody who asked knows them."""
+        """Replace the known breakers by the state in Redis."""
         now = self._now()
         self._open = {name: (trip.code, now + trip.seconds) for name, trip in trips.items()}
 

@@ -1,4 +1,4 @@
-"""Which models there are, what each can do, and which one a tier means (A4)."""
+"""Define the models there are, what each can do, and the chain that a tier stands for."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from copilot.providers.base import CatalogueEntry, ReasoningStyle
 TIERS = ("standard", "advanced", "small")
 MODES = ("fast", "deep")  # without and with thinking
 OPENROUTER_HOST = "openrouter.ai"
-REASONING_REPLAY_HOSTS = (
-    "api.deepseek.com",
-    "api.moonshot.",
-)  # they refuse a tool loop without its reasoning
+# These refuse a tool loop without its reasoning.
+REASONING_REPLAY_HOSTS = ("api.deepseek.com", "api.moonshot.")
 
 DEFAULT_OPENAI_MODEL = "gpt-5.4-mini"
 DEFAULT_ANTHROPIC_MODEL = "claude-sonnet-5-5"
@@ -32,7 +30,7 @@ THINKING_BUDGET_MODELS = (
     "claude-opus-4-5",
 )
 
-DEMO_LABEL = "Demo, scripted, no AI"  # on every list and every answer (A4.6)
+DEMO_LABEL = "Demo, scripted, no AI"  # on every list and every answer
 DEMO_ENTRY = CatalogueEntry(
     name=DEMO_LABEL,
     provider="scripted",
@@ -46,17 +44,15 @@ DEMO_ENTRY = CatalogueEntry(
 
 @dataclass(frozen=True, kw_only=True)
 class Catalogue:
-    """`tiers` maps each tier to its chain: the choice first, then its fallbacks in order."""
+    """All models; `tiers` maps each tier to its chain: the first choice, then its fallbacks."""
 
     entries: tuple[CatalogueEntry, ...]
     tiers: Mapping[str, tuple[CatalogueEntry, ...]]
     demo_tokens_per_second: int = 60
-    connect_seconds: float = 10.0  # to any of their servers
+    connect_seconds: float = 10.0  # for all servers
 
 
 class CatalogueSettings(Protocol):
-    """The settings that say which models there are."""
-
     OPENAI_API_KEY: str
     OPENAI_BASE_URL: str
     OPENAI_MODEL: str
@@ -84,14 +80,14 @@ def build_catalogue(
     demo_tokens_per_second: int = 60,
     allow_demo: bool = True,
 ) -> Catalogue:
-    """The catalogue that keys and addresses make: each configured vendor one entry; without any, the demo."""
-    found: list[CatalogueEntry] = []
+    """Build a catalogue from keys and addresses: one entry per vendor, or the demo without any."""
+    entries: list[CatalogueEntry] = []
     if openai_key or openai_base_url:
-        found.append(_openai_entry(openai_key, openai_base_url, openai_model, openai_api))
+        entries.append(_openai_entry(openai_key, openai_base_url, openai_model, openai_api))
     if anthropic_key:
-        found.append(_anthropic_entry(anthropic_key, anthropic_base_url, anthropic_model))
-    found = [replace(entry, first_token_timeout_seconds=first_token_seconds) for entry in found]
-    chain = tuple(found) or ((DEMO_ENTRY,) if allow_demo else ())
+        entries.append(_anthropic_entry(anthropic_key, anthropic_base_url, anthropic_model))
+    entries = [replace(entry, first_token_timeout_seconds=first_token_seconds) for entry in entries]
+    chain = tuple(entries) or ((DEMO_ENTRY,) if allow_demo else ())
     return Catalogue(
         entries=chain,
         tiers=dict.fromkeys(TIERS, chain) if chain else {},
@@ -101,7 +97,7 @@ def build_catalogue(
 
 
 def label_demo(entry: CatalogueEntry) -> CatalogueEntry:
-    """A script is never mistaken for a model: its name says what it is, wherever names are shown (A4.6)."""
+    """Label a script by its name wherever names are shown, so that nobody takes it for a model."""
     if entry.provider != "scripted":
         return entry
     name = entry.name if DEMO_LABEL in entry.name else f"{entry.name} · {DEMO_LABEL}"
@@ -110,7 +106,7 @@ def label_demo(entry: CatalogueEntry) -> CatalogueEntry:
 
 def _openai_entry(key: str, base_url: str, model: str, api: str) -> CatalogueEntry:
     if base_url and not model:
-        raise ValueError("OPENAI_BASE_URL is set, so OPENAI_MODEL must name a model that this server has")
+        raise ValueError("OPENAI_BASE_URL is set, so OPENAI_MODEL must name a model of that server.")
     gateway = OPENROUTER_HOST in base_url
     known = gateway or not base_url
     responses = api == "responses"
@@ -151,14 +147,14 @@ def _anthropic_entry(key: str, base_url: str, model: str) -> CatalogueEntry:
     )
 
 
-# --- the process's catalogue -------------------------------------------------------------------------
+# --- The catalogue of this process ---
 
 _current: dict[Literal["catalogue"], Catalogue] = {"catalogue": build_catalogue()}
-_refresh_hook: dict[Literal["look"], Callable[[], None]] = {"look": lambda: None}
+_refresh_hook: dict[Literal["refresh"], Callable[[], None]] = {"refresh": lambda: None}
 
 
 def set_catalogue(catalogue: Catalogue) -> None:
-    """Called at boot, and by tests that bring their own models."""
+    """Replace the catalogue, at startup and in tests with models of their own."""
     _current["catalogue"] = catalogue
 
 
@@ -178,34 +174,35 @@ def build_from_settings(settings: CatalogueSettings) -> Catalogue:
     )
 
 
-def set_refresh_hook(look: Callable[[], None]) -> None:
-    """`look` is called whenever the catalogue is asked for, and keeps it new; it must cost next to nothing."""
-    _refresh_hook["look"] = look
+def set_refresh_hook(refresh: Callable[[], None]) -> None:
+    """Call `refresh` whenever the catalogue is read; it must cost next to nothing."""
+    _refresh_hook["refresh"] = refresh
 
 
 def get_catalogue() -> Catalogue:
-    _refresh_hook["look"]()
+    _refresh_hook["refresh"]()
     return _current["catalogue"]
 
 
 def resolve_tier(tier: str, mode: str) -> tuple[CatalogueEntry, ...]:
-    """The chain a turn runs on. An absent tier is standard; tier and mode are independent (A4.2)."""
+    """Return the chain of a turn. No tier means standard; tier and mode are independent."""
     if mode and mode not in MODES:
-        raise InvalidRequest(f"There is no mode {mode!r}.", hint=f"Modes: {', '.join(MODES)}.")
+        raise InvalidRequest(f"Unknown mode {mode!r}.", hint=f"Modes: {', '.join(MODES)}.")
     tiers = get_catalogue().tiers
     if not tiers:
-        raise ServiceUnavailable("No model is configured yet; an administrator must add one.")
+        raise ServiceUnavailable("No model is set up yet. Ask your administrator to add one.")
     chain = tiers.get(tier or "standard")
     if chain is None:
-        raise InvalidRequest(f"There is no tier {tier!r}.", hint=f"Tiers: {', '.join(tiers)}.")
+        raise InvalidRequest(f"Unknown tier {tier!r}.", hint=f"Tiers: {', '.join(tiers)}.")
     return chain
 
 
 def find_credential(entry: CatalogueEntry) -> str:
-    """The credential as it stands now; a turn's own entry may be older than the catalogue (A7.4)."""
-    now = (one for one in get_catalogue().entries if (one.name, one.provider) == (entry.name, entry.provider))
-    found = next(now, None)
-    return entry.credential if found is None else found.credential
+    """Return the current credential; a turn's own entry may be older than the catalogue."""
+    entries = get_catalogue().entries
+    matches = (other for other in entries if (other.name, other.provider) == (entry.name, entry.provider))
+    current = next(matches, None)
+    return entry.credential if current is None else current.credential
 
 
 def list_entries() -> list[CatalogueEntry]:

@@ -1,12 +1,12 @@
-"""Which models there are: rows that administrators edit, or else the environment's; every process follows them (A4).
+"""Store the models that administrators edit, and keep every process's catalogue up to date with them.
 
-The only writer of Credential, ModelEntry, TierEntry and ModelLesson. What a tier means is a value in `providers.catalogue`; this
-module puts it there at a process's first use of it, and again within seconds of an edit, off every turn's road.
+This is the only writer of Credential, ModelEntry, TierEntry and ModelLesson. Without rows, the catalogue
+comes from the environment. It is loaded at a process's first use and within seconds of an edit, without
+delaying any turn.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import get_args
 
 import msgspec
+import structlog
 from django.conf import settings
 from django.db import DatabaseError, connection, transaction
 from django.db.models import F
@@ -35,11 +36,11 @@ from copilot.providers.learned_limits import (
     fingerprint_entry,
 )
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
-REFRESH_SECONDS = 2.0  # an edit is acted on within seconds, by a statement over a few rows
+REFRESH_SECONDS = 2.0  # one statement over a few rows
 
-# What a row and an entry call by the same name.
+# Fields with the same name on a row and an entry.
 _COPIED_FIELDS = (
     "name",
     "provider",
@@ -66,16 +67,16 @@ SELECT concat_ws('|',
 
 
 class CatalogueFollower:
-    """What this process has seen of the rows; no rows at all is what the environment made at boot."""
+    """Keep this process's catalogue up to date. Without rows, it comes from the environment."""
 
     def __init__(self) -> None:
-        self.seen = ""
+        self.versions = ""
         self.lessons = ""
         self._process = 0
         self._lock = threading.Lock()
 
     def ensure_following(self) -> None:
-        """Called whenever the catalogue is asked for; does something once per process, forked ones too."""
+        """Start following once per process, also after a fork. Called whenever the catalogue is read."""
         if self._process == os.getpid():
             return
         with self._lock:
@@ -94,7 +95,7 @@ class CatalogueFollower:
         try:
             refresh_catalogue()
         except DatabaseError as problem:
-            log.warning("the model catalogue could not be read, it stays: %s", type(problem).__name__)
+            log.warning("catalogue_refresh_failed", error=type(problem).__name__)
             connection.close()
         sync_breakers()
 
@@ -103,40 +104,40 @@ _follower = CatalogueFollower()
 
 
 def follow_catalogue() -> None:
-    """From now on this process's catalogue is the rows'."""
+    """Make this process's catalogue follow the rows."""
     catalogue.set_refresh_hook(_follower.ensure_following)
 
 
 def refresh_catalogue() -> bool:
-    """Read the rows again if they have changed; whether they had."""
+    """Reload the rows if they have changed, and return whether they had."""
     with connection.cursor() as cursor:
         cursor.execute(_VERSIONS_SQL)
-        seen, lessons = cursor.fetchone()
+        versions, lessons = cursor.fetchone()
     if lessons != _follower.lessons:
         _load_learned_limits()
         _follower.lessons = lessons
-    if seen == _follower.seen:
+    if versions == _follower.versions:
         return False
-    made = _build_from_rows() or catalogue.build_from_settings(settings)
-    redaction.register_secrets(entry.credential for entry in made.entries)
-    clients.reload_sdks(made.entries)
-    catalogue.set_catalogue(made)
-    _follower.seen = seen
-    log.info("the model catalogue has changed: %d models", len(made.entries))
+    loaded = _build_from_rows() or catalogue.build_from_settings(settings)
+    redaction.register_secrets(entry.credential for entry in loaded.entries)
+    clients.reload_sdks(loaded.entries)
+    catalogue.set_catalogue(loaded)
+    _follower.versions = versions
+    log.info("catalogue_changed", models=len(loaded.entries))
     return True
 
 
 def read_credential(entry: CatalogueEntry) -> str:
-    """As the store has it now: a key may have been changed since the provider refused it (A7.4)."""
+    """Reload the credential, which may have been changed since the provider refused it."""
     refresh_catalogue()
     return catalogue.find_credential(entry)
 
 
-# --- what models taught ------------------------------------------------------------------------------
+# --- Learned limits ---
 
 
 def store_learned_limits(entry: CatalogueEntry, lesson: LearnedLimits) -> None:
-    """For every process: each takes it with its next look for edits (A4.4)."""
+    """Store learned limits for all processes, which load them at their next refresh."""
     ModelLesson.objects.update_or_create(
         name=entry.name,
         defaults={
@@ -156,49 +157,49 @@ def _load_learned_limits() -> None:
             LEARNED_LIMITS.store(row.name, row.fingerprint, lesson, seconds=seconds)
 
 
-# --- models that keep failing ------------------------------------------------------------------------
+# --- Circuit breakers ---
 
 
 def count_model_failure(entry: CatalogueEntry, code: FailureCode) -> None:
-    """A turn gave the model up. Should it keep failing, turns of every process begin with another for a while (A7.7)."""
+    """Count a model that a turn gave up on. Repeated failures open its breaker in every process."""
     name, seconds = fingerprint_entry(entry), settings.MODEL_BREAKER_SECONDS
     if breaker_store.count_model_failure(
         name, code, failures=settings.MODEL_BREAKER_FAILURES, seconds=seconds
     ):
         BREAKERS.open_breaker(name, BreakerTrip(code=code, seconds=seconds))
-        log.warning("model %s keeps failing (%s): passed over for %d s", entry.name, code, seconds)
+        log.warning("breaker_opened", model=entry.name, code=code, seconds=seconds)
 
 
 def sync_breakers() -> None:
-    """What other processes found out; asked for with every look for edits."""
+    """Load the breakers that other processes opened."""
     if settings.MODEL_BREAKER_FAILURES:
         found = breaker_store.list_open_breakers().items()
         BREAKERS.replace_all(
             {
                 name: BreakerTrip(code=code, seconds=left)
-                for name, (why, left) in found
-                if (code := _parse_failure_code(why))
+                for name, (text, left) in found
+                if (code := _parse_failure_code(text))
             }
         )
 
 
-def _parse_failure_code(why: str) -> FailureCode | None:
-    return next((code for code in get_args(FailureCode) if code == why), None)
+def _parse_failure_code(text: str) -> FailureCode | None:
+    return next((code for code in get_args(FailureCode) if code == text), None)
 
 
-# --- what a turn may run on --------------------------------------------------------------------------
+# --- Chains for turns ---
 
 
 def resolve_chain(tier: str, mode: str) -> tuple[CatalogueEntry, ...]:
-    """The chain that a message's turn runs on; never empty."""
+    """Return the chain of a message's turn, which is never empty."""
     chain = find_chain(tier, mode)
     if not chain:
-        raise ServiceUnavailable("No model of this tier has a price, and this installation requires one.")
+        raise ServiceUnavailable("No model in this tier has a price, and this installation requires one.")
     return chain
 
 
 def find_chain(tier: str, mode: str = "") -> tuple[CatalogueEntry, ...]:
-    """The chain of a tier; without models of unknown cost where the installation refuses those (A4.5)."""
+    """Return the chain of a tier, without models of unknown cost if the installation requires a known one."""
     chain = catalogue.resolve_tier(tier, mode)
     if settings.REQUIRE_KNOWN_COST:
         chain = tuple(entry for entry in chain if find_price(entry.provider, entry.model) is not None)
@@ -210,10 +211,7 @@ def find_chain(tier: str, mode: str = "") -> tuple[CatalogueEntry, ...]:
 
 
 def _drop_expensive_fallbacks(chain: tuple[CatalogueEntry, ...], ratio: int) -> tuple[CatalogueEntry, ...]:
-    """Without fallbacks that cost more than so many times what the first model does (A7.7).
-
-    Where a price is not known there is nothing to compare, and nobody is left out for it (A4.5).
-    """
+    """Drop fallbacks that cost more than `ratio` times the first model. Unknown prices are not compared."""
     prices = [find_price(entry.provider, entry.model) for entry in chain]
     return tuple(
         entry
@@ -223,15 +221,15 @@ def _drop_expensive_fallbacks(chain: tuple[CatalogueEntry, ...], ratio: int) -> 
 
 
 def _is_within_price_ratio(price: pricing.CataloguePrice, first: pricing.CataloguePrice, ratio: int) -> bool:
-    """Both of what is read and of what is written; what is billed at a flat rate costs nothing more."""
+    """Compare input and output prices; a flat rate costs nothing more."""
     if price.flat_rate:
         return True
-    reads, writes = first.input_per_million_microdollars, first.output_per_million_microdollars
+    input_price, output_price = first.input_per_million_microdollars, first.output_per_million_microdollars
     if first.flat_rate:
-        reads = writes = 0
+        input_price = output_price = 0
     return (
-        price.input_per_million_microdollars <= ratio * reads
-        and price.output_per_million_microdollars <= ratio * writes
+        price.input_per_million_microdollars <= ratio * input_price
+        and price.output_per_million_microdollars <= ratio * output_price
     )
 
 
@@ -246,17 +244,17 @@ def find_price(provider: str, model: str) -> pricing.CataloguePrice | None:
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
-# --- rows to entries ---------------------------------------------------------------------------------
+# --- Rows to entries ---
 
 
 def _build_from_rows() -> Catalogue | None:
-    """None when no enabled row is the standard tier's: then nothing could be asked."""
+    """Build the catalogue from rows; None if the standard tier has no enabled model."""
     rows = ModelEntry.objects.filter(enabled=True).select_related("credential").order_by("name")
     entries = {row.pk: entry for row in rows if (entry := _build_entry(row)) is not None}
     chains: dict[str, list[CatalogueEntry]] = {}
-    for place in TierEntry.objects.order_by("tier", "position"):
-        if (entry := entries.get(place.entry_id)) is not None:
-            chains.setdefault(place.tier, []).append(entry)
+    for tier_entry in TierEntry.objects.order_by("tier", "position"):
+        if (entry := entries.get(tier_entry.entry_id)) is not None:
+            chains.setdefault(tier_entry.tier, []).append(entry)
     usable = {tier: chain for tier, entries in chains.items() if (chain := _drop_leading_demo(entries))}
     if "standard" not in usable:
         return None
@@ -269,7 +267,7 @@ def _build_from_rows() -> Catalogue | None:
 
 
 def _drop_leading_demo(chain: Sequence[CatalogueEntry]) -> tuple[CatalogueEntry, ...]:
-    """In production no tier begins with a script unless that is wanted (A4.6)."""
+    """Drop demos at the start of a chain, unless the installation allows them."""
     first = 0
     while not settings.ALLOW_DEMO_MODEL and first < len(chain) and chain[first].demo:
         first += 1
@@ -280,25 +278,25 @@ def _build_entry(row: ModelEntry) -> CatalogueEntry | None:
     try:
         key = encryption.decrypt_text(row.credential.secret) if row.credential else ""
     except encryption.DecryptionFailed:
-        log.error("the key of model %s cannot be read: the installation's key was changed", row.pk)
+        log.error("model_credential_undecryptable", entry_id=row.pk)
         return None
     seconds = row.first_token_seconds or settings.MODEL_FIRST_TOKEN_SECONDS
     fields = {name: getattr(row, name) for name in (*_COPIED_FIELDS, "version")} | {
-        "credential": key or "none",  # local servers want none, the SDKs want one
+        "credential": key or "none",  # local servers need no key, but the SDKs do
         "first_token_timeout_seconds": seconds,
     }
     try:
         return catalogue.label_demo(msgspec.convert(fields, CatalogueEntry))
     except msgspec.ValidationError:
-        log.error("model %s of the catalogue is not usable as it is", row.pk)
+        log.error("model_entry_invalid", entry_id=row.pk)
         return None
 
 
-# --- writing -----------------------------------------------------------------------------------------
+# --- Writes ---
 
 
 def set_credential_secret(credential: Credential, secret: str) -> None:
-    """Kept sealed; what it was cannot be shown again."""
+    """Store the secret encrypted; it cannot be shown again."""
     credential.secret = encryption.encrypt_text(secret)
     credential.changed_at = Now()
     credential.save()
@@ -306,7 +304,7 @@ def set_credential_secret(credential: Credential, secret: str) -> None:
 
 
 def save_model_entry(entry: ModelEntry) -> None:
-    """Every edit is a new version, which forgets what was learned of the old one (A4.4)."""
+    """Save an edit as a new version, which discards what was learned about the old one."""
     if entry.pk is not None:
         entry.version = F("version") + 1
     entry.save()
@@ -315,15 +313,15 @@ def save_model_entry(entry: ModelEntry) -> None:
 
 
 def refresh_after_commit() -> None:
-    """Rows were written by their forms: this process acts on them at once."""
+    """Refresh this process's catalogue after forms have written rows."""
     transaction.on_commit(refresh_catalogue)
 
 
-def adopt_catalogue(made: Catalogue) -> list[ModelEntry]:
-    """Copy a catalogue into rows, so that administrators can go on from there; names that exist are left alone."""
+def adopt_catalogue(source: Catalogue) -> list[ModelEntry]:
+    """Copy a catalogue into rows that administrators can edit; existing names are left alone."""
     with transaction.atomic():
-        rows = {entry.name: _adopt_entry(entry) for entry in made.entries}
-        for tier, chain in made.tiers.items():
+        rows = {entry.name: _adopt_entry(entry) for entry in source.entries}
+        for tier, chain in source.tiers.items():
             if not TierEntry.objects.filter(tier=tier).exists():
                 TierEntry.objects.bulk_create(
                     TierEntry(tier=tier, position=position, entry=rows[entry.name])

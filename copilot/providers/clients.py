@@ -1,4 +1,4 @@
-"""Providers by catalogue entry: one client per server and credential, shared by the whole process (A5.2)."""
+"""Hold one client per provider, server and credential, shared by the whole process."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ class _ClosableProvider(Provider, Protocol):
 
 
 _ClientKey = tuple[str, str, str]  # provider, server, credential
-# Connections belong to the loop that made them; a loop that is gone takes its clients along.
+# Connections belong to their event loop, so clients are dropped together with it.
 _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[_ClientKey, _ClosableProvider]] = (
     WeakKeyDictionary()
 )
 
 
 class _ProcessState:
-    streams = False  # it has said which SDKs it needs
+    streams = False  # load_sdks was called
 
 
 def get_provider(entry: CatalogueEntry) -> Provider:
-    """Call it on the loop that will stream."""
+    """Return the provider of an entry. Call it on the loop that will stream."""
     if entry.provider == "scripted":
         return _find_scripted(entry)
     clients = _loop_clients()
@@ -40,20 +40,20 @@ def get_provider(entry: CatalogueEntry) -> Provider:
 
 
 def load_sdks(entries: Iterable[CatalogueEntry]) -> None:
-    """Import the SDKs these entries need: seconds that a worker spends before its first turn, not during it."""
+    """Import the SDKs these entries need, which takes seconds, before a worker's first turn."""
     _ProcessState.streams = True
     for name in {entry.provider for entry in entries} - {"scripted"}:
         import_module(f"copilot.providers.{name}.provider")
 
 
 def reload_sdks(entries: Iterable[CatalogueEntry]) -> None:
-    """The same when the catalogue has changed, in a process that streams; others never pay for it."""
+    """Import further SDKs after a change of the catalogue, but only in a process that streams."""
     if _ProcessState.streams:
         load_sdks(entries)
 
 
 async def close_unused_clients(entries: Iterable[CatalogueEntry]) -> None:
-    """After the catalogue changed: clients of credentials that no entry names any more are closed."""
+    """Close clients of credentials that the catalogue no longer contains."""
     clients = _loop_clients()
     used = {_client_key(entry) for entry in entries}
     for key in clients.keys() - used:
@@ -61,7 +61,7 @@ async def close_unused_clients(entries: Iterable[CatalogueEntry]) -> None:
 
 
 async def close_all_clients() -> None:
-    """At the end of the process, on the loop that streamed."""
+    """Close all clients of this event loop."""
     await close_unused_clients(())
 
 
@@ -83,7 +83,7 @@ def _find_scripted(entry: CatalogueEntry) -> Provider:
 
 
 def _create_client(entry: CatalogueEntry) -> _ClosableProvider:
-    """The SDKs take seconds to import, so only who streams pays for them."""
+    """Create a client, importing its SDK late, because only processes that stream need it."""
     connect_seconds = catalogue.get_catalogue().connect_seconds
     match entry.provider:
         case "openai_chat":

@@ -1,7 +1,7 @@
 """The offline demo: a script that reacts to what people write, so that everything can be tried without a key.
 
-It is no AI and says so. The same conversation always gives the same answer, word by word; that is how an
-interrupted answer can go on exactly where it stopped.
+It is no AI and says so. The same conversation always gives the same answer, word by word, so that an
+interrupted answer can continue exactly where it stopped.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ REFLECTION = """The user wants to see how I think, so I think slowly and in orde
 2. What could go wrong? They could stand in the way of the answer. So they fold into one line when I am done.
 3. What do I answer? That opening this line shows exactly these words.
 """
-_SERVER_BLOCK = re.compile(  # all that is not the user's own words
+_SERVER_BLOCK = re.compile(  # everything except the user's own text
     rf"<({'|'.join(tag for tag in SERVER_TAGS if tag != 'user_follow_up')})>.*?</\1>", re.DOTALL
 )
 
@@ -152,16 +152,14 @@ class DemoProvider:
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
         reply = self.reply_to(request)
-        number = secrets.randbelow(
-            2**48
-        )  # names the calls: what they make is found by them, in every version
+        number = secrets.randbelow(2**48)  # makes call ids unique in every version of an answer
         items = stream_script(reply, self._clock, number=number, continued=is_continuation(request.messages))
         async with aclosing(items):
             async for item in items:
                 yield item
 
     def reply_to(self, request: ModelRequest) -> ScriptedReply:
-        """What the demo says now, paced word by word."""
+        """Choose the demo's reply, paced word by word."""
         messages, partial = _split_partial(request.messages)
         offered = {tool.name for tool in request.tools}
         thought, text, calls = _choose_answer(messages, offered, words=self._rate * LONG_ANSWER_SECONDS)
@@ -182,7 +180,7 @@ class DemoProvider:
 
 
 def _split_partial(messages: Sequence[ModelMessage]) -> tuple[Sequence[ModelMessage], str]:
-    """The conversation up to an answer that was interrupted, and what that answer had said."""
+    """Split off the partial answer that is to be continued."""
     if not is_continuation(messages):
         return messages, ""
     end = len(messages) - 1 if isinstance(messages[-1], AssistantMessage) else len(messages) - 2
@@ -194,7 +192,7 @@ def _split_partial(messages: Sequence[ModelMessage]) -> tuple[Sequence[ModelMess
 def _choose_answer(
     messages: Sequence[ModelMessage], offered: set[str], *, words: int
 ) -> tuple[str, str, list[ScriptItem]]:
-    """(thought, text, calls) for this conversation."""
+    """Return (thought, text, calls) for this conversation."""
     last = messages[-1]
     if isinstance(last, ToolResultsMessage):
         if "delete_file" in offered and _is_delete_pending(messages, last):
@@ -203,53 +201,51 @@ def _choose_answer(
                 DELETE_ANSWER,
                 [_build_call("delete_file")],
             )
-        asked_once = sum(isinstance(message, UserMessage) for message in messages) == 1
-        opening = INTRODUCTION if asked_once else ""
+        is_first_question = sum(isinstance(message, UserMessage) for message in messages) == 1
+        opening = INTRODUCTION if is_first_question else ""
         return "The results are in. I sum them up.\n", opening + _summarise_tools(last), []
-    asked = _strip_server_text(last.text) if isinstance(last, UserMessage) else ""
+    question = _strip_server_text(last.text) if isinstance(last, UserMessage) else ""
     first = not any(isinstance(message, AssistantMessage) for message in messages)
     opening = INTRODUCTION if first else ""
-    wanted = [tool for tool, keyword in _KEYWORDS.items() if keyword.search(asked) and tool in offered]
-    thought = (
-        f"The user wrote {len(asked)} characters. I look for the words I know and pick a part of my script.\n"
-    )
-    if _REASON.search(asked):
+    tools = [tool for tool, keyword in _KEYWORDS.items() if keyword.search(question) and tool in offered]
+    thought = f"The user wrote {len(question)} characters. I look for the words I know and pick a part of my script.\n"
+    if _REASON.search(question):
         thought = REFLECTION
-    if _LONG.search(asked):
+    if _LONG.search(question):
         return thought, opening + _build_long_answer(words), []
-    if wanted:
-        names = ", ".join(f"`{tool}`" for tool in wanted)
+    if tools:
+        names = ", ".join(f"`{tool}`" for tool in tools)
         return (
             thought,
-            f"I call {names} for you.\n",  # the answer is what follows
-            [_build_call(tool, asked) for tool in wanted],
+            f"I call {names} for you.\n",  # the introduction follows with the results
+            [_build_call(tool, question) for tool in tools],
         )
-    return thought, opening + _quote_message(asked) + MENU, []
+    return thought, opening + _quote_message(question) + MENU, []
 
 
-def _build_call(tool: str, asked: str = "") -> ScriptedCall:
-    arguments = PAGE_ARGUMENTS if tool == "write_file" and _PAGE.search(asked) else TOOL_ARGUMENTS[tool]
+def _build_call(tool: str, question: str = "") -> ScriptedCall:
+    arguments = PAGE_ARGUMENTS if tool == "write_file" and _PAGE.search(question) else TOOL_ARGUMENTS[tool]
     return ScriptedCall(tool, arguments, pieces=4)
 
 
 def _is_delete_pending(messages: Sequence[ModelMessage], group: ToolResultsMessage) -> bool:
-    """Whether the user asked for a deletion and only the file to be deleted has been written so far."""
-    asked = next((message.text for message in reversed(messages) if isinstance(message, UserMessage)), "")
+    """Check whether a deletion was asked for and only the file has been written so far."""
+    question = next((message.text for message in reversed(messages) if isinstance(message, UserMessage)), "")
     tools = {result.tool for result in group.results}
     return (
-        bool(_DELETE.search(_strip_server_text(asked)))
+        bool(_DELETE.search(_strip_server_text(question)))
         and "write_file" in tools
         and "delete_file" not in tools
     )
 
 
 def _strip_server_text(text: str) -> str:
-    """A message without what the server put in front of it."""
+    """Return a message without the text that the server added."""
     return strip_server_tags(_SERVER_BLOCK.sub("", text)).strip()
 
 
-def _quote_message(asked: str) -> str:
-    line = " ".join(asked.split())
+def _quote_message(question: str) -> str:
+    line = " ".join(question.split())
     shown = line if len(line) <= 80 else line[:79] + "…"
     return f"You wrote:\n\n> {shown}\n\n" if shown else ""
 
@@ -270,20 +266,20 @@ def _describe_result(content: str, success: bool) -> str:
 
 
 def _describe_json(content: str) -> str:
-    """JSON as somebody would say it: a file by its name, anything else by its plain values."""
+    """Describe JSON in words: a file by its name, anything else by its plain values."""
     try:
-        told = json.loads(content)
+        value = json.loads(content)
     except ValueError:
         return content
-    if not isinstance(told, dict):
+    if not isinstance(value, dict):
         return content
-    if "uri" in told and "name" in told:
-        return f"[{told['name']}]({told['uri']})"
-    return ", ".join(f"{name}: {value}" for name, value in told.items() if isinstance(value, str | int))
+    if "uri" in value and "name" in value:
+        return f"[{value['name']}]({value['uri']})"
+    return ", ".join(f"{name}: {item}" for name, item in value.items() if isinstance(item, str | int))
 
 
 def _build_long_answer(words: int) -> str:
-    """Parts until the answer holds about `words` words."""
+    """Repeat parts until the answer has about `words` words."""
     text, number = LONG_OPENING, 0
     count = len(_WORD.findall(text))
     while count < words:
@@ -295,8 +291,8 @@ def _build_long_answer(words: int) -> str:
 
 
 def _count_characters(request: ModelRequest) -> int:
-    said = sum(len(m.text) for m in request.messages if not isinstance(m, ToolResultsMessage))
+    spoken = sum(len(m.text) for m in request.messages if not isinstance(m, ToolResultsMessage))
     returned = sum(
         len(r.content) for m in request.messages if isinstance(m, ToolResultsMessage) for r in m.results
     )
-    return len(request.system) + len(request.suffix) + said + returned
+    return len(request.system) + len(request.suffix) + spoken + returned

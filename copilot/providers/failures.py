@@ -1,4 +1,4 @@
-"""Every provider failure becomes one class: by status and structured code first, then by documented words (A6.1)."""
+"""Classify every provider failure: by status and structured code first, then by documented wording."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from config.core.redaction import MASK, redact
 from config.core.text import make_storable
 from copilot.providers.base import FailureCode, ProviderFailure
 
-MAX_DETAILS_CHARACTERS = 1200  # characters, the ellipsis included (A6.2)
-MAX_BODY_CHARACTERS = (
-    16_000  # of a complaint; some servers echo the request, and its megabytes would hold up the loop
-)
+MAX_DETAILS_CHARACTERS = 1200  # including the ellipsis
+# Of an error body: some servers echo the request, and parsing megabytes would block the event loop.
+MAX_BODY_CHARACTERS = 16_000
 
 _VENDOR_CODES: dict[FailureCode, str] = {
     "quota_exhausted": "insufficient_quota billing_hard_limit_reached billing_not_active billing_error"
@@ -38,15 +37,15 @@ _VENDOR_CODES: dict[FailureCode, str] = {
 }
 FAILURE_BY_VENDOR_CODE = {code: failure for failure, codes in _VENDOR_CODES.items() for code in codes.split()}
 
-# The field of the request that a refusal is about, where the vendor names it: its message may not.
+# The request field that a refusal is about, if the vendor names it: the message may not.
 PARAMETERS: tuple[tuple[re.Pattern[str], FailureCode], ...] = (
     (re.compile(r"reasoning[._]effort$|output_config\.effort$"), "effort_invalid"),
     (re.compile(r"(?:reasoning|thinking)(?:\.|$)|include(?:\[|$)"), "thinking_unsupported"),
     (re.compile(r".*\bimage_url\b"), "media_unsupported"),
 )
 
-# Families of words, in the order of A6.1: quota before rate limit, both before auth. Words belong together
-# when they stand near each other in one sentence; a dot inside a field name ends none.
+# Families of wording in order of precedence: quota before rate limit, both before auth. Words only match
+# when they are close together in one sentence; a dot inside a field name does not end one.
 QUOTA = re.compile(
     r"credit balance|insufficient (?:quota|credit|balance|funds)|can only afford|fewer max[_ ]tokens"
     r"|(?:plan|usage|spend(?:ing)?|monthly|weekly|daily) limit (?:has been )?(?:reached|exceeded)|exceeded your current quota"
@@ -96,9 +95,7 @@ MEDIA = re.compile(
     r"|unknown variant `?image_url|at most 0 image|not a (?:multimodal|vision) model|image_url is only supported",
     re.I,
 )
-NO_PICTURES = re.compile(
-    r"image input is not supported|required for image input", re.I
-)  # said with a status of 500
+NO_PICTURES = re.compile(r"image input is not supported|required for image input", re.I)  # with status 500
 REFUSED = re.compile(
     r"content (?:filter|management policy|policy)|safety (?:system|policy|filter)|flagged (?:by|as|for)|usage polic(?:y|ies)",
     re.I,
@@ -125,7 +122,7 @@ FAMILIES_ANY = (*FAMILIES_4XX, (BUSY, "overloaded"))
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorBody:
-    """What a provider said went wrong, whatever its spelling."""
+    """A provider's error, whatever its format."""
 
     codes: tuple[str, ...]
     message: str
@@ -135,40 +132,40 @@ class ErrorBody:
 
 
 def classify_response(status: int, body: str, headers: Mapping[str, str]) -> ProviderFailure:
-    """An HTTP answer that is no stream. Nothing was generated, so nothing is billed (B4.1)."""
-    complaint = parse_error_body(body)
+    """Classify an HTTP error response. Nothing was generated, so nothing is billed."""
+    error_body = parse_error_body(body)
     return ProviderFailure(
-        choose_failure_code(status, complaint),
-        details=clean_details(complaint.message),
+        choose_failure_code(status, error_body),
+        details=clean_details(error_body.message),
         status=status,
         retry_after_seconds=parse_retry_after(headers),
-        request_id=headers.get("x-request-id") or headers.get("request-id") or complaint.request_id,
+        request_id=headers.get("x-request-id") or headers.get("request-id") or error_body.request_id,
         refused_before_work=True,
     )
 
 
 def classify_stream_error(payload: str, *, request_id: str = "") -> ProviderFailure:
-    """An error object in the middle of a stream."""
-    complaint = parse_error_body(payload)
+    """Classify an error object in the middle of a stream."""
+    error_body = parse_error_body(payload)
     return ProviderFailure(
-        choose_failure_code(complaint.status, complaint),
-        details=clean_details(complaint.message),
-        status=complaint.status,
-        request_id=complaint.request_id or request_id,
+        choose_failure_code(error_body.status, error_body),
+        details=clean_details(error_body.message),
+        status=error_body.status,
+        request_id=error_body.request_id or request_id,
     )
 
 
 def classify_connection_error(error: BaseException, *, before_work: bool) -> ProviderFailure:
-    """No connection, a reset, an early end or a transport timeout."""
-    words = str(error) or type(error).__name__
-    return ProviderFailure("overloaded", details=clean_details(words), refused_before_work=before_work)
+    """Classify a failed connection, a reset, an early end or a transport timeout."""
+    message = str(error) or type(error).__name__
+    return ProviderFailure("overloaded", details=clean_details(message), refused_before_work=before_work)
 
 
-def choose_failure_code(status: int | None, complaint: ErrorBody) -> FailureCode:
+def choose_failure_code(status: int | None, error_body: ErrorBody) -> FailureCode:
     coded = next(
-        (FAILURE_BY_VENDOR_CODE[code] for code in complaint.codes if code in FAILURE_BY_VENDOR_CODE), None
+        (FAILURE_BY_VENDOR_CODE[code] for code in error_body.codes if code in FAILURE_BY_VENDOR_CODE), None
     )
-    text = complaint.message
+    text = error_body.message
     if (
         status == 402
         or coded == "quota_exhausted"
@@ -176,7 +173,7 @@ def choose_failure_code(status: int | None, complaint: ErrorBody) -> FailureCode
     ):
         return "quota_exhausted"
     if status is None:
-        coded = coded or _code_from_parameter(complaint.parameter)
+        coded = coded or _code_from_parameter(error_body.parameter)
         return coded or _code_from_words(text, FAMILIES_ANY) or "unknown"
     if status == 429 or coded == "rate_limited":
         return "rate_limited"
@@ -184,7 +181,7 @@ def choose_failure_code(status: int | None, complaint: ErrorBody) -> FailureCode
         return "media_unsupported"
     if status >= 500:
         return coded if coded in {"context_overflow", "refused"} else "overloaded"
-    return _classify_client_error(status, coded or _code_from_parameter(complaint.parameter), text)
+    return _classify_client_error(status, coded or _code_from_parameter(error_body.parameter), text)
 
 
 def _code_from_parameter(name: str) -> FailureCode | None:
@@ -216,13 +213,13 @@ def _code_from_words(
     return next((code for pattern, code in families if pattern.search(text)), None)
 
 
-# --- reading bodies ----------------------------------------------------------------------------------
+# --- Error bodies ---
 
 
 def parse_error_body(body: str) -> ErrorBody:
-    """OpenAI's, Anthropic's and the gateways' error objects; anything else is text."""
-    complaint = _parse_body(body)
-    return replace(complaint, message=complaint.message[:MAX_BODY_CHARACTERS])
+    """Parse error objects of OpenAI, Anthropic and gateways; anything else is text."""
+    error_body = _parse_body(body)
+    return replace(error_body, message=error_body.message[:MAX_BODY_CHARACTERS])
 
 
 def _parse_body(body: str) -> ErrorBody:
@@ -257,7 +254,7 @@ def _error_codes(error: dict[str, JSON]) -> tuple[str, ...]:
 
 
 def _error_message(error: dict[str, JSON]) -> str:
-    """The message, and the upstream's own words where a gateway passes them on."""
+    """Return the message, with the upstream's own text if a gateway passes it on."""
     message = (
         _string_or_empty(error.get("message"))
         or _detail_text(error.get("detail"))
@@ -269,10 +266,10 @@ def _error_message(error: dict[str, JSON]) -> str:
 
 
 def _detail_text(detail: JSON) -> str:
-    """A list of what is wrong, as servers written in Python send it, is read without the input that each repeats."""
+    """Join the messages of a validation error list, without the input that each item repeats."""
     if not isinstance(detail, list):
         return _string_or_empty(detail)
-    return "; ".join(_string_or_empty(one.get("msg")) for one in detail if isinstance(one, dict))
+    return "; ".join(_string_or_empty(item.get("msg")) for item in detail if isinstance(item, dict))
 
 
 def _string_or_empty(value: JSON) -> str:
@@ -280,24 +277,24 @@ def _string_or_empty(value: JSON) -> str:
 
 
 def _parse_status(value: JSON) -> int | None:
-    """A status only where the body gives one as a number of its own, never out of text (A6.1)."""
+    """Accept a status only if the body has it as a number of its own, never from text."""
     if isinstance(value, str) and value.isdigit():
         value = int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and 400 <= value <= 599 else None
 
 
-# --- details and headers -----------------------------------------------------------------------------
+# --- Details and headers ---
 
 _INVISIBLE = re.compile(r"<(script|style|head)\b.*?(?:</\1\s*>|\Z)|<!--.*?(?:-->|\Z)", re.I | re.S)
 _TAG = re.compile(r"</?[a-z!][^<>]*(?:>|\Z)", re.I)
-_SECRET = re.compile(  # what vendors print of a key, half of it starred out, besides whole ones (A9.10)
+_SECRET = re.compile(  # keys as vendors print them, half of it starred out, besides whole ones
     r"\b(?:sk|pk|rk|gsk|xai|key)[-_][A-Za-z0-9*_\-]{8,}"
     r"|(?i:api[_-]?key|access[_-]?token|secret|password|authorization)[\"']?\s*[:=]\s*[\"']?[^\s\"',;}\[]{6,}"
 )
 
 
 def clean_details(text: str) -> str:
-    """Words fit for a page: no markup, no secrets, at most MAX_DETAILS characters (A6.2)."""
+    """Clean text for a page: no markup, no secrets, at most MAX_DETAILS_CHARACTERS characters."""
     text = _INVISIBLE.sub(" ", text[:MAX_BODY_CHARACTERS])
     text = _TAG.sub(" ", text)
     text = " ".join(redact(make_storable(text)).split())
@@ -306,21 +303,21 @@ def clean_details(text: str) -> str:
 
 
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds to wait: `retry-after-ms`, or `Retry-After` in seconds or as a date (A7.1)."""
+    """Return the seconds to wait: `retry-after-ms`, or `Retry-After` in seconds or as a date."""
     milliseconds = _parse_number(headers.get("retry-after-ms", ""))
     if milliseconds is not None:
         return milliseconds / 1000
-    given = headers.get("retry-after", "")
-    seconds = _parse_number(given)
-    if seconds is not None or not given:
+    header = headers.get("retry-after", "")
+    seconds = _parse_number(header)
+    if seconds is not None or not header:
         return seconds
     try:
-        moment = parsedate_to_datetime(given)
+        time = parsedate_to_datetime(header)
     except ValueError:
         return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return max(0.0, (moment - datetime.now(UTC)).total_seconds())
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=UTC)
+    return max(0.0, (time - datetime.now(UTC)).total_seconds())
 
 
 def _parse_number(text: str) -> float | None:

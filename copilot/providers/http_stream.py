@@ -1,4 +1,4 @@
-"""Server-sent events out of raw bytes: chunks in, whole `data` payloads out."""
+"""Read one streamed reply over HTTP: open it, read it under deadlines, decode its events and close it."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from copilot.providers import failures
 from copilot.providers.base import ProviderFailure, StreamItem, TextDelta
 from copilot.realtime import delta_clock
 
-MAX_LINE_BYTES = 16 * 1024 * 1024  # a line that never ends must not eat the process's memory
+MAX_LINE_BYTES = 16 * 1024 * 1024  # bounds the memory that an endless line can use
 
 
 class SSEReader:
-    """Splits a byte stream into events. Event names, ids and comments are skipped: payloads say what they are."""
+    """Split a byte stream into server-sent events. Names, ids and comments are skipped as redundant."""
 
     __slots__ = ("_data", "_rest", "_rest_bytes")
 
     def __init__(self) -> None:
-        self._data: list[bytes] = []  # data lines of the event under way
-        self._rest: list[bytes] = []  # pieces of the line under way
+        self._data: list[bytes] = []  # data lines of the current event
+        self._rest: list[bytes] = []  # pieces of the current line
         self._rest_bytes = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The payloads that `chunk` completes."""
+        """Return the payloads that `chunk` completes."""
         lines = chunk.split(b"\n")
         last = lines.pop()
         if lines and self._rest:
@@ -46,7 +46,7 @@ class SSEReader:
         return self._payloads(lines)
 
     def flush(self) -> list[bytes]:
-        """What an ended stream leaves: some servers omit the last blank line."""
+        """Return what an ended stream leaves, because some servers omit the last blank line."""
         line = b"".join(self._rest)
         self._rest.clear()
         return self._payloads([line, b""])
@@ -68,30 +68,28 @@ class SSEReader:
         return found
 
 
-# MERGED providers.wire: The bytes of one reply off the wire: at once while it is awaited, then in draughts, to the beat of the log (T8.5).
+# --- The response body ---
 
 _PLACEHOLDER_REQUEST = httpx2.Request("POST", "http://sent.invalid")
 
 
 class ResponseStream:
-    """One response. `read` gives what is there, and waits when nothing is; `rest` lets more come."""
+    """Read one response: at once while its first text is awaited, then in step with the log flushes."""
 
     def __init__(self, response: httpx2.Response) -> None:
         self._response = response
-        response.request = (
-            _PLACEHOLDER_REQUEST  # a reply lasts minutes, and nobody needs its request's body meanwhile
-        )
+        response.request = _PLACEHOLDER_REQUEST  # frees the request body while the reply streams for minutes
         self._content = _find_raw_reader(response)
         self._chunks = _iterate_decoded(response) if self._content is None else None
-        self._rests = delta_clock.get_beat_timer()
-        self._resting: asyncio.Future[None] | None = None
+        self._flush_timer = delta_clock.get_beat_timer()
+        self._flush_wait: asyncio.Future[None] | None = None
         turn = turn_context.peek_turn_context()
         self._phase = delta_clock.get_phase(turn.turn_id if turn else "")
         if self._content is not None:
             self._content.on_eof(self._end_wait)
 
     async def read(self) -> bytes:
-        """Empty at the end."""
+        """Return what has arrived, waiting if there is nothing; empty at the end."""
         if self._chunks is not None:
             return await anext(self._chunks, b"")
         assert self._content is not None
@@ -99,20 +97,20 @@ class ResponseStream:
             return await self._content.readany()
         except aiohttp.ClientError as error:
             if left := self._content._read_nowait(-1):
-                return left  # it came before the connection broke, which the next read will tell
-            if isinstance(error, TimeoutError):  # of the socket: not the reader's own patience
+                return left  # arrived before the connection broke, which the next read reports
+            if isinstance(error, TimeoutError):  # the socket's timeout, not the reader's deadline
                 raise httpx2.ReadTimeout(str(error)) from error
             raise
 
     async def wait_for_next_flush(self) -> None:
-        """Until the log takes words again, or the reply is over."""
+        """Wait until the event log is flushed again, or the reply is over."""
         if self._content is not None and not self._content.is_eof():
-            self._resting = self._rests.next_beat(self._phase)
-            await self._resting
+            self._flush_wait = self._flush_timer.next_beat(self._phase)
+            await self._flush_wait
 
     def _end_wait(self) -> None:
-        if self._resting is not None and not self._resting.done():
-            self._resting.set_result(None)
+        if self._flush_wait is not None and not self._flush_wait.done():
+            self._flush_wait.set_result(None)
 
     async def aclose(self) -> None:
         if isinstance(self._chunks, AsyncGenerator):
@@ -121,7 +119,10 @@ class ResponseStream:
 
 
 def _find_raw_reader(response: httpx2.Response) -> aiohttp.StreamReader | None:
-    """aiohttp's own reader below the SDK's layers, each of which costs a coroutine for every read; None if it is not there."""
+    """Find aiohttp's own reader below the SDK's layers, each of which costs a coroutine per read.
+
+    Return None if it is not there.
+    """
     if not _is_uncompressed(response):
         return None
     transported = getattr(response.stream, "_stream", None)
@@ -130,7 +131,7 @@ def _find_raw_reader(response: httpx2.Response) -> aiohttp.StreamReader | None:
 
 
 def _iterate_decoded(response: httpx2.Response) -> AsyncIterator[bytes]:
-    """We ask for no compression, and undo it where it comes anyway."""
+    """Decode a compressed response, although we ask for no compression."""
     if not _is_uncompressed(response):
         return response.aiter_bytes()
     assert isinstance(response.stream, httpx2.AsyncByteStream)
@@ -141,43 +142,41 @@ def _is_uncompressed(response: httpx2.Response) -> bool:
     return response.headers.get("content-encoding", "identity") == "identity"
 
 
-# MERGED providers.streaming: One streamed reply over HTTP: opened, read under time limits, decoded, and always closed (A5.2).
+# --- One reply ---
 
 CONNECT_TIMEOUT_SECONDS = 10.0
-IDLE_TIMEOUT_SECONDS = (
-    630.0  # a backstop: the turn itself ends after 600 s of silence (T5.5) and should be first
-)
-AFTER_FINISH_SECONDS = 5.0  # how long usage may lag behind the finish reason
-MAX_CONNECTIONS = 2000  # a process runs up to 400 turns, and side calls beside them
+IDLE_TIMEOUT_SECONDS = 630.0  # a backstop: the turn itself should end first, after 600 s of silence
+AFTER_FINISH_SECONDS = 5.0  # how long usage may arrive after the finish reason
+MAX_CONNECTIONS = 2000  # a process runs up to 400 turns, and other calls besides
 KEEP_ALIVE_SECONDS = 60.0
 
-# The transport's own names blur what happened; aiohttp's, further down the chain, do not.
+# The transport's own exceptions hide what happened; aiohttp's, further down the chain, do not.
 CONNECTION_ERRORS = (httpx2.ConnectError, aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 TRANSPORT_ERRORS = (httpx2.HTTPError, httpx2.StreamError, aiohttp.ClientError, OSError)
 
 
 class ReplyDecoder(Protocol):
-    """A vendor's reply while it is decoded: payloads in, items out."""
+    """Decode a vendor's reply: payloads in, items out."""
 
     @property
     def response_id(self) -> str:
-        """As the vendor names this reply, as soon as it has."""
+        """Return the vendor's id of this reply, as soon as it is known."""
         ...
 
     @property
     def started(self) -> bool:
-        """Something was said; mere counts and pings are no beginning."""
+        """Check for content; mere counts and pings are no beginning."""
         ...
 
     @property
     def finished(self) -> bool:
-        """The vendor has said why it stopped; only last words can follow."""
+        """Check for a finish reason, after which little can follow."""
         ...
 
     def feed(self, payload: bytes) -> Sequence[StreamItem]: ...
 
     def end(self) -> Sequence[StreamItem]:
-        """The last items; raises ProviderFailure when the stream ended too early."""
+        """Return the last items, or raise ProviderFailure if the stream ended too early."""
         ...
 
 
@@ -185,7 +184,7 @@ OpenResponse = Callable[[], Awaitable[httpx2.Response]]
 
 
 def build_timeout(idle_seconds: float, connect_seconds: float) -> httpx2.Timeout:
-    """The transport's limits; the first item has a limit of its own in `play`."""
+    """Build the transport's timeouts; `stream_reply` has a deadline of its own for the first item."""
     return httpx2.Timeout(idle_seconds, connect=connect_seconds)
 
 
@@ -199,20 +198,20 @@ def build_connection_limits() -> httpx2.Limits:
 
 @cache
 def load_ssl_context() -> ssl.SSLContext:
-    """Whom all clients believe: to read the machine's certificates takes longer than all else a new client does."""
+    """Load the machine's certificates once, which is the slowest part of creating a client."""
     return httpx2.create_ssl_context()
 
 
 async def stream_reply(
-    opened: OpenResponse, reply: ReplyDecoder, *, first_seconds: float
+    open_response: OpenResponse, reply: ReplyDecoder, *, first_seconds: float
 ) -> AsyncGenerator[StreamItem, None]:
-    """The items of one reply. Leaving it, by any way, closes the connection or gives it back."""
-    reading = _ReadDeadlines(first_seconds)
-    wire = ResponseStream(await reading.open(opened))
-    del opened  # and the body with it
+    """Yield the items of one reply. Leaving the generator closes the connection or returns it to the pool."""
+    deadlines = _ReadDeadlines(first_seconds)
+    wire = ResponseStream(await deadlines.open(open_response))
+    del open_response  # frees the body that it holds
     reader = SSEReader()
     try:
-        while chunk := await reading.read_chunk(wire, reply):
+        while chunk := await deadlines.read_chunk(wire, reply):
             for item in _decode_payloads(reply, reader.feed(chunk)):
                 yield item
             if reply.started and not reply.finished:
@@ -230,28 +229,28 @@ async def stream_reply(
 
 
 def _decode_payloads(reply: ReplyDecoder, payloads: Iterable[bytes]) -> Iterator[StreamItem]:
-    """Words that came in one read go on as one: under load a read holds many, and each item costs its way."""
-    words = ""
+    """Join text that arrived in one read, because each item has a cost and a busy read holds many."""
+    text = ""
     try:
         for payload in payloads:
             for item in reply.feed(payload):
                 if type(item) is TextDelta:
-                    words += item.text
+                    text += item.text
                     continue
-                if words:
-                    yield TextDelta(words)
-                    words = ""
+                if text:
+                    yield TextDelta(text)
+                    text = ""
                 yield item
     except ProviderFailure:
-        if words:
-            yield TextDelta(words)  # it was said before the stream broke
+        if text:
+            yield TextDelta(text)  # it arrived before the stream broke
         raise
-    if words:
-        yield TextDelta(words)
+    if text:
+        yield TextDelta(text)
 
 
 def classify_failed_opening(error: Exception) -> ProviderFailure:
-    """The request got no answer; that nothing was billed is sure only when no connection was made."""
+    """Classify a request without a response; nothing was billed for sure only if no connection was made."""
     link: BaseException | None = error
     chain: list[BaseException] = []
     while link is not None:
@@ -262,7 +261,7 @@ def classify_failed_opening(error: Exception) -> ProviderFailure:
 
 
 class _ReadDeadlines:
-    """The patience of one reply: for its first item, between bytes, and after its finish reason."""
+    """Enforce the deadlines of one reply: for its first item, and after its finish reason."""
 
     __slots__ = ("_deadline", "_first_seconds")
 
@@ -270,15 +269,15 @@ class _ReadDeadlines:
         self._first_seconds = first_seconds
         self._deadline = asyncio.get_running_loop().time() + first_seconds
 
-    async def open(self, opened: OpenResponse) -> httpx2.Response:
+    async def open(self, open_response: OpenResponse) -> httpx2.Response:
         try:
             async with asyncio.timeout_at(self._deadline):
-                return await opened()
+                return await open_response()
         except TimeoutError as error:
             raise self._timeout_failure() from error
 
     async def read_chunk(self, wire: ResponseStream, reply: ReplyDecoder) -> bytes:
-        """The next bytes; empty at the end."""
+        """Return the next bytes; empty at the end."""
         try:
             if reply.started and not reply.finished:
                 return await wire.read()
@@ -298,4 +297,4 @@ class _ReadDeadlines:
         return asyncio.get_running_loop().time() + AFTER_FINISH_SECONDS
 
     def _timeout_failure(self) -> ProviderFailure:
-        return ProviderFailure("no_response", details=f"nothing came for {self._first_seconds:g} s")
+        return ProviderFailure("no_response", details=f"no data for {self._first_seconds:g} s")

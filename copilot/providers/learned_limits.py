@@ -1,4 +1,4 @@
-"""What models have taught us about themselves: remembered for a day, by every process alike (A4.4)."""
+"""Remember for a day what models turned out not to accept."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from hashlib import blake2b
 
 from copilot.providers.base import CatalogueEntry, ReasoningEffort
 
-LEARNED_LIMITS_SECONDS = 24 * 3600.0  # vendors widen what a model takes; a refusal is asked for again daily
+LEARNED_LIMITS_SECONDS = 24 * 3600.0  # vendors extend their models, so a refusal is tried again daily
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearnedLimits:
-    """What a model takes less of than its entry says; without fields nothing is known."""
+    """Limits of a model beyond what its entry says; the defaults mean that nothing is known."""
 
     effort: ReasoningEffort | None = None  # the highest level it accepted
     thinks: bool = True
@@ -29,7 +29,7 @@ class _RememberedLimits:
 
 
 class LearnedLimitsCache:
-    """By entry as it stood when the lesson was learnt: an edited entry is an unknown one."""
+    """Remember limits by entry. An edited entry counts as unknown."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -39,7 +39,7 @@ class LearnedLimitsCache:
         self.store(entry.name, fingerprint_entry(entry), lesson, seconds=LEARNED_LIMITS_SECONDS)
 
     def store(self, name: str, fingerprint: str, lesson: LearnedLimits, *, seconds: float) -> None:
-        """What was learnt elsewhere, and holds for so long."""
+        """Store limits that were learned elsewhere, for `seconds`."""
         until = self._now() + seconds
         self._remembered[name] = _RememberedLimits(fingerprint=fingerprint, lesson=lesson, until=until)
 
@@ -54,7 +54,7 @@ class LearnedLimitsCache:
 
 
 def fingerprint_entry(entry: CatalogueEntry) -> str:
-    """Of the entry without its key: a new key is the same model, and no key is kept here."""
+    """Hash the entry without its credential: a new key does not make another model."""
     return blake2b(repr(replace(entry, credential="")).encode(), digest_size=16).hexdigest()
 
 

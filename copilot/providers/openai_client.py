@@ -1,4 +1,4 @@
-"""The official OpenAI SDK as far as we use it: it signs and sends a request, and hands over the raw answer (A5.2)."""
+"""Send requests with the official OpenAI SDK, and return the raw response."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ STREAM_HEADERS = {
 
 
 class OpenAIClient:
-    """One server and credential; its connections are shared by every turn of the process."""
+    """Hold one server and credential, whose connections all turns of the process share."""
 
     def __init__(self, *, credential: str, base_url: str, timeout: httpx2.Timeout) -> None:
         self._sdk = AsyncOpenAI(
-            api_key=credential or "none",  # local servers want none, the SDK wants one
+            api_key=credential or "none",  # local servers need no key, but the SDK does
             base_url=base_url or None,
-            max_retries=0,  # A7 is the only retry
+            max_retries=0,  # only the agent loop retries
             http_client=DefaultAioHttpClient(
                 timeout=timeout,
                 limits=http_stream.build_connection_limits(),
@@ -31,7 +31,7 @@ class OpenAIClient:
         )
 
     async def post(self, path: str, body: bytes) -> httpx2.Response:
-        """The raw response. The SDK's typed `create` walks every message: 40 ms of CPU for 200 of them."""
+        """Return the raw response. The SDK's typed `create` takes 40 ms of CPU for 200 messages."""
         streamed: bool = True
         try:
             response = await self._sdk.post(

@@ -1,4 +1,4 @@
-"""Where a prompt may be cut for a provider's cache: marks for Anthropic's models, and for nobody else (A15.7)."""
+"""Mark where a prompt can be cached, for Anthropic's models only."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from copilot.providers.base import CatalogueEntry
 
 CacheLifetime = Literal["5m", "1h"]
 CACHE_LIFETIMES: tuple[CacheLifetime, ...] = ("5m", "1h")  # from the shortest to the longest
-MAX_MARKED_MESSAGES = 2  # with the system text and the last tool: the four marks that the API allows
-UNMARKABLE_BLOCK_TYPES = ("thinking", "redacted_thinking", "image_url")  # gateways take marks on text alone
-# As gateways spell it: anthropic/claude-…, bedrock/eu.anthropic.claude-…, vertex_ai/claude-…
+MAX_MARKED_MESSAGES = 2  # with the system prompt and the last tool, the four marks that the API allows
+UNMARKABLE_BLOCK_TYPES = ("thinking", "redacted_thinking", "image_url")  # gateways only accept text
+# Model names of gateways: anthropic/claude-…, bedrock/eu.anthropic.claude-…, vertex_ai/claude-…
 _ANTHROPIC_MODEL = re.compile(r"(?:^|[/.~])(?:anthropic[/.]|claude-)")
 
 CacheableBlock = dict[str, JSON]
@@ -22,7 +22,7 @@ CacheableBlock = dict[str, JSON]
 
 @dataclass(frozen=True, kw_only=True)
 class PromptCacheConfig:
-    """How long a provider shall keep what it has read; a prefix never less long than what follows it."""
+    """Cache lifetimes; that of the prefix is never shorter than that of the messages after it."""
 
     enabled: bool = True
     prefix: CacheLifetime = "1h"
@@ -57,7 +57,7 @@ def get_prompt_cache() -> PromptCacheConfig:
 
 
 def supports_cache_marks(entry: CatalogueEntry) -> bool:
-    """Anthropic itself, or a gateway that hands an Anthropic model its marks."""
+    """Check for Anthropic itself, or a gateway that passes marks on to an Anthropic model."""
     if not get_prompt_cache().enabled:
         return False
     gateway = entry.provider == "openai_chat" and bool(entry.base_url)
@@ -65,7 +65,7 @@ def supports_cache_marks(entry: CatalogueEntry) -> bool:
 
 
 def mark_first_block(blocks: list[JSON]) -> None:
-    """The static system text stands first; the session's suffix follows it unmarked."""
+    """Mark the static system prompt; the session's suffix follows it unmarked."""
     if blocks:
         blocks[0] = _with_cache_control(blocks[0], get_prompt_cache().prefix)
 
@@ -76,7 +76,7 @@ def mark_last_tool(tools: list[JSON]) -> None:
 
 
 def mark_last_messages(contents: Iterable[JSON]) -> None:
-    """The end of the last messages, given from the last one backwards as lists of blocks."""
+    """Mark the end of the last messages, given as lists of blocks from the last one backwards."""
     left = MAX_MARKED_MESSAGES
     for content in contents:
         if not left:
@@ -85,16 +85,16 @@ def mark_last_messages(contents: Iterable[JSON]) -> None:
 
 
 def _mark_last_block(blocks: list[JSON]) -> bool:
-    for place in range(len(blocks) - 1, -1, -1):
-        block = blocks[place]
+    for position in range(len(blocks) - 1, -1, -1):
+        block = blocks[position]
         if isinstance(block, dict) and block.get("type") not in UNMARKABLE_BLOCK_TYPES:
-            blocks[place] = _with_cache_control(block, get_prompt_cache().messages)
+            blocks[position] = _with_cache_control(block, get_prompt_cache().messages)
             return True
     return False
 
 
 def _with_cache_control(block: JSON, life: CacheLifetime) -> JSON:
-    """A copy: blocks may be shared with the conversation, which goes to other providers too."""
+    """Copy the block, which may be shared with a conversation that goes to other providers too."""
     assert isinstance(block, dict)
     mark: CacheableBlock = {"type": "ephemeral"} if life == "5m" else {"type": "ephemeral", "ttl": life}
     return {**block, "cache_control": mark}

@@ -1,4 +1,4 @@
-"""What the strictest vendor would refuse in a request, in sentences (A5.6)."""
+"""Find what the strictest vendor would refuse in a request."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _UNSENDABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 def find_request_problems(request: ModelRequest) -> list[str]:
-    """Empty when every provider would accept the request."""
+    """Return the problems of a request; empty if every provider would accept it."""
     return [*_tool_problems(request.tools), *_order_problems(request.messages), *_content_problems(request)]
 
 
@@ -37,7 +37,7 @@ def _tool_problems(tools: Sequence[ToolSpecification]) -> Iterator[str]:
             yield f"tool {name!r} is offered twice"
     for tool in tools:
         if tool.parameters.get("type") != "object":
-            yield f"the parameters of {tool.name!r} are no JSON Schema of an object"
+            yield f"the parameters of {tool.name!r} are not a JSON Schema of an object"
 
 
 def _order_problems(messages: Sequence[ModelMessage]) -> Iterator[str]:
@@ -70,7 +70,7 @@ def _pairing_problems(
 
 def _content_problems(request: ModelRequest) -> Iterator[str]:
     if _UNSENDABLE.search(request.system + request.suffix):
-        yield "the system text holds a NUL or a lone surrogate"
+        yield "the system text contains a NUL or a lone surrogate"
     for position, message in enumerate(request.messages):
         for problem in (*_message_problems(message), *_image_problems(message, request.entry)):
             yield f"message {position}: {problem}"
@@ -97,11 +97,11 @@ def _message_problems(message: ModelMessage) -> Iterator[str]:
 
 def _image_problems(message: ModelMessage, entry: CatalogueEntry) -> Iterator[str]:
     if isinstance(message, UserMessage) and message.images and not entry.supports_images:
-        yield f"images for {entry.name}, which sees none"
+        yield f"images for {entry.name}, which does not support them"
     if not isinstance(message, ToolResultsMessage) or not any(result.images for result in message.results):
         return
     if not (entry.supports_images and entry.media_in_tool_results):
-        yield f"images in a tool result for {entry.name}, which takes none there"
+        yield f"images in a tool result for {entry.name}, which does not support them there"
 
 
 def _text_problems(text: str) -> Iterator[str]:
@@ -113,11 +113,11 @@ def _call_problems(call: ToolCall) -> Iterator[str]:
     if not _CALL_ID.fullmatch(call.call_id):
         yield f"call id {call.call_id!r} is unusable"
     if not _NAME.fullmatch(call.tool):
-        yield f"call of {call.tool!r}, which is no tool name"
+        yield f"call of {call.tool!r}, which is not a valid tool name"
 
 
 def _replay_problems(data: str) -> Iterator[str]:
     try:
         msgspec.json.decode(data)
     except msgspec.DecodeError:
-        yield "replay data that is no JSON"
+        yield "replay data that is not JSON"

@@ -1,7 +1,7 @@
-"""A provider that plays a script: for tests, and for the demo that needs no key (A5.6).
+"""A provider that streams a script, for tests and for the demo.
 
-A script is a list of replies; a reply is a list of items. Requests are checked as the strictest vendor
-would check them, and every one is recorded whole.
+A script is a list of replies; a reply is a list of items. Requests are checked as the strictest vendor would
+check them, and every one is recorded.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class WallClock:
         await asyncio.sleep(seconds)
 
 
-# --- what a reply is made of -------------------------------------------------------------------------
+# --- Items of a reply ---
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class ScriptedText:
 @dataclass(frozen=True)
 class ScriptedReasoning:
     text: str
-    signature: str = ""  # signed thoughts must come back inside the tool loop
+    signature: str = ""  # signed reasoning must be sent back inside the tool loop
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class ScriptedCall:
     tool: str
     arguments: Mapping[str, JSON] | str = field(default_factory=dict)
     call_id: str = ""
-    pieces: int = 1  # into how many fragments the arguments are cut
+    pieces: int = 1  # the number of fragments that the arguments are split into
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class ScriptedPause:
 
 @dataclass(frozen=True)
 class ScriptedHang:
-    """Say nothing more, for ever."""
+    """Send nothing more, forever."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class ScriptedCut:
 
 @dataclass(frozen=True)
 class ScriptedFailure:
-    """Without a code, status, body and headers are classified as a vendor's would be."""
+    """A failure; without a code, status, body and headers are classified like a vendor's."""
 
     code: FailureCode | None = None
     status: int | None = None
@@ -119,19 +119,19 @@ ScriptItem = (
     | ScriptedFailure
     | ScriptedFinish
 )
-RequestPredicate = Callable[[ModelRequest], str | None]  # None when satisfied, else what is wrong
+RequestPredicate = Callable[[ModelRequest], str | None]  # None when satisfied, else the problem
 
 
 @dataclass(frozen=True)
 class ScriptedReply:
-    """One answer. Without `Finish` it finishes as its items suggest."""
+    """One answer. Without `ScriptedFinish`, it finishes as its items suggest."""
 
     items: Sequence[ScriptItem]
     requires: Sequence[RequestPredicate] = ()
 
 
 class Script:
-    """The replies to come, and the requests that came."""
+    """The replies of a script, and the requests received."""
 
     def __init__(self, *replies: ScriptedReply | Sequence[ScriptItem]) -> None:
         self.replies = [
@@ -147,16 +147,16 @@ class Script:
             raise ProviderFailure("bad_request", details="; ".join(problems)[:1000], refused_before_work=True)
         number = len(self.requests)
         if number > len(self.replies):
-            details = f"the script has {len(self.replies)} replies; this is request {number}"
+            details = f"the script has {len(self.replies)} replies, but this is request {number}"
             raise ProviderFailure("bad_request", details=details, refused_before_work=True)
         reply = self.replies[number - 1]
         if wrong := [problem for predicate in reply.requires if (problem := predicate(request))]:
             self.mismatches += wrong
-            raise AssertionError(f"request {number} is not what the script expects:\n" + "\n".join(wrong))
+            raise AssertionError(f"request {number} does not match the script:\n" + "\n".join(wrong))
         return reply
 
 
-# --- predicates --------------------------------------------------------------------------------------
+# --- Predicates ---
 
 
 def expect_last_text(expected: str) -> RequestPredicate:
@@ -174,14 +174,14 @@ def expect_last_text(expected: str) -> RequestPredicate:
 def expect_tool(tool: str) -> RequestPredicate:
     def check(request: ModelRequest) -> str | None:
         names = [specification.name for specification in request.tools]
-        return None if tool in names else f"expected tool {tool!r}, offered are {names}"
+        return None if tool in names else f"expected tool {tool!r}, but got {names}"
 
     return check
 
 
 def expect_image(request: ModelRequest) -> str | None:
     seen = any(_has_images(message) for message in request.messages)
-    return None if seen else "expected an image, there is none"
+    return None if seen else "expected an image, but there is none"
 
 
 def _has_images(message: ModelMessage) -> bool:
@@ -195,12 +195,11 @@ def _has_images(message: ModelMessage) -> bool:
 
 
 def get_last_text(request: ModelRequest) -> str:
-    """What was said last, by whomever."""
     last = request.messages[-1]
     return "\n".join(r.content for r in last.results) if isinstance(last, ToolResultsMessage) else last.text
 
 
-# --- playing -----------------------------------------------------------------------------------------
+# --- Streaming ---
 
 
 class ScriptedProvider:
@@ -220,9 +219,9 @@ class ScriptedProvider:
 async def stream_script(
     reply: ScriptedReply, clock: SleepClock, *, number: int, continued: bool = False
 ) -> AsyncGenerator[StreamItem, None]:
-    """The reply's items as a vendor would stream them, visible text filtered like everyone's."""
-    cleaner = TextFilter(continues=continued)
-    calls, said = 0, False
+    """Yield the reply's items as a vendor would stream them, with the usual filter for visible text."""
+    text_filter = TextFilter(continues=continued)
+    calls, has_content = 0, False
     for item in reply.items:
         match item:
             case ScriptedPause():
@@ -230,28 +229,28 @@ async def stream_script(
             case ScriptedHang():
                 await asyncio.Event().wait()
             case ScriptedFailure():
-                raise _build_failure(item, said=said)
+                raise _build_failure(item, has_content=has_content)
             case ScriptedCut():
                 raise ProviderFailure(
-                    "malformed_stream" if said else "no_response", details="the script cuts off"
+                    "malformed_stream" if has_content else "no_response", details="the script stops here"
                 )
             case ScriptedText():
                 for piece in _split_text(item.text, item.size):
-                    for visible in cleaner.feed(piece):
+                    for visible in text_filter.feed(piece):
                         yield visible
             case ScriptedFinish():
-                for visible in cleaner.finish():
+                for visible in text_filter.finish():
                     yield visible
                 yield ReplyFinished(item.reason, f"scripted-{number}")
                 return
             case _:
-                for visible in cleaner.finish():
+                for visible in text_filter.finish():
                     yield visible
-                for made in _stream_item(item, index=calls, call_id=f"call_{number}_{calls}"):
-                    yield made
+                for output in _stream_item(item, index=calls, call_id=f"call_{number}_{calls}"):
+                    yield output
                 calls += isinstance(item, ScriptedCall | CallFragment)
-        said = True
-    for visible in cleaner.finish():
+        has_content = True
+    for visible in text_filter.finish():
         yield visible
     yield ReplyFinished("tool_calls" if calls else "stop", f"scripted-{number}")
 
@@ -277,8 +276,8 @@ def _stream_item(
 
 
 def _call_fragments(call: ScriptedCall, index: int, call_id: str) -> Iterator[CallFragment]:
-    given = call.arguments
-    arguments = given if isinstance(given, str) else msgspec.json.encode(given).decode()
+    value = call.arguments
+    arguments = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     yield CallFragment(index, call_id, call.tool)
     size = -(-len(arguments) // max(call.pieces, 1))
     for piece in _split_text(arguments, size):
@@ -291,26 +290,26 @@ def _split_text(text: str, size: int) -> Iterator[str]:
         yield text[start : start + size]
 
 
-def _build_failure(fail: ScriptedFailure, *, said: bool) -> ProviderFailure:
-    status = fail.status
-    if fail.code is None:
-        return failures.classify_response(status or 500, fail.body, fail.headers)
+def _build_failure(failure: ScriptedFailure, *, has_content: bool) -> ProviderFailure:
+    status = failure.status
+    if failure.code is None:
+        return failures.classify_response(status or 500, failure.body, failure.headers)
     return ProviderFailure(
-        fail.code,
-        details=failures.clean_details(fail.body),
+        failure.code,
+        details=failures.clean_details(failure.body),
         status=status,
-        retry_after_seconds=failures.parse_retry_after(fail.headers),
-        refused_before_work=not said,
+        retry_after_seconds=failures.parse_retry_after(failure.headers),
+        refused_before_work=not has_content,
     )
 
 
-# --- registry ----------------------------------------------------------------------------------------
+# --- Registry ---
 
 _installed: dict[str, Provider] = {}
 
 
 def install_script(model_id: str, script: Script | Provider, clock: SleepClock | None = None) -> None:
-    """Let `model_id` be played from `script`, or by a provider of the test's own, in this process."""
+    """Stream `model_id` from `script`, or from a test's own provider, in this process."""
     _installed[model_id] = ScriptedProvider(script, clock) if isinstance(script, Script) else script
 
 

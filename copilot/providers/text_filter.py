@@ -1,7 +1,7 @@
-"""Visible text as it streams: thoughts that leaked into it go to reasoning, leaked tool calls go away (A14.8).
+"""Filter visible text as it streams: leaked reasoning becomes reasoning, leaked tool calls are removed.
 
-Models served without the right template write their control markers as plain text. The cleaner knows the
-common spellings, holds back only what may yet become a marker, and leaves code alone.
+Models served without the right template write their control markers as plain text. The filter knows the
+common spellings, holds back only what may still become a marker, and leaves code alone.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from copilot import metrics
 from copilot.providers.base import ReasoningDelta, TextDelta
 
 TextPiece = TextDelta | ReasoningDelta
-MarkerEffect = Literal[
-    "think", "drop", "skip"
-]  # route to reasoning; remove until its end; remove the marker alone
+# Route to reasoning; remove up to its end; remove only the marker itself.
+MarkerEffect = Literal["think", "drop", "skip"]
 
 _TAGS = ("think", "thinking", "thought", "reasoning", "seed:think", "antml:thinking")
 _TAG_ENDS = tuple(f"</{tag}>" for tag in _TAGS)
@@ -80,12 +79,12 @@ def _compile_markers(markers: Iterable[str]) -> re.Pattern[str]:
 _MARKER = _compile_markers(_MARKERS)
 _END = {ends: _compile_markers(ends) for _, ends in _MARKERS.values() if ends}
 _POINT = re.compile(r"[<◁\[]|`+|~+|\n")
-_LINE_LEAD = " \t\r>-*+.)0123456789"  # a fence may stand in a quote or a list
-_CUT_OFF = 4  # an unfinished marker of this length at the end is one; a shorter one may be text
+_LINE_LEAD = " \t\r>-*+.)0123456789"  # a fence may be inside a quote or a list
+_CUT_OFF = 4  # from this length on, an unfinished marker at the end is dropped; a shorter one may be text
 
 
 class TextFilter:
-    """One reply's filter. `feed` what arrives, `finish` at the end; `removed` counts leaked tool calls."""
+    """Filter one reply: `feed` what arrives, `finish` at the end. `removed` counts leaked tool calls."""
 
     __slots__ = (
         "_code",
@@ -102,16 +101,16 @@ class TextFilter:
     def __init__(self, *, continues: bool = False) -> None:
         self.removed = 0
         self._mode: Literal["text", "inline", "fence", "think", "drop"] = "text"
-        self._code = ""  # the run of backticks or tildes that opened the code we are in
-        self._ends: tuple[str, ...] = ()  # what ends the thought or the leaked call we are in
-        self._held = ""  # may yet become a marker
-        self._fresh = False  # a thought began and has said nothing yet
+        self._code = ""  # the run of backticks or tildes that opened the current code
+        self._ends: tuple[str, ...] = ()  # markers that end the current thought or leaked call
+        self._held = ""  # may still become a marker
+        self._fresh = False  # a thought has begun and has no text yet
         self._line_blank = True
         self._started = continues  # a continued answer keeps its leading newlines
         self._direct = continues
 
     def is_plain(self, text: str) -> bool:
-        """Whether `text` needs no look: the common case, kept cheap."""
+        """Check whether `text` needs no filtering, which is the common case and must stay cheap."""
         if not self._direct or _POINT.search(text):
             return False
         if self._line_blank:
@@ -122,7 +121,7 @@ class TextFilter:
         return self._route(self._held + text, final=False)
 
     def finish(self) -> list[TextPiece]:
-        """What was held back, unless it is a marker that was cut off."""
+        """Return what was held back, unless it is an incomplete marker."""
         held = self._held
         if len(held) >= _CUT_OFF and held[0] in "<◁[":
             if any(marker.startswith(held.lower()) for marker in _DROP):
@@ -142,7 +141,7 @@ class TextFilter:
         return pieces
 
     def _inside(self, buffer: str, pieces: list[TextPiece], *, final: bool) -> str:
-        """Go on in a thought or a leaked call; returns what follows its end."""
+        """Continue a thought or a leaked call, and return what follows its end."""
         found = _END[self._ends].search(buffer)
         if found:
             inner, rest = buffer[: found.start()], buffer[found.end() :]
@@ -159,7 +158,7 @@ class TextFilter:
         return rest
 
     def _outside(self, buffer: str, pieces: list[TextPiece], *, final: bool) -> str:
-        """Go on in visible text up to the next marker; returns what follows it."""
+        """Continue visible text up to the next marker, and return what follows it."""
         position = 0
         while found := _POINT.search(buffer, position):
             start, point = found.start(), found.group()
@@ -168,22 +167,22 @@ class TextFilter:
             if point == "\n":
                 self._end_line()
             elif point[0] in "`~":
-                if position == len(buffer) and not final:  # the run may go on
+                if position == len(buffer) and not final:  # the run may continue
                     return self._hold(buffer, start, pieces)
                 self._toggle_code(point)
             elif self._mode == "text":
                 if marker := _MARKER.match(buffer, start):
-                    self._say(buffer[:start], pieces)
+                    self._emit_text(buffer[:start], pieces)
                     self._enter(marker.group().lower())
                     return buffer[marker.end() :]
                 if not final and len(buffer) - start < _LONGEST and buffer[start:].lower() in _BEGINNINGS:
                     return self._hold(buffer, start, pieces)
                 self._line_blank = False
         self._advance(buffer[position:])
-        self._say(buffer, pieces)
+        self._emit_text(buffer, pieces)
         return ""
 
-    def _say(self, text: str, pieces: list[TextPiece]) -> None:
+    def _emit_text(self, text: str, pieces: list[TextPiece]) -> None:
         if not self._started:
             text = text.lstrip("\r\n")
             self._started = bool(text)
@@ -191,7 +190,7 @@ class TextFilter:
             pieces.append(TextDelta(text))
 
     def _hold(self, buffer: str, start: int, pieces: list[TextPiece]) -> str:
-        self._say(buffer[:start], pieces)
+        self._emit_text(buffer[:start], pieces)
         self._held = buffer[start:]
         return ""
 
@@ -212,12 +211,12 @@ class TextFilter:
             self._line_blank = not text.strip(_LINE_LEAD)
 
     def _end_line(self) -> None:
-        if self._mode == "inline" and self._line_blank:  # a paragraph ends an unclosed backtick
+        if self._mode == "inline" and self._line_blank:  # the end of a paragraph closes inline code
             self._mode = "text"
         self._line_blank = True
 
     def _toggle_code(self, run: str) -> None:
-        """A run of backticks or tildes opens or closes code."""
+        """Open or close code at a run of backticks or tildes."""
         if self._mode == "text":
             if len(run) >= 3 and self._line_blank:
                 self._mode, self._code = "fence", run
@@ -231,10 +230,10 @@ class TextFilter:
 
 
 def _find_partial_end(buffer: str, ends: tuple[str, ...]) -> int:
-    """Where a suffix begins that may become one of `ends`."""
+    """Return the start of a suffix that may become one of `ends`."""
     longest = max(map(len, ends)) - 1
-    for at in range(max(0, len(buffer) - longest), len(buffer)):
-        suffix = buffer[at:].lower()
+    for start in range(max(0, len(buffer) - longest), len(buffer)):
+        suffix = buffer[start:].lower()
         if any(end.startswith(suffix) for end in ends):
-            return at
+            return start
     return len(buffer)

@@ -1,25 +1,26 @@
-"""Vendors' token counts in our terms: fields that never overlap, reasoning inside output (A19.2)."""
+"""Convert vendors' token counts into ours: fields never overlap, and reasoning is part of output."""
 
 from __future__ import annotations
 
-import logging
 import math
 from dataclasses import fields, replace
+
+import structlog
 
 from config.core.json_values import JSON
 from copilot.realtime.payloads import Tokens
 
-_log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
-MAX_TOKENS = 10**12  # what is beyond it was not counted, and no column would hold it
+MAX_TOKENS = 10**12  # a higher count is an error, and would not fit the column
 
-# Where the compatible servers hide what they wrote to the cache.
+# Fields in which compatible servers report cache writes.
 _CACHE_WRITE_FIELDS = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
 _CACHE_READ_FIELDS = ("cached_tokens", "cache_read_input_tokens", "prompt_cache_hit_tokens")
 
 
 def parse_chat_usage(usage: dict[str, JSON]) -> Tokens:
-    """OpenAI style: cached tokens are counted inside the prompt, so they are taken out of it."""
+    """Parse OpenAI's counts, where the prompt includes cached tokens, which are subtracted."""
     details = _dict_or_empty(usage.get("prompt_tokens_details"))
     read = _first_count(_CACHE_READ_FIELDS, details, usage)
     write = _first_count(_CACHE_WRITE_FIELDS, details, usage)
@@ -27,7 +28,7 @@ def parse_chat_usage(usage: dict[str, JSON]) -> Tokens:
     output = _parse_count(usage.get("completion_tokens"))
     reasoning = _parse_count(_dict_or_empty(usage.get("completion_tokens_details")).get("reasoning_tokens"))
     if reasoning and _parse_count(usage.get("total_tokens")) == prompt + output + reasoning:
-        output += reasoning  # some servers count reasoning beside the completion
+        output += reasoning  # some servers do not include reasoning in the completion
     return Tokens(
         input=max(0, prompt - read - write),
         cache_read=read,
@@ -38,7 +39,7 @@ def parse_chat_usage(usage: dict[str, JSON]) -> Tokens:
 
 
 def parse_responses_usage(usage: dict[str, JSON]) -> Tokens:
-    """The Responses API: counted as in chat, under other names; reasoning is always inside the output."""
+    """Parse the Responses API's counts: as in chat, under other names; the output includes reasoning."""
     details = _dict_or_empty(usage.get("input_tokens_details"))
     read = _first_count(_CACHE_READ_FIELDS, details)
     write = _first_count(_CACHE_WRITE_FIELDS, details)
@@ -54,7 +55,7 @@ def parse_responses_usage(usage: dict[str, JSON]) -> Tokens:
 
 
 def parse_messages_usage(usage: dict[str, JSON], before: Tokens) -> Tokens:
-    """Anthropic style: counts are apart already and cumulative; a field left out keeps its last value."""
+    """Parse Anthropic's counts, which are separate and cumulative; a missing field keeps its last value."""
     tokens = before
     if _is_given(usage, "input_tokens"):
         tokens = replace(tokens, input=_parse_count(usage["input_tokens"]))
@@ -89,7 +90,7 @@ def add_tokens(first: Tokens, second: Tokens) -> Tokens:
 
 
 def parse_reported_cost(usage: dict[str, JSON]) -> str | None:
-    """The provider's own price in USD as text, if it is a number we can believe (A19.4)."""
+    """Return the provider's own price in USD as text, if it is a plausible number."""
     cost = usage.get("cost")
     if cost is None:
         return None
@@ -98,8 +99,8 @@ def parse_reported_cost(usage: dict[str, JSON]) -> str | None:
     except (ValueError, OverflowError):
         value = math.nan
     if not math.isfinite(value) or value < 0:
-        level = logging.WARNING if value < 0 else logging.ERROR  # B4.3
-        _log.log(level, "a provider reported a cost that is no amount; it is ignored")
+        report = log.warning if value < 0 else log.error
+        report("reported_cost_invalid")
         return None
     return str(cost).strip()
 
@@ -107,7 +108,7 @@ def parse_reported_cost(usage: dict[str, JSON]) -> str | None:
 def _parse_count(value: JSON) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return 0
-    return int(value) if 0 <= value <= MAX_TOKENS else 0  # NaN is neither
+    return int(value) if 0 <= value <= MAX_TOKENS else 0  # NaN fails both comparisons
 
 
 def _dict_or_empty(value: JSON) -> dict[str, JSON]:

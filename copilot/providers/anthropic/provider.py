@@ -1,8 +1,7 @@
-"""Anthropic's Messages API with thinking and tools: sent by the official SDK, decoded by us (A5.5)."""
+"""Stream replies of Anthropic's Messages API: sent by the official SDK, decoded here."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from functools import partial
 import anthropic
 import httpx2
 import msgspec
+import structlog
 from anthropic import AsyncAnthropic, AsyncStream, DefaultAioHttpClient
 
 from config.core.json_values import JSON
@@ -34,9 +34,9 @@ from copilot.providers.base import (
 from copilot.providers.text_filter import TextFilter
 from copilot.realtime.payloads import Tokens
 
-_log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
-MAX_PAUSES = 3  # pause_turn: the server wants its own half-done reply back to go on with it
+MAX_PAUSES = 3  # pause_turn: the server wants its unfinished reply back to continue it
 FINISH_REASONS: dict[str, FinishReason] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -54,7 +54,7 @@ STREAM_HEADERS = {
 
 
 class AnthropicProvider:
-    """One credential; its connections are shared by every turn of the process."""
+    """Hold one credential, whose connections all turns of the process share."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class AnthropicProvider:
         self._client = AsyncAnthropic(
             api_key=credential or "none",
             base_url=base_url or None,
-            max_retries=0,  # A7 is the only retry
+            max_retries=0,  # only the agent loop retries
             http_client=DefaultAioHttpClient(
                 timeout=http_stream.build_timeout(idle_seconds, connect_seconds),
                 limits=http_stream.build_connection_limits(),
@@ -76,25 +76,25 @@ class AnthropicProvider:
         )
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
-        body = said = messages_wire.build_request_body(request)
+        body = current_body = messages_wire.build_request_body(request)
         reply = MessagesReplyDecoder(continues=is_continuation(request.messages))
         first_seconds = request.entry.first_token_timeout_seconds
         while True:
-            opened = partial(self._post, said)
+            open_response = partial(self._post, current_body)
             async with aclosing(
-                http_stream.stream_reply(opened, reply, first_seconds=first_seconds)
+                http_stream.stream_reply(open_response, reply, first_seconds=first_seconds)
             ) as items:
                 async for item in items:
                     yield item
             if not reply.paused:
                 return
-            said = _append_paused_reply(body, reply.resume())
+            current_body = _append_paused_reply(body, reply.resume())
 
     async def aclose(self) -> None:
         await self._client.close()
 
     async def _post(self, body: dict[str, JSON]) -> httpx2.Response:
-        """The raw response; the SDK's typed `create` would walk every message and every event."""
+        """Return the raw response; the SDK's typed `create` would walk every message and every event."""
         streamed: bool = True
         try:
             response = await self._client.post(
@@ -115,16 +115,16 @@ class AnthropicProvider:
 
 
 def _append_paused_reply(body: dict[str, JSON], blocks: list[ContentBlock]) -> dict[str, JSON]:
-    """The request as it was first, and all of the reply since."""
+    """Append the whole reply so far to the original request."""
     messages = body["messages"]
     assert isinstance(messages, list)
-    said: ContentBlock = {"role": "assistant", "content": list[JSON](blocks)}
-    return body | {"messages": [*messages, said]}
+    reply: ContentBlock = {"role": "assistant", "content": list[JSON](blocks)}
+    return body | {"messages": [*messages, reply]}
 
 
 @dataclass(slots=True)
 class _OpenBlock:
-    """A content block while it streams; `raw` is what goes back if the reply pauses."""
+    """A content block while it streams; `raw` is sent back if the reply pauses."""
 
     raw: ContentBlock
     pieces: list[str] = field(default_factory=list)
@@ -133,7 +133,7 @@ class _OpenBlock:
 
 
 class MessagesReplyDecoder:
-    """Turns stream events into items; knows what has come so far, and nothing of the network."""
+    """Turn stream events into items, without any knowledge of the network."""
 
     def __init__(self, *, continues: bool = False) -> None:
         self.finished = False
@@ -142,11 +142,11 @@ class MessagesReplyDecoder:
         self._reason: FinishReason = "stop"
         self.response_id = ""
         self.started = False
-        self._cleaner = TextFilter(continues=continues)
+        self._filter = TextFilter(continues=continues)
         self._block: _OpenBlock | None = None
         self._blocks: list[ContentBlock] = []
         self._calls = 0
-        self._before = Tokens()  # of the requests before a pause
+        self._before = Tokens()  # of requests before a pause
         self._tokens = Tokens()
 
     def feed(self, payload: bytes) -> Sequence[StreamItem]:
@@ -167,18 +167,18 @@ class MessagesReplyDecoder:
                 raise failures.classify_stream_error(
                     payload.decode(errors="replace"), request_id=self.response_id
                 )
-            case _:  # message_stop, pings, and kinds to come
+            case _:  # message_stop, pings and future kinds
                 return ()
 
     def end(self) -> Sequence[StreamItem]:
         if not self.finished and not self.started:
-            raise ProviderFailure("no_response", details="the stream ended without a word")
+            raise ProviderFailure("no_response", details="the stream ended without any content")
         if not self.finished:
             raise ProviderFailure("malformed_stream", details="the stream ended without a stop reason")
         return () if self.paused else (ReplyFinished(self._reason, self.response_id),)
 
     def resume(self) -> list[ContentBlock]:
-        """The reply so far, to be sent back; the next stream continues this one."""
+        """Return the reply so far, to be sent back; the next stream continues it."""
         self.finished = self.paused = False
         self._pauses += 1
         self._before, self._tokens = self._total(), Tokens()
@@ -189,7 +189,7 @@ class MessagesReplyDecoder:
         self._block = _OpenBlock(raw)
         match raw.get("type"):
             case "text" if raw.get("text"):
-                return self._say(str(raw["text"]))
+                return self._add_text(str(raw["text"]))
             case "redacted_thinking":
                 self.started = True
                 return (ReasoningReplay(msgspec.json.encode(raw).decode()),)
@@ -201,12 +201,12 @@ class MessagesReplyDecoder:
     def _call(self, block: _OpenBlock) -> Sequence[StreamItem]:
         name = str(block.raw.get("name") or "")
         if not name:
-            raise ProviderFailure("malformed_stream", details="a tool call came without a name")
+            raise ProviderFailure("malformed_stream", details="a tool call has no name")
         block.call_number = self._calls
         self._calls += 1
         self.started = True
         return (
-            *self._cleaner.finish(),
+            *self._filter.finish(),
             CallFragment(block.call_number, str(block.raw.get("id") or ""), name),
         )
 
@@ -216,7 +216,7 @@ class MessagesReplyDecoder:
             return ()
         match delta.type:
             case "text_delta":
-                return self._say(delta.text)
+                return self._add_text(delta.text)
             case "thinking_delta" if delta.thinking:
                 block.pieces.append(delta.thinking)
                 self.started = True
@@ -229,22 +229,22 @@ class MessagesReplyDecoder:
                     return (CallFragment(block.call_number, arguments=delta.partial_json),)
         return ()
 
-    def _say(self, text: str) -> Sequence[StreamItem]:
+    def _add_text(self, text: str) -> Sequence[StreamItem]:
         if not text:
             return ()
         if self._block is not None:
             self._block.pieces.append(text)
         self.started = True
-        return (TextDelta(text),) if self._cleaner.is_plain(text) else self._cleaner.feed(text)
+        return (TextDelta(text),) if self._filter.is_plain(text) else self._filter.feed(text)
 
     def _stop(self) -> Sequence[StreamItem]:
         block, self._block = self._block, None
         if block is None:
             return ()
-        whole = _complete_block(block)
-        self._blocks.append(whole)
-        if whole.get("type") == "thinking" and block.signature:
-            return (ReasoningReplay(msgspec.json.encode(whole).decode()),)
+        complete = _complete_block(block)
+        self._blocks.append(complete)
+        if complete.get("type") == "thinking" and block.signature:
+            return (ReasoningReplay(msgspec.json.encode(complete).decode()),)
         return ()
 
     def _usage(self, usage: object) -> Sequence[StreamItem]:
@@ -260,16 +260,16 @@ class MessagesReplyDecoder:
         reason = event.delta.stop_reason if event.delta else None
         if reason:
             if reason not in FINISH_REASONS:
-                _log.warning("a provider finished for an unknown reason; it is taken for a stop")
+                log.warning("finish_reason_unknown", provider="anthropic")
             self.finished = True
             self._reason = FINISH_REASONS.get(reason, "stop")
             self.paused = reason == "pause_turn" and self._pauses < MAX_PAUSES
-        rest = () if self.paused else self._cleaner.finish()
+        rest = () if self.paused else self._filter.finish()
         return (*rest, *self._usage(event.usage))
 
 
 def _complete_block(block: _OpenBlock) -> ContentBlock:
-    """The finished block as the API would have sent it in one piece."""
+    """Build the block as the API would have sent it in one piece."""
     text = "".join(block.pieces)
     match block.raw.get("type"):
         case "text":

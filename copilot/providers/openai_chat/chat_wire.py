@@ -1,13 +1,13 @@
-"""The Chat Completions wire: our request as JSON, a server's chunk as a struct that holds only what we use."""
+"""Encode requests as Chat Completions JSON, and decode the parts of chunks that we use."""
 
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Sequence
 from typing import assert_never
 
 import msgspec
+import structlog
 
 from config.core.json_values import JSON
 from copilot.providers import prompt_cache
@@ -26,15 +26,15 @@ from copilot.providers.base import (
     merge_adjacent_messages,
 )
 
-_log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 WireMessage = dict[str, JSON]
 
-# --- the request -------------------------------------------------------------------------------------
+# --- The request ---
 
 
 def encode_request(request: ModelRequest, *, official: bool) -> bytes:
-    """The body. What never changes stands first and the messages last, for the servers' prefix caches."""
+    """Encode the body, with what never changes first and the messages last, for prefix caches."""
     entry = request.entry
     body: dict[str, JSON] = {"model": entry.model, "stream": True, "stream_options": {"include_usage": True}}
     if entry.max_output_tokens:
@@ -57,23 +57,23 @@ def encode_request(request: ModelRequest, *, official: bool) -> bytes:
 
 
 def _mark_cache(request: ModelRequest, body: dict[str, JSON], messages: list[WireMessage]) -> None:
-    """Marks stand on parts, so every text becomes one: with or without its mark a message stays the same (A15.9)."""
+    """Turn every text into a part, which can carry a mark, so that unmarked messages look the same."""
     for message in messages:
-        if isinstance(text := message["content"], str) and text.strip():  # a blank part is refused
+        if isinstance(text := message["content"], str) and text.strip():  # the API refuses blank parts
             message["content"] = [_text_part(text)]
     if isinstance(tools := body.get("tools"), list):
         prompt_cache.mark_last_tool(tools)
-    said = messages
+    marked = messages
     if messages and messages[0]["role"] == "system":
-        said = messages[1:]
+        marked = messages[1:]
         system = [_text_part(text) for text in (request.system, request.suffix) if text.strip()]
         prompt_cache.mark_first_block(system)
         messages[0]["content"] = system
-    prompt_cache.mark_last_messages(message["content"] for message in reversed(said))
+    prompt_cache.mark_last_messages(message["content"] for message in reversed(marked))
 
 
 def _reasoning_fields(request: ModelRequest) -> dict[str, JSON]:
-    """Nothing at all unless the catalogue declares how to ask (A14.5)."""
+    """Send nothing unless the catalogue declares how to request reasoning."""
     if not request.thinking_tokens or not request.entry.can_reason:
         return {}
     match request.entry.reasoning_style:
@@ -101,12 +101,12 @@ def _encode_message(message: ModelMessage, *, images: bool, thoughts: bool) -> l
         case UserMessage():
             return [{"role": "user", "content": _encode_content(message.text, message.images, images)}]
         case AssistantMessage():
-            said: WireMessage = {"role": "assistant", "content": message.text or None}
+            encoded: WireMessage = {"role": "assistant", "content": message.text or None}
             if message.calls:
-                said["tool_calls"] = [_encode_call(call) for call in message.calls]
-            if message.calls and thoughts:  # such servers miss the field, not what would stand in it
-                said["reasoning_content"] = "".join(map(_decode_replay, message.replay))
-            return [said]
+                encoded["tool_calls"] = [_encode_call(call) for call in message.calls]
+            if message.calls and thoughts:  # such servers require the field, even if it is empty
+                encoded["reasoning_content"] = "".join(map(_decode_replay, message.replay))
+            return [encoded]
         case ToolResultsMessage():
             return [
                 {
@@ -120,12 +120,12 @@ def _encode_message(message: ModelMessage, *, images: bool, thoughts: bool) -> l
             assert_never(unreachable)
 
 
-def _encode_content(text: str, pictures: Sequence[ImagePart], sees: bool) -> JSON:
-    """Plain text unless there is something to see; then text first (A29.4)."""
-    if not pictures or not sees:
+def _encode_content(text: str, images: Sequence[ImagePart], supports_images: bool) -> JSON:
+    """Use plain text unless there are images to send; then put the text first."""
+    if not images or not supports_images:
         return text
     parts: list[JSON] = [_text_part(text)] if text else []
-    return parts + [{"type": "image_url", "image_url": {"url": image.data_url}} for image in pictures]
+    return parts + [{"type": "image_url", "image_url": {"url": image.data_url}} for image in images]
 
 
 def _text_part(text: str) -> JSON:
@@ -137,7 +137,7 @@ def _encode_call(call: ToolCall) -> JSON:
     return {"id": call.call_id, "type": "function", "function": {"name": call.tool, "arguments": arguments}}
 
 
-# --- thoughts that go back (A14.3) -------------------------------------------------------------------
+# --- Replayed reasoning ---
 
 
 class _ReasoningText(msgspec.Struct, frozen=True, tag_field="wire", tag="openai_chat"):
@@ -148,20 +148,19 @@ _replay_decoder = msgspec.json.Decoder(_ReasoningText)
 
 
 def encode_replay(text: str) -> str:
-    """A reply's thoughts as replay data."""
     return msgspec.json.encode(_ReasoningText(text)).decode()
 
 
 def _decode_replay(data: str) -> str:
-    """Ours; another wire's stay out (A14.4)."""
+    """Decode reasoning of this wire format; that of others is left out."""
     try:
         return _replay_decoder.decode(data).text
     except msgspec.DecodeError:
         return ""
 
 
-# --- the chunks --------------------------------------------------------------------------------------
-# Fields that servers fill freely are `object`: a surprise in one of them must not cost the whole chunk.
+# --- The chunks ---
+# Fields that servers fill freely are `object`, so that a surprise in one does not break the whole chunk.
 
 
 class FunctionDelta(msgspec.Struct, gc=False):
@@ -207,40 +206,42 @@ def decode_chunk(payload: bytes) -> ChatChunk:
 
 
 def _decode_leniently(payload: bytes) -> ChatChunk:
-    """Python servers write NaN, which is no JSON; anything worse is a broken stream."""
+    """Accept NaN, which Python servers write although it is no JSON; anything worse is a broken stream."""
     try:
         return msgspec.convert(json.loads(payload), ChatChunk)
     except (ValueError, RecursionError) as error:  # undecodable, or decoded into another shape
-        raise ProviderFailure("malformed_stream", details="a chunk of the stream cannot be read") from error
+        raise ProviderFailure(
+            "malformed_stream", details="a chunk of the stream could not be parsed"
+        ) from error
 
 
 def stringify_arguments(arguments: object) -> str:
-    """Some servers send the arguments as an object instead of its text."""
+    """Encode arguments that some servers send as an object instead of text."""
     if arguments is None or isinstance(arguments, str):
         return arguments or ""
     return msgspec.json.encode(arguments).decode()
 
 
 def extract_reasoning(delta: ChatDelta) -> str:
-    """The delta's thought: the first of the three variants that says something (A14.1)."""
+    """Return the delta's reasoning: the first of the three variants with text."""
     for field in (delta.reasoning, delta.reasoning_content):
         if isinstance(field, str):
             if field:
                 return field
         elif field is not None:
-            _log.warning("a provider sent reasoning that is no text; it is left out")
+            log.warning("reasoning_not_text", field_type=type(field).__name__)
     return _details_text(delta.reasoning_details) if delta.reasoning_details else ""
 
 
 def _details_text(details: object) -> str:
     if not isinstance(details, list):
-        _log.warning("a provider sent reasoning details that are no list; they are left out")
+        log.warning("reasoning_details_not_list", field_type=type(details).__name__)
         return ""
     return "".join(_detail_text(entry) for entry in details)
 
 
 def _detail_text(entry: object) -> str:
-    """Text before summary; encrypted and unknown types show nothing."""
+    """Prefer text over summary; encrypted and unknown types show nothing."""
     if not isinstance(entry, dict):
         return ""
     kind = entry.get("type")
@@ -251,14 +252,14 @@ def _detail_text(entry: object) -> str:
 
 
 def split_content_parts(content: object) -> tuple[str, str]:
-    """(text, thought) of content that comes as a list of parts."""
+    """Return (text, reasoning) of content that comes as a list of parts."""
     if isinstance(content, str):
         return content, ""
     if not isinstance(content, list):
         return "", ""
     parts = [part for part in content if isinstance(part, dict)]
-    said = [part.get("text") for part in parts if part.get("type") == "text"]
+    texts = [part.get("text") for part in parts if part.get("type") == "text"]
     thought = [
         split_content_parts(part.get("thinking"))[0] for part in parts if part.get("type") == "thinking"
     ]
-    return "".join(text for text in said if isinstance(text, str)), "".join(thought)
+    return "".join(text for text in texts if isinstance(text, str)), "".join(thought)

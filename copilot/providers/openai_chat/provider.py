@@ -1,13 +1,13 @@
-"""Streaming Chat Completions of any compatible server: signed and sent by the official SDK, decoded by us (A5.3)."""
+"""Stream Chat Completions of any compatible server: sent by the official SDK, decoded here."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 import httpx2
 import msgspec
+import structlog
 
 from copilot.providers import failures, http_stream, token_counts
 from copilot.providers.base import (
@@ -29,7 +29,7 @@ from copilot.providers.openai_chat.chat_wire import ChatChunk, ChatDelta, ToolCa
 from copilot.providers.openai_client import OpenAIClient
 from copilot.providers.text_filter import TextFilter
 
-_log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 FINISH_REASONS: dict[str, FinishReason] = {
     "stop": "stop",
@@ -46,8 +46,6 @@ FINISH_REASONS: dict[str, FinishReason] = {
 
 
 class OpenAIChatProvider:
-    """One server and credential."""
-
     def __init__(
         self,
         *,
@@ -66,11 +64,11 @@ class OpenAIChatProvider:
     def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
         body = chat_wire.encode_request(request, official=self._official)
 
-        async def opened() -> httpx2.Response:
+        async def open_response() -> httpx2.Response:
             return await self._client.post("/chat/completions", body)
 
         return http_stream.stream_reply(
-            opened,
+            open_response,
             ChatReplyDecoder(
                 continues=is_continuation(request.messages), replays_reasoning=request.entry.replays_reasoning
             ),
@@ -82,15 +80,15 @@ class OpenAIChatProvider:
 
 
 class ChatReplyDecoder:
-    """Turns chunks into items; knows what has come so far, and nothing of the network."""
+    """Turn chunks into items, without any knowledge of the network."""
 
     def __init__(self, *, continues: bool = False, replays_reasoning: bool = False) -> None:
         self.finished = False
-        self._thoughts: list[str] | None = [] if replays_reasoning else None  # those that go back (A14.3)
+        self._thoughts: list[str] | None = [] if replays_reasoning else None  # collected to be sent back
         self._reason: FinishReason = "stop"
         self.response_id = ""
         self.started = False
-        self._cleaner = TextFilter(continues=continues)
+        self._filter = TextFilter(continues=continues)
         self._calls = ToolCallNumbers()
 
     def feed(self, payload: bytes) -> Sequence[StreamItem]:
@@ -102,18 +100,18 @@ class ChatReplyDecoder:
             delta = choices[0].delta
             if delta is not None and _is_only_text(delta):
                 text = delta.content
-                if isinstance(text, str) and text and self._cleaner.is_plain(text):
+                if isinstance(text, str) and text and self._filter.is_plain(text):
                     self.started = True
                     return (TextDelta(text),)
         return self._feed_any(chunk, payload)
 
     def _feed_any(self, chunk: ChatChunk, payload: bytes) -> list[StreamItem]:
-        """The long way: whatever is not plain text."""
+        """Decode whatever is not plain text."""
         if chunk.error is not None:
             raise failures.classify_stream_error(
                 payload.decode(errors="replace"), request_id=self.response_id
             )
-        named = isinstance(chunk.id, str) and not self.response_id and chunk.id
+        new_id = isinstance(chunk.id, str) and not self.response_id and chunk.id
         items: list[StreamItem] = []
         for choice in (chunk.choices or ())[:1]:
             if choice.delta is not None:
@@ -121,9 +119,9 @@ class ChatReplyDecoder:
             if choice.finish_reason:
                 items += self._finish(choice.finish_reason)
         self.started = self.started or bool(items)
-        if named:
-            self.response_id = named
-            items.insert(0, ResponseIdReceived(named))
+        if new_id:
+            self.response_id = new_id
+            items.insert(0, ResponseIdReceived(new_id))
         if isinstance(chunk.usage, dict):
             items.append(
                 UsageReported(
@@ -134,11 +132,11 @@ class ChatReplyDecoder:
 
     def end(self) -> Sequence[StreamItem]:
         if not self.finished and not self.started:
-            raise ProviderFailure("no_response", details="the stream ended without a word")
+            raise ProviderFailure("no_response", details="the stream ended without any content")
         if not self.finished:
             raise ProviderFailure("malformed_stream", details="the stream ended without a finish reason")
         if self._reason == "tool_calls" and self._calls.has_nameless:
-            raise ProviderFailure("malformed_stream", details="a tool call came without a name")
+            raise ProviderFailure("malformed_stream", details="a tool call has no name")
         thoughts = (
             (ReasoningReplay(chat_wire.encode_replay("".join(self._thoughts))),) if self._thoughts else ()
         )
@@ -151,27 +149,27 @@ class ChatReplyDecoder:
         if thought and self._thoughts is not None:
             self._thoughts.append(thought)
         if text:
-            items += self._cleaner.feed(text)
+            items += self._filter.feed(text)
         if isinstance(delta.refusal, str) and delta.refusal:
             self._reason = "refused"
             items.append(TextDelta(delta.refusal))
         if delta.tool_calls:
-            items += self._cleaner.finish()
+            items += self._filter.finish()
             items += [self._calls.number_fragment(piece) for piece in delta.tool_calls]
         return items
 
     def _finish(self, reason: str) -> list[StreamItem]:
-        """The end of what is said; usage may follow."""
+        """Finish the text; usage may follow."""
         if reason == "error":
             raise ProviderFailure("overloaded", details="the provider ended its stream with an error")
         if reason not in FINISH_REASONS:
-            _log.warning("a provider finished for an unknown reason; it is taken for a stop")
+            log.warning("finish_reason_unknown", provider="openai_chat")
         if self._reason != "refused":
             self._reason = FINISH_REASONS.get(reason, "stop")
         if self._reason == "stop" and self._calls.has_calls:
             self._reason = "tool_calls"
         self.finished = True
-        return list(self._cleaner.finish())
+        return list(self._filter.finish())
 
 
 def _is_only_text(delta: ChatDelta) -> bool:
@@ -192,7 +190,7 @@ class _SeenCall:
 
 
 class ToolCallNumbers:
-    """Gives each fragment the number of its call where the server leaves it out, and drops repeated names (A5.3)."""
+    """Number fragments whose server leaves out the index, and drop repeated names."""
 
     def __init__(self) -> None:
         self._seen: list[_SeenCall] = []
@@ -213,14 +211,14 @@ class ToolCallNumbers:
         arguments = chat_wire.stringify_arguments(function.arguments) if function else ""
         number = self._last = self._number(piece, name)
         call = self._by_number.get(number)
-        if call is None or (piece.id and call.id and piece.id != call.id):  # a new id on a used number (A8.1)
+        if call is None or (piece.id and call.id and piece.id != call.id):  # a new id on a used number
             call = self._by_number[number] = _SeenCall()
             self._seen.append(call)
-        fresh = "" if name == call.name else name
+        new_name = "" if name == call.name else name
         call.id = call.id or piece.id or ""
-        call.name += fresh
+        call.name += new_name
         call.arguments += arguments
-        return CallFragment(number, piece.id or "", fresh, arguments)
+        return CallFragment(number, piece.id or "", new_name, arguments)
 
     def _number(self, piece: ToolCallDelta, name: str) -> int:
         if piece.index is not None:
@@ -233,7 +231,7 @@ class ToolCallNumbers:
 
 
 def _is_complete_json(arguments: str) -> bool:
-    """Whether a call's arguments are complete, so that another name begins another call."""
+    """Check whether a call's arguments are complete, so that another name begins another call."""
     try:
         msgspec.json.decode(arguments)
     except msgspec.DecodeError:

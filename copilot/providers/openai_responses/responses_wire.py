@@ -1,4 +1,4 @@
-"""The Responses wire: our request as JSON, and its stream events as structs that hold only what we use."""
+"""Encode requests as Responses JSON, and decode the parts of stream events that we use."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from copilot.providers.base import (
     merge_adjacent_messages,
 )
 
-MAX_CALL_ID_CHARACTERS = 64  # the API refuses longer ones; other vendors make them
+MAX_CALL_ID_CHARACTERS = 64  # the API refuses longer ids, which other vendors make
 
 
-# --- the request -------------------------------------------------------------------------------------
+# --- The request ---
 
 
 def encode_request(request: ModelRequest) -> bytes:
-    """The body. What never changes stands first and the items last, for the server's prefix cache."""
+    """Encode the body, with what never changes first and the items last, for the prefix cache."""
     entry = request.entry
     body: dict[str, JSON] = {"model": entry.model, "stream": True, "store": False}
     if entry.max_output_tokens:
@@ -44,22 +44,22 @@ def encode_request(request: ModelRequest) -> bytes:
         body["tools"] = [_encode_tool(tool) for tool in request.tools]
     if system := join_system_text(request):
         body["instructions"] = system
-    thinker = entry.model if reasoning else ""
+    reasoning_model = entry.model if reasoning else ""
     items: list[JSON] = []
     for message in merge_adjacent_messages(request.messages):
-        items += _encode_items(message, images=entry.supports_images, thinker=thinker)
+        items += _encode_items(message, images=entry.supports_images, reasoning_model=reasoning_model)
     body["input"] = items
     return msgspec.json.encode(body)
 
 
 def _reasoning_fields(request: ModelRequest) -> dict[str, JSON]:
-    """Nothing at all unless the catalogue declares how to ask (A14.5); some models refuse even the `include`."""
+    """Send nothing unless the catalogue declares how to request it; some models refuse even `include`."""
     if not request.thinking_tokens or not request.entry.can_reason:
         return {}
     if request.entry.reasoning_style not in ("effort", "gateway"):
         return {}
-    asked: dict[str, JSON] = {"effort": get_request_effort(request), "summary": "auto"}
-    return {"include": ["reasoning.encrypted_content"], "reasoning": asked}
+    fields: dict[str, JSON] = {"effort": get_request_effort(request), "summary": "auto"}
+    return {"include": ["reasoning.encrypted_content"], "reasoning": fields}
 
 
 def _encode_tool(tool: ToolSpecification) -> JSON:
@@ -68,17 +68,17 @@ def _encode_tool(tool: ToolSpecification) -> JSON:
         "name": tool.name,
         "description": tool.description,
         "parameters": dict(tool.parameters),
-        "strict": False,  # left out it means true, which refuses optional parameters
+        "strict": False,  # the default is true, which refuses optional parameters
     }
 
 
-def _encode_items(message: ModelMessage, *, images: bool, thinker: str) -> list[JSON]:
+def _encode_items(message: ModelMessage, *, images: bool, reasoning_model: str) -> list[JSON]:
     match message:
         case UserMessage():
             content = _encode_content(message.text, message.images, images)
             return [{"type": "message", "role": "user", "content": content}]
         case AssistantMessage():
-            return _encode_reply(message, thinker)
+            return _encode_reply(message, reasoning_model)
         case ToolResultsMessage():
             return [
                 {
@@ -92,19 +92,19 @@ def _encode_items(message: ModelMessage, *, images: bool, thinker: str) -> list[
             assert_never(unreachable)
 
 
-def _encode_content(text: str, pictures: Sequence[ImagePart], sees: bool) -> JSON:
-    """Plain text unless there is something to see; then text first (A29.4)."""
-    if not pictures or not sees:
+def _encode_content(text: str, images: Sequence[ImagePart], supports_images: bool) -> JSON:
+    """Use plain text unless there are images to send; then put the text first."""
+    if not images or not supports_images:
         return text
     parts: list[JSON] = [{"type": "input_text", "text": text}] if text else []
     return parts + [
-        {"type": "input_image", "image_url": image.data_url, "detail": "auto"} for image in pictures
+        {"type": "input_image", "image_url": image.data_url, "detail": "auto"} for image in images
     ]
 
 
-def _encode_reply(message: AssistantMessage, thinker: str) -> list[JSON]:
-    """Text, then calls, each thought before what it led to. A thought that led to nothing is refused: left out."""
-    thoughts = [thought for data in message.replay if (thought := _decode_replay(data, thinker))]
+def _encode_reply(message: AssistantMessage, reasoning_model: str) -> list[JSON]:
+    """Put each reasoning item before what it led to; one that led to nothing would be refused."""
+    thoughts = [thought for data in message.replay if (thought := _decode_replay(data, reasoning_model))]
     items: list[JSON] = []
     if message.text.strip():
         items += [thought.item for thought in thoughts if thought.is_leading]
@@ -132,11 +132,11 @@ def _shorten_call_id(call_id: str) -> str:
     return f"call_{hashlib.sha256(call_id.encode()).hexdigest()[:40]}"
 
 
-# --- thoughts that go back (A14.3) -------------------------------------------------------------------
+# --- Replayed reasoning ---
 
 
 class SealedReasoning(msgspec.Struct, frozen=True, tag_field="wire", tag="openai_responses"):
-    """A sealed reasoning item and where it stood in its reply. Only its own model can open it."""
+    """An encrypted reasoning item and its position in the reply. Only its own model can read it."""
 
     model: str
     sealed: str  # the item's JSON
@@ -156,21 +156,21 @@ class SealedReasoning(msgspec.Struct, frozen=True, tag_field="wire", tag="openai
 _replay_decoder = msgspec.json.Decoder(SealedReasoning)
 
 
-def _decode_replay(data: str, thinker: str) -> SealedReasoning | None:
-    """A thought we handed out; another provider's or another model's stays out (A14.4)."""
+def _decode_replay(data: str, reasoning_model: str) -> SealedReasoning | None:
+    """Decode reasoning of this wire format and model; that of others is left out."""
     try:
         thought = _replay_decoder.decode(data)
     except msgspec.DecodeError:
         return None
-    return thought if thought.model == thinker else None
+    return thought if thought.model == reasoning_model else None
 
 
-# --- the stream --------------------------------------------------------------------------------------
-# Fields that servers fill freely are `object`: a surprise in one of them must not cost the whole event.
+# --- The stream ---
+# Fields that servers fill freely are `object`, so that a surprise in one does not break the whole event.
 
 
 class ResponseObject(msgspec.Struct):
-    """Of the whole object, which repeats the instructions and all output, only the end of it."""
+    """The status of a response, without the instructions and output that it repeats."""
 
     id: object = None
     status: object = None
@@ -195,7 +195,9 @@ def decode_event(payload: bytes) -> ResponsesEvent:
     try:
         return _decoder.decode(payload)
     except msgspec.DecodeError as error:
-        raise ProviderFailure("malformed_stream", details="an event of the stream cannot be read") from error
+        raise ProviderFailure(
+            "malformed_stream", details="an event of the stream could not be parsed"
+        ) from error
 
 
 def get_incomplete_reason(response: ResponseObject) -> str:
@@ -205,6 +207,6 @@ def get_incomplete_reason(response: ResponseObject) -> str:
 
 
 def encode_error(response: ResponseObject) -> str:
-    """A failed response's error alone: the rest of the object holds the conversation's own words."""
+    """Encode only the error of a failed response, because the rest contains the conversation."""
     error = response.error or {"message": "the provider gave no reason"}
     return msgspec.json.encode({"error": error}).decode()
