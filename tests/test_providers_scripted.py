@@ -173,7 +173,7 @@ def test_pictures_are_refused_where_the_model_takes_none(sees: bool) -> None:
     )
     shown = find_request_problems(request(UserMessage(text="look", images=(picture,)), entry=entry))
     returned = find_request_problems(request(HI, CALLING, group, entry=entry))
-    assert [any("sees none" in problem for problem in shown), len(returned)] == [not sees, 1]
+    assert [any("does not support them" in problem for problem in shown), len(returned)] == [not sees, 1]
     assert find_request_problems(
         request(HI, CALLING, group, entry=replace(entry, media_in_tool_results=True))
     ) == ([] if sees else returned)
@@ -201,7 +201,7 @@ REFUSED: list[tuple[str, tuple[ModelMessage, ...]]] = [
     ("NUL", (UserMessage(text="a\x00b"),)),
     ("surrogate", (UserMessage(text="a\ud800b"),)),
     ("unusable", (HI, replace(CALLING, calls=(replace(CALL, call_id=""),)), RESULTS)),
-    ("no JSON", (HI, AssistantMessage(text="x", replay=("{",)), HI)),
+    ("not JSON", (HI, AssistantMessage(text="x", replay=("{",)), HI)),
 ]
 
 
