@@ -87,7 +87,7 @@ def _start_worker_services(worker: object) -> None:
         from copilot.worker import turn_worker
 
         running = turn_worker.start_worker_when_possible(
-            ["turns"], waits=consumer_health.touch_heartbeat_file
+            ["turns"], on_retry=consumer_health.touch_heartbeat_file
         )
         logging_config.set_worker_name(running.identity.worker)
         consumer_health.consumer_watch.add_check(running.seconds_since_heard)

@@ -45,7 +45,7 @@ class FilterContext:
 
 def judge_running_turns(now: datetime, *, one: UUID | None = None) -> FilterContext:
     """All running executions, or one of them, by the evidence of D2."""
-    verdicts = liveness.judge_liveness_in_time(liveness.list_turn_evidence(one=one, most=None))
+    verdicts = liveness.judge_liveness_in_time(liveness.list_turn_evidence(turn_id=one, limit=None))
     return FilterContext(
         now=now,
         dead=frozenset(UUID(turn_id) for turn_id, verdict in verdicts.items() if verdict == "dead"),

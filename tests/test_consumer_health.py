@@ -226,14 +226,14 @@ def test_a_worker_that_starts_while_postgres_is_away_takes_turns_once_it_is_back
     waited: list[int] = []  # a container's check is told that it is not stuck
 
     def begin() -> None:
-        started.append(turn_worker.start_worker_when_possible(["turns"], waits=lambda: waited.append(1)))
+        started.append(turn_worker.start_worker_when_possible(["turns"], on_retry=lambda: waited.append(1)))
         connection.close()
 
     with monkeypatch.context() as away:
         away.setitem(connection.settings_dict, "PORT", find_free_port())
         thread = threading.Thread(target=begin)
         thread.start()
-        until(lambda: caplog.text.count("engine_start_delayed") > 1, 20)
+        until(lambda: caplog.text.count("worker_start_delayed") > 1, 20)
         assert started == []
         assert waited
     thread.join(timeout=30)

@@ -1,18 +1,18 @@
-"""Notice that Postgres was restored from a backup while Redis kept what the lost rows had told it.
+"""Detect that Postgres was restored from a backup while Redis still holds keys of the lost rows.
 
-Postgres and Redis both hold the installation's id and an epoch that the sweep counts up: in Postgres first, by a commit
-that waits for the disk, then in Redis. So the copy in Redis is never ahead, whatever crashes, unless rows that had been
-safely stored are gone.
+Postgres and Redis both hold the installation's id and an epoch that every sweep increments: in Postgres first, with a
+commit that waits for the disk, then in Redis. So the copy in Redis is never ahead, whatever crashes, unless rows that
+had been stored safely are gone.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
 
+import structlog
 from django.conf import settings
 from django.db import NotSupportedError, ProgrammingError, connection
 from django.db.models.functions import Now
@@ -20,18 +20,18 @@ from django.db.models.functions import Now
 from copilot.models import Installation
 from copilot.worker import heartbeat
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 RestoreVerdict = Literal["same", "unknown", "restored", "other", "shared"]
 
-# `current_wal` names the timeline, which changes with every promotion and point-in-time recovery: a standby that lagged
-# may have lost less than one epoch.
+# The name of the WAL file contains the timeline, which changes with every promotion and point-in-time recovery. The epoch
+# alone is not enough: a promoted standby that lagged may have lost less than one epoch.
 _SELECT_INSTALLATION = """
 SELECT i.id, i.epoch, (SELECT oid FROM pg_database WHERE datname = current_database())::text, {timeline}
 FROM copilot_installation i
 """
 _TIMELINE = "substring(pg_walfile_name(pg_current_wal_lsn()) FROM 1 FOR 8)"
-# Waits for the disk even where the server or the role does not by default.
+# Wait for the disk even where the server or the role does not by default.
 _COUNT_EPOCH = """
 UPDATE copilot_installation SET epoch = epoch + 1
 WHERE set_config('synchronous_commit', 'on', true) = 'on' RETURNING epoch
@@ -40,12 +40,11 @@ WHERE set_config('synchronous_commit', 'on', true) = 'on' RETURNING epoch
 
 @dataclass
 class RestoreCheckState:
-    """What one look leaves for the next, in the process that sweeps."""
+    """State that one sweep of a process keeps for the next."""
 
-    tells_timeline: bool = True
-    foreign_copy: tuple[heartbeat.InstallationCopy, float] | None = (
-        None  # another installation's copy, and when it last moved
-    )
+    has_timeline: bool = True
+    # Another installation's copy, and when it last changed.
+    foreign_copy: tuple[heartbeat.InstallationCopy, float] | None = None
 
 
 _state = RestoreCheckState()
@@ -53,21 +52,19 @@ _state = RestoreCheckState()
 
 @dataclass(frozen=True, kw_only=True)
 class DatabaseIdentity:
-    """What Postgres says of itself."""
-
     installation_id: UUID
     epoch: int
-    incarnation: str  # changes when another database, or another history of it, answers
+    incarnation: str  # changes with another database or another timeline of it
 
 
 def compare_with_redis() -> tuple[RestoreVerdict, DatabaseIdentity, heartbeat.InstallationCopy | None]:
-    """Compare the row with Redis's copy of it.
+    """Compare the installation's row with its copy in Redis.
 
     same      nothing was lost
     unknown   Redis has no copy: it is new, or lost everything
-    restored  Postgres is older than Redis, or another history of it was promoted
-    other     the copy is of an installation that no longer lives: another database was put in place
-    shared    the copy is of another installation that lives
+    restored  Postgres is older than Redis, or a standby with another timeline was promoted
+    other     the copy belongs to an installation that no longer runs: the database was replaced
+    shared    the copy belongs to another installation that is running
     """
     copy = heartbeat.read_installation_copy()
     database = _read_database_identity()
@@ -82,7 +79,7 @@ def compare_with_redis() -> tuple[RestoreVerdict, DatabaseIdentity, heartbeat.In
 
 
 def count_epoch(database: DatabaseIdentity) -> None:
-    """Count one sweep, in Postgres before Redis."""
+    """Increment the epoch, in Postgres before Redis."""
     with connection.cursor() as cursor:
         cursor.execute(_COUNT_EPOCH)
         (epoch,) = cursor.fetchone()
@@ -99,19 +96,18 @@ def record_rebuild() -> None:
 
 
 def is_copy_foreign() -> bool:
-    """Tell whether Redis holds another installation's copy."""
     copy = heartbeat.read_installation_copy()
     ours = Installation.objects.values_list("pk", flat=True).first()
     return copy is not None and ours is not None and copy.installation_id != str(ours)
 
 
 def _judge_foreign_copy(copy: heartbeat.InstallationCopy) -> RestoreVerdict:
-    """A stranger's copy that moves belongs to somebody who lives; one that stands still was left by a lost database."""
+    """Tell a running installation, whose copy keeps changing, from one whose database is gone."""
     now = time.monotonic()
     if _state.foreign_copy is None or _state.foreign_copy[0] != copy:
         _state.foreign_copy = (copy, now)
-    still_seconds = now - _state.foreign_copy[1]
-    return "other" if still_seconds > 3 * settings.DIAG_SWEEP_SECONDS else "shared"
+    unchanged_seconds = now - _state.foreign_copy[1]
+    return "other" if unchanged_seconds > 3 * settings.DIAG_SWEEP_SECONDS else "shared"
 
 
 def _read_database_identity() -> DatabaseIdentity:
@@ -126,15 +122,13 @@ def _read_database_identity() -> DatabaseIdentity:
 
 def _read_row() -> tuple[UUID, int, str, str] | None:
     with connection.cursor() as cursor:
-        if _state.tells_timeline:
+        if _state.has_timeline:
             try:
                 cursor.execute(_SELECT_INSTALLATION.format(timeline=_TIMELINE))
-            except (NotSupportedError, ProgrammingError):  # some hosted servers do not tell
-                log.warning(
-                    "this Postgres does not tell its timeline; restores are noticed by the epoch alone"
-                )
-                _state.tells_timeline = False
-        if not _state.tells_timeline:
+            except (NotSupportedError, ProgrammingError):  # some hosted servers hide it
+                log.warning("postgres_timeline_unavailable")  # restores are detected by the epoch alone
+                _state.has_timeline = False
+        if not _state.has_timeline:
             cursor.execute(_SELECT_INSTALLATION.format(timeline="'-'"))
         row: tuple[UUID, int, str, str] | None = cursor.fetchone()
     return row

@@ -1,4 +1,4 @@
-"""How the live servers and workers are doing, for diagnostics, which speaks to neither itself (D1, D6)."""
+"""Report on Redis, workers, sweeps and leases for diagnostics, each question with a deadline."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from config.core.errors import ServiceUnavailable
 from config.core.redis import REDIS_OUTAGE_ERRORS, RedisCommandRefused, get_redis
 from copilot.models import WorkerBeat
 from copilot.realtime import session_keys, turn_queue
-from copilot.realtime.session_keys import LeaseRecord as Lease
-from copilot.realtime.session_keys import SessionKeySurvey as Survey
+from copilot.realtime.session_keys import LeaseRecord, SessionKeySurvey
 from copilot.worker import heartbeat
 
 
@@ -26,11 +25,11 @@ from copilot.worker import heartbeat
 class RedisHealth:
     version: str
     used_bytes: int
-    limit_bytes: int  # 0: none
+    limit_bytes: int  # 0 means no limit
     eviction_policy: str
     role: str
     append_only: bool
-    saving: bool  # whether the last snapshot and the last append came through
+    saving: bool  # the last RDB snapshot and the last AOF write succeeded
     time: float  # seconds since the epoch, by the server's clock
 
 
@@ -48,7 +47,6 @@ class WorkerStatus:
 
 
 def get_redis_health() -> RedisHealth:
-    """Ask Redis how it is; a refusal is the cause of the `Unavailable` that is raised."""
     info, (seconds, microseconds) = ask_with_deadline(_read_redis_info)
     return RedisHealth(
         version=str(info["redis_version"]),
@@ -70,27 +68,25 @@ def _read_redis_info() -> tuple[dict[str, Any], tuple[int, int]]:
     return info, moment
 
 
-# --- a deadline for Redis ----------------------------------------------------------------------------
+# --- A deadline for Redis ----------------------------------------------------------------------------
 
 T = TypeVar("T")
-ANSWER_TIMEOUT_SECONDS = 1.0  # of a page that shows a dozen figures: without them it must come as quickly
-OUTAGE_PAUSE_SECONDS = (
-    5.0  # after a missed deadline nothing is asked, or every figure of a page would wait again
-)
+ANSWER_TIMEOUT_SECONDS = 1.0  # a page with a dozen figures must load quickly without them too
+OUTAGE_PAUSE_SECONDS = 5.0  # no question after a missed deadline, or every figure of a page would wait again
 _outage = {"until": 0.0}
 
 
-def ask_with_deadline(ask: Callable[[], T], *, more_seconds: float = 0.0) -> T:
-    """Answer within a second or raise `Unavailable`, also while Redis takes connections and says nothing.
+def ask_with_deadline(ask: Callable[[], T], *, extra_seconds: float = 0.0) -> T:
+    """Call `ask` in a thread and return its answer within a second, or raise `ServiceUnavailable`.
 
-    The question goes on behind our back until its own timeouts end it.
+    This holds even while Redis accepts connections and never answers. The thread goes on until its own timeouts end it.
     """
     if time.monotonic() < _outage["until"]:
         raise ServiceUnavailable("no answer in time") from TimeoutError("timed out")
-    asked: Future[T] = Future()
-    Thread(target=_ask_in_thread, args=[asked, ask], name="inventory", daemon=True).start()
+    answer: Future[T] = Future()
+    Thread(target=_ask_in_thread, args=[answer, ask], name="redis question", daemon=True).start()
     try:
-        return asked.result(timeout=ANSWER_TIMEOUT_SECONDS + more_seconds)
+        return answer.result(timeout=ANSWER_TIMEOUT_SECONDS + extra_seconds)
     except TimeoutError:
         _outage["until"] = time.monotonic() + OUTAGE_PAUSE_SECONDS
         raise ServiceUnavailable("no answer in time") from TimeoutError("timed out")
@@ -98,36 +94,35 @@ def ask_with_deadline(ask: Callable[[], T], *, more_seconds: float = 0.0) -> T:
         raise ServiceUnavailable(type(problem).__name__) from problem
 
 
-def _ask_in_thread(asked: Future[T], ask: Callable[[], T]) -> None:
+def _ask_in_thread(answer: Future[T], ask: Callable[[], T]) -> None:
     try:
-        asked.set_result(ask())
+        answer.set_result(ask())
     except (*REDIS_OUTAGE_ERRORS, RedisCommandRefused) as problem:
-        asked.set_exception(problem)
+        answer.set_exception(problem)
 
 
 def reset_outage() -> None:
-    """Ask again at once."""
     _outage["until"] = 0.0
 
 
+# --- Questions ---------------------------------------------------------------------------------------
+
+
 def get_sweep_age_seconds() -> float | None:
-    """How long ago the sweep looked last; None when it never did, or Redis forgot."""
     return ask_with_deadline(heartbeat.read_sweep_age_seconds)
 
 
 def was_sweep_blind() -> bool:
-    """Whether it could see nothing when it looked last."""
     return ask_with_deadline(heartbeat.was_last_sweep_blind)
 
 
 def get_work_ages(names: Sequence[str]) -> dict[str, float]:
-    """Seconds since each kind of work was done last; one that nobody remembers is left out."""
     return ask_with_deadline(lambda: heartbeat.read_work_ages(names))
 
 
 def list_workers() -> list[WorkerStatus]:
-    """Every worker with a row, the latest sign of life first; the database's clock tells the age."""
-    seen = WorkerBeat.objects.annotate(
+    """List every worker that has a row, latest heartbeat first. Ages are measured by the database's clock."""
+    workers = WorkerBeat.objects.annotate(
         silent_seconds=_seconds_since("beat_at"), uptime_seconds=_seconds_since("started_at")
     )
     return [
@@ -142,29 +137,27 @@ def list_workers() -> list[WorkerStatus]:
             uptime_seconds=round(beat.uptime_seconds, 1),
             active_turns=len(beat.turns),
         )
-        for beat in seen.order_by("-beat_at")
+        for beat in workers.order_by("-beat_at")
     ]
 
 
-def _seconds_since(moment: str) -> Combinable:
-    return Cast(Extract(Now(), "epoch"), FloatField()) - Cast(Extract(moment, "epoch"), FloatField())
+def _seconds_since(field: str) -> Combinable:
+    return Cast(Extract(Now(), "epoch"), FloatField()) - Cast(Extract(field, "epoch"), FloatField())
 
 
 def get_wakeup_count() -> int:
-    """Turns that were put on the list of wake-ups and taken by no worker yet."""
+    """Return how many turns no worker has taken from the list of wake-ups yet."""
     return ask_with_deadline(turn_queue.count_wakeups)
 
 
-def get_leases(session_ids: list[str]) -> dict[str, Lease]:
-    """Of these sessions, those that are held."""
+def get_leases(session_ids: list[str]) -> dict[str, LeaseRecord]:
     return ask_with_deadline(lambda: session_keys.read_leases(session_ids))
 
 
-def survey_sessions(budget_seconds: float) -> Survey:
-    """Leases, logs and queues of all sessions, as far as the budget reaches."""
-    ask_with_deadline(
-        lambda: get_redis().ping()
-    )  # a long walk is no outage; silence before its first step is
+def survey_sessions(budget_seconds: float) -> SessionKeySurvey:
+    """Survey the leases, logs and queues of all sessions, as far as the time budget reaches."""
+    # The survey may take longer than an answer. The ping tells that from an outage.
+    ask_with_deadline(lambda: get_redis().ping())
     return ask_with_deadline(
-        lambda: session_keys.survey_session_keys(budget_seconds), more_seconds=budget_seconds
+        lambda: session_keys.survey_session_keys(budget_seconds), extra_seconds=budget_seconds
     )

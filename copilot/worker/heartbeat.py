@@ -1,9 +1,11 @@
-"""Signs of life in Redis: of workers, one key per process that dies with it; of every kind of work; of who leads; of this installation."""
+"""Send and read heartbeats: of workers in Postgres and Redis, and in Redis of sweeps, periodic work and leaders.
+
+This module alone writes `WorkerBeat`.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import secrets
 import socket
@@ -14,6 +16,7 @@ from dataclasses import dataclass
 
 import msgspec
 import psycopg
+import structlog
 from django.conf import settings
 from django.db import connection
 from django.db.utils import DatabaseError
@@ -24,8 +27,18 @@ from config.core.redis import REDIS_OUTAGE_ERRORS, get_redis, get_script
 from copilot.models import WorkerBeat
 from copilot.realtime import redis_keys
 
+log = structlog.get_logger(__name__)
+
 SWEEP_LIFETIME_SECONDS = 24 * 3600
 WORK_LIFETIME_SECONDS = 24 * 3600
+REDIS_HEARTBEAT_SECONDS = 0.5  # cheap, and it tells a dead process from a cut connection within a second
+DRAIN_TIMEOUT_SECONDS = 2.0  # a draining worker does not wait longer than this for a Postgres that hangs
+LEADERSHIP_LIFETIME_SECONDS = 5.0  # a leader that does not renew for this long has lost the lead
+WORKER_LOCK_SPACE = 0x50484F55  # keeps our advisory locks apart from other programs' in the same database
+BLIND_SWEEP = b"blind"
+
+
+# --- Workers in Redis --------------------------------------------------------------------------------
 
 
 def write_redis_heartbeat(worker: str, running: Sequence[tuple[str, int]], *, life_seconds: float) -> None:
@@ -44,7 +57,7 @@ class RedisHeartbeat:
 
 
 def read_redis_heartbeats(workers: Iterable[str], *, life_seconds: float) -> dict[str, RedisHeartbeat]:
-    """What each living worker says it runs, and how long ago; a worker without a beat is missing."""
+    """Return the last heartbeat of each worker; workers without one are left out."""
     names = list(workers)
     if not names:
         return {}
@@ -54,18 +67,18 @@ def read_redis_heartbeats(workers: Iterable[str], *, life_seconds: float) -> dic
             pipe.pttl(redis_keys.heartbeat_key(worker))
         answers = pipe.execute()
     found = {}
-    for worker, value, left in zip(names, answers[::2], answers[1::2], strict=True):
+    for worker, value, ttl_ms in zip(names, answers[::2], answers[1::2], strict=True):
         if value is not None:
             turns = frozenset((turn_id, fence) for turn_id, fence in msgspec.json.decode(value))
-            found[worker] = RedisHeartbeat(age_seconds=life_seconds - left / 1000, turns=turns)
+            found[worker] = RedisHeartbeat(age_seconds=life_seconds - ttl_ms / 1000, turns=turns)
     return found
 
 
-BLIND_SWEEP = b"blind"
+# --- Sweeps ------------------------------------------------------------------------------------------
 
 
 def write_sweep(*, blind: bool = False) -> None:
-    """The reaper has looked, and perhaps seen nothing."""
+    """Record that the reaper swept just now; `blind` when it could not see the state of the workers."""
     get_redis().set(redis_keys.REAPER_KEY, BLIND_SWEEP if blind else b"1", ex=SWEEP_LIFETIME_SECONDS)
 
 
@@ -74,17 +87,17 @@ def was_last_sweep_blind() -> bool:
 
 
 def read_sweep_age_seconds() -> float | None:
-    """How long ago the reaper looked last; None when nobody remembers."""
-    left = get_redis().pttl(redis_keys.REAPER_KEY)
-    return None if left < 0 else SWEEP_LIFETIME_SECONDS - left / 1000
+    """Return the seconds since the last sweep; None when Redis knows of none."""
+    ttl_ms = get_redis().pttl(redis_keys.REAPER_KEY)
+    return None if ttl_ms < 0 else SWEEP_LIFETIME_SECONDS - ttl_ms / 1000
 
 
-# --- this installation -------------------------------------------------------------------------------
+# --- The installation --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class InstallationCopy:
-    """Redis's copy of the row that names this installation."""
+    """The copy in Redis of the row that names this installation."""
 
     installation_id: str
     epoch: int
@@ -108,32 +121,40 @@ def write_installation_copy(copy: InstallationCopy) -> None:
     )
 
 
-# --- work done -----------------------------------------------------------------------------------------
+# --- Periodic work -----------------------------------------------------------------------------------
 
 
 def write_work_time(name: str, *, only_if_unknown: bool = False) -> None:
-    """Remember that this kind of work was done just now."""
     get_redis().set(redis_keys.last_work_key(name), b"1", ex=WORK_LIFETIME_SECONDS, nx=only_if_unknown)
 
 
 def read_work_ages(names: Sequence[str]) -> dict[str, float]:
-    """Seconds since each kind of work was done last; one that nobody remembers is left out."""
+    """Return the seconds since each kind of work was last done; kinds that Redis does not know are left out."""
     with get_redis().pipeline(transaction=False) as pipe:
         for name in names:
             pipe.pttl(redis_keys.last_work_key(name))
-        lives = pipe.execute()
+        ttls_ms = pipe.execute()
     return {
-        name: WORK_LIFETIME_SECONDS - left / 1000
-        for name, left in zip(names, lives, strict=True)
-        if left >= 0
+        name: WORK_LIFETIME_SECONDS - ttl_ms / 1000
+        for name, ttl_ms in zip(names, ttls_ms, strict=True)
+        if ttl_ms >= 0
     }
 
 
-# --- leadership ----------------------------------------------------------------------------------------
+def record_work(name: str, *, only_if_unknown: bool = False) -> bool:
+    """Record that this kind of work was done just now; False when Redis is down."""
+    try:
+        write_work_time(name, only_if_unknown=only_if_unknown)
+    except REDIS_OUTAGE_ERRORS:
+        return False
+    return True
+
+
+# --- Leadership --------------------------------------------------------------------------------------
 
 
 def acquire_leadership(role: str, holder: str, *, rank: int, life_seconds: float) -> bool:
-    """Take or keep the lead. It only saves work: whatever leaders do must be harmless when two do it."""
+    """Take or keep the lead. Leadership only saves work: two leaders at once must do no harm."""
     arguments: list[str | int] = [holder, rank, int(life_seconds * 1000)]
     return bool(get_script("lead")(keys=[redis_keys.leader_key(role)], args=arguments))
 
@@ -142,14 +163,25 @@ def release_leadership(role: str, holder: str) -> None:
     get_script("step_down")(keys=[redis_keys.leader_key(role)], args=[holder])
 
 
-# MERGED workers: Worker processes and their signs of life: the only writer of WorkerBeat (D2).
+def take_leadership(
+    role: str, holder: str, *, rank: int, life_seconds: float = LEADERSHIP_LIFETIME_SECONDS
+) -> bool:
+    """Take or keep the lead of a role among all processes; raise `ServiceUnavailable` while Redis is down."""
+    try:
+        return acquire_leadership(role, holder, rank=rank, life_seconds=life_seconds)
+    except REDIS_OUTAGE_ERRORS as problem:
+        raise ServiceUnavailable(type(problem).__name__) from problem
 
-log = logging.getLogger(__name__)
 
-REDIS_HEARTBEAT_SECONDS = 0.5  # cheap, and what tells a dead process from a cut connection within a second
-DRAIN_TIMEOUT_SECONDS = 2.0  # whoever leaves says so, but waits for no server that hangs
+def give_up_leadership(role: str, holder: str) -> None:
+    """Release the lead at once. While Redis is down it expires by itself."""
+    with suppress(*REDIS_OUTAGE_ERRORS):
+        release_leadership(role, holder)
 
-ListRunningTurns = Callable[[], Sequence[tuple[str, int]]]  # the (turn, fence) pairs a process runs now
+
+# --- The heartbeat of this process -------------------------------------------------------------------
+
+ListRunningTurns = Callable[[], Sequence[tuple[str, int]]]  # the (turn id, fence) pairs that a process runs
 
 
 @dataclass(frozen=True)
@@ -159,22 +191,22 @@ class WorkerIdentity:
 
 
 def create_worker_identity() -> WorkerIdentity:
-    """A name no other process has ever had, and the number of its advisory lock."""
+    """Return a name that no other process has ever had, and the number of its advisory lock."""
     worker = f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(4)}"
     digest = hashlib.blake2b(worker.encode(), digest_size=4).digest()
     return WorkerIdentity(worker, int.from_bytes(digest, "big", signed=True))
 
 
 class HeartbeatThread(threading.Thread):
-    """A thread of its own, so that a busy event loop never looks like a dead process (A-D2.3).
+    """Send the heartbeats of this process outside its event loop, so that a busy loop never looks like a dead process.
 
-    Two, for each of the two servers: one that hangs must not silence the beat in the other (A-D2.4).
+    There is one thread for Redis and one for Postgres: a server that hangs must not silence the heartbeat in the other.
     """
 
     def __init__(
         self,
         identity: WorkerIdentity,
-        running: ListRunningTurns,
+        list_running: ListRunningTurns,
         queues: Sequence[str],
         *,
         is_listening: Callable[[], bool] = lambda: True,
@@ -182,11 +214,11 @@ class HeartbeatThread(threading.Thread):
         super().__init__(name="beat", daemon=True)
         self._writer = threading.Thread(target=self._write_forever, name="beat in Postgres", daemon=True)
         self._writing = threading.Lock()
-        # Read once, by whoever makes it: not by its threads.
+        # Read settings once, in the thread that creates this, not in the heartbeat threads.
         self._period, self._life = settings.WORKER_BEAT_SECONDS, settings.WORKER_BEAT_LIFE_SECONDS
         self._version = settings.VERSION
         self.identity = identity
-        self._running = running
+        self._list_running = list_running
         self._queues = list(queues)
         self._is_listening = is_listening
         self._draining = False
@@ -194,12 +226,12 @@ class HeartbeatThread(threading.Thread):
         self._lock: psycopg.Connection[tuple[object, ...]] | None = None
 
     def start_heartbeat(self) -> None:
-        """Hold the lock and beat once before any turn is taken, then go on in the background."""
+        """Take the lock and send one heartbeat before any turn is claimed, then continue in the background."""
         try:
             self._hold_lock()
             self._write_to_postgres()
         except (DatabaseError, psycopg.Error):
-            self._drop_lock()  # whoever tries again begins with a new connection
+            self._drop_lock()  # the next attempt begins with a new connection
             raise
         self._write_to_redis()
         connection.close()
@@ -217,19 +249,19 @@ class HeartbeatThread(threading.Thread):
 
     def _write_to_redis(self) -> None:
         try:
-            write_redis_heartbeat(self.identity.worker, self._running(), life_seconds=self._life)
+            write_redis_heartbeat(self.identity.worker, self._list_running(), life_seconds=self._life)
         except REDIS_OUTAGE_ERRORS:
-            log.warning("this worker's beat did not reach Redis")
+            log.warning("heartbeat_not_sent", server="redis")
 
-    def write_once(self, *, patience_seconds: float = -1) -> None:
-        """In Postgres, with the lock held or taken again before anything else; -1: however long another one hangs."""
-        if not self._writing.acquire(timeout=patience_seconds):
+    def write_once(self, *, timeout_seconds: float = -1) -> None:
+        """Send one heartbeat to Postgres while the advisory lock is held. -1 waits for a hanging write without limit."""
+        if not self._writing.acquire(timeout=timeout_seconds):
             return
         try:
             self._hold_lock()
             self._write_to_postgres()
         except (DatabaseError, psycopg.Error):
-            log.warning("this worker's beat did not reach Postgres")
+            log.warning("heartbeat_not_sent", server="postgres")
             connection.close()
             self._drop_lock()
         finally:
@@ -237,10 +269,10 @@ class HeartbeatThread(threading.Thread):
 
     def mark_draining(self) -> None:
         self._draining = True
-        self.write_once(patience_seconds=DRAIN_TIMEOUT_SECONDS)
+        self.write_once(timeout_seconds=DRAIN_TIMEOUT_SECONDS)
 
     def stop_heartbeat(self) -> None:
-        """The process leaves on purpose: nothing of it is left to judge."""
+        """Stop the threads and remove all traces, so that a planned exit does not look like a lost worker."""
         self._stop_event.set()
         for thread in (self, self._writer):
             if thread.is_alive():
@@ -249,11 +281,11 @@ class HeartbeatThread(threading.Thread):
             WorkerBeat.objects.filter(pk=self.identity.worker).delete()
             delete_redis_heartbeat(self.identity.worker)
         except (DatabaseError, *REDIS_OUTAGE_ERRORS):
-            log.warning("this worker's beat could not be removed; it will be purged later")
+            log.warning("heartbeat_not_removed")  # it is purged later
         self._drop_lock()
 
     def _hold_lock(self) -> None:
-        """The lock lives on a connection of its own: the server frees it the moment this process dies."""
+        """Hold the lock on a connection of its own: Postgres frees it the moment this process dies."""
         if self._lock is None or self._lock.closed:
             self._lock = psycopg.connect(build_connection_string(), autocommit=True)
             self._lock.execute("SELECT pg_advisory_lock(%s, %s)", [WORKER_LOCK_SPACE, self.identity.lock_key])
@@ -266,7 +298,7 @@ class HeartbeatThread(threading.Thread):
             self._lock = None
 
     def _write_to_postgres(self) -> None:
-        turns = msgspec.json.encode([list(pair) for pair in self._running()]).decode()
+        turns = msgspec.json.encode([list(pair) for pair in self._list_running()]).decode()
         with connection.cursor() as cursor:
             cursor.execute(
                 """
@@ -281,7 +313,7 @@ class HeartbeatThread(threading.Thread):
                     "host": socket.gethostname(),
                     "pid": os.getpid(),
                     "version": self._version,
-                    # Only what it really takes from: a worker that hears nothing serves no queue.
+                    # A worker that does not listen serves no queue.
                     "queues": msgspec.json.encode(self._queues if self._is_listening() else []).decode(),
                     "turns": turns,
                     "draining": self._draining,
@@ -289,41 +321,11 @@ class HeartbeatThread(threading.Thread):
             )
 
 
-# --- work done and leadership ----------------------------------------------------------------------------
-
-LEADERSHIP_LIFETIME_SECONDS = 5.0  # a leader that does not renew for this long has lost the lead
-
-
-def record_work(name: str, *, only_if_unknown: bool = False) -> bool:
-    """Remember in Redis that this kind of work was done just now; False when Redis is away."""
-    try:
-        write_work_time(name, only_if_unknown=only_if_unknown)
-    except REDIS_OUTAGE_ERRORS:
-        return False
-    return True
-
-
-def take_leadership(
-    role: str, holder: str, *, rank: int, life_seconds: float = LEADERSHIP_LIFETIME_SECONDS
-) -> bool:
-    """Take or keep the lead of a role among all processes; raises `Unavailable` while Redis is away."""
-    try:
-        return acquire_leadership(role, holder, rank=rank, life_seconds=life_seconds)
-    except REDIS_OUTAGE_ERRORS as problem:
-        raise ServiceUnavailable(type(problem).__name__) from problem
-
-
-def give_up_leadership(role: str, holder: str) -> None:
-    """Let somebody else lead at once; while Redis is away the lead expires by itself."""
-    with suppress(*REDIS_OUTAGE_ERRORS):
-        release_leadership(role, holder)
-
-
-# --- the dead -----------------------------------------------------------------------------------------
+# --- Dead workers ------------------------------------------------------------------------------------
 
 
 def list_dead_workers() -> list[str]:
-    """Workers whose process is gone and which nobody has heard of since."""
+    """List workers that hold no advisory lock, run no turn, and have no fresh heartbeat in either server."""
     with connection.cursor() as cursor:
         cursor.execute(
             """
@@ -337,12 +339,12 @@ def list_dead_workers() -> list[str]:
             {"life": settings.WORKER_BEAT_LIFE_SECONDS, "space": WORKER_LOCK_SPACE},
         )
         silent = [row[0] for row in cursor.fetchall()]
-    heard = read_redis_heartbeats(silent, life_seconds=settings.WORKER_BEAT_LIFE_SECONDS)
-    return [worker for worker in silent if worker not in heard]
+    alive = read_redis_heartbeats(silent, life_seconds=settings.WORKER_BEAT_LIFE_SECONDS)
+    return [worker for worker in silent if worker not in alive]
 
 
 def delete_worker(worker: str) -> None:
-    """Nothing of it is left to judge; should it live after all, its next beat brings the row back."""
+    """Delete a worker's row. Should the worker live after all, its next heartbeat inserts the row again."""
     WorkerBeat.objects.filter(pk=worker).delete()
 
 
@@ -353,6 +355,3 @@ def purge_old_workers(hours: int = 24) -> int:
             [hours],
         )
         return int(cursor.rowcount)
-
-
-WORKER_LOCK_SPACE = 0x50484F55  # keeps our advisory locks apart from other programs' in the same database

@@ -1,4 +1,4 @@
-"""Who lives: running turns, and what Postgres and Redis know for and against their workers (D2)."""
+"""Judge whether the workers of running turns are alive, from the evidence in Postgres and Redis."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from copilot.worker.health import ask_with_deadline
 from copilot.worker.heartbeat import WORKER_LOCK_SPACE
 
 FRESH_HEARTBEAT_SECONDS = 1.0
-MAX_TURNS_JUDGED = 2000  # of one look; the oldest first, so that none is passed over for ever
+MAX_TURNS_JUDGED = 2000  # per sweep, oldest first, so that no turn is left out forever
 
 Liveness = Literal["live", "dead", "unknown"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TurnEvidence:
-    """A running turn with what is known of its worker."""
+    """A running turn and what Postgres knows about its worker."""
 
     turn_id: str
     session_id: str
     fence: int
     attempts: int
     stopped: bool
-    young: bool  # begun less than a beat's life ago
-    listed: bool  # a fresh Postgres beat lists this (turn, fence)
-    lock_free: bool  # its worker's advisory lock is free: the process is gone
+    young: bool  # begun more recently than a heartbeat expires
+    listed: bool  # a fresh heartbeat in Postgres lists this (turn, fence)
+    lock_free: bool  # the worker's advisory lock is free: the process is gone
     worker: str
 
 
-# Locks and lists are read once per worker, not once per turn: a process may run hundreds.
+# Locks and lists are read once per worker, not once per turn: a process may run hundreds of turns.
 _SELECT_EVIDENCE = """
 WITH beat AS MATERIALIZED (
     SELECT b.worker, b.turns, b.beat_at > now() - %(life)s * interval '1 second' AS fresh, NOT EXISTS (
@@ -46,8 +46,8 @@ WITH beat AS MATERIALIZED (
           AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())) AS lock_free
     FROM copilot_workerbeat b
 ), listed AS (
-    SELECT beat.worker, (one ->> 0)::uuid AS turn_id, (one ->> 1)::bigint AS fence
-    FROM beat CROSS JOIN LATERAL jsonb_array_elements(beat.turns) AS one WHERE beat.fresh
+    SELECT beat.worker, (pair ->> 0)::uuid AS turn_id, (pair ->> 1)::bigint AS fence
+    FROM beat CROSS JOIN LATERAL jsonb_array_elements(beat.turns) AS pair WHERE beat.fresh
 )
 SELECT t.id::text, t.session_id::text, t.fence, t.attempts, t.stop_requested_at IS NOT NULL,
        COALESCE(t.begun_at > now() - %(life)s * interval '1 second', false),
@@ -55,18 +55,25 @@ SELECT t.id::text, t.session_id::text, t.fence, t.attempts, t.stop_requested_at 
                AND listed.worker = t.worker),
        COALESCE(b.lock_free, false), t.worker
 FROM copilot_turn t LEFT JOIN beat b ON b.worker = t.worker
-WHERE t.status = 'running' AND (%(one)s::uuid IS NULL OR t.id = %(one)s)
+WHERE t.status = 'running' AND (%(turn_id)s::uuid IS NULL OR t.id = %(turn_id)s)
 ORDER BY t.begun_at
-LIMIT %(most)s
+LIMIT %(limit)s
 """
 
 
-def list_turn_evidence(*, one: UUID | None = None, most: int | None = MAX_TURNS_JUDGED) -> list[TurnEvidence]:
-    """Running turns, or one of them, with the evidence Postgres has for and against their workers."""
+def list_turn_evidence(
+    *, turn_id: UUID | None = None, limit: int | None = MAX_TURNS_JUDGED
+) -> list[TurnEvidence]:
+    """List running turns, or only `turn_id`, with the evidence that Postgres has about their workers."""
     with connection.cursor() as cursor:
         cursor.execute(
             _SELECT_EVIDENCE,
-            {"life": settings.WORKER_BEAT_LIFE_SECONDS, "space": WORKER_LOCK_SPACE, "most": most, "one": one},
+            {
+                "life": settings.WORKER_BEAT_LIFE_SECONDS,
+                "space": WORKER_LOCK_SPACE,
+                "limit": limit,
+                "turn_id": turn_id,
+            },
         )
         return [
             TurnEvidence(
@@ -85,7 +92,7 @@ def list_turn_evidence(*, one: UUID | None = None, most: int | None = MAX_TURNS_
 
 
 def judge_liveness_in_time(found: Sequence[TurnEvidence]) -> dict[str, Liveness]:
-    """Judge for pages: while Redis hangs, by what Postgres knows alone."""
+    """Judge within a page's deadline: while Redis hangs, by the evidence in Postgres alone."""
     try:
         return ask_with_deadline(lambda: judge_liveness(found))
     except ServiceUnavailable:
@@ -93,7 +100,7 @@ def judge_liveness_in_time(found: Sequence[TurnEvidence]) -> dict[str, Liveness]
 
 
 def judge_liveness(found: Sequence[TurnEvidence]) -> dict[str, Liveness]:
-    """Live, dead or unknown, by turn id."""
+    """Judge the worker of each turn as live, dead or unknown; by turn id."""
     names = {suspect.worker for suspect in found}
     try:
         redis: dict[str, heartbeat.RedisHeartbeat] | None = heartbeat.read_redis_heartbeats(
@@ -108,7 +115,7 @@ def _judge_turn(suspect: TurnEvidence, redis: dict[str, heartbeat.RedisHeartbeat
     beat = redis.get(suspect.worker) if redis is not None else None
     silent = beat is None or beat.age_seconds > FRESH_HEARTBEAT_SECONDS
     if redis is not None and suspect.lock_free and silent:
-        return "dead"  # the process is gone: the server freed its lock, and nothing was heard since
+        return "dead"  # the process is gone: Postgres freed its lock, and no heartbeat came since
     if suspect.young or suspect.listed:
         return "live"
     if beat is not None and (suspect.turn_id, suspect.fence) in beat.turns:

@@ -1,8 +1,10 @@
-"""What was healed while somebody listens: the sweep's acts, for the record that diagnostics keeps (D8, D10)."""
+"""Recover turns whose worker died, whose task was lost or whose session Redis forgot.
+
+The reaper in diagnostics decides when to sweep. Every repair is one conditional update, so two sweeps at once do no harm.
+"""
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -14,6 +16,7 @@ from typing import Literal, TypeVar
 from uuid import UUID
 
 import msgspec
+import structlog
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, connection, transaction
 from django.db.models import F, Q, QuerySet
@@ -51,12 +54,34 @@ from copilot.schedules import runner
 from copilot.schedules import services as schedules
 from copilot.worker import database_restores, heartbeat, liveness
 
+log = structlog.get_logger(__name__)
+
+STOP_OVERRIDE_SECONDS = 5  # a turn that has not obeyed a stop by then is ended without its worker
+STRANDED_AGE_SECONDS = 10
+THROTTLED_RETRY_SECONDS = (
+    2  # an ending turn wakes throttled ones within milliseconds; this covers lost wake-ups
+)
+STOP_OVERRIDE_AGE = timedelta(seconds=STOP_OVERRIDE_SECONDS)
+REGULAR_LOOKBACK = timedelta(minutes=5)  # how far back unrecorded model calls are looked for
+FIRST_LOOKBACK = timedelta(days=1)  # the same, for the first sweep of a process
+ENDING_LOOKBACK = timedelta(minutes=2)  # how far back unpublished endings are looked for
+SWEEP_OUTAGE_ERRORS = REDIS_OUTAGE_ERRORS
+LOST_WORKER_RESULT = "Interrupted, outcome unknown: the worker was lost while this ran."
+
+REPAIR_STEP_SECONDS = 1.0  # for one kind of repair in one sweep: the rest waits for the next sweep
+REPAIR_STEP_ITEMS = 200
+
+T = TypeVar("T")
+
+
+# --- Recording repairs -------------------------------------------------------------------------------
+
 RepairAction = Literal["take_over", "override_stop", "send_again", "expire", "start_stranded", "restore"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RepairRecord:
-    """`id` is a turn's, or a session's: of stranded messages, or that Redis forgot; the rest is what it was before."""
+    """A repaired turn or session, with its status and fence before the repair."""
 
     act: RepairAction
     id: UUID
@@ -64,78 +89,52 @@ class RepairRecord:
     fence: int
 
 
-_collected_repairs: ContextVar[list[RepairRecord] | None] = ContextVar("journal", default=None)
+_collected_repairs: ContextVar[list[RepairRecord] | None] = ContextVar("collected_repairs", default=None)
 
 
 @contextmanager
 def collect_repairs() -> Iterator[list[RepairRecord]]:
-    notes: list[RepairRecord] = []
-    token = _collected_repairs.set(notes)
+    """Collect the repairs made inside the block, for the audit log that diagnostics keeps."""
+    collected: list[RepairRecord] = []
+    token = _collected_repairs.set(collected)
     try:
-        yield notes
+        yield collected
     finally:
         _collected_repairs.reset(token)
 
 
 def record_repair(act: RepairAction, identifier: UUID, *, status: str, fence: int = 0) -> None:
-    notes = _collected_repairs.get()
-    if notes is not None:
-        notes.append(RepairRecord(act=act, id=identifier, status=status, fence=fence))
-
-
-# MERGED recovery: Healing: what became of turns whose worker died, whose task was lost, or which Redis forgot (T9, D2, D10).
-# MERGED recovery: Diagnostics decides when to look; every act here is one conditional update, so looking twice is harmless.
-
-log = logging.getLogger(__name__)
-
-STOP_OVERRIDE_SECONDS = 5  # a worker that has not obeyed by then is overridden (T7.1)
-STRANDED_AGE_SECONDS = 10
-THROTTLED_RETRY_SECONDS = 2  # a turn that ends wakes those at a cap within milliseconds
-STOP_OVERRIDE_AGE = timedelta(seconds=STOP_OVERRIDE_SECONDS)
-REGULAR_LOOKBACK, FIRST_LOOKBACK = (
-    timedelta(minutes=5),
-    timedelta(days=1),
-)  # how far back calls are looked for, and at first
-ENDING_LOOKBACK = timedelta(minutes=2)  # how long ago an ending may be that was never told
-SWEEP_OUTAGE_ERRORS = REDIS_OUTAGE_ERRORS  # what a sweep meets when it cannot see
-LOST_WORKER_RESULT = "Interrupted, outcome unknown: the worker was lost while this ran."
-
-REPAIR_STEP_SECONDS = 1.0  # of one tick, for one kind of repair: the rest is done in the next
-REPAIR_STEP_ITEMS = 200
-
-T = TypeVar("T")
+    collected = _collected_repairs.get()
+    if collected is not None:
+        collected.append(RepairRecord(act=act, id=identifier, status=status, fence=fence))
 
 
 def repair_each(
-    items: Iterable[T], heal: Callable[[T], object], *, seconds: float = REPAIR_STEP_SECONDS
+    items: Iterable[T], repair: Callable[[T], object], *, seconds: float = REPAIR_STEP_SECONDS
 ) -> int:
-    """Heal one by one, as far as a tick's time goes; one that cannot be healed keeps no other waiting."""
-    healed, deadline = 0, time.monotonic() + seconds
+    """Repair one item after the other until the time is up; return how many were repaired. One failure stops no other."""
+    repaired, deadline = 0, time.monotonic() + seconds
     for item in islice(items, REPAIR_STEP_ITEMS):
         try:
-            healed += bool(heal(item))
+            repaired += bool(repair(item))
         except (OperationalError, InterfaceError, *REDIS_OUTAGE_ERRORS):
-            raise  # a server is away: nothing can be healed
+            raise  # Postgres or Redis is down: no other item can be repaired either
         except Exception:
-            log.exception("something could not be healed")
+            log.exception("repair_failed", repair=repair.__name__)
         if time.monotonic() > deadline:
             break
-    return healed
-
-
-# --- the sweep itself --------------------------------------------------------------------------------
+    return repaired
 
 
 def record_sweep(*, blind: bool = False) -> None:
-    """For whoever asks whether the sweep lives (D17), and sees."""
     heartbeat.write_sweep(blind=blind)
 
 
-# --- a dead worker's turn ----------------------------------------------------------------------------
+# --- Turns of dead workers ---------------------------------------------------------------------------
 
 
 def take_over_turn(suspect: liveness.TurnEvidence) -> bool:
-    """Give a dead worker's turn to another one, or end it; False when somebody else acted first."""
+    """Requeue a dead worker's turn, or end it when it was stopped or lost too often; False when another sweep was first."""
     turn_id, session_id = UUID(suspect.turn_id), UUID(suspect.session_id)
     requeued = turn_transitions.requeue_turn(turn_id, suspect.fence, lost=True)
     if requeued is None:
@@ -154,9 +153,16 @@ def take_over_turn(suspect: liveness.TurnEvidence) -> bool:
             _publish_lost_state(turn)
             event = TurnRecovering(attempt=requeued.attempts)
             announcements.publish_events(session_id, turn.session.owner_id, [(event, suspect.turn_id)])
-        finally:  # whatever could not be told, the turn goes on
+        finally:  # the turn goes on even if clients could not be told
             tasks.wake_worker(turn_id)
-    log.warning("turn %s of session %s lost its worker (attempt %d)", turn_id, session_id, requeued.attempts)
+    log.warning(
+        "turn_taken_over",
+        turn_id=suspect.turn_id,
+        session_id=suspect.session_id,
+        lost_worker=suspect.worker,
+        attempt=requeued.attempts,
+        decision=decision,
+    )
     return True
 
 
@@ -169,11 +175,11 @@ def _raise_fence_in_redis(turn: Turn, fence: int) -> None:
     try:
         lease.take_over_lease(str(turn.session_id), turn_id=str(turn.pk), token=str(turn.token), fence=fence)
     except REDIS_OUTAGE_ERRORS:
-        log.warning("the fence of session %s could not be raised in Redis yet", turn.session_id)
+        log.warning("fence_not_raised_in_redis", session_id=str(turn.session_id), fence=fence)
 
 
 def _cancel_turn(turn: Turn, fence: int, *, override: bool = False) -> bool:
-    """The cancelled ending of a stopped turn whose worker does not give it one."""
+    """End a stopped turn as cancelled in place of its worker."""
     try:
         ended = turn_transitions.end_turn(turn.pk, fence, turns.CANCELLED, reason="user", override=override)
     except TurnConflict:
@@ -196,69 +202,68 @@ def _fail_as_worker_lost(turn: Turn, fence: int) -> bool:
 
 
 def _publish_failure(turn: Turn, ended: turn_transitions.EndedTurn, code: str) -> None:
-    happened = announcements.close_open_work(turn.session_id, turn.pk, LOST_WORKER_RESULT)
+    events = announcements.close_open_work(turn.session_id, turn.pk, LOST_WORKER_RESULT)
     limit_checks.release_turn_hold(turn.session.owner_id, str(turn.pk))
     notice_id = messages.post_notice(turn.session_id, turn.pk, code)
-    happened += [
+    events += [
         (chat_selectors.build_notice_posted(notice_id, code), str(turn.pk)),
         (TurnFailed(run_ids=ended.run_ids, code=code, notice_id=str(notice_id)), str(turn.pk)),
-        *((news, None) for news in ended.build_session_events()),
+        *((event, None) for event in ended.build_session_events()),
     ]
-    announcements.publish_events(turn.session_id, turn.session.owner_id, happened)
+    announcements.publish_events(turn.session_id, turn.session.owner_id, events)
     next_turn.release_or_start_next(turn.session_id, turn.token, lease.KEEP_WHOLE_QUEUE)
 
 
-# --- a dead worker's last words ----------------------------------------------------------------------
+# --- Unpublished events ------------------------------------------------------------------------------
 
 
 def publish_lost_endings() -> int:
-    """Turns whose row has ended and whose ending may never have been told: who ended them died first (T9.6)."""
-    gone = heartbeat.list_dead_workers()
-    late = Q(stop_requested_at__lt=F("ended_at") - STOP_OVERRIDE_AGE)
-    broken = Q(failure_code__in=["idle_timeout", "unknown"])  # its final writes may have been cut short
-    suspicious = Q(worker__in=gone) | Q(recovered_at__isnull=False) | late | broken
+    """Publish endings of recently ended turns whose worker may have died between the row and the event."""
+    dead_workers = heartbeat.list_dead_workers()
+    stopped_late = Q(stop_requested_at__lt=F("ended_at") - STOP_OVERRIDE_AGE)
+    crashed = Q(failure_code__in=["idle_timeout", "unknown"])  # its final writes may have been cut short
+    suspicious = Q(worker__in=dead_workers) | Q(recovered_at__isnull=False) | stopped_late | crashed
     recent = Turn.objects.filter(
         suspicious, ended_at__gt=Now() - ENDING_LOOKBACK, ended_at__lt=Now() - STOP_OVERRIDE_AGE
     )
-    told = repair_each(recent.select_related("session")[:REPAIR_STEP_ITEMS], _publish_ending)
+    published = repair_each(recent.select_related("session")[:REPAIR_STEP_ITEMS], _publish_ending)
     repair_each(
-        Turn.objects.filter(worker__in=gone, status=turns.WAITING)[:REPAIR_STEP_ITEMS], _publish_pause
+        Turn.objects.filter(worker__in=dead_workers, status=turns.WAITING)[:REPAIR_STEP_ITEMS], _publish_pause
     )
-    for worker in gone:
+    for worker in dead_workers:
         heartbeat.delete_worker(worker)
-    return told
+    return published
 
 
 def _publish_pause(turn: Turn) -> bool:
-    """Its worker may have died between the requests' rows and the news of them (A11.3)."""
+    """Publish a paused turn again: its worker may have died after it stored the approvals and before it published them."""
     lease.release_lease(str(turn.session_id), str(turn.token))
     return announcements.publish_snapshot(turn.session_id)
 
 
 def record_calls_of_lost_workers(*, looked_before: bool) -> int:
-    """Model calls that were sent and whose cost nobody recorded: who made them is gone (B4.1, A19.6)."""
     return model_calls.record_forgotten_calls(turns_of=REGULAR_LOOKBACK if looked_before else FIRST_LOOKBACK)
 
 
 def publish_unpublished_sessions() -> int:
-    """Sessions of which something was stored while the log was away: the page as it stands, to all who watch."""
+    """Publish snapshots of sessions whose rows changed while the event log was unreachable."""
     return repair_each(announcements.list_unpublished_sessions(), _publish_session)
 
 
-def _publish_session(one: announcements.UnpublishedSession) -> bool:
-    if not announcements.publish_snapshot(one.session_id):
+def _publish_session(unpublished: announcements.UnpublishedSession) -> bool:
+    if not announcements.publish_snapshot(unpublished.session_id):
         return False
-    announcements.publish_session_change(Session.objects.get(pk=one.session_id))
-    _publish_endings_before(one)
-    announcements.mark_published(one)
+    announcements.publish_session_change(Session.objects.get(pk=unpublished.session_id))
+    _publish_endings_before(unpublished)
+    announcements.mark_published(unpublished)
     return True
 
 
-def _publish_endings_before(one: announcements.UnpublishedSession) -> None:
-    """Endings that a request gave; those that workers give wait in their outboxes."""
-    endings = Turn.objects.filter(session=one.session_id, worker="", status__in=Turn.ENDINGS)
+def _publish_endings_before(unpublished: announcements.UnpublishedSession) -> None:
+    """Publish endings that web requests caused. Those that workers cause wait in the workers' outboxes."""
+    endings = Turn.objects.filter(session=unpublished.session_id, worker="", status__in=Turn.ENDINGS)
     recent = endings.filter(
-        ended_at__lte=one.failed_at, ended_at__gt=one.failed_at - ENDING_LOOKBACK
+        ended_at__lte=unpublished.failed_at, ended_at__gt=unpublished.failed_at - ENDING_LOOKBACK
     ).select_related("session")
     for turn in recent:
         _publish_ending(turn)
@@ -290,24 +295,24 @@ def _build_ending_event(turn: Turn) -> TurnEnding:
             return TurnCancelled(run_ids=run_ids, reason=turn_transitions.get_cancel_reason(turn))
 
 
-# --- stops that were not obeyed ----------------------------------------------------------------------
+# --- Overdue stops -----------------------------------------------------------------------------------
 
 
 def override_stops() -> int:
-    """Turns stopped a while ago that still run or wait are ended by compare-and-set (T7.1)."""
+    """End turns that were stopped a while ago and still run or wait, by compare-and-set."""
     return repair_each(_overdue_stops()[:REPAIR_STEP_ITEMS], _override_turn)
 
 
 def override_stop_of_turn(turn_id: UUID) -> bool:
-    """The same, of one turn; False when it has obeyed, or has time left to."""
+    """End one stopped turn; False when it has ended by itself or still has time to."""
     return any(_override_turn(turn) for turn in _overdue_stops().filter(pk=turn_id))
 
 
 def _overdue_stops() -> QuerySet[Turn]:
-    late = Turn.objects.filter(status__in=(turns.RUNNING, turns.WAITING)).extra(  # noqa: S610 - a constant
+    overdue = Turn.objects.filter(status__in=(turns.RUNNING, turns.WAITING)).extra(  # noqa: S610 - a constant
         where=[f"stop_requested_at < now() - interval '{STOP_OVERRIDE_SECONDS} seconds'"]
     )
-    return late.select_related("session")
+    return overdue.select_related("session")
 
 
 def _override_turn(turn: Turn) -> bool:
@@ -317,11 +322,10 @@ def _override_turn(turn: Turn) -> bool:
     return True
 
 
-# --- requests nobody decided about -------------------------------------------------------------------
+# --- Expired approvals -------------------------------------------------------------------------------
 
 
 def expire_approval_requests() -> int:
-    """Turns that wait for a person longer than anybody may take (A11.9)."""
     return sum(_expire_turn(turn_id) for turn_id in approvals.list_expired_turns(settings.APPROVAL_SECONDS))
 
 
@@ -332,33 +336,34 @@ def _expire_turn(turn_id: UUID) -> bool:
     return True
 
 
-# --- tasks and messages that were lost ---------------------------------------------------------------
+# --- Lost tasks and messages -------------------------------------------------------------------------
 
 
-# Of each user with turns at a cap: those for which there is room by now, because a wake-up was lost or the cap was raised.
+# Throttled turns that may start by now, per user: their wake-up was lost, or the user's limit was raised.
 _SELECT_STARTABLE = """
-SELECT one.id, one.session_id, one.dispatch_count
+SELECT candidate.id, candidate.session_id, candidate.dispatch_count
 FROM (SELECT DISTINCT payer_id FROM copilot_turn
       WHERE status = 'queued' AND parent_id IS NULL AND throttle <> '' AND ended_at IS NULL) AS payer
 CROSS JOIN LATERAL (
     SELECT billing_turns_at_once(payer.payer_id) AS seats, count(*) AS busy FROM copilot_turn t
-    WHERE t.payer_id = payer.payer_id AND t.parent_id IS NULL AND t.status = 'running') AS room
+    WHERE t.payer_id = payer.payer_id AND t.parent_id IS NULL AND t.status = 'running') AS capacity
 CROSS JOIN LATERAL (
     SELECT t.* FROM copilot_turn t
     WHERE t.payer_id = payer.payer_id AND t.parent_id IS NULL AND t.status = 'queued'
     ORDER BY t.created_at, t.id
-    LIMIT CASE WHEN room.seats = 0 THEN %(most)s ELSE greatest(room.seats - room.busy, 0) END) AS one
-WHERE one.throttle <> '' AND COALESCE(one.dispatched_at, one.queued_at) < now() - interval '1 second' *
-      CASE WHEN one.dispatch_count <= 1 THEN %(seconds)s ELSE %(again_seconds)s END
-  AND (one.throttle = 'user' OR %(per_address)s = 0 OR %(per_address)s > (
+    LIMIT CASE WHEN capacity.seats = 0 THEN %(limit)s ELSE greatest(capacity.seats - capacity.busy, 0) END) AS candidate
+WHERE candidate.throttle <> ''
+  AND COALESCE(candidate.dispatched_at, candidate.queued_at) < now() - interval '1 second' *
+      CASE WHEN candidate.dispatch_count <= 1 THEN %(seconds)s ELSE %(again_seconds)s END
+  AND (candidate.throttle = 'user' OR %(per_address)s = 0 OR %(per_address)s > (
        SELECT count(*) FROM copilot_turn r
-       WHERE r.address = one.address AND r.parent_id IS NULL AND r.status = 'running'))
-LIMIT %(most)s
+       WHERE r.address = candidate.address AND r.parent_id IS NULL AND r.status = 'running'))
+LIMIT %(limit)s
 """
 
 
 def resend_queued_turns() -> int:
-    """Queued turns whose task nobody picked up are sent once more, and those at a cap for which there is room (T9.2)."""
+    """Enqueue queued turns again that no worker picked up, and throttled ones that may start by now."""
     with connection.cursor() as cursor:
         cursor.execute(
             """
@@ -368,35 +373,35 @@ def resend_queued_turns() -> int:
             """,
             [settings.QUEUED_TOO_LONG_SECONDS],
         )
-        forgotten = cursor.fetchall()
+        unclaimed = cursor.fetchall()
         cursor.execute(
             _SELECT_STARTABLE,
             {
-                "most": REPAIR_STEP_ITEMS,
+                "limit": REPAIR_STEP_ITEMS,
                 "seconds": THROTTLED_RETRY_SECONDS,
                 "again_seconds": settings.QUEUED_TOO_LONG_SECONDS,
                 "per_address": settings.TURNS_AT_ONCE_PER_ADDRESS,
             },
         )
         startable = cursor.fetchall()
-    return repair_each([*startable, *forgotten], _resend_turn)
+    return repair_each([*startable, *unclaimed], _resend_turn)
 
 
-def _resend_turn(forgotten: tuple[UUID, UUID, int]) -> bool:
-    turn_id, session_id, sent = forgotten
+def _resend_turn(row: tuple[UUID, UUID, int]) -> bool:
+    turn_id, session_id, dispatch_count = row
     if not turn_transitions.mark_sent_again(turn_id):
         return False
-    if sent <= 1:  # the same again every half minute is one repair
+    if dispatch_count <= 1:  # repeating it every half minute counts as one repair
         record_repair("send_again", turn_id, status=turns.QUEUED)
     try:
-        announcements.publish_snapshot(session_id)  # its request may have died before it told anybody
+        announcements.publish_snapshot(session_id)  # its request may have died before it published anything
     finally:
         tasks.enqueue_turn(turn_id)
     return True
 
 
 def list_sessions_to_start() -> list[UUID]:
-    """Sessions whose messages wait although nothing runs that they could wait for (D3)."""
+    """List sessions with queued messages and no turn that they could wait for."""
     return turn_selectors.list_stranded_sessions(seconds=STRANDED_AGE_SECONDS)
 
 
@@ -407,27 +412,25 @@ def start_stranded_session(session_id: UUID) -> bool:
     return True
 
 
-# --- what Postgres lost ------------------------------------------------------------------------------
+# --- After a restore of Postgres ---------------------------------------------------------------------
 
 
 def rebuild_redis_if_restored() -> bool:
-    """Rebuild Redis when Postgres was restored from a backup; else count this sweep. To be called before all else.
+    """Rebuild Redis when Postgres was restored from a backup, and count this sweep. Call this before all other repairs.
 
-    Redis then remembers turns that no longer exist. Its fences stand higher than the rows', so whatever workers publish
-    is refused and every turn would end as `worker_lost`.
+    After a restore Redis remembers turns that no longer exist. Its fences are higher than the rows', so everything that
+    workers publish would be refused and every turn would end as `worker_lost`.
     """
     verdict, database, copy = database_restores.compare_with_redis()
     if verdict == "shared":
-        log.error(
-            "redis_shared: another installation writes to the same Redis keys; give each its own REDIS_KEY_PREFIX"
-        )
+        log.error("redis_shared", hint="another installation uses these keys: change REDIS_KEY_PREFIX")
         return False
     if verdict in ("restored", "other"):
-        log.error("postgres_restored: Redis is rebuilt from the rows; Postgres %s, Redis %s", database, copy)
+        log.error("postgres_restored", verdict=verdict, postgres=str(database), redis=str(copy))
         try:
             _rebuild_redis()
         except CountersUnavailable:
-            log.error("postgres_restored: Redis went away; the next sweep tries again")
+            log.error("redis_rebuild_delayed")
             return False
         database_restores.record_rebuild()
     database_restores.count_epoch(database)
@@ -435,16 +438,15 @@ def rebuild_redis_if_restored() -> bool:
 
 
 def has_shared_redis() -> bool:
-    """Tell whether another installation writes to the same keys."""
     return database_restores.is_copy_foreign()
 
 
 def _rebuild_redis() -> None:
-    """As after a flush, but for what no row stands behind. A crash on the way leaves the epochs apart: it is repeated."""
+    """Delete all session keys and restore them from the rows. After a crash the epochs still differ, so it is repeated."""
     lease.clear_epoch()
     for session_ids in session_keys.delete_all_session_keys():
-        known = [UUID(one) for one in session_ids if _is_uuid(one)]
-        announcements.mark_unpublished(*known)  # whoever watches is told the page anew
+        known = [UUID(session_id) for session_id in session_ids if _is_uuid(session_id)]
+        announcements.mark_unpublished(*known)  # subscribers get a new snapshot
     redis_counters.delete_all_copies()
     restore_redis_if_empty()
 
@@ -457,19 +459,18 @@ def _is_uuid(text: str) -> bool:
     return True
 
 
-# --- what Redis forgot -------------------------------------------------------------------------------
+# --- After a loss of Redis ---------------------------------------------------------------------------
 
 
 def restore_redis_if_empty() -> bool:
-    """After Redis lost everything: leases and queues are put back from the rows (T2.5)."""
+    """Restore leases and queues from the rows after Redis lost everything."""
     if lease.is_epoch_known():
         return False
     for session_id in _list_sessions_in_use():
         next_turn.restore_session_in_redis(session_id)
         record_repair("restore", session_id, status="forgotten")
-    repair_each(
-        turn_selectors.list_stranded_sessions(), start_stranded_session
-    )  # whose turn let go while the queue was forgotten
+    # Sessions whose turn ended while Redis had no queue that it could have continued with.
+    repair_each(turn_selectors.list_stranded_sessions(), start_stranded_session)
     lease.mark_epoch()
     return True
 
@@ -486,7 +487,7 @@ def _list_sessions_in_use() -> Iterable[UUID]:
 
 
 def remove_stale_leases() -> int:
-    """Leases whose turn has ended, or was never opened because its request died (T9.6)."""
+    """Release leases whose turn has ended, or was never opened because its request died."""
     removed = 0
     for held in lease.scan_leases():
         if held.claimed_seconds_ago > STRANDED_AGE_SECONDS and not _is_unfinished(held.turn_id):
@@ -498,11 +499,11 @@ def _is_unfinished(turn_id: str) -> bool:
     return Turn.objects.filter(pk=turn_id, status__in=Turn.UNFINISHED).exists()
 
 
-# --- at the word of staff ----------------------------------------------------------------------------
+# --- Repairs by staff --------------------------------------------------------------------------------
 
 
 def fail_turn_as_staff(turn_id: UUID, guard: Q, code: str) -> bool:
-    """Fail a turn that nobody runs, if at this very moment it is what `guard` says: the fence goes up with it (D9)."""
+    """Fail a turn that no worker runs and raise its fence, if the row still matches `guard` under a lock."""
     with transaction.atomic():
         rows = Turn.objects.select_for_update(of=("self",)).select_related("session")
         turn = rows.filter(guard, pk=turn_id).first()
@@ -514,12 +515,12 @@ def fail_turn_as_staff(turn_id: UUID, guard: Q, code: str) -> bool:
         announcements.publish_snapshot(turn.session_id)
         _publish_failure(turn, ended, code)
     except REDIS_OUTAGE_ERRORS:
-        log.warning("turn %s was given up; the sweep tells of it when Redis is back", turn_id)
+        log.warning("turn_failure_not_published", turn_id=str(turn_id))  # the sweep does when Redis is back
     return True
 
 
 def resend_turn_as_staff(turn_id: UUID, guard: Q) -> bool:
-    """Publish a queued turn's task once more; of two copies one runs (D9)."""
+    """Enqueue a queued turn's task once more. If the first one arrives after all, only one of them claims the turn."""
     if not turn_transitions.requeue_waiting_turn(turn_id, guard):
         return False
     tasks.enqueue_turn(turn_id)
@@ -527,7 +528,7 @@ def resend_turn_as_staff(turn_id: UUID, guard: Q) -> bool:
 
 
 def disable_schedule_as_staff(schedule: Schedule, reason: str) -> bool:
-    """A schedule that can no longer run; its owner is told where it ran last (D11)."""
+    """Disable a schedule that can no longer run, and post a notice where it ran last."""
     if not schedules.disable_schedule(schedule.pk, reason):
         return False
     runner.post_disabled_notice(schedule, None)

@@ -1,10 +1,9 @@
-"""Turns that arrived together become this worker's in one visit to the database (T5.1)."""
+"""Run turns on one event loop per worker process: claim them, keep their leases, obey stops and drain on shutdown."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -14,6 +13,7 @@ from math import inf
 from uuid import UUID
 
 import psycopg
+import structlog
 import uvloop
 from celery.exceptions import Reject
 from django.conf import settings
@@ -40,19 +40,35 @@ from copilot.tools import registry
 from copilot.worker import heartbeat
 from copilot.worker.lease_keeper import LeaseKeeper
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
+
+LEASE_RENEW_SECONDS = 10.0
+HOLD_RENEW_SECONDS = 240.0  # a hold expires after fifteen minutes
+STOP_POLL_SECONDS = 0.5  # upper bound of the delay when a stop broadcast is lost
+WATCH_INTERVAL_SECONDS = 1.0
+THROTTLE_RETRY_SECONDS = 0.5  # longer than the statement that ends a turn takes
+MAX_BATCH_TURNS = 32
+# Wake-ups are polled every second. A worker without an answer for longer counts as not listening.
+LISTENING_TIMEOUT_SECONDS = 3.0
+START_TIMEOUT_SECONDS = 30.0
+START_RETRY_SECONDS = 1.0
+CLAIM_HEAD_START_SECONDS = 0.001  # the time a claim takes to reach the database
+INTERRUPT_TIMEOUT_SECONDS = 8.0  # an interrupted run has ended by then: its final writes get 5 seconds
+
+
+# --- Claiming ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimedBatch:
-    """The turns to run here, and those that a worker found at a cap for the first time."""
+    """The turns to run here, and those that were found throttled for the first time."""
 
     runs: list[tuple[turns.ClaimedTurn, PreparedTurn | None]]
     throttled: list[UUID]
 
 
 def claim_and_prepare_turns(turn_ids: list[UUID], worker: str) -> ClaimedBatch:
-    """A turn that comes alone is prepared in the same visit; of many, each prepares itself."""
+    """Claim all turns in one statement. A single turn is prepared in the same thread; of several, each run prepares its own."""
     models = {
         tier: model_calls.TierModel(name=entry.name, provider=entry.provider, model=entry.model)
         for tier, entry in catalogue.get_tier_entries().items()
@@ -66,7 +82,7 @@ def claim_and_prepare_turns(turn_ids: list[UUID], worker: str) -> ClaimedBatch:
 
 
 def publish_throttled_turns(turn_ids: list[UUID]) -> None:
-    """Tell clients why these turns do not begin yet; those that have begun meanwhile need no word."""
+    """Publish why these turns wait. Turns that have started meanwhile are left out."""
     waiting = Turn.objects.filter(pk__in=turn_ids, status=turns.QUEUED).exclude(throttle="")
     for turn in waiting.select_related("session"):
         event = TurnThrottled(reason=chat_selectors.get_throttle_reason(turn))
@@ -74,33 +90,19 @@ def publish_throttled_turns(turn_ids: list[UUID]) -> None:
 
 
 def _prepare_or_none(turn: turns.ClaimedTurn) -> PreparedTurn | None:
-    """None when it failed: the claimed turn is ours all the same, and its run tries again and can end it."""
+    """Return None when preparation fails: the turn is claimed all the same, and its run prepares it again or ends it."""
     try:
         return prepare_turn(turn)
     except Exception:
-        log.exception("turn %s could not be prepared at once", turn.turn_id)
+        log.exception("turn_preparation_failed", turn_id=str(turn.turn_id))
         return None
 
 
-# MERGED engine: A worker process's event loop: takes turns, keeps them alive, hears stops, and drains (T4, T5).
-
-LEASE_RENEW_SECONDS = 10.0
-HOLD_RENEW_SECONDS = 240.0  # a hold lives fifteen minutes (B6.7)
-STOP_POLL_SECONDS = 0.5  # a lost broadcast costs half a second (A1.4)
-WATCH_INTERVAL_SECONDS = 1.0
-THROTTLE_RETRY_SECONDS = 0.5  # longer than the statement that ends a turn takes
-MAX_BATCH_TURNS = 32
-LISTENING_TIMEOUT_SECONDS = (
-    3.0  # wake-ups are asked for every second; silent for longer, the worker counts as deaf
-)
-START_TIMEOUT_SECONDS = 30.0
-START_RETRY_SECONDS = 1.0
-CLAIM_HEAD_START_SECONDS = 0.001  # as long as a claim takes to reach the database
-INTERRUPT_TIMEOUT_SECONDS = 8.0  # an interrupted run is over by then: its final writes get 5
+# --- The worker --------------------------------------------------------------------------------------
 
 
 class TurnWorker:
-    """One per process, on a thread of its own."""
+    """The turns of one process, on an event loop in a thread of its own."""
 
     def __init__(self, queues: list[str]) -> None:
         self.identity = heartbeat.create_worker_identity()
@@ -115,31 +117,32 @@ class TurnWorker:
         self._heartbeat = heartbeat.HeartbeatThread(
             self.identity, self._list_running, queues, is_listening=self._is_listening
         )
-        self._heard_at: float | None = None  # when Redis last answered the question for wake-ups
+        self._heard_at: float | None = None  # when Redis last answered a poll for wake-ups
         self._services: ProcessServices | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    # --- from Celery's threads -------------------------------------------------------------------
+    # --- Called from Celery's threads ------------------------------------------------------------
 
     def start(self) -> None:
         clients.load_sdks(catalogue.list_entries())
-        registry.list_unavailable_tools()  # asks the sandbox once whether it works here
-        self._heartbeat.start_heartbeat()  # first: while a server is away this fails, and leaves nothing behind
+        registry.list_unavailable_tools()  # finds out once whether the sandbox works here
+        # The heartbeat comes first: it fails while Postgres or Redis is down, and then nothing has to be undone.
+        self._heartbeat.start_heartbeat()
         ready: Future[None] = Future()
         try:
-            threading.Thread(target=self._run_loop, args=[ready], name="engine", daemon=True).start()
+            threading.Thread(target=self._run_loop, args=[ready], name="turn worker", daemon=True).start()
             ready.result(timeout=START_TIMEOUT_SECONDS)
         except BaseException:
             self._heartbeat.stop_heartbeat()
             raise
 
     def close_loop(self) -> None:
-        """Close what the constructor opened, after a start that failed."""
+        """Close the loop that the constructor opened. For a worker whose start failed."""
         if not self._loop.is_running():
             self._loop.close()
 
     def accept_turn(self, turn_id: UUID) -> None:
-        """Run a turn here. At the cap the caller waits, so the process takes no more (T5.2)."""
+        """Run a turn here. Blocks while all slots are taken, so that Celery delivers no more to this process."""
         while not self._slots.acquire(timeout=1.0):
             if self._draining:
                 raise Reject("draining", requeue=True)
@@ -149,22 +152,22 @@ class TurnWorker:
         self._loop.call_soon_threadsafe(self._add_arrived, turn_id)
 
     def answer_side_question(self, session_id: UUID, side_id: str) -> None:
-        """Beside the turns, in nobody's place; lost with the process (A30.3)."""
+        """Answer outside the turn slots. The question is lost if this process dies."""
         asyncio.run_coroutine_threadsafe(side_questions.answer_side_question(session_id, side_id), self._loop)
 
     def start_listening(self) -> None:
-        """Take turns from the list of wake-ups too, as long as there is room for them."""
+        """Also take turns from the list of wake-ups, while slots are free."""
         asyncio.run_coroutine_threadsafe(self._create_listener(), self._loop).result(timeout=5)
 
     def seconds_since_heard(self) -> float:
-        """How long ago the list of wake-ups was heard last; infinite before the first time."""
+        """Return the seconds since Redis last answered a poll for wake-ups; infinite before the first answer."""
         return inf if self._heard_at is None else time.monotonic() - self._heard_at
 
     def _is_listening(self) -> bool:
         return self.seconds_since_heard() < LISTENING_TIMEOUT_SECONDS
 
     def drain(self, grace_seconds: float) -> None:
-        """Take nothing new, finish what ends in time, hand the rest over (T9.4)."""
+        """Take no new turns, let running ones finish within the grace period, and hand the rest over."""
         self._draining = True
         self._loop.call_soon_threadsafe(self._stop_listening)
         self._heartbeat.mark_draining()
@@ -175,15 +178,15 @@ class TurnWorker:
         self._heartbeat.stop_heartbeat()
 
     def _list_running(self) -> list[tuple[str, int]]:
-        """What the beat says we run: not what was told to end and did not, which others may have (D2)."""
-        late = time.monotonic() - INTERRUPT_TIMEOUT_SECONDS
+        """List what the heartbeat reports. A run that ignored its interruption is left out: others may take it over."""
+        overdue = time.monotonic() - INTERRUPT_TIMEOUT_SECONDS
         return [
             (turn_id, run.turn.fence)
             for turn_id, run in tuple(self._runs.items())
-            if run.interrupted_at is None or run.interrupted_at > late
+            if run.interrupted_at is None or run.interrupted_at > overdue
         ]
 
-    # --- the loop --------------------------------------------------------------------------------
+    # --- The event loop --------------------------------------------------------------------------
 
     def _run_loop(self, ready: Future[None]) -> None:
         asyncio.set_event_loop(self._loop)
@@ -210,7 +213,7 @@ class TurnWorker:
         self._spawn(self._repeat(LEASE_RENEW_SECONDS, self._close_unused_clients))
         self._spawn(self._listen_for_stops())
         gc.collect()
-        gc.freeze()  # what is loaded stays: the collector looks at turns alone
+        gc.freeze()  # modules and SDKs stay loaded: the collector need not scan them again
 
     def _spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
@@ -218,17 +221,17 @@ class TurnWorker:
         task.add_done_callback(self._tasks.discard)
 
     async def _repeat(self, seconds: float, act: Callable[[], Awaitable[None]]) -> None:
-        """For ever: all turns of the process rest on these, so whatever one meets, it comes again."""
+        """Call `act` forever. All turns of the process depend on these loops, so no error ends one."""
         while True:
             await asyncio.sleep(seconds)
             try:
                 await act()
             except (DatabaseError, *REDIS_OUTAGE_ERRORS) as problem:
-                log.warning("a server is away, trying again: %s", type(problem).__name__)
+                log.warning("periodic_job_delayed", job=act.__name__, error_kind=type(problem).__name__)
             except Exception:
-                log.exception("%s failed, and is tried again", act.__name__)
+                log.exception("periodic_job_failed", job=act.__name__)
 
-    # --- taking turns ----------------------------------------------------------------------------
+    # --- Taking turns ----------------------------------------------------------------------------
 
     async def _create_listener(self) -> None:
         self._listening = asyncio.create_task(self._listen_forever(), name="wake-ups")
@@ -238,33 +241,32 @@ class TurnWorker:
             self._listening.cancel()
 
     async def _listen_forever(self) -> None:
-        bell = turn_queue.TurnQueueReader()
+        reader = turn_queue.TurnQueueReader()
         try:
             while True:
                 try:
-                    await self._take_wakeups(bell)
-                except Exception as problem:  # a worker that hears nothing is of no use
-                    log.warning("wake-ups are not heard for a moment: %s", type(problem).__name__)
-                    await bell.close()
+                    await self._take_wakeups(reader)
+                except Exception as problem:  # the worker is useless without wake-ups: any error is retried
+                    log.warning("wakeup_poll_failed", error_kind=type(problem).__name__)
+                    await reader.close()
                     await asyncio.sleep(0.2)
         finally:
-            await bell.close()
+            await reader.close()
 
-    async def _take_wakeups(self, bell: turn_queue.TurnQueueReader) -> None:
-        room = settings.TURNS_PER_PROCESS - len(self._runs)
-        if room <= 0:
+    async def _take_wakeups(self, reader: turn_queue.TurnQueueReader) -> None:
+        free_slots = settings.TURNS_PER_PROCESS - len(self._runs)
+        if free_slots <= 0:
             self._heard_at = time.monotonic()
-            await asyncio.sleep(0.02)  # full: others take them
+            await asyncio.sleep(0.02)  # leave them to other workers
             return
-        first = await bell.wait_for_turn()
+        first = await reader.wait_for_turn()
         self._heard_at = time.monotonic()
         if first is None:
             return
         await self._accept_or_return(first)
-        await asyncio.sleep(
-            CLAIM_HEAD_START_SECONDS
-        )  # it is being claimed, undisturbed, before we look for more
-        for turn_id in await bell.take_more(min(room, MAX_BATCH_TURNS) - 1):
+        # Let the claim of the first turn reach the database before this loop is busy with more.
+        await asyncio.sleep(CLAIM_HEAD_START_SECONDS)
+        for turn_id in await reader.take_more(min(free_slots, MAX_BATCH_TURNS) - 1):
             await self._accept_or_return(turn_id)
 
     async def _accept_or_return(self, turn_id: UUID) -> None:
@@ -279,7 +281,7 @@ class TurnWorker:
             self._claiming = self._loop.create_task(self._claim_arrived())
 
     async def _claim_arrived(self) -> None:
-        """All turns that arrived together are claimed in one statement."""
+        """Claim turns that arrived together in one statement."""
         try:
             while self._arrived:
                 arrived, self._arrived = self._arrived, []
@@ -288,32 +290,31 @@ class TurnWorker:
             self._claiming = None
 
     async def _claim_batch(self, turn_ids: list[UUID]) -> None:
-        taken = ClaimedBatch(runs=[], throttled=[])
+        batch = ClaimedBatch(runs=[], throttled=[])
         try:
-            taken = await run_in_thread(claim_and_prepare_turns, turn_ids, self.identity.worker)
-        except (
-            Error
-        ) as problem:  # those that were claimed all the same are listed by nobody: the sweep sees them
-            log.warning("%d turns wait for the sweep: %s", len(turn_ids), type(problem).__name__)
+            batch = await run_in_thread(claim_and_prepare_turns, turn_ids, self.identity.worker)
+        except Error as problem:
+            # Some may have been claimed all the same. No heartbeat lists them, so the sweep takes them over.
+            log.warning("claim_failed", turns=len(turn_ids), error_kind=type(problem).__name__)
         except Exception:
-            log.exception("%d turns wait for the sweep", len(turn_ids))
-        claimed = taken.runs
+            log.exception("claim_failed", turns=len(turn_ids))
+        claimed = batch.runs
         for _ in range(len(turn_ids) - len(claimed)):
-            self._slots.release()  # taken by another worker, ended, or at a cap
-        if taken.throttled:
-            self._spawn(self._retry_throttled(taken.throttled))
-        lasts = self._loop.create_task(_flush_claims(), name="settle") if claimed else None
+            self._slots.release()  # taken by another worker, ended, or throttled
+        if batch.throttled:
+            self._spawn(self._retry_throttled(batch.throttled))
+        claims_flushed = self._loop.create_task(_flush_claims(), name="flush claims") if claimed else None
         for turn, prepared in claimed:
             try:
-                self._start_run(turn, prepared, lasts)
+                self._start_run(turn, prepared, claims_flushed)
             except Exception:
-                log.exception("turn %s could not begin here; the sweep gives it to another", turn.turn_id)
+                log.exception("turn_start_failed", turn_id=str(turn.turn_id))  # the sweep takes it over
                 self._slots.release()
 
     async def _retry_throttled(self, throttled: list[UUID]) -> None:
-        """Say why these wait, then try them once more.
+        """Publish why these turns wait, then try them once more.
 
-        A turn that ended in the same moment may not have seen that they wait. Later endings wake them.
+        A turn that ended at the same moment may not have seen them waiting. Turns that end later wake them.
         """
         await run_in_thread(publish_throttled_turns, throttled)
         await asyncio.sleep(THROTTLE_RETRY_SECONDS)
@@ -321,10 +322,13 @@ class TurnWorker:
             await run_in_thread(wake_worker, turn_id)
 
     def _start_run(
-        self, turn: turns.ClaimedTurn, prepared: PreparedTurn | None, lasts: asyncio.Task[bool] | None
+        self,
+        turn: turns.ClaimedTurn,
+        prepared: PreparedTurn | None,
+        claims_flushed: asyncio.Task[bool] | None,
     ) -> None:
         assert self._services is not None
-        run = TurnRunner(turn, self._services, prepared, lasts)
+        run = TurnRunner(turn, self._services, prepared, claims_flushed)
         self._runs[str(turn.turn_id)] = run
         if turn.limit_may_be_used_up and policies.are_holds_enabled():
             self._spawn(run_in_thread(limit_checks.renew_turn_hold, turn.user_id, str(turn.turn_id)))
@@ -337,9 +341,13 @@ class TurnWorker:
             self._spawn(self._lease_keeper.guard_lease(run))
             await run.run()
         except (DatabaseError, *REDIS_OUTAGE_ERRORS) as problem:
-            log.error("turn %s was interrupted by an outage: %s", run.turn.turn_id, type(problem).__name__)
+            log.error(
+                "turn_interrupted_by_outage",
+                turn_id=str(run.turn.turn_id),
+                error_kind=type(problem).__name__,
+            )
         except Exception:
-            log.exception("turn %s broke", run.turn.turn_id)
+            log.exception("turn_crashed", turn_id=str(run.turn.turn_id))
             await self._end_broken_run(run)
         finally:
             run.recorder.abandon()
@@ -347,18 +355,18 @@ class TurnWorker:
                 self._spawn(
                     run_in_thread(limit_checks.release_turn_hold, run.turn.user_id, str(run.turn.turn_id))
                 )
-            if self._runs.get(str(run.turn.turn_id)) is run:  # else taken over, and by this very process
+            if self._runs.get(str(run.turn.turn_id)) is run:  # else this same process has taken it over
                 del self._runs[str(run.turn.turn_id)]
             self._slots.release()
 
     async def _end_broken_run(self, run: TurnRunner) -> None:
-        """A fault of ours still gives the turn its one ending."""
+        """Give a turn that crashed its one ending."""
         try:
             await run.end_after_error()
         except Exception:
-            log.exception("turn %s could not be ended; the sweep will", run.turn.turn_id)
+            log.exception("crashed_turn_not_ended", turn_id=str(run.turn.turn_id))  # the sweep ends it
 
-    # --- keeping them alive ----------------------------------------------------------------------
+    # --- Watching running turns ------------------------------------------------------------------
 
     async def _renew_holds(self) -> None:
         if policies.are_holds_enabled():
@@ -376,11 +384,11 @@ class TurnWorker:
     async def _listen_for_stops(self) -> None:
         while True:
             try:
-                async for news in stop_signal.listen_for_stops():
-                    if run := self._runs.get(news.turn_id):
+                async for message in stop_signal.listen_for_stops():
+                    if run := self._runs.get(message.turn_id):
                         run.interrupt("stop")
-            except Exception as problem:  # the poll of the marks covers the gap
-                log.warning("stops are not heard for a moment: %s", type(problem).__name__)
+            except Exception as problem:  # polling the stop marks covers the gap
+                log.warning("stop_channel_lost", error_kind=type(problem).__name__)
             await asyncio.sleep(0.2)
 
     async def _meter_runs(self) -> None:
@@ -397,17 +405,17 @@ class TurnWorker:
             self._interrupt_all("outage")
 
     async def _close_unused_clients(self) -> None:
-        """Connections under keys that neither the catalogue nor a running turn knows any more (A5.2)."""
+        """Close connections whose API key neither the catalogue nor a running turn uses any more."""
         running = [
             entry for run in self._runs.values() if run.loop for entry in (*run.loop.chain, run.loop.entry)
         ]
         await clients.close_unused_clients((*catalogue.list_entries(), *running))
 
-    # --- leaving ---------------------------------------------------------------------------------
+    # --- Shutdown --------------------------------------------------------------------------------
 
-    def _interrupt_all(self, why: Interruption) -> None:
+    def _interrupt_all(self, reason: Interruption) -> None:
         for run in tuple(self._runs.values()):
-            run.interrupt(why)
+            run.interrupt(reason)
 
     async def _hand_over_all(self) -> None:
         self._interrupt_all("worker_shutdown")
@@ -420,7 +428,7 @@ class TurnWorker:
 
 
 async def _flush_claims() -> bool:
-    """Whether the claims made so far outlive a crash of the database; found out while the model is asked."""
+    """Flush the claims to disk while the model call is under way; return False when they may not survive a crash."""
     try:
         await run_in_thread(flush_wal)
     except DatabaseError:
@@ -433,39 +441,38 @@ _start_lock = threading.Lock()
 
 
 def start_worker(queues: list[str] | None = None) -> TurnWorker:
-    """The process's engine, started at first use."""
+    """Return the worker of this process, started at first use."""
     global _worker  # noqa: PLW0603 - one per process, like the process itself
     with _start_lock:
         if _worker is None:
-            engine = TurnWorker(queues or ["turns"])
+            worker = TurnWorker(queues or ["turns"])
             try:
-                engine.start()
+                worker.start()
             except BaseException:
-                engine.close_loop()
+                worker.close_loop()
                 raise
-            _worker = engine
+            _worker = worker
     return _worker
 
 
 def start_worker_when_possible(
-    queues: list[str], *, waits: Callable[[], object] = lambda: None
+    queues: list[str], *, on_retry: Callable[[], object] = lambda: None
 ) -> TurnWorker:
-    """Start the engine and listen; while a server is away, try again until it is back, and call `waits` each time."""
+    """Start the worker and listen. While Postgres or Redis is down, retry, and call `on_retry` before each attempt."""
     while True:
         try:
-            engine = start_worker(queues)
-            engine.start_listening()
+            worker = start_worker(queues)
+            worker.start_listening()
         except (Error, psycopg.Error, *REDIS_OUTAGE_ERRORS) as problem:
-            log.error("engine_start_delayed: a server is away (%s), trying again", type(problem).__name__)
+            log.error("worker_start_delayed", error_kind=type(problem).__name__)
             connection.close()
-            waits()
+            on_retry()
             time.sleep(START_RETRY_SECONDS)
         else:
-            return engine
+            return worker
 
 
 def accept_turn(turn_id: UUID) -> None:
-    """From a Celery task: the turn is this process's now."""
     start_worker().accept_turn(turn_id)
 
 
@@ -474,6 +481,5 @@ def answer_side_question(session_id: UUID, side_id: str) -> None:
 
 
 def drain_worker() -> None:
-    """From Celery's shutdown: leave without losing anything."""
     if _worker is not None:
         _worker.drain(settings.TURN_GRACE_SECONDS)
