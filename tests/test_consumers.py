@@ -56,9 +56,9 @@ async def test_strangers_are_closed_with_a_reason(ada):
 @pytest.fixture
 def few_handshakes(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(connections, "FAILED_HANDSHAKES_PER_MINUTE", 3)
-    connections.HANDSHAKES.forget()
+    connections.HANDSHAKES.unblock_all()
     yield
-    connections.HANDSHAKES.forget()
+    connections.HANDSHAKES.unblock_all()
 
 
 def handshake(query: str, address: str) -> WebsocketCommunicator:
@@ -112,7 +112,7 @@ async def test_only_a_failed_handshake_pays_for_the_count(
 
 @pytest.mark.attack
 def test_blocked_addresses_fill_no_memory(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(connections, "MOST_BLOCKED_NETWORKS", 5)
+    monkeypatch.setattr(connections, "MAX_BLOCKED_NETWORKS", 5)
     monkeypatch.setattr(rate_limits, "count_request", lambda name, who, **limits: 60)
     limit = connections.HandshakeLimit()
     for number in range(20):

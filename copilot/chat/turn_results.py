@@ -93,7 +93,7 @@ async def wait_for_turn(
 ) -> TurnResult:
     """The outcome of a turn, or of the message `run_id`, as soon as it is final or when the time is up."""
     turn = await run_in_thread(selectors.get_turn, user_id, turn_id)
-    async with open_session_feed(turn.session_id, None, tail=tail, connection=connection) as feed:
+    async with open_session_feed(turn.session_id, None, fanout=tail, connection=connection) as feed:
         return await _wait_until_final(
             feed, _FollowedMessage(turn.session_id, turn_id, run_id), timeout_seconds
         )

@@ -1,4 +1,4 @@
-"""Short-lived, one-use tickets with which a browser elsewhere may open a socket (E3)."""
+"""Authenticate WebSocket handshakes by session cookie, API key or one-use ticket."""
 
 from __future__ import annotations
 
@@ -25,11 +25,14 @@ from copilot.realtime.connections import ConnectionCredential, list_revoked_cred
 TICKET_LIFETIME_SECONDS = 60
 
 
+# --- Tickets -----------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class RedeemedTicket:
     user_id: int
-    scopes: frozenset[str] | None  # of the key that asked for the ticket; None: a person did
-    proof: bytes = b""  # of the credential it was bought with: the ticket ends with that
+    scopes: frozenset[str] | None  # of the API key that requested the ticket; None for a signed-in person
+    proof: bytes = b""  # of the credential that requested it: the ticket is revoked together with that
 
 
 def issue_ticket(user_id: int, scopes: frozenset[str] | None = None, proof: bytes = b"") -> str:
@@ -40,7 +43,7 @@ def issue_ticket(user_id: int, scopes: frozenset[str] | None = None, proof: byte
 
 
 def redeem_ticket(ticket: str) -> RedeemedTicket | None:
-    """Who a ticket was issued to; it is spent by asking."""
+    """Return whom a ticket was issued to, and delete it."""
     value = get_redis().getdel(redis_keys.ticket_key(_hash_ticket(ticket)))
     if value is None:
         return None
@@ -53,13 +56,11 @@ def _hash_ticket(ticket: str) -> str:
     return hashlib.sha256(ticket.encode()).hexdigest()
 
 
-# MERGED knocks: Who knocks at the socket: a session cookie with a fitting origin, an API key, or a one-use ticket (E2).
+# --- Handshakes --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class HandshakeRequest:
-    """What a socket's opening request says about itself."""
-
     headers: dict[str, str]
     query: str
 
@@ -78,24 +79,24 @@ class HandshakeRequest:
 @dataclass(frozen=True, slots=True)
 class Principal:
     user_id: int
-    origin: str  # the channel: web or api
-    scopes: frozenset[str] | None  # None: a person, who may do everything of theirs
+    origin: str  # "web" or "api"
+    scopes: frozenset[str] | None  # None for a signed-in person, who has no scopes to check
     credential: ConnectionCredential
 
     @property
     def permissions(self) -> Permissions:
-        """What a turn may do that the visitor starts."""
+        """Return the permissions of turns that this principal starts."""
         return permissions_for_scopes(self.scopes)
 
 
-def authenticate_handshake(knock: HandshakeRequest, *, by_ticket: bool = True) -> Principal | None:
-    """Return who opens a socket or sends a body; None for a stranger."""
-    authorization = knock.headers.get("authorization", "")
+def authenticate_handshake(request: HandshakeRequest, *, by_ticket: bool = True) -> Principal | None:
+    """Return who opens a socket or uploads a file; None when no credential is valid."""
+    authorization = request.headers.get("authorization", "")
     if authorization:
         return _authenticate_by_key(authorization)
-    if by_ticket and (ticket := parse_qs(knock.query).get("ticket", [""])[0]):
+    if by_ticket and (ticket := parse_qs(request.query).get("ticket", [""])[0]):
         return _authenticate_by_ticket(ticket)
-    return _authenticate_by_cookie(knock)
+    return _authenticate_by_cookie(request)
 
 
 def _authenticate_by_key(authorization: str) -> Principal | None:
@@ -107,11 +108,11 @@ def _authenticate_by_key(authorization: str) -> Principal | None:
     return Principal(key.user_id, "api", frozenset(key.scopes), credential)
 
 
-def _authenticate_by_cookie(knock: HandshakeRequest) -> Principal | None:
-    if not _is_origin_allowed(knock):
+def _authenticate_by_cookie(request: HandshakeRequest) -> Principal | None:
+    if not _is_origin_allowed(request):
         return None
     try:
-        cookie = SimpleCookie(knock.headers.get("cookie", "")).get(settings.SESSION_COOKIE_NAME)
+        cookie = SimpleCookie(request.headers.get("cookie", "")).get(settings.SESSION_COOKIE_NAME)
     except CookieError:
         return None
     if cookie is None:
@@ -127,7 +128,7 @@ def _authenticate_by_cookie(knock: HandshakeRequest) -> Principal | None:
 
 
 def _authenticate_by_ticket(text: str) -> Principal | None:
-    """A ticket is worth no more than what it was bought with: it has a key's scopes, and is refused once that is."""
+    """Accept a ticket with the scopes of the credential that requested it, unless that has been revoked since."""
     ticket = redeem_ticket(text)
     if ticket is None:
         return None
@@ -138,9 +139,9 @@ def _authenticate_by_ticket(text: str) -> Principal | None:
     return Principal(user.pk, "web", ticket.scopes, credential)
 
 
-def _is_origin_allowed(knock: HandshakeRequest) -> bool:
-    """A browser always names the page that opens a socket; only our own pages may use our cookie."""
-    origin = knock.headers.get("origin")
+def _is_origin_allowed(request: HandshakeRequest) -> bool:
+    """Let only our own pages use the session cookie. Browsers always send an Origin header when they open a socket."""
+    origin = request.headers.get("origin")
     if origin is None:
         return True
-    return get_host_and_port(origin) == knock.headers.get("host") or origin in settings.CSRF_TRUSTED_ORIGINS
+    return get_host_and_port(origin) == request.headers.get("host") or origin in settings.CSRF_TRUSTED_ORIGINS

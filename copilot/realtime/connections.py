@@ -1,15 +1,17 @@
-"""Count open connections per account and per address over all web processes, by counts that die with their process.
+"""Limit the open sockets and streams per account and address, and close them when their credential is revoked.
 
-Each process has a field of its own in every count and a key that says it lives. One that was killed is not counted from the
-moment its key runs out. What this process holds open it also counts in memory: its limits hold without Redis, and counts
-that Redis lost are written again.
+Counts are shared by all web processes in Redis. Each process has its own field in every count and a key that proves it
+is alive: connections of a killed process stop counting when that key expires. Every process also counts its own
+connections in memory, so that limits hold while Redis is down and lost counts can be written again.
+
+All credentials of a process are checked every second in one statement. So whoever revokes one, in any process and in
+any way (sign-out, new password, deactivated account, revoked or expired key), need not notify anybody.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 import secrets
 import threading
 import time
@@ -23,6 +25,7 @@ from uuid import UUID
 from weakref import finalize
 
 import msgspec
+import structlog
 from django.conf import settings
 from django.contrib.auth.base_user import AbstractBaseUser
 from django.db import DatabaseError
@@ -37,18 +40,30 @@ from config.core.redis import REDIS_OUTAGE_ERRORS, get_redis, get_script
 from copilot.realtime import redis_keys
 from copilot.realtime.fanout import EVENT_FANOUT
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
-PROCESS_LIFETIME_SECONDS = 20  # of a killed process's connections in the counts
+PROCESS_LIFETIME_SECONDS = 20  # how long connections of a killed process keep counting
 PROCESS_RENEW_SECONDS = 5.0
 COUNT_LIFETIME_SECONDS = 3_600
-COUNT_REWRITE_SECONDS = 900.0  # well before a count runs out that nobody has changed since
+COUNT_REWRITE_SECONDS = 900.0  # well before a count expires that has not changed since
+
+REVOCATION_CHECK_SECONDS = 1.0
+CLOSE_FLUSH_SECONDS = 0.02
+RETRY_AFTER_SECONDS = 30
+NO_CONNECTION_LIMIT = 2**31
+FAILED_HANDSHAKES_PER_MINUTE = 60  # per address; a page tries once and then asks the person to sign in
+HANDSHAKE_WINDOW_SECONDS = 60
+MAX_BLOCKED_NETWORKS = 10_000
+ConnectionKind = Literal["sockets", "streams"]
 
 ACCOUNT_FULL, ADDRESS_FULL = 1, 2
 
 
+# --- Counts ------------------------------------------------------------------------------------------
+
+
 class ConnectionCounts:
-    """The counts of one process. Safe to call from any thread."""
+    """The connection counts of one process. Safe to call from any thread."""
 
     def __init__(self) -> None:
         self.process = secrets.token_hex(8)
@@ -59,7 +74,7 @@ class ConnectionCounts:
     def count_opened(
         self, account: str, address: str, *, account_limit: int, address_limit: int
     ) -> int | None:
-        """Count a connection; ACCOUNT or ADDRESS when that one is full. A Redis that is away keeps nobody out."""
+        """Count a connection; return ACCOUNT_FULL or ADDRESS_FULL instead at a limit. Without Redis, count only here."""
         with self._lock:
             for name, limit, which in (
                 (account, account_limit, ACCOUNT_FULL),
@@ -90,7 +105,6 @@ class ConnectionCounts:
         return full or None
 
     def uncount_locally(self, *names: str) -> None:
-        """Take a connection out of this process's memory."""
         with self._lock:
             for name in names:
                 self._held[name] -= 1
@@ -98,7 +112,7 @@ class ConnectionCounts:
                     del self._held[name]
 
     def count_closed(self, names: list[str]) -> None:
-        """Take connections out of the counts that others see: one round trip for all that were closed meanwhile."""
+        """Subtract closed connections from the shared counts in one round trip."""
         try:
             get_script("close_connections")(keys=names, args=[self.process])
         except REDIS_OUTAGE_ERRORS:
@@ -106,7 +120,7 @@ class ConnectionCounts:
             raise
 
     def renew_process(self) -> None:
-        """Say that this process lives, at most every few seconds; write all counts again if Redis forgot it or will soon."""
+        """Renew this process's key every few seconds, and write all counts again when Redis lost them or soon will."""
         now = time.monotonic()
         if now < self._renew_at:
             return
@@ -131,24 +145,12 @@ class ConnectionCounts:
 CONNECTION_COUNTS = ConnectionCounts()
 
 
-# MERGED connections: Hold the open sockets and streams of this web process: bounded per account and address, ended when their credential is.
-# MERGED connections: A credential is looked at again every second, with all others of the process in one statement. That needs no word from
-# MERGED connections: whoever revoked it, in whichever process or by whichever road: logging out, a new password, an account that was switched off,
-# MERGED connections: a key that was revoked or has expired.
-
-REVOCATION_CHECK_SECONDS = 1.0
-CLOSE_FLUSH_SECONDS = 0.02
-RETRY_AFTER_SECONDS = 30
-NO_CONNECTION_LIMIT = 2**31
-FAILED_HANDSHAKES_PER_MINUTE = 60  # of one address; a page tries once and then asks for a sign-in
-HANDSHAKE_WINDOW_SECONDS = 60
-MOST_BLOCKED_NETWORKS = 10_000
-ConnectionKind = Literal["sockets", "streams"]
+# --- Credentials -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionCredential:
-    """Proof of who opened a connection. A key outlives a change of the password, a login does not."""
+    """The API key or login that opened a connection. A login ends with a change of the password, a key does not."""
 
     user_id: int
     key_id: UUID | None = None
@@ -161,7 +163,7 @@ class ConnectionCredential:
 
     @classmethod
     def from_proof(cls, proof: bytes, user_id: int) -> ConnectionCredential:
-        """Read back what `proof` wrote into a ticket."""
+        """Rebuild a credential from the `proof` stored in a ticket."""
         return msgspec.json.decode(proof, type=cls) if proof else cls(user_id)
 
     @property
@@ -170,11 +172,11 @@ class ConnectionCredential:
 
 
 def digest_password_hash(password: str) -> str:
-    """Enough of a password's hash to see that it changed, and no more; `_REVOKED` makes the same of the row."""
+    """Shorten a password hash to what shows that it changed. `_SELECT_REVOKED` computes the same from the row."""
     return hashlib.sha256(password.encode()).hexdigest()[:16]
 
 
-# Lists as text: an array of ten thousand values costs psycopg twenty times as long, and the event loop waits meanwhile.
+# Lists are passed as text: psycopg needs twenty times as long for an array of ten thousand values, and the event loop waits for it.
 _SELECT_REVOKED = """
 SELECT held.place
 FROM unnest(
@@ -193,14 +195,13 @@ WHERE account.id IS NULL
 
 
 def list_revoked_credentials(credentials: Sequence[ConnectionCredential]) -> list[ConnectionCredential]:
-    """Ask the database which of these would not be accepted now."""
     if not credentials:
         return []
     lists = [
-        ",".join([str(one.user_id) for one in credentials]),
-        ",".join([str(one.key_id) if one.key_id else "" for one in credentials]),
-        ",".join([one.session_key for one in credentials]),
-        ",".join([one.password_digest for one in credentials]),
+        ",".join([str(credential.user_id) for credential in credentials]),
+        ",".join([str(credential.key_id) if credential.key_id else "" for credential in credentials]),
+        ",".join([credential.session_key for credential in credentials]),
+        ",".join([credential.password_digest for credential in credentials]),
     ]
     with database.cursor() as cursor:
         cursor.execute(_SELECT_REVOKED, lists)
@@ -214,12 +215,15 @@ _revocation_checks: dict[type, Callable[[Sequence[Any]], Iterable[Any]]] = {
 
 
 def register_revocation_check(credential: type[C], check: Callable[[Sequence[C]], Iterable[C]]) -> None:
-    """Name the function that says which credentials of another app's type are revoked."""
+    """Register the function that lists revoked credentials of another app's type."""
     _revocation_checks[credential] = check
 
 
+# --- Open connections --------------------------------------------------------------------------------
+
+
 class OpenConnection:
-    """One open socket or stream. `on_revoked` is called on the event loop, once, when its credential is revoked."""
+    """One open socket or stream. `on_revoked` is called once, on the event loop, when its credential is revoked."""
 
     __slots__ = ("__weakref__", "_counts", "_is_open", "_on_revoked", "credential", "is_revoked")
 
@@ -231,7 +235,7 @@ class OpenConnection:
         self._on_revoked: Callable[[], None] | None = None
 
     def watch(self, on_revoked: Callable[[], None]) -> None:
-        """Have this called; again after a new beginning, instead of what was named before."""
+        """Call `on_revoked` when the credential is revoked. A second call replaces the callback."""
         if self._on_revoked is None and self._is_open:
             CONNECTION_REGISTRY.add(self)
         self._on_revoked = on_revoked
@@ -244,7 +248,7 @@ class OpenConnection:
             self._on_revoked()
 
     def __del__(self) -> None:
-        self.close()  # of a request that was cancelled before it got hold of it
+        self.close()  # for a request that was cancelled before it received the connection
 
     def close(self) -> None:
         if self._is_open:
@@ -254,38 +258,40 @@ class OpenConnection:
             CONNECTION_REGISTRY.remove(self, self._counts)
 
     def close_with(self, response: HttpResponseBase) -> None:
-        """Close when a streaming response ends: also when it is dropped before its first byte was sent."""
+        """Close when a streaming response ends, also when it is dropped before its first byte was sent."""
         if not response.streaming:
             self.close()
             return
-        response._resource_closers.append(self.close)  # type: ignore[attr-defined]  # Django's own list of what ends with it
+        response._resource_closers.append(self.close)  # type: ignore[attr-defined]  # Django calls these at the end
         finalize(response, self.close)
 
 
 def open_connection(kind: ConnectionKind, credential: ConnectionCredential, address: str) -> OpenConnection:
-    """Count a connection of an account; refused when the account or the address has as many as it may have."""
-    who = intern(redis_keys.connections_key(kind, f"user:{credential.user_id}"))
+    """Count and return a connection; raise `TooManyRequests` when the account or the address is at its limit."""
+    account_key = intern(redis_keys.connections_key(kind, f"user:{credential.user_id}"))
     network = get_public_network(address)
-    where = intern(redis_keys.connections_key("address", network or "private"))
+    address_key = intern(redis_keys.connections_key("address", network or "private"))
     address_limit = settings.CONNECTIONS_PER_ADDRESS if network is not None else NO_CONNECTION_LIMIT
     limit = settings.SOCKETS_PER_ACCOUNT if kind == "sockets" else settings.STREAMS_PER_ACCOUNT
-    full = CONNECTION_COUNTS.count_opened(who, where, account_limit=limit, address_limit=address_limit)
+    full = CONNECTION_COUNTS.count_opened(
+        account_key, address_key, account_limit=limit, address_limit=address_limit
+    )
     if full is not None:
-        whose = "your account" if full == ACCOUNT_FULL else "your network address"
-        what = "connections" if kind == "sockets" else "streams"
+        source = "your account" if full == ACCOUNT_FULL else "your network address"
+        noun = "connections" if kind == "sockets" else "streams"
         raise TooManyRequests(
-            f"Too many open {what} from {whose}. Close some and try again.",
+            f"Too many open {noun} from {source}. Close some and try again.",
             code="too_many_connections",
             retry_after_seconds=RETRY_AFTER_SECONDS,
         )
-    return OpenConnection(credential, who, where)
+    return OpenConnection(credential, account_key, address_key)
 
 
 class HandshakeLimit:
-    """Turn away addresses whose handshakes failed to authenticate too often, before anything is looked up.
+    """Block addresses whose handshakes failed to authenticate too often, before anything is looked up.
 
-    Failures are counted in Redis, by all processes together; only a failed handshake pays for that. Each process that
-    meets one too many remembers until when, and refuses what comes meanwhile from its own memory.
+    All processes count failures together in Redis, which only failed handshakes pay for. A process that sees an address
+    exceed the limit remembers until when to block it, and refuses it from memory.
     """
 
     def __init__(self) -> None:
@@ -300,7 +306,7 @@ class HandshakeLimit:
 
     def count_failure(self, address: str) -> None:
         network = get_public_network(address)
-        if network is None:  # everybody behind an unannounced proxy has the same one
+        if network is None:  # everybody behind an undeclared proxy has the same private address
             return
         wait = rate_limits.count_request(
             "failed-handshakes", network, limit=FAILED_HANDSHAKES_PER_MINUTE, seconds=HANDSHAKE_WINDOW_SECONDS
@@ -311,13 +317,13 @@ class HandshakeLimit:
     def _block(self, network: str, seconds: int) -> None:
         now = time.monotonic()
         with self._lock:
-            known = {one: until for one, until in self._blocked_until.items() if until > now}
-            known.pop(network, None)
-            while len(known) >= MOST_BLOCKED_NETWORKS:
-                known.pop(next(iter(known)))
-            self._blocked_until = {**known, network: now + seconds}
+            blocked = {name: until for name, until in self._blocked_until.items() if until > now}
+            blocked.pop(network, None)
+            while len(blocked) >= MAX_BLOCKED_NETWORKS:
+                blocked.pop(next(iter(blocked)))
+            self._blocked_until = {**blocked, network: now + seconds}
 
-    def forget(self) -> None:
+    def unblock_all(self) -> None:
         with self._lock:
             self._blocked_until = {}
 
@@ -326,25 +332,24 @@ HANDSHAKES = HandshakeLimit()
 
 
 class ConnectionRegistry:
-    """The connections of this process, by credential, and the tasks that look after them while there are any."""
+    """The connections of this process by credential, and the tasks that check them while there are any."""
 
     def __init__(self) -> None:
         self._held: dict[Hashable, list[OpenConnection]] = {}
-        self._closed: deque[str] = deque()  # counts that others still see too high; filled by any thread
+        self._closed: deque[str] = deque()  # shared counts still to be lowered; filled by any thread
         self._loop: asyncio.AbstractEventLoop | None = None
         self._checks: asyncio.Task[None] | None = None
         self._flush: asyncio.Task[None] | None = None
-        self._soon = asyncio.Event()
+        self._check_requested = asyncio.Event()
 
     def check_now(self) -> None:
-        """Look again now: somebody said that an account was closed."""
-        self._soon.set()
+        self._check_requested.set()
 
     def add(self, connection: OpenConnection) -> None:
         self._held.setdefault(connection.credential, []).append(connection)
         loop = asyncio.get_running_loop()
         if self._loop is not loop or self._checks is None or self._checks.done():
-            self._loop, self._soon = loop, asyncio.Event()
+            self._loop, self._check_requested = loop, asyncio.Event()
             self._checks = loop.create_task(self._check_forever(), name="connections")
 
     def remove(self, connection: OpenConnection, counts: Sequence[str]) -> None:
@@ -355,7 +360,7 @@ class ConnectionRegistry:
                 del self._held[connection.credential]
         if counts:
             self._closed.extend(counts)
-            with suppress(RuntimeError):  # of a loop that is closed, with all that it served
+            with suppress(RuntimeError):  # the loop is closed, and so are all its connections
                 if self._loop is not None:
                     self._loop.call_soon_threadsafe(self._flush_soon)
 
@@ -366,7 +371,7 @@ class ConnectionRegistry:
             )
 
     async def _flush_closed(self) -> None:
-        """All that are closed within a moment, in one round trip."""
+        """Lower the shared counts of all connections that close within a moment, in one round trip."""
         await asyncio.sleep(CLOSE_FLUSH_SECONDS)
         while self._closed:
             closed = [self._closed.popleft() for _ in range(len(self._closed))]
@@ -379,14 +384,14 @@ class ConnectionRegistry:
         while self._held:
             with suppress(TimeoutError):
                 async with asyncio.timeout(REVOCATION_CHECK_SECONDS):
-                    await self._soon.wait()
-            self._soon.clear()
+                    await self._check_requested.wait()
+            self._check_requested.clear()
             if self._checks is not asyncio.current_task():
                 return
             await self._check()
 
     async def _check(self) -> None:
-        """Neither a database nor a Redis that is away ends anybody's connection; both are asked again in a second."""
+        """Revoke connections whose credential is revoked. An outage of Postgres or Redis closes no connection."""
         try:
             await run_in_thread(CONNECTION_COUNTS.renew_process)
         except REDIS_OUTAGE_ERRORS:
@@ -394,7 +399,7 @@ class ConnectionRegistry:
         try:
             revoked = await run_in_thread(_list_revoked_by_type, list(self._held))
         except DatabaseError as problem:
-            log.warning("credential_check_failed problem=%s", type(problem).__name__)
+            log.warning("credential_check_failed", error_kind=type(problem).__name__)
             return
         for credential in revoked:
             for connection in tuple(self._held.get(credential, ())):
@@ -404,9 +409,9 @@ class ConnectionRegistry:
 def _list_revoked_by_type(credentials: list[Hashable]) -> list[Hashable]:
     revoked: list[Hashable] = []
     for kind, check in _revocation_checks.items():
-        asked = [one for one in credentials if type(one) is kind]
-        if asked:
-            revoked += check(asked)
+        of_kind = [credential for credential in credentials if type(credential) is kind]
+        if of_kind:
+            revoked += check(of_kind)
     return revoked
 
 

@@ -1,9 +1,8 @@
-"""A socket's ear for one question aside: from its beginning to its end, whatever else the socket follows (A30.3)."""
+"""Serve chat WebSockets: run the commands of a client, and send it replies and the events it subscribed to."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from sys import getsizeof
@@ -47,11 +46,29 @@ from copilot.realtime.event_log import LogEntry
 from copilot.realtime.fanout import EVENT_FANOUT, MAX_QUEUED_EVENTS, CursorLost, EventSubscription
 from copilot.realtime.protocol import ReplyFields, SocketCommand
 
+log = structlog.get_logger(__name__)
+
+# Close codes. After TOO_SLOW a client reconnects and resumes from its cursor. After TOO_MANY_CONNECTIONS it waits until
+# a person tries again.
+CLOSE_UNAUTHENTICATED = 4401
+CLOSE_RATE_LIMITED = 4008
+CLOSE_FRAME_TOO_LARGE = 1009
+CLOSE_TOO_SLOW = 4009
+CLOSE_TOO_MANY_CONNECTIONS = 4429
+CLOSE_UNAVAILABLE = 1013
+MAX_SUBSCRIPTIONS = 50
+
+AsgiSend = Callable[[dict[str, object]], Awaitable[None]]
+
 
 class SideQuestionSubscription:
-    def __init__(self, push: Callable[[str], None], gone: Callable[[SideQuestionSubscription], None]) -> None:
+    """A socket's subscription to the event log of one side question, until its last event."""
+
+    def __init__(
+        self, push: Callable[[str], None], on_ended: Callable[[SideQuestionSubscription], None]
+    ) -> None:
         self._push = push
-        self._gone = gone
+        self._on_ended = on_ended
         self._subscription: EventSubscription | None = None
 
     async def subscribe(self, side_id: str, cursor: str) -> None:
@@ -67,62 +84,44 @@ class SideQuestionSubscription:
             self.unsubscribe()
 
     def handle_cursor_lost(self, session_id: str) -> None:
-        """It is not kept anywhere else: who asked may ask again."""
-        self.unsubscribe()
+        self.unsubscribe()  # the answer is stored nowhere else: a person can ask again
 
     def unsubscribe(self) -> None:
         if self._subscription is not None:
             EVENT_FANOUT.unsubscribe(self._subscription)
-        self._gone(self)
-
-
-# MERGED consumers: The socket's door: commands in, acks and events out (E1, E2).
-
-log = logging.getLogger(__name__)
-
-# Close codes. After TOO_SLOW a client comes back and reads on from its cursor; after TOO_MANY it waits for a person.
-(
-    CLOSE_UNAUTHENTICATED,
-    CLOSE_RATE_LIMITED,
-    CLOSE_FRAME_TOO_LARGE,
-    CLOSE_TOO_SLOW,
-    CLOSE_TOO_MANY_CONNECTIONS,
-) = 4401, 4008, 1009, 4009, 4429
-CLOSE_UNAVAILABLE = 1013
-MAX_SUBSCRIPTIONS = 50
-
-AsgiSend = Callable[[dict[str, object]], Awaitable[None]]
+        self._on_ended(self)
 
 
 class _SocketQueues:
-    """What waits to be written to all sockets of this process."""
+    """The bytes that wait to be written to all sockets of this process."""
 
     total_bytes = 0
 
 
 class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no types
-    """One socket. Commands run in order; a task of its own writes, so a slow client stalls nobody.
+    """One socket. Commands run in order. A separate task writes, so a slow client delays nobody.
 
-    Thousands are open and silent: one keeps what it needs to wait, and no task, event or queue beyond that (P5).
-    What waits to be written is bounded. While much of it is answers, no further command is taken; when events fill it,
-    the socket is closed, and the client reads on from its cursor.
+    Thousands of sockets are open and idle, so an idle one holds no task, event or queue.
+    The outgoing queue is bounded. While more than half of it is full, no further command is read. When events overflow
+    it, the socket is closed, and the client reconnects and resumes from its cursor.
     """
 
     principal: authentication.Principal
     _connection: connections.OpenConnection | None = None
     _is_closing = False
     _queued_bytes = 0
-    _snapshot_bytes = 0  # of a page that waits to be written: it may be longer than the bound
-    _catching_up: tuple[str, ...] = ()  # sessions that are being read from a cursor
+    _snapshot_bytes = 0  # of a snapshot that waits to be written: it may be larger than the queue's bound
+    _catching_up: tuple[str, ...] = ()  # sessions whose log is being read from a cursor
     _room_available: asyncio.Future[None] | None = None  # awaited by the next command
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: AsgiSend) -> None:
-        """Channels' own way keeps a task for each source of news, and sweeps database connections at every frame."""
+        # This replaces the method of Channels, which holds a task per message source and closes old database
+        # connections at every frame.
         self.scope, self.base_send = scope, send
         self._outgoing_texts: list[str] = []
         self._subscriptions: dict[str, EventSubscription] = {}
         self._sessions_to_restart: list[str] = []
-        self._side_questions: list[SideQuestionSubscription] = []  # for questions aside
+        self._side_questions: list[SideQuestionSubscription] = []
         self._command_times: list[float] = []
         self._writer: asyncio.Task[None] | None = None  # while there is something to write
         try:
@@ -135,36 +134,37 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
                 elif event["type"] == "websocket.disconnect":
                     return
         except OSError:
-            return  # the client went while it was written to
+            return  # the client disconnected during a write
         finally:
             self.handle_disconnect()
 
-    # --- opening and closing ---------------------------------------------------------------------
+    # --- Opening and closing ---------------------------------------------------------------------
 
     async def handle_connect(self) -> None:
-        if connections.HANDSHAKES.is_blocked(_address(self.scope)):
-            # Not accepted first: this must cost nothing. Pages at the same address take it for an outage and come back.
+        if connections.HANDSHAKES.is_blocked(_get_client_address(self.scope)):
+            # Close without accepting first, because this must cost nothing. Pages of other people at the same address
+            # take it for an outage and reconnect.
             await self.send({"type": "websocket.close", "code": CLOSE_UNAVAILABLE})
             return
         try:
-            entered = await run_in_thread(_authenticate_and_count, self.scope)
+            opened = await run_in_thread(_authenticate_and_count, self.scope)
         except (DatabaseError, *REDIS_OUTAGE_ERRORS):
             await self.send({"type": "websocket.close", "code": CLOSE_UNAVAILABLE})
             return
         except TooManyRequests as refusal:
             await self._refuse(CLOSE_TOO_MANY_CONNECTIONS, refusal.code)
             return
-        if entered is None:
+        if opened is None:
             await self._refuse(CLOSE_UNAUTHENTICATED, "authentication required")
             return
-        self.principal, self._connection = entered
+        self.principal, self._connection = opened
         clear_headers(self.scope)
         metrics.websocket_connections.inc()
         await self.send({"type": "websocket.accept"})
         self._connection.watch(self.handle_revoked)
 
     async def _refuse(self, code: int, reason: str) -> None:
-        """Accept first: a browser tells its page nothing of a handshake that failed."""
+        """Accept, then close: a browser does not show a page the close code of a failed handshake."""
         self._is_closing = True
         await self.send({"type": "websocket.accept"})
         await self.send({"type": "websocket.close", "code": code, "reason": reason})
@@ -180,20 +180,19 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
             self._writer.cancel()
 
     def handle_revoked(self) -> None:
-        """The login or key it was opened with is no longer accepted."""
         self._close_now(CLOSE_UNAUTHENTICATED, "credentials revoked")
 
     def _unsubscribe_all(self) -> None:
         for subscription in self._subscriptions.values():
             EVENT_FANOUT.unsubscribe(subscription)
         self._subscriptions.clear()
-        for ear in tuple(self._side_questions):
-            ear.unsubscribe()
+        for side_question in tuple(self._side_questions):
+            side_question.unsubscribe()
         if self._connection is not None:
             EVENT_FANOUT.unsubscribe_user(self.principal.user_id, self)
 
     def _close_now(self, code: int, reason: str) -> None:
-        """Close from where nothing can be awaited, leaving unwritten what waits."""
+        """Close from synchronous code and drop what is queued."""
         if self._is_closing:
             return
         self._is_closing = True
@@ -209,9 +208,9 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
         try:
             await self.base_send({"type": "websocket.close", "code": code, "reason": reason})
         except OSError:
-            return  # gone before
+            return  # the client has disconnected
 
-    # --- in --------------------------------------------------------------------------------------
+    # --- Commands --------------------------------------------------------------------------------
 
     async def handle_frame(self, frame: str | bytes) -> None:
         if self._queued_bytes > settings.SOCKET_QUEUE_BYTES // 2:
@@ -222,11 +221,11 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
             await self._close_with_error(
                 CLOSE_FRAME_TOO_LARGE,
                 "frame_too_large",
-                f"A frame may have {REQUEST_LIMITS.frame_bytes:,} bytes.",
+                f"Frames can be up to {REQUEST_LIMITS.frame_bytes:,} bytes.",
             )
         elif self._is_too_fast():
             await self._close_with_error(
-                CLOSE_RATE_LIMITED, "too_many_requests", "Too many commands in a short time."
+                CLOSE_RATE_LIMITED, "too_many_requests", "Too many commands in a short time. Slow down."
             )
         else:
             await self._run_command(frame)
@@ -252,15 +251,12 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
         await self.send({"type": "websocket.close", "code": code, "reason": name})
 
     async def _run_command(self, frame: str | bytes) -> None:
-        """One command: whatever it causes names it in the logs, and stands in its trace (D18, D19)."""
-        who = str(self.principal.user_id)[-8:]
-        bound = structlog.contextvars.bound_contextvars(request_id=uuid4().hex, user_ref=who)
-        with bound, bind_client_address(self._client_address()), trace_context.start_span("command") as span:
+        """Run one command with a request id for its logs and a span for its trace."""
+        user_ref = str(self.principal.user_id)[-8:]
+        log_fields = structlog.contextvars.bound_contextvars(request_id=uuid4().hex, user_ref=user_ref)
+        address = bind_client_address(_get_client_address(self.scope))
+        with log_fields, address, trace_context.start_span("command") as span:
             await self._run_and_reply(frame, span)
-
-    def _client_address(self) -> str:
-        client: tuple[str, int] | None = self.scope.get("client")  # type: ignore[assignment]
-        return client[0] if client else ""
 
     async def _run_and_reply(self, frame: str | bytes, span: trace_context.Span) -> None:
         ref: object = None
@@ -274,10 +270,10 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
         except RequestRefused as refusal:
             self._queue_text(protocol.encode_error_frame(ref, refusal))
         except (DatabaseError, *REDIS_OUTAGE_ERRORS) as problem:
-            log.warning("a command met an unavailable server: %s", type(problem).__name__)
+            log.warning("command_unavailable", error_kind=type(problem).__name__)
             self._queue_text(protocol.encode_error_frame(ref, ServiceUnavailable()))
         except Exception:
-            log.exception("a command failed")
+            log.exception("command_failed")
             self._queue_text(
                 protocol.encode_error_frame(
                     ref, RequestRefused("Something went wrong on our side.", code="internal_error")
@@ -290,10 +286,10 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
             case protocol.PingCommand():
                 return {}
             case protocol.SubscribeCommand():
-                return await self._subscribe(_parse_session_id(command.session_id), command.cursor)
+                return await self._subscribe(_parse_id(command.session_id), command.cursor)
             case protocol.UnsubscribeCommand():
                 self._sessions_to_restart = [
-                    one for one in self._sessions_to_restart if one != command.session_id
+                    session_id for session_id in self._sessions_to_restart if session_id != command.session_id
                 ]
                 self._unsubscribe(command.session_id)
                 return {}
@@ -304,26 +300,21 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
                 return await self._submit_message(command)
             case protocol.StopTurnCommand():
                 self._require_scope("chat")
-                session_id = _parse_session_id(command.session_id)
+                session_id = _parse_id(command.session_id)
                 stopped = await run_in_thread(stop.stop_session, user_id, session_id, queue=command.queue)
                 return protocol.serialize_outcome(stopped)
             case protocol.AnswerQuestionCommand():
                 self._require_scope("chat")
-                question = validation.parse_uuid(command.question_id)
-                if question is None:
-                    raise NotFound
+                question_id = _parse_id(command.question_id)
                 await run_in_thread(
-                    submission.answer_question, user_id, question, text=command.text, choice=command.choice
+                    submission.answer_question, user_id, question_id, text=command.text, choice=command.choice
                 )
                 return {}
             case protocol.EditMessageCommand() | protocol.RetryMessageCommand():
                 return await self._resend_message(command)
             case protocol.SwitchBranchCommand():
                 self._require_scope("chat")
-                session_id, message_id = (
-                    _parse_session_id(command.session_id),
-                    _parse_message_id(command.message_id),
-                )
+                session_id, message_id = _parse_id(command.session_id), _parse_id(command.message_id)
                 switched = await run_in_thread(
                     branches.switch_branch, user_id, session_id, message_id, command.branch
                 )
@@ -331,9 +322,7 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
             case protocol.UndoTurnCommand():
                 self._require_scope("chat")
                 return protocol.serialize_outcome(
-                    await run_in_thread(
-                        branches.undo_last_turn, user_id, _parse_session_id(command.session_id)
-                    )
+                    await run_in_thread(branches.undo_last_turn, user_id, _parse_id(command.session_id))
                 )
             case protocol.DecideApprovalsCommand():
                 self._require_scope("chat")
@@ -349,9 +338,7 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
                 return await self._ask_side_question(command)
             case protocol.StopSideQuestionCommand():
                 self._require_scope("chat")
-                await run_in_thread(
-                    side_questions.stop_side_question, user_id, _parse_session_id(command.session_id)
-                )
+                await run_in_thread(side_questions.stop_side_question, user_id, _parse_id(command.session_id))
                 return {}
             case (
                 protocol.EditQueuedCommand()
@@ -366,13 +353,15 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
     def _require_scope(self, scope: str) -> None:
         scopes = self.principal.scopes
         if scopes is not None and scope not in scopes:
-            raise Forbidden(f"This key lacks the scope {scope}.", code="insufficient_scope", scope=scope)
+            raise Forbidden(
+                f"This API key doesn't have the {scope} scope.", code="insufficient_scope", scope=scope
+            )
 
     async def _submit_message(self, command: protocol.SendMessageCommand) -> ReplyFields:
         self._require_scope("chat")
         message = commands.parse_message(
             command.model_dump(exclude={"kind", "ref", "session_id"}),
-            session_id=_parse_session_id(command.session_id),
+            session_id=_parse_id(command.session_id),
             user_id=self.principal.user_id,
             origin=self.principal.origin,
             permissions=self.principal.permissions,
@@ -386,21 +375,21 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
         self, command: protocol.EditMessageCommand | protocol.RetryMessageCommand
     ) -> ReplyFields:
         self._require_scope("chat")
-        again = commands.parse_resend(
+        resend = commands.parse_resend(
             command,
-            session_id=_parse_session_id(command.session_id),
+            session_id=_parse_id(command.session_id),
             user_id=self.principal.user_id,
             origin=self.principal.origin,
             permissions=self.principal.permissions,
         )
-        return protocol.serialize_outcome(await run_in_thread(branches.resend_message, again))
+        return protocol.serialize_outcome(await run_in_thread(branches.resend_message, resend))
 
     async def _set_or_change_goal(
         self, command: protocol.SetGoalCommand | protocol.ChangeGoalCommand
     ) -> ReplyFields:
         self._require_scope("chat")
         message = commands.SendMessage(
-            session_id=_parse_session_id(command.session_id),
+            session_id=_parse_id(command.session_id),
             user_id=self.principal.user_id,
             text=commands.clean_text(command.text) if isinstance(command, protocol.SetGoalCommand) else "",
             origin=self.principal.origin,
@@ -412,21 +401,21 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
 
     async def _ask_side_question(self, command: protocol.AskSideQuestionCommand) -> ReplyFields:
         self._require_scope("chat")
-        session_id = _parse_session_id(command.session_id)
-        aside = await run_in_thread(
+        session_id = _parse_id(command.session_id)
+        side_question = await run_in_thread(
             side_questions.ask_side_question, self.principal.user_id, session_id, command.question
         )
-        await self._subscribe_side_question(aside.side_id, aside.cursor)
-        return protocol.serialize_outcome(aside)
+        await self._subscribe_side_question(side_question.side_id, side_question.cursor)
+        return protocol.serialize_outcome(side_question)
 
     async def _subscribe_side_question(self, side_id: str, cursor: str) -> None:
-        ear = SideQuestionSubscription(self._queue_text, self._remove_side_question)
-        self._side_questions.append(ear)
-        await ear.subscribe(side_id, cursor)
+        subscription = SideQuestionSubscription(self._queue_text, self._remove_side_question)
+        self._side_questions.append(subscription)
+        await subscription.subscribe(side_id, cursor)
 
-    def _remove_side_question(self, ear: SideQuestionSubscription) -> None:
-        if ear in self._side_questions:
-            self._side_questions.remove(ear)
+    def _remove_side_question(self, subscription: SideQuestionSubscription) -> None:
+        if subscription in self._side_questions:
+            self._side_questions.remove(subscription)
 
     async def _change_queue(
         self,
@@ -436,29 +425,29 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
         | protocol.SendNowCommand,
     ) -> ReplyFields:
         self._require_scope("chat")
-        who = self.principal.user_id
-        session_id, message_id = _parse_session_id(command.session_id), _parse_message_id(command.message_id)
+        user_id = self.principal.user_id
+        session_id, message_id = _parse_id(command.session_id), _parse_id(command.message_id)
         match command:
             case protocol.EditQueuedCommand():
                 await run_in_thread(
                     queue_commands.edit_queued_message,
-                    who,
+                    user_id,
                     session_id,
                     message_id,
                     command.text,
                     permissions=self.principal.permissions,
                 )
             case protocol.RemoveQueuedCommand():
-                await run_in_thread(queue_commands.remove_queued_message, who, session_id, message_id)
+                await run_in_thread(queue_commands.remove_queued_message, user_id, session_id, message_id)
             case protocol.MoveQueuedCommand():
                 await run_in_thread(
-                    queue_commands.move_queued_message, who, session_id, message_id, command.position
+                    queue_commands.move_queued_message, user_id, session_id, message_id, command.position
                 )
             case protocol.SendNowCommand():
-                await run_in_thread(queue_commands.send_queued_message_now, who, session_id, message_id)
+                await run_in_thread(queue_commands.send_queued_message_now, user_id, session_id, message_id)
         return {}
 
-    # --- following -------------------------------------------------------------------------------
+    # --- Subscriptions ---------------------------------------------------------------------------
 
     async def _subscribe(self, session_id: UUID, cursor: str | None) -> ReplyFields:
         self._require_scope("read")
@@ -467,7 +456,8 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
             event_log.check_cursor(cursor)
         if name not in self._subscriptions and len(self._subscriptions) >= MAX_SUBSCRIPTIONS:
             raise InvalidRequest(
-                f"A socket may follow {MAX_SUBSCRIPTIONS} sessions.", code="too_many_subscriptions"
+                f"A socket can subscribe to up to {MAX_SUBSCRIPTIONS} sessions.",
+                code="too_many_subscriptions",
             )
         await run_in_thread(chat_selectors.get_session, self.principal.user_id, session_id)
         self._unsubscribe(name)
@@ -481,16 +471,16 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
         return {"session_id": name}
 
     async def _subscribe_from_snapshot(
-        self, name: str, say: Callable[[str], Awaitable[None]], *, reset: bool
+        self, name: str, send: Callable[[str], Awaitable[None]], *, reset: bool
     ) -> None:
         while not self._is_closing:
             snapshot, cursor = await run_in_thread(chat_selectors.build_snapshot, UUID(name), reset=reset)
             payload = events.encode_event(snapshot, session_id=name).decode()
-            await say(events.add_cursor_and_time(payload, cursor))
+            await send(events.add_cursor_and_time(payload, cursor))
             try:
                 await self._subscribe_from_cursor(name, cursor)
             except CursorLost:
-                reset = True  # the log was lost or trimmed between the two: once more
+                reset = True  # the log was lost or trimmed between the two steps
                 continue
             return
 
@@ -499,16 +489,16 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
         try:
             subscription = await EVENT_FANOUT.subscribe(name, cursor, self)
         finally:
-            joining = list(self._catching_up)
-            joining.remove(name)
-            self._catching_up = tuple(joining)
+            remaining = list(self._catching_up)
+            remaining.remove(name)
+            self._catching_up = tuple(remaining)
         if self._is_closing:
             EVENT_FANOUT.unsubscribe(subscription)
         else:
             self._replace_subscription(subscription)
 
     def _replace_subscription(self, subscription: EventSubscription) -> None:
-        """One per session: a command and a fresh start after an overflow may cross each other."""
+        """Keep one subscription per session: a command and a restart after an overflow may run at once."""
         earlier = self._subscriptions.get(subscription.session_id)
         self._subscriptions[subscription.session_id] = subscription
         if earlier is not None:
@@ -529,9 +519,8 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
         size = sum(map(getsizeof, texts))
         if self._would_overflow(size):
             if session_id in self._catching_up:
-                self.handle_cursor_lost(
-                    session_id
-                )  # more than the queue holds lies behind its cursor: a page is shorter
+                # More events follow its cursor than the queue holds. A snapshot is shorter.
+                self.handle_cursor_lost(session_id)
             else:
                 self._close_now(CLOSE_TOO_SLOW, "too_slow")
             return
@@ -551,14 +540,14 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
         if session_id not in self._subscriptions:
             self.deliver(session_id, entries)
 
-    # --- out -------------------------------------------------------------------------------------
+    # --- Writing ---------------------------------------------------------------------------------
 
     def _would_overflow(self, size: int) -> bool:
-        """One that is alone in the queue may be of any length: it has to be sent sometime."""
+        """Tell whether the queue is too full for this text. An empty queue takes a text of any size."""
         if not self._queued_bytes:
             return False
         if _SocketQueues.total_bytes + size > settings.SOCKET_QUEUES_BYTES:
-            return True  # whoever is behind just now makes room
+            return True  # the process is at its bound: this socket, which is behind, makes room
         return self._queued_bytes + size > settings.SOCKET_QUEUE_BYTES + self._snapshot_bytes
 
     def _count_queued(self, size: int) -> None:
@@ -577,7 +566,7 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
         self._start_writer()
 
     async def _queue_snapshot(self, text: str) -> None:
-        """Queue a page, however long, and wait until most of it is written: one at a time waits."""
+        """Queue a snapshot of any size and wait until most of it is written, so that only one waits at a time."""
         self._snapshot_bytes = getsizeof(text)
         self._queue_text(text)
         if self._queued_bytes > settings.SOCKET_QUEUE_BYTES // 2:
@@ -585,11 +574,11 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
         self._snapshot_bytes = 0
 
     async def _send_text(self, text: str) -> None:
-        """For the writer itself, which would wait for its own queue."""
+        """Send past the queue. For the writer itself, which would wait for its own queue."""
         await self.base_send({"type": "websocket.send", "text": text})
 
     async def _wait_for_room(self) -> None:
-        """Until half of the queue is written, or nobody is there to read it."""
+        """Wait until the queue is at most half full or the socket closes."""
         if not self._is_closing:
             self._room_available = asyncio.get_running_loop().create_future()
             await self._room_available
@@ -604,7 +593,7 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
             self._writer = asyncio.create_task(self._write_queue(), name="socket")
 
     async def _write_queue(self) -> None:
-        """All there is; one that breaks is the last."""
+        """Write until the queue is empty. A writer that fails closes the socket."""
         try:
             while self._outgoing_texts or self._sessions_to_restart:
                 texts, self._outgoing_texts = self._outgoing_texts, []
@@ -632,13 +621,13 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
         try:
             await self._subscribe_from_snapshot(session_id, self._send_text, reset=True)
         except (DatabaseError, ServiceUnavailable, *REDIS_OUTAGE_ERRORS):
-            log.warning("a snapshot could not be taken; trying again")
+            log.warning("snapshot_unavailable", session_id=session_id)
             await asyncio.sleep(1)
             self._sessions_to_restart.append(session_id)
 
 
 def clear_headers(scope: Mapping[str, object]) -> None:
-    """Empty the list itself: every layer around the consumer holds it for as long as the socket is open."""
+    """Empty the list in place: every ASGI layer around the consumer holds it as long as the socket is open."""
     headers = scope.get("headers")
     if isinstance(headers, list):
         headers.clear()
@@ -647,28 +636,22 @@ def clear_headers(scope: Mapping[str, object]) -> None:
 def _authenticate_and_count(
     scope: Mapping[str, object],
 ) -> tuple[authentication.Principal, connections.OpenConnection] | None:
-    """Authenticate a handshake and count its socket: one trip to the threads, one to Redis."""
-    visitor = authentication.authenticate_handshake(authentication.HandshakeRequest.from_scope(scope))
-    if visitor is None:
-        connections.HANDSHAKES.count_failure(_address(scope))
+    """Authenticate a handshake and count its socket, in one thread and one round trip to Redis."""
+    principal = authentication.authenticate_handshake(authentication.HandshakeRequest.from_scope(scope))
+    if principal is None:
+        connections.HANDSHAKES.count_failure(_get_client_address(scope))
         return None
-    return visitor, connections.open_connection("sockets", visitor.credential, _address(scope))
+    connection = connections.open_connection("sockets", principal.credential, _get_client_address(scope))
+    return principal, connection
 
 
-def _address(scope: Mapping[str, object]) -> str:
+def _get_client_address(scope: Mapping[str, object]) -> str:
     client = scope.get("client")
     return str(client[0]) if isinstance(client, (tuple, list)) and client else ""
 
 
-def _parse_session_id(text: str) -> UUID:
-    session_id = validation.parse_uuid(text)
-    if session_id is None:
+def _parse_id(text: str) -> UUID:
+    parsed = validation.parse_uuid(text)
+    if parsed is None:
         raise NotFound
-    return session_id
-
-
-def _parse_message_id(text: str) -> UUID:
-    message_id = validation.parse_uuid(text)
-    if message_id is None:
-        raise NotFound
-    return message_id
+    return parsed

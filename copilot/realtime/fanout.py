@@ -1,9 +1,8 @@
-"""One reader per web process: it follows the live channel and hands each session's news to whoever listens (T8.6)."""
+"""Deliver events from the live channel to the subscribers of this process, through one reader per event loop."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,46 +12,49 @@ from uuid import UUID
 from weakref import WeakKeyDictionary
 
 import msgspec
+import structlog
 from django.conf import settings
 
 from config.core.errors import ServiceUnavailable
 from config.core.redis import REDIS_OUTAGE_ERRORS, create_subscriber_client
 from copilot.realtime import redis_keys
-from copilot.realtime.event_log import EMPTY_LOG_CURSOR, get_last_cursor, parse_cursor, read_after
-from copilot.realtime.event_log import LogEntry as Entry
+from copilot.realtime.event_log import EMPTY_LOG_CURSOR, LogEntry, get_last_cursor, parse_cursor, read_after
 from copilot.realtime.events import SessionSnapshot, encode_event
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 RECONNECT_DELAY_SECONDS = 0.2
 SUBSCRIBE_TIMEOUT_SECONDS = 5.0
 USER_WIDE_KINDS = frozenset({"session.changed", "export.finished", "artifact.removed"})
-MAX_QUEUED_EVENTS = 2_000  # a listener this far behind is told to take a snapshot again
+MAX_QUEUED_EVENTS = 2_000  # a listener this far behind has to start again from a snapshot
+
+# Raised to readers while the event log cannot be reached.
+LOG_OUTAGE_ERRORS: tuple[type[Exception], ...] = (ServiceUnavailable, *REDIS_OUTAGE_ERRORS)
 
 
 class CursorLost(Exception):
-    """The cursor is too old or not of this log: take a snapshot again."""
+    """The cursor is too old or belongs to another log. The reader needs a new snapshot."""
 
 
 class FeedOverflowed(Exception):
-    """The listener was too slow: take a snapshot again."""
+    """The reader was too slow and needs a new snapshot."""
 
 
 class FeedRevoked(Exception):
-    """The login or key that the listener was opened with is no longer accepted."""
+    """The login or API key that opened the feed has been revoked."""
 
 
 class EventListener(Protocol):
-    def deliver(self, session_id: str, entries: Sequence[Entry]) -> None:
-        """News of a session, once and in order. Must not block."""
+    def deliver(self, session_id: str, entries: Sequence[LogEntry]) -> None:
+        """Receive events of a session, each once and in order. Must not block."""
 
     def handle_cursor_lost(self, session_id: str) -> None:
-        """The thread was lost; only a snapshot helps."""
+        """Start again from a snapshot: events were missed that the log no longer holds."""
 
 
 class UserWatcher(Protocol):
-    def deliver_session_changes(self, session_id: str, entries: Sequence[Entry]) -> None:
-        """`session.changed` of any of the user's sessions, and what concerns them in all. Must not block."""
+    def deliver_session_changes(self, session_id: str, entries: Sequence[LogEntry]) -> None:
+        """Receive user-wide events of any of the user's sessions. Must not block."""
 
 
 class LiveMessage(msgspec.Struct, array_like=True):
@@ -64,7 +66,7 @@ _live_message_decoder = msgspec.msgpack.Decoder(LiveMessage)
 
 
 class EventSubscription:
-    """One listener's place in one session's log."""
+    """A listener's place in a session's log."""
 
     __slots__ = ("held", "held_too_much", "listener", "place", "session_id")
 
@@ -72,10 +74,10 @@ class EventSubscription:
         self.session_id = session_id
         self.listener = listener
         self.place: tuple[int, int] = (0, 0)
-        self.held: list[Entry] | None = []  # while catching up, news waits here
-        self.held_too_much = False  # and was dropped: the log has it
+        self.held: list[LogEntry] | None = []  # live events that wait while the log is read; None once live
+        self.held_too_much = False  # held events were dropped: they must be read from the log
 
-    def receive(self, entries: Sequence[Entry], last: tuple[int, int]) -> None:
+    def receive(self, entries: Sequence[LogEntry], last: tuple[int, int]) -> None:
         if self.held is not None:
             if len(self.held) + len(entries) > MAX_QUEUED_EVENTS:
                 self.held, self.held_too_much = [], True
@@ -89,14 +91,14 @@ class EventSubscription:
         self.listener.deliver(self.session_id, entries)
 
     def go_live(self) -> None:
-        """Caught up: hand over what came meanwhile, then go on live."""
+        """Deliver the held events, then pass on live ones directly."""
         held, self.held = self.held, None
         if held:
             self.receive(held, held[-1].place)
 
 
 class EventFanout:
-    """Follows the live channel while anybody listens."""
+    """Reads the live channel while there are subscribers."""
 
     def __init__(self) -> None:
         self._sessions: dict[str, set[EventSubscription]] = {}
@@ -106,19 +108,18 @@ class EventFanout:
         self._connected = asyncio.Event()
         self._number = 0
 
-    # --- listening -------------------------------------------------------------------------------
+    # --- Subscriptions ---------------------------------------------------------------------------
 
     async def subscribe(
         self, session_id: str, cursor: str | None, listener: EventListener
     ) -> EventSubscription:
-        """Everything after the cursor, once and in order; without one, everything from now on."""
+        """Deliver all events after the cursor, each once and in order; without a cursor, all from now on."""
         subscription = EventSubscription(session_id, listener)
         self._sessions.setdefault(session_id, set()).add(subscription)
         self._ensure_reader()
         try:
-            async with asyncio.timeout(
-                SUBSCRIBE_TIMEOUT_SECONDS
-            ):  # wait_for would lose a cancellation that comes just then
+            # Not wait_for, which can lose a cancellation that arrives together with the result.
+            async with asyncio.timeout(SUBSCRIBE_TIMEOUT_SECONDS):
                 await self._connected.wait()
             if cursor is not None:
                 await self._catch_up(subscription, cursor)
@@ -138,7 +139,7 @@ class EventFanout:
                 del self._sessions[subscription.session_id]
 
     def subscribe_user(self, user_id: int, watcher: UserWatcher) -> None:
-        """Changes of all the user's sessions, for a sidebar; no replay."""
+        """Deliver user-wide events of all sessions of a user from now on, without replay."""
         self._users.setdefault(str(user_id), set()).add(watcher)
         self._ensure_reader()
 
@@ -151,7 +152,7 @@ class EventFanout:
 
     @asynccontextmanager
     async def open_feed(self, session_id: str, cursor: str | None) -> AsyncIterator[EventFeed]:
-        """News of one session as an async iterator of batches."""
+        """Subscribe to a session and yield an async iterator of batches."""
         feed = EventFeed()
         subscription = await self.subscribe(session_id, cursor, feed)
         try:
@@ -170,14 +171,12 @@ class EventFanout:
                 subscription.place = entries[-1].place
                 subscription.listener.deliver(subscription.session_id, entries)
             elif subscription.held_too_much:
-                subscription.held, subscription.held_too_much = (
-                    [],
-                    False,
-                )  # the next page is behind what was dropped
+                subscription.held, subscription.held_too_much = [], False
+                # The next page of the log contains what was dropped.
             else:
                 return
 
-    # --- reading ---------------------------------------------------------------------------------
+    # --- Reading the channel ---------------------------------------------------------------------
 
     def _ensure_reader(self) -> None:
         if (
@@ -186,7 +185,7 @@ class EventFanout:
             or self._reader.get_loop() is not asyncio.get_running_loop()
         ):
             self._connected = asyncio.Event()
-            self._reader = asyncio.get_running_loop().create_task(self._read_forever(), name="tail")
+            self._reader = asyncio.get_running_loop().create_task(self._read_forever(), name="event fan-out")
             self._reader.add_done_callback(_log_task_failure)
 
     async def _read_forever(self) -> None:
@@ -194,7 +193,7 @@ class EventFanout:
             try:
                 await self._read_channel()
             except REDIS_OUTAGE_ERRORS as problem:
-                log.warning("the live channel is gone, listening again: %s", type(problem).__name__)
+                log.warning("live_channel_lost", error_kind=type(problem).__name__)
             if self._reader is not asyncio.current_task():
                 return
             self._connected.clear()
@@ -219,7 +218,7 @@ class EventFanout:
             await client.aclose()
 
     def _stop_if_idle(self) -> bool:
-        """Nobody listens any more: a worker that waited once need not read everybody's news for ever."""
+        """Stop reading without subscribers: a worker that once waited for a turn need not read all events forever."""
         if self._sessions or self._users:
             return False
         self._reader = None
@@ -227,26 +226,26 @@ class EventFanout:
 
     def _handle_message(self, message: bytes) -> None:
         try:
-            news = _live_message_decoder.decode(message)
+            decoded = _live_message_decoder.decode(message)
         except msgspec.MsgspecError:
-            log.exception("news that cannot be read: reading the logs instead")
+            log.exception("live_message_invalid")
             self._reread_all()
         else:
-            self._deliver_batches(news)
+            self._deliver_batches(decoded)
 
-    def _deliver_batches(self, news: LiveMessage) -> None:
-        if self._number and news.number != self._number + 1:
-            log.warning("news %s to %s was missed, reading again", self._number + 1, news.number - 1)
+    def _deliver_batches(self, message: LiveMessage) -> None:
+        if self._number and message.number != self._number + 1:
+            log.warning("live_messages_missed", first=self._number + 1, last=message.number - 1)
             self._reread_all()
-        self._number = news.number
-        for session_id, user_id, raw in news.batches:
+        self._number = message.number
+        for session_id, user_id, raw in message.batches:
             if raw[0][1] == "account.closed":
                 self.on_account_closed()
             listeners = self._sessions.get(session_id)
             watchers = self._users.get(user_id)
             if not listeners and not watchers:
                 continue
-            entries = [Entry(cursor, kind, payload) for cursor, kind, payload in raw]
+            entries = [LogEntry(cursor, kind, payload) for cursor, kind, payload in raw]
             last = entries[-1].place
             for subscription in tuple(listeners or ()):
                 subscription.receive(entries, last)
@@ -256,7 +255,7 @@ class EventFanout:
                     watcher.deliver_session_changes(session_id, changes)
 
     def _reread_all(self) -> None:
-        """After a gap each live subscription reads its session's log from its own place."""
+        """Let each live subscription read its session's log from its own cursor, to close a gap."""
         loop = asyncio.get_running_loop()
         for subscriptions in self._sessions.values():
             for subscription in subscriptions:
@@ -276,9 +275,8 @@ class EventFanout:
                 self.unsubscribe(subscription)
                 subscription.listener.handle_cursor_lost(subscription.session_id)
             except REDIS_OUTAGE_ERRORS:
-                await asyncio.sleep(
-                    RECONNECT_DELAY_SECONDS
-                )  # going on live would leave a gap that nobody sees
+                # Stay in this loop: going live now would leave a gap that nobody notices.
+                await asyncio.sleep(RECONNECT_DELAY_SECONDS)
             else:
                 subscription.go_live()
                 return
@@ -286,20 +284,23 @@ class EventFanout:
 
 def _log_task_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is not None:
-        log.error("reading the log failed", exc_info=task.exception())
+        log.error("event_fanout_failed", exc_info=task.exception())
+
+
+# --- Feeds -------------------------------------------------------------------------------------------
 
 
 class EventFeed:
-    """A listener that is an async iterator: SSE, waiters, tests."""
+    """A listener that is an async iterator of batches. For server-sent events and code that waits for a turn."""
 
     def __init__(self) -> None:
-        self._entries: deque[Entry] = deque()
+        self._entries: deque[LogEntry] = deque()
         self._bytes = 0
-        self._news = asyncio.Event()
+        self._has_news = asyncio.Event()
         self._lost = False
         self._revoked = False
 
-    def deliver(self, session_id: str, entries: Sequence[Entry]) -> None:
+    def deliver(self, session_id: str, entries: Sequence[LogEntry]) -> None:
         if self._lost:
             return
         size = sum(getsizeof(entry.payload) for entry in entries)
@@ -309,28 +310,27 @@ class EventFeed:
             return
         self._entries.extend(entries)
         self._bytes += size
-        self._news.set()
+        self._has_news.set()
 
     def handle_cursor_lost(self, session_id: str) -> None:
         self._lost = True
         self._entries.clear()
-        self._news.set()
+        self._has_news.set()
 
     def revoke(self) -> None:
-        """End the iteration: whoever reads may no longer read."""
         self._revoked = True
-        self._news.set()
+        self._has_news.set()
 
     def __aiter__(self) -> EventFeed:
         return self
 
-    async def __anext__(self) -> list[Entry]:
-        await self._news.wait()
+    async def __anext__(self) -> list[LogEntry]:
+        await self._has_news.wait()
         if self._revoked:
             raise FeedRevoked
         if self._lost:
             raise FeedOverflowed
-        self._news.clear()
+        self._has_news.clear()
         batch = list(self._entries)
         self._entries.clear()
         self._bytes = 0
@@ -342,25 +342,15 @@ _fanouts_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, EventFanout] = We
 
 
 def get_loop_fanout() -> EventFanout:
-    """The reader of the running loop, for those who wait in a worker as well as in a web process."""
+    """Return the fan-out of the running event loop. For code that runs in workers as well as in web processes."""
     loop = asyncio.get_running_loop()
-    tail = _fanouts_by_loop.get(loop)
-    if tail is None:
-        tail = _fanouts_by_loop[loop] = EventFanout()
-    return tail
-
-
-# MERGED readers: Readers of a session's log in other apps and in this process: from a cursor, by the one tail reader (T8.6, L13).
-
-LOG_OUTAGE_ERRORS: tuple[type[Exception], ...] = (
-    ServiceUnavailable,
-    *REDIS_OUTAGE_ERRORS,
-)  # what a reader meets when the log is away
+    fanout = _fanouts_by_loop.get(loop)
+    if fanout is None:
+        fanout = _fanouts_by_loop[loop] = EventFanout()
+    return fanout
 
 
 class RevocableConnection(Protocol):
-    """An open connection that may lose the right to read."""
-
     def watch(self, on_revoked: Callable[[], None]) -> None: ...
 
 
@@ -369,16 +359,18 @@ async def open_session_feed(
     session_id: UUID,
     cursor: str | None,
     *,
-    tail: EventFanout | None = None,
+    fanout: EventFanout | None = None,
     connection: RevocableConnection | None = None,
 ) -> AsyncIterator[EventFeed]:
-    """News after the cursor, or from now on; not being able to listen is an error of its own.
+    """Open a feed of the events after the cursor, or from now on; raise `ServiceUnavailable` while Redis is down.
 
-    The feed of a `connection` raises Revoked once the connection's login or key is revoked.
+    With a `connection`, the feed raises `FeedRevoked` once the connection's login or API key is revoked.
     """
     async with AsyncExitStack() as stack:
         try:
-            feed = await stack.enter_async_context((tail or EVENT_FANOUT).open_feed(str(session_id), cursor))
+            feed = await stack.enter_async_context(
+                (fanout or EVENT_FANOUT).open_feed(str(session_id), cursor)
+            )
         except (TimeoutError, *REDIS_OUTAGE_ERRORS):
             raise ServiceUnavailable from None
         if connection is not None:
@@ -386,21 +378,20 @@ async def open_session_feed(
         yield feed
 
 
-def build_snapshot_entry(page: SessionSnapshot, session_id: UUID, cursor: str) -> Entry:
-    """A page that was made for one reader, as if it stood in the log."""
-    return Entry(cursor, page.kind, encode_event(page, session_id=str(session_id)).decode())
+def build_snapshot_entry(snapshot: SessionSnapshot, session_id: UUID, cursor: str) -> LogEntry:
+    """Wrap a snapshot that was built for one reader as if it were an entry of the log."""
+    return LogEntry(cursor, snapshot.kind, encode_event(snapshot, session_id=str(session_id)).decode())
 
 
 def get_end_of_log(session_id: UUID) -> str:
-    """Where a session's log ends now: whoever reads on from there misses nothing that comes."""
     try:
         return get_last_cursor(str(session_id))
     except REDIS_OUTAGE_ERRORS as problem:
         raise ServiceUnavailable from problem
 
 
-async def read_page_after(session_id: UUID, cursor: str, *, count: int = 500) -> list[Entry]:
-    """The next page of the log, empty at its end: who has much to read takes it page by page, and overflows nothing."""
+async def read_page_after(session_id: UUID, cursor: str, *, count: int = 500) -> list[LogEntry]:
+    """Read the next page of the log; empty at its end. A long log is read page by page, so that no feed overflows."""
     try:
         page = await read_after(str(session_id), cursor, count=count)
     except REDIS_OUTAGE_ERRORS as problem:

@@ -55,7 +55,7 @@ class _TurnFollower:
             try:
                 cursor = await db.run_in_thread(self._load_view)
                 async with fanout.open_session_feed(
-                    self._outbound_turn.session_id, cursor, tail=fanout.get_loop_fanout()
+                    self._outbound_turn.session_id, cursor, fanout=fanout.get_loop_fanout()
                 ) as feed:
                     if await self._follow(feed):
                         return
