@@ -166,7 +166,7 @@ async def test_an_outbox_that_is_given_up_keeps_nobody_busy():
     """A turn that is gone, on a Redis that forgot its fence."""
     async with publishing() as desk:
         outbox = desk.open(3)
-        desk.publisher._refused = lambda box, why: box.waiting.clear()
+        desk.publisher._on_refused = lambda box, why: box.waiting.clear()
         desk.publisher.publish(outbox, StepStarted(step_id="s", round=1))
         await eventually(lambda: not desk.publisher._ready)
 

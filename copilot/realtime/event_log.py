@@ -1,8 +1,7 @@
-"""The event log: one Redis stream per session, written in batches, read from a cursor (T8)."""
+"""Append to and read the event log: one Redis stream per session, written in batches, read from a cursor."""
 
 from __future__ import annotations
 
-import logging
 import re
 import secrets
 from collections.abc import Iterable, Sequence
@@ -24,25 +23,33 @@ from copilot.realtime.events import (
     decode_event,
 )
 
-log = logging.getLogger(__name__)
-
 EMPTY_LOG_CURSOR = "0-0"
 LOG_MOVED_ON = "late"
+RECENT_EVENTS_READ = 256  # well over what is published in the two seconds between checkpoints
+STEP_KINDS = ("step.started", "step.finished", "text.started", "tool.proposed")
+COMPLETE_FINISH_REASONS = ("stop", "length", "tool_calls")  # of steps whose reply is complete enough to use
 _CURSOR_PATTERN = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
-_CURSOR_PART_LIMIT = 2**64  # Redis counts no further
+_CURSOR_PART_LIMIT = 2**64  # the largest number in a stream id
+
+
+# --- Writing -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """Events of one session, as the publish script takes them."""
+    """Events of one session as the publish script takes them.
+
+    A batch with a fence is fenced: its number makes sure that it is logged once, however often it is sent. For others
+    the name does the same.
+    """
 
     session_id: str
     user_id: int | None
     fence: int | None
     events: Sequence[tuple[str, bytes]]  # kind, payload
-    number: int = 0  # of a guarded batch: it is logged once, however often it is sent
-    name: str = ""  # of any other, for the same reason
-    after: str = ""  # of any other: only if the log still ends at this cursor
+    number: int = 0  # of a fenced batch
+    name: str = ""  # of an unfenced batch
+    after: str = ""  # of an unfenced batch: append only if the log still ends at this cursor
     renew: bool = True
 
     @property
@@ -79,18 +86,18 @@ def build_publish_arguments(batches: Sequence[EventBatch]) -> tuple[list[str], l
 
 def append_events(
     session_id: str,
-    happened: Iterable[tuple[Event, str | None]],
+    turn_events: Iterable[tuple[Event, str | None]],
     *,
     user_id: int | None = None,
     after: str = "",
     name: str = "",
     wake: UUID | None = None,
 ) -> str:
-    """Log events whose rows already stand, from synchronous code; the cursor of the last one.
+    """Append events whose rows are committed, from synchronous code, and return the cursor of the last one.
 
-    With `after`: only if nothing was logged since that cursor, else the answer is LATE.
-    With `name`: only if nothing was logged under it before, else the answer is the cursor of what was.
-    `wake` names a turn that wants a worker: it is woken in the same round trip, after the news.
+    With `after`, append only if nothing was logged since that cursor; else return `LOG_MOVED_ON`.
+    With `name`, append only if nothing was logged under that name before; else return the cursor of what was.
+    `wake` is a turn that needs a worker: the wake-up goes out in the same round trip, after the events.
     """
     batch = EventBatch(
         session_id=session_id,
@@ -98,7 +105,7 @@ def append_events(
         fence=None,
         events=[
             (event.kind, events.encode_event(event, session_id=session_id, turn_id=turn_id))
-            for event, turn_id in happened
+            for event, turn_id in turn_events
         ],
         name=name or secrets.token_hex(8),
         after=after,
@@ -115,11 +122,11 @@ def append_events(
     return answers[0].decode()  # type: ignore[no-any-return]
 
 
-# --- reading -----------------------------------------------------------------------------------------
+# --- Reading -----------------------------------------------------------------------------------------
 
 
 class LogEntry:
-    """One event in its place. Its JSON text is made once, however many sockets send it."""
+    """One event and its place in the log. Its JSON text is built once, however many sockets send it."""
 
     __slots__ = ("_text", "cursor", "kind", "payload", "place")
 
@@ -138,7 +145,7 @@ class LogEntry:
 
 def check_cursor(cursor: str) -> str:
     if not _CURSOR_PATTERN.fullmatch(cursor) or max(parse_cursor(cursor)) >= _CURSOR_PART_LIMIT:
-        raise InvalidRequest("That is not a cursor of this log.", code="invalid_cursor")
+        raise InvalidRequest("That cursor isn't valid.", code="invalid_cursor")
     return cursor
 
 
@@ -147,7 +154,7 @@ def parse_cursor(cursor: str) -> tuple[int, int]:
     return int(milliseconds), int(number)
 
 
-RawEntry = tuple[bytes, dict[bytes, bytes]]  # what redis-py gives for a stream's entry; its stubs say less
+RawEntry = tuple[bytes, dict[bytes, bytes]]  # a stream entry of redis-py, whose stubs are less precise
 
 
 def parse_entry(raw: RawEntry) -> LogEntry:
@@ -156,67 +163,58 @@ def parse_entry(raw: RawEntry) -> LogEntry:
 
 
 def get_last_cursor(session_id: str) -> str:
-    """The place of the newest event; `0-0` when the log is empty."""
+    """Return the cursor of the newest event; `0-0` when the log is empty."""
     newest = read_recent(session_id, count=1)
     return newest[0].cursor if newest else EMPTY_LOG_CURSOR
 
 
 def read_recent(session_id: str, *, count: int, before: str = "+") -> list[LogEntry]:
-    """The newest events, oldest first."""
+    """Read the newest events, oldest first."""
     raw: list[RawEntry] = get_redis().xrevrange(redis_keys.event_log_key(session_id), max=before, count=count)  # type: ignore[assignment]
-    return [parse_entry(one) for one in reversed(raw)]
+    return [parse_entry(entry) for entry in reversed(raw)]
 
 
 async def read_after(session_id: str, cursor: str, *, count: int = 1000) -> list[LogEntry] | None:
-    """Events after a cursor, in order; None when the cursor is too old or not of this log (T8.2)."""
+    """Read the events after a cursor, in order; None when the cursor is too old or belongs to another log."""
     raw: list[RawEntry] = await get_async_redis().xrange(
         redis_keys.event_log_key(session_id), min=cursor, count=count + 1
     )  # type: ignore[assignment]
-    found = [parse_entry(one) for one in raw]
-    if found and found[0].cursor == cursor:
-        return found[1:]
-    if cursor == EMPTY_LOG_CURSOR and not found:
+    entries = [parse_entry(entry) for entry in raw]
+    if entries and entries[0].cursor == cursor:
+        return entries[1:]
+    if cursor == EMPTY_LOG_CURSOR and not entries:
         return []
     return None
 
 
-# MERGED logged: What a session's log knows beyond the rows: text since a checkpoint, the last word on a step or an ending (T9.1).
-
-RECENT_EVENTS_READ = 256  # well over what a checkpoint's two seconds can hold
-
-STEP_KINDS = ("step.started", "step.finished", "text.started", "tool.proposed")
-COMPLETE_FINISH_REASONS = (
-    "stop",
-    "length",
-    "tool_calls",
-)  # of a step: what a reply that can be worked with ends with
+# --- Recovery: what the log knows and the rows do not ------------------------------------------------
 
 
 def is_reply_published(session_id: UUID, turn_id: UUID) -> bool:
-    """Whether the log's last word on the turn's steps is that a reply came to its end; no where it cannot be read."""
-    name = f'"turn_id":"{turn_id}"'
+    """Tell whether the turn's newest step in the log has a complete reply; False when the log cannot be read."""
+    turn_field = f'"turn_id":"{turn_id}"'
     try:
         recent = read_recent(str(session_id), count=RECENT_EVENTS_READ)
     except REDIS_OUTAGE_ERRORS:
         return False
-    words = (entry for entry in reversed(recent) if entry.kind in STEP_KINDS and name in entry.payload)
-    last = next((decode_event(entry.payload) for entry in words), None)
+    steps = (entry for entry in reversed(recent) if entry.kind in STEP_KINDS and turn_field in entry.payload)
+    last = next((decode_event(entry.payload) for entry in steps), None)
     return isinstance(last, StepFinished) and last.finish_reason in COMPLETE_FINISH_REASONS
 
 
 def is_ending_published(turn: Turn) -> bool:
-    """Whether the log holds the turn's ending; a log that begins after it was lost, and its readers start over."""
-    name = f'"turn_id":"{turn.pk}"'
+    """Tell whether the log holds the turn's ending, or begins after it: then readers start from a snapshot anyway."""
+    turn_field = f'"turn_id":"{turn.pk}"'
     recent = read_recent(str(turn.session_id), count=4 * RECENT_EVENTS_READ)
     if turn.ended_at is None or not recent or recent[0].place[0] / 1000 > turn.ended_at.timestamp():
         return True
-    return any(entry.kind in ENDING_KINDS and name in entry.payload for entry in recent)
+    return any(entry.kind in ENDING_KINDS and turn_field in entry.payload for entry in recent)
 
 
 def read_streamed_text(session_id: str, checkpoints: dict[str, str]) -> dict[str, str]:
-    """Texts of streaming rows, by row id, grown from their checkpoints by the deltas in the log (T9.1).
+    """Rebuild the texts of streaming rows, by row id, from their checkpoints and the deltas in the log.
 
-    Reads back only as far as the checkpoints' age demands: the cost does not grow with the answer.
+    Reads only as far back as the checkpoints are old, so the cost does not grow with the answer.
     """
     count = RECENT_EVENTS_READ
     while True:

@@ -1,4 +1,4 @@
-"""The right to run a turn on a session, and the queue behind it: each act one script (T3, T4)."""
+"""Acquire, renew and release session leases, and hold the queue behind them; each step is one atomic script."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from config.core.redis import REDIS_OUTAGE_ERRORS, get_async_redis, get_async_sc
 from copilot.realtime import redis_keys
 
 QUEUE_CAPACITY = 10
-LEASE_LIFETIME_SECONDS = 30  # renewed every 10; keeps others out, proves no life: that is the beat
-KEEP_WHOLE_QUEUE = 2**62  # keep-through of a failed turn: all that is queued stays as chips (T7.4)
-FENCE_LIFETIME_SECONDS = 7 * 24 * 3600  # longer than any worker can sleep and still be believed
+# Renewed every 10 seconds. A lease keeps other turns out. Whether its worker is alive is judged by heartbeats.
+LEASE_LIFETIME_SECONDS = 30
+QUEUE_LIFETIME_SECONDS = 30 * 24 * 3600
+KEEP_WHOLE_QUEUE = 2**62  # keep-through of a failed turn: all queued messages stay queued
+FENCE_LIFETIME_SECONDS = 7 * 24 * 3600  # longer than a worker can hang and still write
 
 
 @dataclass(frozen=True)
 class QueueMember:
-    """A pending message as the queue holds it."""
+    """A queued message as the sorted set in Redis holds it."""
 
     accept_number: int
     has_run_id: bool
@@ -51,7 +53,7 @@ class QueueFull:
 def claim_or_queue(
     session_id: str, *, turn_id: str, token: str, member: QueueMember | None, order: float
 ) -> SessionClaimed | QueuedBehindTurn | QueueFull:
-    """Take the free session for `turn_id`, or wait behind the turn that has it. Without a member: take or fail."""
+    """Claim the free session for `turn_id`, or queue behind the turn that holds it. Without a member: claim or fail."""
     verdict, position, holder = get_script("claim_or_queue")(
         keys=[redis_keys.lease_key(session_id), redis_keys.queue_key(session_id)],
         args=[turn_id, token, str(member) if member else "", order, QUEUE_CAPACITY],
@@ -66,17 +68,15 @@ def claim_or_queue(
 
 
 class ReleaseResult(NamedTuple):
-    """How a turn let its session go."""
-
     verdict: Literal["kept", "released", "lost"]
-    remembered: bool  # False: Redis lost the lease since it was guarded, and maybe what the log was told
+    remembered: bool  # False: Redis has lost the lease since, and maybe events of the log too
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionRelease:
-    """The last act of a turn: keep the session for the turn that must follow, or let it go (T4.4).
+    """The last step of a turn: keep the session for the turn that must follow, or release it.
 
-    Chips up to `keep_through` start nothing.
+    Queued messages up to `keep_through` do not start a turn.
     """
 
     session_id: str
@@ -99,7 +99,7 @@ class SessionRelease:
 
 
 def enqueue_member(session_id: str, member: QueueMember, order: float) -> int | None:
-    """Wait behind a turn that holds no lease because it waits itself; the position, or None when it is full."""
+    """Queue behind a paused turn, which holds no lease; return the position, or None when the queue is full."""
     position = get_script("queue_up")(
         keys=[redis_keys.queue_key(session_id)], args=[str(member), order, QUEUE_CAPACITY]
     )
@@ -126,7 +126,7 @@ def release_lease(session_id: str, token: str) -> bool:
 
 
 def take_over_lease(session_id: str, *, turn_id: str, token: str, fence: int) -> bool:
-    """Put the session under a higher fence for a turn that changes hands."""
+    """Give the session's lease to a turn under a higher fence; False when the fence is already higher."""
     return bool(
         get_script("take_over")(
             keys=[redis_keys.lease_key(session_id), redis_keys.fence_key(session_id)],
@@ -136,7 +136,7 @@ def take_over_lease(session_id: str, *, turn_id: str, token: str, fence: int) ->
 
 
 def remove_members(session_id: str, members: Iterable[QueueMember]) -> None:
-    """Remove from the working order what left the queue in Postgres."""
+    """Remove members that have left the queue in Postgres."""
     if names := [str(member) for member in members]:
         get_redis().zrem(redis_keys.queue_key(session_id), *names)
 
@@ -149,13 +149,13 @@ def reorder_members(session_id: str, orders: dict[QueueMember, float]) -> None:
 
 
 def list_members(session_id: str) -> list[QueueMember]:
-    """The queue's working order, head first."""
+    """List the queue in order, head first."""
     names: list[bytes] = get_redis().zrange(redis_keys.queue_key(session_id), 0, -1)  # type: ignore[assignment]
     return [QueueMember.parse(name.decode()) for name in names]
 
 
 def list_admitted_ids(session_id: str) -> frozenset[str] | None:
-    """Ids of the messages in the queue; None when Redis cannot tell, being away or having forgotten."""
+    """Return the ids of the queued messages; None when Redis is down or has lost its data."""
     try:
         with get_redis().pipeline(transaction=True) as pipe:
             pipe.exists(redis_keys.EPOCH_KEY)
@@ -167,7 +167,7 @@ def list_admitted_ids(session_id: str) -> frozenset[str] | None:
 
 
 def repair_queue(session_id: str, orders: dict[QueueMember, float], stale: Iterable[QueueMember]) -> None:
-    """Put into the working order what Postgres holds, and take out what it no longer does."""
+    """Add the members that Postgres holds, and remove the stale ones."""
     with get_redis().pipeline(transaction=True) as pipe:
         for member in stale:
             pipe.zrem(redis_keys.queue_key(session_id), str(member))
@@ -175,13 +175,13 @@ def repair_queue(session_id: str, orders: dict[QueueMember, float], stale: Itera
             pipe.zadd(
                 redis_keys.queue_key(session_id), {str(member): order for member, order in orders.items()}
             )
-            pipe.expire(redis_keys.queue_key(session_id), 30 * 24 * 3600)
+            pipe.expire(redis_keys.queue_key(session_id), QUEUE_LIFETIME_SECONDS)
         pipe.execute()
 
 
 @dataclass(frozen=True)
 class HeldLease:
-    """What a worker renews."""
+    """A lease as its worker renews it."""
 
     session_id: str
     turn_id: str
@@ -192,7 +192,7 @@ class HeldLease:
 async def renew_leases(
     holdings: Sequence[HeldLease], *, recreate: bool = False
 ) -> list[Literal["renewed", "guarded", "missing", "lost"]]:
-    """All leases of a process in one pipeline; one alone needs none, and so no look whether Redis knows the script."""
+    """Renew all leases of a process in one pipeline. A single one is sent alone, which saves a check for the script."""
     renewal = get_async_script("renew")
     pipe = get_async_redis().pipeline(transaction=False) if len(holdings) > 1 else None
     answers = [
@@ -222,7 +222,7 @@ class ScannedLease:
 
 
 def scan_leases(batch: int = 500) -> Iterable[ScannedLease]:
-    """Every lease there is, by SCAN; for the sweep that removes those whose turn has ended."""
+    """Iterate over all leases by SCAN. For the sweep that removes those whose turn has ended."""
     client = get_redis()
     now = client.time()[0]
     for key in client.scan_iter(match=redis_keys.LEASE_PATTERN, count=batch):
@@ -242,7 +242,7 @@ def _decode_text(value: bytes | str) -> str:
 
 
 def is_epoch_known() -> bool:
-    """False after Redis lost everything, until `mark_epoch`."""
+    """Return False after Redis lost everything, until `mark_epoch` is called."""
     return bool(get_redis().exists(redis_keys.EPOCH_KEY))
 
 
@@ -251,5 +251,5 @@ def mark_epoch() -> None:
 
 
 def clear_epoch() -> None:
-    """From now on Redis counts as having lost everything, until `mark_epoch`."""
+    """Treat Redis as if it had lost everything, until `mark_epoch` is called."""
     get_redis().delete(redis_keys.EPOCH_KEY)

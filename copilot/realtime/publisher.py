@@ -1,12 +1,13 @@
-"""A worker's way into the logs: what its turns have to tell, in batches, a few dozen times a second (T8.5)."""
+"""Publish the events of a worker's turns in batches, a few dozen times a second."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+
+import structlog
 
 from config.core.redis import REDIS_OUTAGE_ERRORS, get_async_redis, get_async_script, load_script_source
 from copilot.realtime import events
@@ -15,31 +16,33 @@ from copilot.realtime.event_log import EventBatch, build_publish_arguments
 from copilot.realtime.events import Event, ReasoningExtended, TextExtended
 from copilot.realtime.lease import ReleaseResult, SessionRelease, parse_release_result
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
-MAX_BATCH_EVENTS = 512  # at most this many events in one script: Redis serves others in between
-LOG_RENEW_SECONDS = 600  # how often a log's lifetime is pushed forward
+MAX_BATCH_EVENTS = 512  # per session and script call, so that Redis can serve others in between
+LOG_RENEW_SECONDS = 600  # how often a log's lifetime is extended
 UNKNOWN_FENCE_RETRY_SECONDS = 0.1
 NOT_DUE = float("inf")
 
 
 @dataclass(slots=True, eq=False)
 class TurnOutbox:
-    """What one turn has to tell, in order; neighbouring deltas of one block grow together while they wait."""
+    """The unpublished events of one turn, in order. Adjacent deltas of a block are joined while they wait."""
 
     session_id: str
     turn_id: str
     user_id: int
-    fence: int | None  # None: what it tells is decided, and no newer fence may refuse it
+    fence: int | None  # None: Postgres has decided these events, and no newer fence may refuse them
     waiting: list[Event] = field(default_factory=list)
-    block_id: str = ""  # of the delta told last: the first of another block goes out at once
-    release: SessionRelease | None = None  # let the session go with the last events, in one transaction
+    block_id: str = ""  # of the last published delta: the first delta of another block is sent at once
+    release: SessionRelease | None = None  # release the session with the last events, in one transaction
     released: asyncio.Future[ReleaseResult] | None = None
     phase: float = field(init=False)
-    due_at: float = NOT_DUE  # until the log knows our fence; the turn goes on meanwhile
+    due_at: float = NOT_DUE  # until the log knows the fence; the turn runs meanwhile
     renewed_at: float = -LOG_RENEW_SECONDS - 1.0
-    number: int = 0  # of the batch sent last
-    unanswered: tuple[list[Event], EventBatch] | None = None  # sent, and it may have come through
+    number: int = 0  # of the last batch
+    unanswered: tuple[list[Event], EventBatch] | None = (
+        None  # sent without an answer: it may have been logged
+    )
 
     def __post_init__(self) -> None:
         self.phase = get_phase(self.turn_id)
@@ -58,7 +61,7 @@ class TurnOutbox:
         self.waiting.append(event)
 
     def next_batch(self, now: float) -> tuple[list[Event], EventBatch]:
-        """What to send: the batch whose answer was lost, word for word, else the next one."""
+        """Return the batch whose answer was lost, unchanged, or else the next one."""
         unanswered, self.unanswered = self.unanswered, None
         if unanswered is not None:
             return unanswered
@@ -72,10 +75,10 @@ class TurnOutbox:
                 self.block_id = event.block_id
         return taken
 
-    def resolve_release(self, parting: ReleaseResult) -> None:
+    def resolve_release(self, result: ReleaseResult) -> None:
         self.release = None
         if self.released is not None and not self.released.done():
-            self.released.set_result(parting)
+            self.released.set_result(result)
 
     def return_events(self, taken: list[Event]) -> None:
         self.waiting = taken + self.waiting
@@ -101,12 +104,18 @@ def _is_adjacent(last: TextExtended | ReasoningExtended, event: TextExtended | R
 
 
 class Publisher:
-    """One per process: flushes the outboxes of all its turns in one script call, a few dozen times a second."""
+    """The publisher of a process. It flushes the outboxes of all turns in one script call.
 
-    def __init__(self, refused: Callable[[TurnOutbox, str], None], recovered: Callable[[], None]) -> None:
-        self._refused = refused  # told when the log belongs to a newer fence, or its fence is unknown
-        self._recovered = recovered  # told when Redis is back, which may have lost what it was told last
-        self._ready: dict[TurnOutbox, None] = {}  # two runs of one turn may both have something to tell
+    `on_refused` is called when a log belongs to a newer fence ("refused") or knows no fence ("unknown").
+    `on_recovered` is called when Redis is back, because it may have lost its last writes.
+    """
+
+    def __init__(
+        self, on_refused: Callable[[TurnOutbox, str], None], on_recovered: Callable[[], None]
+    ) -> None:
+        self._on_refused = on_refused
+        self._on_recovered = on_recovered
+        self._ready: dict[TurnOutbox, None] = {}  # by outbox, not turn: two runs of one turn may both publish
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_at = NOT_DUE
@@ -117,7 +126,7 @@ class Publisher:
         return TurnOutbox(session_id=session_id, turn_id=turn_id, user_id=user_id, fence=fence)
 
     def enable_outbox(self, outbox: TurnOutbox) -> None:
-        """The log knows this turn's fence: what it has to tell goes out from now on."""
+        """Send the events of this outbox from now on: the log knows the turn's fence."""
         self._flush_soon(outbox)
 
     def publish(self, outbox: TurnOutbox, event: Event) -> None:
@@ -131,7 +140,7 @@ class Publisher:
             self._schedule_wake(outbox.due_at)
 
     async def publish_and_release(self, outbox: TurnOutbox, release: SessionRelease) -> ReleaseResult:
-        """Tell what is left and let the session go: whoever hears the ending finds the session free (T4.4)."""
+        """Publish the remaining events and release the session at once, so that whoever sees the ending finds it free."""
         outbox.released = asyncio.get_running_loop().create_future()
         outbox.release = release
         self._ready[outbox] = None
@@ -140,13 +149,13 @@ class Publisher:
         return await outbox.released
 
     def publish_with_next(self, outbox: TurnOutbox, event: Event) -> None:
-        """Tell it with the next batch: it hurries nothing, and costs no batch of its own while others go out."""
+        """Publish an event with the next batch, without hurrying it or making one of its own."""
         outbox.add(event)
         self._ready[outbox] = None
         self._schedule_wake(outbox.due_at)
 
     async def flush(self, outbox: TurnOutbox) -> None:
-        """Wait until everything this turn had to tell is in the log."""
+        """Wait until all events of this outbox are in the log."""
         self._flush_soon(outbox)
         while outbox.waiting or outbox in self._ready:
             self._idle.clear()
@@ -154,7 +163,7 @@ class Publisher:
 
     @property
     def blocked_seconds(self) -> float:
-        """How long Redis has been refusing what we have to say."""
+        """Return for how long publishing has been failing."""
         return 0.0 if self._blocked_since is None else time.monotonic() - self._blocked_since
 
     def _flush_soon(self, outbox: TurnOutbox) -> None:
@@ -162,15 +171,13 @@ class Publisher:
         self._wake.set()
 
     def _schedule_wake(self, due_at: float) -> None:
-        """Wake up when the next outbox is due."""
         if due_at >= self._timer_due_at:
             return
         if self._timer is not None:
             self._timer.cancel()
         self._timer_due_at = due_at
-        delay = max(
-            0.0, due_at + TIMER_RESOLUTION_SECONDS - time.monotonic()
-        )  # first come those who read on this beat
+        # A little later than due, so that the model streams read at the same tick come first.
+        delay = max(0.0, due_at + TIMER_RESOLUTION_SECONDS - time.monotonic())
         self._timer = asyncio.get_running_loop().call_later(delay, self._handle_timer)
 
     def _handle_timer(self) -> None:
@@ -178,7 +185,7 @@ class Publisher:
         self._wake.set()
 
     async def run(self) -> None:
-        """Flush for ever; a failing Redis delays events and never breaks a turn (A3.8)."""
+        """Flush forever. A failing Redis delays events and never breaks a turn."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -189,15 +196,13 @@ class Publisher:
                     await self._send(due, now)
                     if self._blocked_since is not None:
                         self._blocked_since = None
-                        self._recovered()
-            except Exception as problem:  # every turn of the process waits for this loop
+                        self._on_recovered()
+            except Exception as problem:  # all turns of the process depend on this loop
                 if self._blocked_since is None:
                     self._blocked_since = now
-                    surprise = None if isinstance(problem, REDIS_OUTAGE_ERRORS) else problem
+                    unexpected = None if isinstance(problem, REDIS_OUTAGE_ERRORS) else problem
                     log.warning(
-                        "the event log is unreachable, holding events: %s",
-                        type(problem).__name__,
-                        exc_info=surprise,
+                        "event_log_unreachable", error_kind=type(problem).__name__, exc_info=unexpected
                     )
                 await asyncio.sleep(0.25)
                 self._wake.set()
@@ -208,17 +213,17 @@ class Publisher:
         names, args = build_publish_arguments([batch for _, (_, batch) in sending])
         releasing = [outbox for outbox in due if outbox.release is not None and not outbox.waiting]
         try:
-            answers, partings = await _run_publish_script(
+            answers, results = await _run_publish_script(
                 names, args, [outbox.release for outbox in releasing]
             )
         except Exception:
             for outbox, sent in sending:
                 outbox.unanswered = sent
             raise
-        for (outbox, (events_, _)), answer in zip(sending, answers, strict=True):
-            self._handle_answer(outbox, events_, answer, now)
-        for outbox, parted in zip(releasing, partings, strict=True):
-            outbox.resolve_release(parted)
+        for (outbox, (sent_events, _)), answer in zip(sending, answers, strict=True):
+            self._handle_answer(outbox, sent_events, answer, now)
+        for outbox, result in zip(releasing, results, strict=True):
+            outbox.resolve_release(result)
             self._remove_if_done(outbox)
         self._idle.set()
 
@@ -226,13 +231,15 @@ class Publisher:
         if answer == b"unknown":
             outbox.return_events(sent)
             outbox.due_at = now + UNKNOWN_FENCE_RETRY_SECONDS
-            self._refused(outbox, "unknown")
-            self._remove_if_done(outbox)  # if it was given up
+            self._on_refused(outbox, "unknown")
+            self._remove_if_done(outbox)  # the callback may have cleared it
             return
         if answer == b"refused":
-            if outbox.fence is not None:  # else Postgres has decided what waits: it goes out all the same
+            if (
+                outbox.fence is not None
+            ):  # else Postgres has decided the waiting events: they are sent all the same
                 outbox.waiting.clear()
-            self._refused(outbox, "refused")
+            self._on_refused(outbox, "refused")
         if now - outbox.renewed_at > LOG_RENEW_SECONDS:
             outbox.renewed_at = now
         urgent = any(
@@ -245,7 +252,6 @@ class Publisher:
         self._remove_if_done(outbox)
 
     def _remove_if_done(self, outbox: TurnOutbox) -> None:
-        """Nothing is left to do for it, for now."""
         if not outbox.waiting and outbox.release is None:
             self._ready.pop(outbox, None)
 
@@ -253,14 +259,14 @@ class Publisher:
 async def _run_publish_script(
     names: list[str], args: list[str | bytes | int], releases: Sequence[SessionRelease | None]
 ) -> tuple[list[bytes], list[ReleaseResult]]:
-    """Publish, and let sessions go in the same transaction: nobody sees the one without the other."""
+    """Publish, and release sessions in the same transaction, so that nobody sees one without the other."""
     if not releases:
         return await get_async_script("publish")(keys=names, args=args), []
     async with get_async_redis().pipeline(transaction=True) as pipe:
         pipe.eval(load_script_source("publish"), len(names), *names, *args)
         for release in releases:
             assert release is not None
-            held = release.script_keys()
-            pipe.eval(load_script_source("take_or_release"), len(held), *held, *release.script_args())
-        answers, *partings = await pipe.execute()
-    return answers, [parse_release_result(one) for one in partings]
+            keys = release.script_keys()
+            pipe.eval(load_script_source("take_or_release"), len(keys), *keys, *release.script_args())
+        answers, *results = await pipe.execute()
+    return answers, [parse_release_result(result) for result in results]

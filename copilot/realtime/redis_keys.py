@@ -1,18 +1,16 @@
-"""Every Redis key and channel of copilot; one hash tag per session or user, so that a cluster can hold them."""
+"""Name every Redis key and channel of copilot. Keys of a session share a hash tag, so that a cluster can hold them."""
 
 from __future__ import annotations
 
 from config.core.redis import KEY_PREFIX
 
-LIVE_CHANNEL = f"{KEY_PREFIX}:live"  # news of every session's log, for the tail reader of each web process
-LIVE_NUMBER_KEY = f"{KEY_PREFIX}:live:number"  # counts the news, so that a reader sees when it missed some
-REAPER_KEY = f"{KEY_PREFIX}:reaper"  # when it looked last
+LIVE_CHANNEL = f"{KEY_PREFIX}:live"  # events of all sessions, for the fan-out of each web process
+LIVE_NUMBER_KEY = f"{KEY_PREFIX}:live:number"  # counts the channel's messages, so that readers notice gaps
+REAPER_KEY = f"{KEY_PREFIX}:reaper"  # exists since the last sweep
 STOP_CHANNEL = f"{KEY_PREFIX}:stops"
-WAKEUPS_KEY = f"{KEY_PREFIX}:wakeups"  # turn ids that want a worker
-INSTALLATION_KEY = (
-    f"{KEY_PREFIX}:installation"  # a copy of the row that names this installation and counts its sweeps
-)
-EPOCH_KEY = f"{KEY_PREFIX}:epoch"  # there since the last rebuild; missing after a flush
+WAKEUPS_KEY = f"{KEY_PREFIX}:wakeups"  # ids of turns that need a worker
+INSTALLATION_KEY = f"{KEY_PREFIX}:installation"  # a copy of the row that counts this installation's sweeps
+EPOCH_KEY = f"{KEY_PREFIX}:epoch"  # exists since the last restore from the rows; missing after a flush
 OPEN_BREAKERS_KEY = f"{KEY_PREFIX}:{{breakers}}:open"  # models that keep failing
 
 
@@ -45,7 +43,7 @@ def event_log_key(session_id: str) -> str:
 
 
 def publish_mark_key(session_id: str, name: str) -> str:
-    """That a batch of events came through, for whoever did not hear the answer."""
+    """Name the mark that a batch was logged, for a publisher whose answer was lost."""
     return f"{KEY_PREFIX}:{{{session_id}}}:mark:{name}"
 
 
@@ -53,12 +51,12 @@ def side_question_key(session_id: str) -> str:
     return f"{KEY_PREFIX}:{{{session_id}}}:aside"
 
 
-LEASE_PATTERN = f"{KEY_PREFIX}:*:lease"  # for inventory by SCAN
+# Patterns for SCAN.
+LEASE_PATTERN = f"{KEY_PREFIX}:*:lease"
 SESSION_KEY_PATTERN = f"{KEY_PREFIX}:{{*}}:*"
 
 
 def parse_session_id(key: str) -> str:
-    """The session inside a key's hash tag."""
     return key[key.index("{") + 1 : key.index("}")]
 
 
@@ -71,7 +69,6 @@ def leader_key(role: str) -> str:
 
 
 def last_work_key(name: str) -> str:
-    """When some kind of work was done last."""
     return f"{KEY_PREFIX}:last:{name}"
 
 
@@ -80,10 +77,10 @@ def ticket_key(digest: str) -> str:
 
 
 def connections_key(kind: str, who: str) -> str:
-    """Open connections of an account or an address: one field per web process."""
+    """Name the connection count of an account or an address, a hash with one field per web process."""
     return f"{KEY_PREFIX}:{{connections}}:{kind}:{who}"
 
 
 def web_process_key(process: str) -> str:
-    """There while a web process lives."""
+    """Name the key that exists while a web process is alive."""
     return f"{KEY_PREFIX}:{{connections}}:process:{process}"

@@ -1,4 +1,4 @@
-"""Everything sessions hold in Redis, seen in passing: leases, logs and queues, by SCAN and within a budget (D6)."""
+"""Survey and delete the keys that sessions have in Redis: leases, event logs and queues."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from copilot.realtime import redis_keys
 
 SCAN_BATCH_SIZE = 500
 LARGEST_LOGS_MEASURED = 50
-TYPICAL_EVENT_BYTES = 300  # of an ordinary event; only the longest logs are measured
+TYPICAL_EVENT_BYTES = 300  # an estimate for logs that are not measured
 
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseRecord:
     session_id: str
     turn_id: str
-    fence: int | None  # None until a worker has it
-    ttl_ms: int | None  # None for one that waits for a worker (T4.2)
+    fence: int | None  # None until a worker has acquired it
+    ttl_ms: int | None  # None while it waits for a worker
     held_seconds: float
 
 
@@ -47,18 +47,18 @@ class SessionKeySurvey:
 
 
 def survey_session_keys(budget_seconds: float) -> SessionKeySurvey:
-    """One walk over all keys; what the budget does not reach is left out, and said to be."""
+    """Scan all session keys once. A survey that runs out of time is marked as partial."""
     deadline = time.monotonic() + budget_seconds
-    seen = SessionKeySurvey()
+    survey = SessionKeySurvey()
     now = get_redis().time()[0]
     for batch in _scan_batches():
-        _read_batch(batch, now, seen)
+        _read_batch(batch, now, survey)
         if time.monotonic() > deadline:
-            seen.partial = True
+            survey.partial = True
             break
-    seen.logs.sort(key=lambda log: log.length, reverse=True)
-    seen.logs[:LARGEST_LOGS_MEASURED] = _measure_logs(seen.logs[:LARGEST_LOGS_MEASURED])
-    return seen
+    survey.logs.sort(key=lambda log: log.length, reverse=True)
+    survey.logs[:LARGEST_LOGS_MEASURED] = _measure_logs(survey.logs[:LARGEST_LOGS_MEASURED])
+    return survey
 
 
 def _scan_batches() -> Iterator[list[str]]:
@@ -70,8 +70,7 @@ def _scan_batches() -> Iterator[list[str]]:
             return
 
 
-def _read_batch(names: list[str], now: int, seen: SessionKeySurvey) -> None:
-    """Two round trips at most, whatever the batch holds."""
+def _read_batch(names: list[str], now: int, survey: SessionKeySurvey) -> None:
     known = [name for name in names if name.rpartition(":")[2] in ("lease", "log", "queue")]
     if not known:
         return
@@ -86,15 +85,15 @@ def _read_batch(names: list[str], now: int, seen: SessionKeySurvey) -> None:
                     pipe.zcard(name)
             pipe.pttl(name)
         answers = pipe.execute()
-    for name, value, life in zip(known, answers[::2], answers[1::2], strict=True):
-        session_id, ttl_ms = redis_keys.parse_session_id(name), life if life >= 0 else None
+    for name, value, ttl in zip(known, answers[::2], answers[1::2], strict=True):
+        session_id, ttl_ms = redis_keys.parse_session_id(name), ttl if ttl >= 0 else None
         match name.rpartition(":")[2]:
             case "lease" if value:
-                seen.leases.append(_parse_lease(session_id, value, ttl_ms, now))
+                survey.leases.append(_parse_lease(session_id, value, ttl_ms, now))
             case "log":
-                seen.logs.append(EventLogRecord(session_id=session_id, length=value, ttl_ms=ttl_ms))
+                survey.logs.append(EventLogRecord(session_id=session_id, length=value, ttl_ms=ttl_ms))
             case "queue" if value:
-                seen.queues.append(QueueRecord(session_id=session_id, length=value))
+                survey.queues.append(QueueRecord(session_id=session_id, length=value))
 
 
 def _parse_lease(session_id: str, fields: dict[bytes, bytes], ttl_ms: int | None, now: int) -> LeaseRecord:
@@ -109,7 +108,7 @@ def _parse_lease(session_id: str, fields: dict[bytes, bytes], ttl_ms: int | None
 
 
 def read_leases(session_ids: list[str]) -> dict[str, LeaseRecord]:
-    """Of these sessions, those that are held."""
+    """Read the leases of these sessions; sessions without one are left out."""
     if not session_ids:
         return {}
     with get_redis().pipeline(transaction=False) as pipe:
@@ -118,16 +117,16 @@ def read_leases(session_ids: list[str]) -> dict[str, LeaseRecord]:
             pipe.hgetall(redis_keys.lease_key(session_id))
             pipe.pttl(redis_keys.lease_key(session_id))
         (now, _), *answers = pipe.execute()
-    held = zip(session_ids, answers[::2], answers[1::2], strict=True)
+    leases = zip(session_ids, answers[::2], answers[1::2], strict=True)
     return {
-        session_id: _parse_lease(session_id, fields, life if life >= 0 else None, now)
-        for session_id, fields, life in held
+        session_id: _parse_lease(session_id, fields, ttl if ttl >= 0 else None, now)
+        for session_id, fields, ttl in leases
         if fields
     }
 
 
 def _measure_logs(logs: list[EventLogRecord]) -> list[EventLogRecord]:
-    """The longest ones, with what they weigh and where they begin."""
+    """Add the size in memory and the first id to these logs."""
     if not logs:
         return []
     with get_redis().pipeline(transaction=False) as pipe:
@@ -140,19 +139,15 @@ def _measure_logs(logs: list[EventLogRecord]) -> list[EventLogRecord]:
             session_id=log.session_id,
             length=log.length,
             ttl_ms=log.ttl_ms,
-            bytes=weight,
+            bytes=size,
             oldest_id=first[0][0].decode() if first else "",
         )
-        for log, weight, first in zip(logs, answers[::2], answers[1::2], strict=True)
+        for log, size, first in zip(logs, answers[::2], answers[1::2], strict=True)
     ]
 
 
-# MERGED live.wiping: Remove what Redis holds of sessions: of those gone for good, or of all when Postgres went back in time.
-
-
 def delete_session_keys(session_ids: Sequence[str]) -> None:
-    """One session at a time: its keys lie together, those of two may not."""
-    for session_id in session_ids:
+    for session_id in session_ids:  # one at a time: in a cluster, two sessions may be on different nodes
         get_redis().unlink(
             redis_keys.lease_key(session_id),
             redis_keys.queue_key(session_id),
@@ -165,7 +160,7 @@ def delete_session_keys(session_ids: Sequence[str]) -> None:
 
 
 def delete_all_session_keys(batch: int = 500) -> Iterator[set[str]]:
-    """Remove the keys of every session, by SCAN; the sessions of each batch."""
+    """Delete the keys of all sessions by SCAN, and yield the session ids of each batch."""
     cursor = 0
     while True:
         cursor, names = get_redis().scan(cursor, match=redis_keys.SESSION_KEY_PATTERN, count=batch)

@@ -1,4 +1,4 @@
-"""The one question aside that a session may have under way: who asked what, for as long as somebody answers (A30.3)."""
+"""Hold the one side question that a session may have in progress, in Redis, until it is answered."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from config.core.redis import get_async_script, get_redis, get_script
 from copilot.realtime import redis_keys
 
-UNCLAIMED_LIFETIME_SECONDS = 30  # until a worker takes it up
-CLAIMED_LIFETIME_SECONDS = 15  # renewed while it is answered: a lost worker frees the session after this
+UNCLAIMED_LIFETIME_SECONDS = 30  # until a worker starts to answer
+CLAIMED_LIFETIME_SECONDS = 15  # renewed while it is answered: after a lost worker the session is free again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,17 +18,17 @@ class PendingSideQuestion:
 
 
 def claim_side_question(session_id: str, side_id: str, *, user_id: int, question: str) -> bool:
-    """False while another one is under way."""
+    """Store a side question; False while another one is in progress."""
     args: list[str | int] = [side_id, user_id, question, UNCLAIMED_LIFETIME_SECONDS]
     return bool(get_script("claim_aside")(keys=[redis_keys.side_question_key(session_id)], args=args))
 
 
 def get_pending_side_question(session_id: str, side_id: str) -> PendingSideQuestion | None:
-    """None when it was stopped, or waited too long."""
-    found: dict[bytes, bytes] = get_redis().hgetall(redis_keys.side_question_key(session_id))  # type: ignore[assignment]
-    if found.get(b"id", b"").decode() != side_id:
+    """Return the side question; None when it was stopped or has expired."""
+    fields: dict[bytes, bytes] = get_redis().hgetall(redis_keys.side_question_key(session_id))  # type: ignore[assignment]
+    if fields.get(b"id", b"").decode() != side_id:
         return None
-    return PendingSideQuestion(user_id=int(found[b"user"]), question=found[b"question"].decode())
+    return PendingSideQuestion(user_id=int(fields[b"user"]), question=fields[b"question"].decode())
 
 
 def get_current_side_id(session_id: str) -> str | None:
@@ -37,7 +37,7 @@ def get_current_side_id(session_id: str) -> str | None:
 
 
 async def renew_side_question(session_id: str, side_id: str) -> bool:
-    """It is still answered; False when it was stopped."""
+    """Extend the lifetime while the answer is written; False when the question was stopped."""
     return bool(
         await get_async_script("keep_aside")(
             keys=[redis_keys.side_question_key(session_id)], args=[side_id, CLAIMED_LIFETIME_SECONDS]
@@ -46,5 +46,5 @@ async def renew_side_question(session_id: str, side_id: str) -> bool:
 
 
 def release_side_question(session_id: str, side_id: str) -> bool:
-    """Answered, or to be stopped; False when it is not the one under way."""
+    """Remove an answered or stopped side question; False when another one is in progress."""
     return bool(get_script("keep_aside")(keys=[redis_keys.side_question_key(session_id)], args=[side_id, 0]))

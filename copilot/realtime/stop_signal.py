@@ -1,4 +1,4 @@
-"""Stop: a mark that survives a lost broadcast, and the broadcast that makes it quick (A1.4, T7.3)."""
+"""Signal stops to workers: a broadcast that is quick, and a mark that survives a lost broadcast."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from config.core.redis import create_subscriber_client, get_async_redis, get_red
 from copilot.realtime import redis_keys
 
 STOP_MARK_LIFETIME_SECONDS = 24 * 3600
-COVERED_LIFETIME_SECONDS = 60  # far longer than one turn takes to follow another
+COVERED_LIFETIME_SECONDS = 60  # far longer than the gap between two turns
 
 
 class StopMessage(msgspec.Struct, array_like=True):
@@ -19,7 +19,7 @@ class StopMessage(msgspec.Struct, array_like=True):
 
 
 def signal_stop(session_id: str, turn_id: str) -> None:
-    """Stop this turn, and no other: a message accepted later starts a turn of another id."""
+    """Stop this turn only: a message accepted later starts a turn with another id."""
     with get_redis().pipeline(transaction=False) as pipe:
         pipe.set(redis_keys.stop_key(session_id), turn_id, ex=STOP_MARK_LIFETIME_SECONDS)
         pipe.publish(redis_keys.STOP_CHANNEL, msgspec.msgpack.encode(StopMessage(session_id, turn_id)))
@@ -27,7 +27,7 @@ def signal_stop(session_id: str, turn_id: str) -> None:
 
 
 def cover_queued_messages(session_id: str, through: int) -> None:
-    """Between two turns: what was accepted up to here does not start by itself any more (T7.3)."""
+    """Keep messages accepted up to this number from starting a turn. For a stop that arrives between two turns."""
     get_redis().set(redis_keys.stopped_through_key(session_id), through, ex=COVERED_LIFETIME_SECONDS)
 
 
@@ -37,17 +37,17 @@ def get_covered_number(session_id: str) -> int | None:
 
 
 async def read_stop_marks(session_ids: Sequence[str]) -> list[str]:
-    """The turn stopped last in each of these sessions, in one question."""
+    """Read the id of the turn stopped last in each of these sessions; empty where there is none."""
     if not session_ids:
         return []
-    found: list[bytes | None] = await get_async_redis().mget(
-        [redis_keys.stop_key(one) for one in session_ids]
+    values: list[bytes | None] = await get_async_redis().mget(
+        [redis_keys.stop_key(session_id) for session_id in session_ids]
     )  # type: ignore[assignment]
-    return [(value or b"").decode() for value in found]
+    return [(value or b"").decode() for value in values]
 
 
 async def listen_for_stops() -> AsyncIterator[StopMessage]:
-    """Stops as they are broadcast; ends when the connection does (the poll of the marks covers the gap)."""
+    """Yield stops as they are broadcast, until the connection ends. Polling the marks covers the gap after that."""
     client = create_subscriber_client()
     async with client.pubsub(ignore_subscribe_messages=True) as subscription:
         try:

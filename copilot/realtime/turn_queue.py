@@ -1,6 +1,6 @@
-"""Waking a worker: turn ids in one Redis list, pushed with the news of the turn and taken in batches.
+"""Wake workers through one Redis list of turn ids, which are pushed with the turn's events and taken in batches.
 
-A wake-up is a hint. The turn's row is the truth, and the sweep sends again what nobody picked up (T9.2).
+A wake-up is only a hint. The turn's row is the truth, and the sweep sends wake-ups again that nobody took.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from config.core.redis import create_subscriber_client, get_redis, get_script
 from copilot.realtime import redis_keys
 
 WAKEUPS_LIFETIME_SECONDS = 24 * 3600
-POLL_SECONDS = 1  # of one question: an answer, also an empty one, proves that the connection lives
-ANSWER_TIMEOUT_SECONDS = 4.0  # beyond WAIT_SECONDS; a connection that says nothing for longer is given up
+POLL_SECONDS = 1  # how long Redis may hold a poll: even an empty answer proves that the connection works
+ANSWER_TIMEOUT_SECONDS = 4.0  # beyond POLL_SECONDS; a connection that is silent for longer is given up
 
 
 def push_wakeup(turn_id: UUID) -> None:
@@ -31,26 +31,26 @@ def count_wakeups() -> int:
 
 
 class TurnQueueReader:
-    """A worker's ear: waits for one id, then takes along what else is there."""
+    """A worker's connection to the list."""
 
     def __init__(self) -> None:
         self._client: redis.asyncio.Redis | None = None
 
     async def wait_for_turn(self) -> UUID | None:
-        """Wait for an id for a moment; None when none came. Raises when Redis does not answer."""
+        """Wait up to a second for an id; None when none came. Raises when Redis does not answer."""
         if self._client is None:
             self._client = create_subscriber_client()
         async with asyncio.timeout(POLL_SECONDS + ANSWER_TIMEOUT_SECONDS):
-            taken: tuple[bytes, bytes] | None = await self._client.blpop(
+            popped: tuple[bytes, bytes] | None = await self._client.blpop(
                 [redis_keys.WAKEUPS_KEY], timeout=POLL_SECONDS
             )  # type: ignore[assignment]
-        return UUID(taken[1].decode()) if taken else None
+        return UUID(popped[1].decode()) if popped else None
 
-    async def take_more(self, most: int) -> list[UUID]:
-        """What else is there, at most this many."""
-        if self._client is None or most < 1:
+    async def take_more(self, limit: int) -> list[UUID]:
+        """Take further ids without waiting."""
+        if self._client is None or limit < 1:
             return []
-        values: list[bytes] | None = await self._client.lpop(redis_keys.WAKEUPS_KEY, most)  # type: ignore[assignment]
+        values: list[bytes] | None = await self._client.lpop(redis_keys.WAKEUPS_KEY, limit)  # type: ignore[assignment]
         return [UUID(value.decode()) for value in values or ()]
 
     async def close(self) -> None:

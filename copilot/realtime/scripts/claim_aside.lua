@@ -1,7 +1,7 @@
--- Begin a question aside, unless one is under way.
--- KEYS  1 aside
--- ARGV  1 its id  2 user id  3 question  4 lifetime in seconds
--- Answer 1 | 0
+-- Store a side question, unless the session has one in progress.
+-- KEYS  1 side question
+-- ARGV  1 id of the side question  2 user id  3 question  4 lifetime in seconds
+-- Answer 1 if it was stored, else 0
 if redis.call('EXISTS', KEYS[1]) == 1 then
   return 0
 end

@@ -1,8 +1,8 @@
--- A message arrives: take the free session for a turn, wait behind the one that has it, or be told it is full (T3.4).
+-- Admit a message: claim the free session for a turn, queue behind the turn that holds it, or refuse at a full queue.
+-- A retry with the same arguments changes nothing, so it is safe after a lost answer.
 -- KEYS  1 lease  2 queue
--- ARGV  1 turn id  2 owner token  3 queue member  4 queue order  5 capacity
--- Answer {"claimed", 0, turn} | {"queued", position, turn of the holder} | {"full", capacity, turn of the holder}
--- Repeating it with the same arguments changes nothing, so a retry after a lost answer is safe.
+-- ARGV  1 turn id  2 owner token  3 queue member ("" = claim or fail)  4 queue order  5 capacity
+-- Answer {"claimed", 0, turn} | {"queued", position, turn that holds the lease} | {"full", length, turn that holds it}
 local holder = redis.call('HMGET', KEYS[1], 'token', 'turn')
 if not holder[1] or holder[1] == ARGV[2] then
   local now = redis.call('TIME')

@@ -1,8 +1,9 @@
--- Count one more open connection of an account and an address, unless either has as many as it may have.
--- KEYS  1 connections of the account, 2 connections of the address, 3 sign of life of this process
--- ARGV  1 this process, 2 what other processes' signs of life begin with, 3 limit of the account, 4 limit of the address,
---       5 life of the sign in seconds, 6 life of the counts in seconds
--- Answer 0 counted, 1 the account is full, 2 the address is full
+-- Count one more open connection of an account and an address, unless one of them is at its limit.
+-- Counts of processes that are no longer alive are removed on the way.
+-- KEYS  1 count of the account  2 count of the address  3 key that proves this process is alive
+-- ARGV  1 id of this process  2 prefix of the keys that prove processes alive  3 limit of the account
+--       4 limit of the address  5 lifetime of the process key in seconds  6 lifetime of the counts in seconds
+-- Answer 0 counted | 1 the account is at its limit | 2 the address is at its limit
 redis.call('SET', KEYS[3], '1', 'EX', ARGV[5])
 
 local function count(key)

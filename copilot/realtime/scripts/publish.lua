@@ -1,25 +1,25 @@
--- Append events to the logs of several sessions, and tell the readers of all web processes at once (T8).
--- A batch that came through and whose answer was lost is recognised when it comes again: a guarded one by its number,
--- kept beside the fence ("<fence>:<number>"), any other by a mark of its own that holds its last cursor.
--- KEYS  1 live number; then per session: log, and the fence of a guarded batch or the mark of another
+-- Append events to the logs of several sessions, and publish them to all web processes in one message.
+-- A batch that is sent again after a lost answer is not logged twice: a fenced batch is recognised by its number, which
+-- is stored with the fence ("<fence>:<number>"), any other by a mark of its own that holds its last cursor.
+-- KEYS  1 live number; then per session: log, and the fence of a fenced batch or the mark of another
 -- ARGV  1 live channel  2 log length  3 log lifetime in seconds  4 number of sessions;
---       then per session: session id, user id, fence ("" = not guarded),
---       guarded: the batch's number; else: the cursor after which it must come ("" = wherever),
+--       then per session: session id, user id, fence ("" = not fenced),
+--       the number of a fenced batch, or the cursor at which the log must end for another ("" = any),
 --       "1" to renew the lifetime, number of events, and per event: kind, payload
--- Answer per session: the last cursor | "refused" (a newer fence owns the log) | "unknown" (no fence is known here)
---       | "done" (a guarded batch that came before) | "late" (the log has gone on from that cursor)
-local MARK_SECONDS = 60 -- longer than anybody tries again
-local answers, news, guards, at = {}, {}, {}, 5
+-- Answer per session: the last cursor | "refused" (a newer fence owns the log) | "unknown" (Redis has no fence)
+--       | "done" (a fenced batch that was logged before) | "late" (the log does not end at that cursor)
+local MARK_SECONDS = 60 -- longer than any publisher retries
+local answers, batches, guards, at = {}, {}, {}, 5
 for index = 1, tonumber(ARGV[4]) do
   guards[index] = KEYS[2 * index + 1]
 end
-local standings = redis.call('MGET', unpack(guards))
+local stored = redis.call('MGET', unpack(guards))
 
-local function guarded(standing, fence, number)
-  if not standing then
+local function check_fenced(value, fence, number)
+  if not value then
     return 'unknown'
   end
-  local owner, last = string.match(standing, '^(%d+):?(%d*)$')
+  local owner, last = string.match(value, '^(%d+):?(%d*)$')
   if tonumber(owner) > tonumber(fence) then
     return 'refused'
   end
@@ -29,9 +29,9 @@ local function guarded(standing, fence, number)
   return 'ok'
 end
 
-local function unguarded(standing, log, after)
-  if standing then
-    return standing
+local function check_unfenced(mark, log, after)
+  if mark then
+    return mark
   end
   if after ~= '' then
     local newest = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1]
@@ -49,9 +49,9 @@ for index = 1, tonumber(ARGV[4]) do
   local log = KEYS[2 * index]
   local answer
   if fence ~= '' then
-    answer = guarded(standings[index], fence, place)
+    answer = check_fenced(stored[index], fence, place)
   else
-    answer = unguarded(standings[index], log, place)
+    answer = check_unfenced(stored[index], log, place)
   end
   if answer == 'ok' then
     local entries = {}
@@ -68,12 +68,12 @@ for index = 1, tonumber(ARGV[4]) do
     else
       redis.call('SET', guards[index], answer, 'EX', MARK_SECONDS)
     end
-    news[#news + 1] = {session, user, entries}
+    batches[#batches + 1] = {session, user, entries}
   end
   answers[index] = answer
   at = at + 2 * count
 end
-if #news > 0 then
-  redis.call('PUBLISH', ARGV[1], cmsgpack.pack({redis.call('INCR', KEYS[1]), news}))
+if #batches > 0 then
+  redis.call('PUBLISH', ARGV[1], cmsgpack.pack({redis.call('INCR', KEYS[1]), batches}))
 end
 return answers

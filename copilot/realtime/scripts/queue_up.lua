@@ -1,7 +1,7 @@
--- A message waits although nobody holds the session: its turn waits for a person (A11.8).
+-- Queue a message behind a paused turn, which holds no lease. A retry changes nothing.
 -- KEYS  1 queue
 -- ARGV  1 queue member  2 queue order  3 capacity
--- Answer its position, or 0 when the queue is full; repeating it changes nothing.
+-- Answer the position, or 0 when the queue is full
 if not redis.call('ZRANK', KEYS[1], ARGV[1]) then
   if redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[3]) then
     return 0

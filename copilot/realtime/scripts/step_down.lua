@@ -1,7 +1,7 @@
--- Give up the lead of a role, if it is still the caller's.
+-- Release the lead of a role, if the caller still holds it.
 -- KEYS  1 leader
 -- ARGV  1 holder
--- Answer 1 if it was the caller's, else 0
+-- Answer 1 if it was released, else 0
 if redis.call('HGET', KEYS[1], 'holder') == ARGV[1] then
   return redis.call('DEL', KEYS[1])
 end

@@ -1,11 +1,11 @@
--- The last act of a turn: keep the session for what is queued, or let it go (T4.4, T6.3, T7.4).
--- KEYS  1 lease  2 queue  3 accept number up to which a stop between two turns covers
--- ARGV  1 owner token  2 keep-through: plain messages accepted up to here stay as chips ("" = none stays)
---       3 id and 4 token of the turn that would follow
--- Answer {"kept" (the lease now belongs to the turn that follows) | "released" | "lost" (somebody else's lease),
---         1 if the lease bore this turn's fence, else 0: Redis lost it since, and maybe what the log was told}
--- A queue member is "<accept number>:<r if it bears a run_id, else ->:<message id>".
--- Repeating it with the same arguments changes nothing, so a retry after a lost answer is safe.
+-- End a turn: give its lease to the next turn if a queued message starts one, else release it.
+-- A queue member is "<accept number>:<r if it has a run_id, else ->:<message id>".
+-- A retry with the same arguments changes nothing, so it is safe after a lost answer.
+-- KEYS  1 lease  2 queue  3 accept number up to which a stop between two turns holds messages back
+-- ARGV  1 owner token  2 keep-through: messages without a run_id accepted up to here stay queued ("" = none)
+--       3 id of the next turn  4 owner token of the next turn
+-- Answer {"kept" (the next turn has the lease) | "released" | "lost" (another owner has the lease),
+--         1 if the lease had a fence, else 0: Redis has lost it since, and maybe events of the log too}
 local token, fence = unpack(redis.call('HMGET', KEYS[1], 'token', 'fence'))
 if token == ARGV[4] and token ~= ARGV[1] then
   return {'kept', 1}

@@ -1,7 +1,7 @@
--- A turn changes hands after its worker was lost: the lease waits for the next worker under a higher fence (T9.1).
+-- Take over a turn whose worker was lost: raise the fence, and renew the lease without a lifetime for the next worker.
 -- KEYS  1 lease  2 fence
--- ARGV  1 turn id  2 owner token  3 new fence  4 fence seconds
--- Answer 1, or 0 when the fence already stands higher
+-- ARGV  1 turn id  2 owner token  3 new fence  4 fence lifetime in seconds
+-- Answer 1, or 0 when the fence is already higher
 local fence = tonumber(string.match(redis.call('GET', KEYS[2]) or '0', '^%d+'))
 if fence > tonumber(ARGV[3]) then
   return 0

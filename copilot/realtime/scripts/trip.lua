@@ -1,7 +1,8 @@
--- Count a model's failure; so many within the window open its breaker, and the count begins anew.
--- KEYS  1 its failures (when)  2 open breakers (model: until when and why)
--- ARGV  1 name of this failure  2 model  3 why  4 failures that open it  5 window in seconds  6 seconds it stays open
--- Answer 1 when this failure opened it, else 0
+-- Count a failure of a model, and open its circuit breaker when there are too many within the window.
+-- KEYS  1 failures of the model (sorted by time)  2 open breakers (model -> until when and why)
+-- ARGV  1 id of this failure  2 model  3 reason  4 failures that open the breaker  5 window in seconds
+--       6 seconds it stays open
+-- Answer 1 if this failure opened the breaker, else 0
 local time = redis.call('TIME')
 local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
 redis.call('ZADD', KEYS[1], now, ARGV[1])
