@@ -1,4 +1,8 @@
-"""The session's own events (E1)."""
+"""Define every event that a client can receive: one closed union of frozen dataclasses and its codec.
+
+An event does not name its session or turn: `encode_event` adds them. The reader adds `cursor` and `at`, which come from
+the entry's place in the session's log.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +29,8 @@ from copilot.realtime.payloads import (
     Tokens,
     TurnPayload,
 )
+
+# --- Sessions ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +60,10 @@ class SessionChanged:
     archived: bool
     state: SessionState
     deleted: bool = False
-    child: bool = False  # of another session: lists leave it out (A21)
-    auto_approve: AutoApprovePayload | None = None  # only when it was changed
-    platform: str = ""  # the chat platform it began on; empty where nothing but its state has changed (L15)
-    active_at: str = ""  # of the last message or ending; empty where that is now
+    child: bool = False  # a sub-session, which lists leave out
+    auto_approve: AutoApprovePayload | None = None  # only when it has changed
+    platform: str = ""  # the chat platform it began on; empty when only the state has changed
+    active_at: str = ""  # time of the last message or ending; empty for now
     kind: Literal["session.changed"] = "session.changed"
 
 
@@ -69,7 +75,7 @@ class MessageAdded:
 
 @dataclass(frozen=True, kw_only=True)
 class QueueChanged:
-    """The whole queue. News may overtake each other: a list of a lower version than the one known says nothing."""
+    """The whole queue. Events may arrive out of order: clients ignore a version lower than the one they have."""
 
     items: list[QueueItem]
     version: int = 0
@@ -89,7 +95,7 @@ class ArtifactAdded:
 
 @dataclass(frozen=True, kw_only=True)
 class ArtifactRemoved:
-    """The file was deleted, which any chat of its owner hears; should it be brought back, the one that made it adds it."""
+    """A deleted file, sent to all chats of its owner. After a restore, only the chat that made it adds it again."""
 
     file_id: str
     kind: Literal["artifact.removed"] = "artifact.removed"
@@ -97,7 +103,7 @@ class ArtifactRemoved:
 
 @dataclass(frozen=True, kw_only=True)
 class LimitReached:
-    """Queued messages wait for a cost limit (B7.2)."""
+    """Queued messages wait because a cost limit is used up."""
 
     window: str
     resets_at: str
@@ -109,7 +115,7 @@ class LimitReached:
 
 @dataclass(frozen=True, kw_only=True)
 class ExportFinished:
-    """A background export can be fetched, or could not be made (S15). It is news for its owner in every chat."""
+    """A background export is ready or has failed. Sent to all chats of its owner."""
 
     export_id: str
     state: Literal["ready", "failed"]
@@ -119,12 +125,12 @@ class ExportFinished:
 
 @dataclass(frozen=True, kw_only=True)
 class AccountClosed:
-    """The account is being given up: every socket of its owner is closed (S17)."""
+    """The account is scheduled for deletion. All sockets of its owner are closed."""
 
     kind: Literal["account.closed"] = "account.closed"
 
 
-# MERGED events.turn: A turn from its acceptance to its one ending (A2.6).
+# --- Turns -------------------------------------------------------------------------------------------
 
 CancelReason = Literal["user", "abandoned", "parent"]
 
@@ -141,7 +147,7 @@ ThrottleReason = Literal["user", "address"]
 
 @dataclass(frozen=True, kw_only=True)
 class TurnThrottled:
-    """The queued turn waits until another of its user's turns, or one from its network address, has ended."""
+    """The queued turn waits until another turn of its user, or from its network address, ends."""
 
     reason: ThrottleReason
     kind: Literal["turn.throttled"] = "turn.throttled"
@@ -181,8 +187,6 @@ class TurnPaused:
 
 @dataclass(frozen=True, kw_only=True)
 class TurnSummary:
-    """What a finished turn took (A3.6)."""
-
     duration_ms: int
     first_token_ms: int | None
     tokens_per_second: float | None
@@ -196,7 +200,7 @@ class TurnSucceeded:
     run_ids: list[str]
     summary: TurnSummary
     limit_code: str | None = None
-    context: ContextPayload | None = None  # as the turn left it; None: it left it alone
+    context: ContextPayload | None = None  # at the end of the turn; None when it did not change
     kind: Literal["turn.succeeded"] = "turn.succeeded"
 
 
@@ -205,7 +209,7 @@ class TurnFailed:
     run_ids: list[str]
     code: str
     notice_id: str | None
-    context: ContextPayload | None = None  # as the turn left it; None: it left it alone
+    context: ContextPayload | None = None  # at the end of the turn; None when it did not change
     kind: Literal["turn.failed"] = "turn.failed"
 
 
@@ -213,7 +217,7 @@ class TurnFailed:
 class TurnCancelled:
     run_ids: list[str]
     reason: CancelReason
-    context: ContextPayload | None = None  # as the turn left it; None: it left it alone
+    context: ContextPayload | None = None  # at the end of the turn; None when it did not change
     kind: Literal["turn.cancelled"] = "turn.cancelled"
 
 
@@ -221,7 +225,7 @@ class TurnCancelled:
 class StepStarted:
     step_id: str
     round: int
-    call: int = 0  # the number of the model call it makes
+    call: int = 0  # the number of its model call
     kind: Literal["step.started"] = "step.started"
 
 
@@ -246,7 +250,7 @@ class StepRetracted:
 class ReasoningStarted:
     block_id: str
     row_id: str
-    message: MessagePayload | None = None  # filled in by the recorder, once the row stands
+    message: MessagePayload | None = None  # filled in by the recorder once the row is stored
     kind: Literal["reasoning.started"] = "reasoning.started"
 
 
@@ -271,7 +275,7 @@ class TextStarted:
     block_id: str
     row_id: str
     message: MessagePayload | None = None
-    synthetic: bool = False  # the server's closing line, not the model's words (A14.7)
+    synthetic: bool = False  # a closing line from the server, not from the model
     kind: Literal["text.started"] = "text.started"
 
 
@@ -291,7 +295,7 @@ class TextEnded:
     kind: Literal["text.ended"] = "text.ended"
 
 
-# MERGED events.tools: Tools, questions, approvals and follow-ups (A2.6).
+# --- Tools, questions and approvals ------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -376,7 +380,7 @@ class ApprovalDecided:
     kind: Literal["approval.decided"] = "approval.decided"
 
 
-# MERGED events.model: The model, its context, usage, notices and what else the page shows (A2.6).
+# --- Models, usage, notices and goals ----------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -391,7 +395,7 @@ class ModelRetrying:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelHealed:
-    """A refused request goes out again, changed; it costs no try (A7.4)."""
+    """A refused request was repaired and is sent again. This does not count as a retry."""
 
     model: str
     healing: RequestRepairKind
@@ -402,7 +406,7 @@ class ModelHealed:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSwitched:
-    """Another model goes on, until the turn ends (A7.6)."""
+    """The turn continues with a fallback model until it ends."""
 
     from_model: str
     to_model: str
@@ -480,11 +484,11 @@ class ContextCompactionFailed:
 
 @dataclass(frozen=True, kw_only=True)
 class GoalJudged:
-    """By a model after a turn, or by the person whose goal it is."""
+    """A model judged the goal after a turn, or a person changed it."""
 
     state: GoalState
     reason: str
-    text: str = ""  # the goal itself; empty where nothing but its state has changed
+    text: str = ""  # the goal itself; empty when only the state has changed
     kind: Literal["goal.judged"] = "goal.judged"
 
 
@@ -497,7 +501,7 @@ class GoalContinued:
     kind: Literal["goal.continued"] = "goal.continued"
 
 
-# MERGED events.asides: A question aside, in a log of its own: `session_id` of these events is the question's id (A30.3).
+# --- Side questions, in a log of their own: `session_id` of these events is the id of the question ----
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -517,15 +521,13 @@ class SideQuestionExtended:
 @dataclass(frozen=True, kw_only=True)
 class SideQuestionEnded:
     outcome: Literal["answered", "stopped", "failed"]
-    text: str  # the whole answer, as far as it came
+    text: str  # the whole answer, or as much as there is of it
     code: str = ""  # of a failure
     label: str = ""
     kind: Literal["side.ended"] = "side.ended"
 
 
-# MERGED events: Everything a client can be told: one closed union of frozen dataclasses, and its one codec (E1, A2.6).
-# MERGED events: An event says what happened, not to whom: `encode` adds the session and the turn, and the reader adds
-# MERGED events: `cursor` and `at`, which both come from the entry's place in the session's log.
+# --- The union and its codec -------------------------------------------------------------------------
 
 Event = (
     SessionSnapshot
@@ -591,7 +593,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def encode_event(event: Event, *, session_id: str, turn_id: str | None = None) -> bytes:
-    """One JSON object as it stands in the log, without the place the reader adds."""
+    """Encode an event as the log holds it, without `cursor` and `at`."""
     head = b'{"session_id":"' + session_id.encode() + b'",'
     if turn_id is not None:
         head += b'"turn_id":"' + turn_id.encode() + b'",'
@@ -599,7 +601,7 @@ def encode_event(event: Event, *, session_id: str, turn_id: str | None = None) -
 
 
 def add_cursor_and_time(payload: str, cursor: str) -> str:
-    """The event as a client gets it: the log's JSON with its cursor and the time it was logged."""
+    """Add `cursor` and `at` to an event of the log, as clients receive it."""
     return f'{{"cursor":"{cursor}","at":"{_format_cursor_time(cursor)}",{payload[1:]}'
 
 
@@ -610,11 +612,11 @@ def _format_cursor_time(cursor: str) -> str:
 
 @lru_cache(maxsize=64)
 def _format_second(seconds: int) -> str:
-    """Thousands of events share one second, and formatting it costs more than sending one."""
+    # Cached: thousands of events share one second, and formatting it costs more than sending one.
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 def decode_event(payload: str | bytes) -> Event:
-    """The event inside a log entry; envelope fields are dropped."""
+    """Decode the event of a log entry, without the session and turn."""
     fields = msgspec.json.decode(payload)
     return msgspec.convert(fields, EVENT_CLASSES[fields["kind"]])

@@ -1,4 +1,4 @@
-"""What events carry: rows, chips, questions and counts as clients see them (A0.3)."""
+"""Define the parts of events: messages, queue items, questions, approvals and token counts as clients see them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ RequestRepairKind = Literal["effort", "thinking", "signature", "images", "creden
 
 
 def format_timestamp(moment: datetime) -> str:
-    """ISO 8601 in UTC, to the millisecond."""
+    """Format a UTC time as ISO 8601 with milliseconds."""
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"
 
 
-TOOL_LABELS = {"bash_exec": "Bash", "python_exec": "Python"}  # of the others, the name says it
+TOOL_LABELS = {"bash_exec": "Bash", "python_exec": "Python"}  # other labels are derived from the name
 
 
 def get_tool_label(tool: str) -> str:
-    """A tool's name for people; the browser's twin is in rows.js."""
+    """Return a tool's name for people. rows.js does the same in the browser."""
     if tool in TOOL_LABELS:
         return TOOL_LABELS[tool]
     words = tool.replace("_", " ").strip()
@@ -43,7 +43,7 @@ class AttachmentPayload:
 
 @dataclass(frozen=True, kw_only=True)
 class ArtifactPayload:
-    """A file that the agent made; files of one name are its versions, in the order of their time (S14)."""
+    """A file that the agent made. Files with the same name are versions, ordered by time."""
 
     file_id: str
     name: str
@@ -56,7 +56,7 @@ class ArtifactPayload:
 class ToolCallContent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="tool_call"):
     call_id: str
     tool: str
-    arguments: dict[str, str]  # a preview: at most 6 keys of 120 characters (A9.3), redacted
+    arguments: dict[str, str]  # a redacted preview: at most 6 keys of 120 characters
 
 
 class ToolResultContent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="tool_result"):
@@ -66,9 +66,9 @@ class ToolResultContent(msgspec.Struct, frozen=True, kw_only=True, tag_field="ty
     preview: str  # at most 4,000 characters
     duration_ms: int
     truncated: bool
-    file_id: str | None = None  # the whole output, when the model got a part of it
-    session_id: str | None = None  # the conversation it was about: a sub-session's, or a builder's
-    cancelled: bool = False  # somebody stopped it (A9.4)
+    file_id: str | None = None  # the whole output, when the model got only a part of it
+    session_id: str | None = None  # of the sub-session or builder session that the call started
+    cancelled: bool = False  # a person stopped it
 
 
 class NoticeContent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="notice"):
@@ -77,7 +77,7 @@ class NoticeContent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type",
     hint: str
     action: Literal["retry", "continue", "none"]
     details: str = ""
-    provider: str = ""  # whose failure it was (A6.2)
+    provider: str = ""  # that failed
     model: str = ""
     request_id: str = ""
 
@@ -87,7 +87,7 @@ MessageContent = str | ToolCallContent | ToolResultContent | NoticeContent
 
 @dataclass(frozen=True, kw_only=True)
 class MessagePayload:
-    """One row of the transcript as clients see it (A0.3). Notes and server context never become one."""
+    """One row of the transcript as clients see it. Notes and server context are never sent."""
 
     id: str
     sequence: int
@@ -97,13 +97,13 @@ class MessagePayload:
     content: MessageContent
     author: str
     attachments: list[AttachmentPayload]
-    branch: int  # which version of a user's message this is, from 0
+    branch: int  # the version of a user's message, counted from 0
     created_at: str
     streaming: bool = False  # the row still grows; `*.ended` makes it final
     mid_turn: bool = False
-    model: str = ""  # which model wrote it, as shown to people
-    versions: int = 1  # of a user's message: how many there are to switch between (W2.7)
-    duration_ms: int | None = None  # of an answer: how long its turn took, once that has succeeded
+    model: str = ""  # name of the model that wrote it
+    versions: int = 1  # of a user's message: how many versions a person can switch between
+    duration_ms: int | None = None  # of an answer: the duration of its turn, once that has succeeded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +133,7 @@ class QuestionPayload:
 
 @dataclass(frozen=True, kw_only=True)
 class ApprovalPayload:
-    """A call that waits for a person (A11.3). Money is shown here alone, because a cap is decided by it (A19.8)."""
+    """A tool call that waits for a decision. No other payload shows money; here the decision depends on it."""
 
     id: str
     turn_id: str
@@ -145,40 +145,38 @@ class ApprovalPayload:
     estimate_microdollars: int | None = None
     remaining_cap_microdollars: int | None = None
     editable: bool = True
-    can_always_allow: bool = True  # otherwise the next such call asks again, whatever the chat allows
+    can_always_allow: bool = True  # False: every such call needs an approval, whatever the chat allows
 
 
 @dataclass(frozen=True, kw_only=True)
 class AutoApprovePayload:
-    """Whether a chat's calls run unasked, and what they may cost together (A11.11)."""
+    """A chat's setting to run tool calls without approval, up to a total cost."""
 
     enabled: bool = False
-    cap_microdollars: int | None = None  # None: only calls that cost nothing
-    sub_sessions: bool = False  # in its sub-sessions too, which draw on the same cap (A21.3)
-    inherited: bool = False  # of a sub-session: because its root says so
+    cap_microdollars: int | None = None  # None allows only free calls
+    sub_sessions: bool = False  # also in its sub-sessions, which share the cap
+    inherited: bool = False  # of a sub-session: the setting comes from its root
 
 
 @dataclass(frozen=True, kw_only=True)
 class GoalPayload:
-    """What a chat works towards (A30.4)."""
-
     text: str
     state: GoalState
     reason: str = ""
-    continuations: int = 0  # turns the server has started for it so far
+    continuations: int = 0  # turns that the server has started for it so far
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContextPayload:
-    """How full the model's window was when the last turn ended (A17.8)."""
+    """The fill of the model's context window at the end of the last turn."""
 
-    used_percent: float | None = None  # None: nothing is known, or the window's size is not
+    used_percent: float | None = None  # None when the usage or the window's size is unknown
     estimated: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class TurnPayload:
-    """The turn in flight: its rows, folded into their present parts."""
+    """The unfinished turn with its rows so far."""
 
     id: str
     status: Literal["queued", "running", "waiting"]
@@ -186,12 +184,12 @@ class TurnPayload:
     run_ids: list[str]
     attempt: int
     messages: list[MessagePayload]
-    throttle: Literal["", "user", "address"] = ""  # why it waits though a worker is free
+    throttle: Literal["", "user", "address"] = ""  # why it waits although a worker is free
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens:
-    """Token counts that never overlap, except `reasoning`, which is part of `output` (A19.2)."""
+    """Token counts that do not overlap, except `reasoning`, which is part of `output`."""
 
     input: int = 0
     cache_read: int = 0
@@ -203,14 +201,14 @@ class Tokens:
 
 @dataclass(frozen=True, kw_only=True)
 class ContextUsage:
-    """How full the model's window is: as its provider counted, or as we guess (A17.1, A17.8)."""
+    """The fill of the model's context window, as the provider counted it or as we estimate it."""
 
-    tokens: int = 0  # 0 = nothing is known yet
-    window: int = 0  # 0 = unknown
-    through: int = 0  # the sequence of the last row in it
+    tokens: int = 0  # 0 means unknown
+    window: int = 0  # 0 means unknown
+    through: int = 0  # sequence of the last row in the context
     estimated: bool = True
-    model: str = ""  # who read it
-    shape: str = ""  # a digest of the suffix and tools that began the requests (A15.9)
+    model: str = ""
+    shape: str = ""  # a digest of the system prompt's suffix and the tools of the request
 
     def to_payload(self) -> ContextPayload:
         known = self.tokens and self.window

@@ -1,4 +1,4 @@
-"""The socket's commands (E2)."""
+"""Parse the commands of a WebSocket and serialize the replies."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from copilot.chat.commands import (
     SwitchBody,
 )
 
-MAX_REF_CHARACTERS = 128  # it is repeated in the answer
+MAX_REF_CHARACTERS = 128  # the reply repeats the ref
 REF_NUMBER_LIMIT = 2**63
 
 CommandRef = (
@@ -125,7 +125,7 @@ class AnswerQuestionCommand(_BaseCommand):
 
 
 class DecideApprovalsCommand(_BaseCommand):
-    """One by one, or several at once: all of them count, or none."""
+    """One decision, or several at once: either all are applied or none."""
 
     kind: Literal["approval.decide"]
     approval_id: str | None = None
@@ -202,26 +202,26 @@ SocketCommand = Annotated[
 
 
 class CommandFrame(BaseModel):
-    """Wraps the union so that pydantic picks by `kind`."""
+    """A wrapper around the union, so that pydantic selects the class by `kind`."""
 
     command: SocketCommand
 
 
 def parse_command(data: JSON) -> SocketCommand:
     if not isinstance(data, dict):
-        raise InvalidRequest("A command is a JSON object.")
+        raise InvalidRequest("A command must be a JSON object.")
     return validate_body(CommandFrame, {"command": data}).command
 
 
 def get_command_ref(data: JSON) -> str | int | None:
-    """Return the name under which a client wants its answer, if it is one that may be repeated to it."""
+    """Return the ref of a command that may be invalid otherwise; None when the ref is not one we repeat."""
     ref = data.get("ref") if isinstance(data, dict) else None
     if isinstance(ref, str):
         return ref if len(ref) <= MAX_REF_CHARACTERS else None
     return ref if isinstance(ref, int) and -REF_NUMBER_LIMIT <= ref < REF_NUMBER_LIMIT else None
 
 
-# MERGED frames: Frames of the socket: text in, text out (E2).
+# --- Replies -----------------------------------------------------------------------------------------
 
 ReplyFields = dict[str, object]
 CommandOutcome = (
@@ -241,7 +241,7 @@ def decode_frame(frame: str | bytes) -> json_values.JSON:
     try:
         return msgspec.json.decode(frame)  # type: ignore[no-any-return]
     except (msgspec.DecodeError, RecursionError, UnicodeError) as problem:
-        raise InvalidRequest("That is not JSON.") from problem
+        raise InvalidRequest("The frame isn't valid JSON.") from problem
 
 
 def encode_frame(reply: ReplyFields) -> str:
@@ -253,8 +253,8 @@ def encode_error_frame(ref: object, refusal: RequestRefused) -> str:
 
 
 def serialize_outcome(outcome: CommandOutcome) -> ReplyFields:
-    told: ReplyFields = msgspec.to_builtins(outcome)
-    for name in ("ignored_attachments", "hint"):  # said only when there is something to say
-        if not told.get(name):
-            told.pop(name, None)
-    return told
+    fields: ReplyFields = msgspec.to_builtins(outcome)
+    for name in ("ignored_attachments", "hint"):  # left out when empty
+        if not fields.get(name):
+            fields.pop(name, None)
+    return fields
