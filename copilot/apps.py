@@ -1,4 +1,4 @@
-"""Boots copilot: the model catalogue, the secrets to redact, and the ports that lower modules call."""
+"""Configure copilot at start: signals, service bindings, secrets to redact and the model catalogue."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CopilotConfig(AppConfig):
             redaction.register_secrets(redaction.find_setting_secrets(name, getattr(settings, name)))
         try:
             catalogue.set_catalogue(catalogue.build_from_settings(settings))
-        except ValueError as problem:  # the providers know no framework
+        except ValueError as problem:  # providers do not depend on Django, so its error is raised here
             raise ImproperlyConfigured(str(problem)) from problem
         if settings.FOLLOW_CATALOGUE:
             catalogue_store.follow_catalogue()

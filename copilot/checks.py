@@ -1,4 +1,4 @@
-"""What must hold of the settings before anything starts; a contradiction names both of its sides (A0.7)."""
+"""Check the settings at start, and name both sides of a contradiction."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _HTTPS_ORIGIN = re.compile(r"https://[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})
 
 @dataclass(frozen=True, kw_only=True)
 class SettingOrder:
-    """One setting that must not pass another, or what follows if it does."""
+    """A setting that must stay below another, and what happens otherwise."""
 
     id: str
     small: str
     large: str
     otherwise: str
-    equal: bool = False  # whether both may be the same
+    equal: bool = False  # both may be the same
 
 
 SETTING_ORDERS = (
@@ -46,13 +46,13 @@ SETTING_ORDERS = (
         id="E002",
         small="HEARTBEAT_SECONDS",
         large="STREAM_IDLE_SECONDS",
-        otherwise="a silent turn would end without a sign of life",
+        otherwise="a silent turn would end before its first heartbeat",
     ),
     SettingOrder(
         id="E011",
         small="LOOP_REPEATS",
         large="LOOP_WINDOW_ROUNDS",
-        otherwise="no turn in circles would ever be ended",
+        otherwise="a turn that is stuck in a loop would never be ended",
     ),
     SettingOrder(
         id="E012",
@@ -65,28 +65,28 @@ SETTING_ORDERS = (
         id="E013",
         small="TOOL_OUTPUT_CHARACTERS",
         large="TOOL_GROUP_CHARACTERS",
-        otherwise="no call could give the model as much",
+        otherwise="no call could return that much to the model",
         equal=True,
     ),
     SettingOrder(
         id="E014",
         small="FOLLOW_UP_CHARACTERS",
         large="FOLLOW_UPS_CHARACTERS",
-        otherwise="one message would not fit where several should",
+        otherwise="a single message could exceed the limit for all of them",
         equal=True,
     ),
     SettingOrder(
         id="E015",
         small="FORCED_COMPACTIONS_PER_TURN",
         large="COMPACTIONS_PER_TURN",
-        otherwise="it could never be reached",
+        otherwise="the limit could never be reached",
         equal=True,
     ),
     SettingOrder(
         id="E016",
         small="MODEL_CONNECT_SECONDS",
         large="MODEL_FIRST_TOKEN_SECONDS",
-        otherwise="a model would be given up while it is being reached",
+        otherwise="a model would be given up while the connection is still being made",
         equal=True,
     ),
     SettingOrder(
@@ -99,55 +99,54 @@ SETTING_ORDERS = (
         id="E018",
         small="QUESTION_SECONDS",
         large="MAX_TOOL_WAIT_SECONDS",
-        otherwise="no question could wait as long",
+        otherwise="no question could wait that long",
         equal=True,
     ),
     SettingOrder(
         id="E019",
         small="SUB_SESSION_WAIT_SECONDS",
         large="SUB_SESSION_MAX_WAIT_SECONDS",
-        otherwise="no call could wait as long",
+        otherwise="no call could wait that long",
         equal=True,
     ),
     SettingOrder(
         id="E021",
         small="SUB_SESSION_MAX_WAIT_SECONDS",
         large="MAX_TOOL_WAIT_SECONDS",
-        otherwise="no call could wait as long",
+        otherwise="no call could wait that long",
         equal=True,
     ),
 )
-_SETTING_EXPLANATIONS = {
-    "STREAM_IDLE_SECONDS": "twice MAX_TOOL_WAIT_SECONDS"
-}  # what an administrator can set
+# Settings that are computed from one that an administrator can set.
+_SETTING_EXPLANATIONS = {"STREAM_IDLE_SECONDS": "twice MAX_TOOL_WAIT_SECONDS"}
 
 
 @register
 def check_limits_agree(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
-    return [*filter(None, map(_find_contradiction, SETTING_ORDERS)), *_check_room_for_every_call()]
+    return [*filter(None, map(_find_contradiction, SETTING_ORDERS)), *_check_result_characters()]
 
 
-def _find_contradiction(one: SettingOrder) -> CheckMessage | None:
-    small, large = getattr(settings, one.small), getattr(settings, one.large)
-    if small < large or (one.equal and small == large):
+def _find_contradiction(order: SettingOrder) -> CheckMessage | None:
+    small, large = getattr(settings, order.small), getattr(settings, order.large)
+    if small < large or (order.equal and small == large):
         return None
-    relation = "at most" if one.equal else "below"
+    relation = "at most" if order.equal else "below"
+    explained = _SETTING_EXPLANATIONS.get(order.large, order.large)
     return Error(
-        f"{one.small} ({small:g}) must be {relation} {_SETTING_EXPLANATIONS.get(one.large, one.large)} ({large:g}), "
-        f"or {one.otherwise}.",
-        id=f"copilot.{one.id}",
+        f"{order.small} ({small:g}) must be {relation} {explained} ({large:g}), or {order.otherwise}.",
+        id=f"copilot.{order.id}",
     )
 
 
-def _check_room_for_every_call() -> list[CheckMessage]:
-    """However many calls a reply makes, each keeps a part of its output worth reading (A9.6)."""
-    calls, room = settings.TOOL_CALLS_PER_REPLY, settings.TOOL_GROUP_CHARACTERS
-    if calls * MIN_RESULT_CHARACTERS <= room:
+def _check_result_characters() -> list[CheckMessage]:
+    """Check that each tool call keeps a readable part of its output, however many calls a reply makes."""
+    calls, characters = settings.TOOL_CALLS_PER_REPLY, settings.TOOL_GROUP_CHARACTERS
+    if calls * MIN_RESULT_CHARACTERS <= characters:
         return []
     return [
         Error(
             f"TOOL_CALLS_PER_REPLY ({calls}) must leave each call {MIN_RESULT_CHARACTERS} "
-            f"of TOOL_GROUP_CHARACTERS ({room}), or results would be cut to nothing.",
+            f"of TOOL_GROUP_CHARACTERS ({characters}), or results would be cut to nothing.",
             id="copilot.E022",
         )
     ]
@@ -157,7 +156,7 @@ def _check_room_for_every_call() -> list[CheckMessage]:
 def check_prompt_cache_lifetimes(
     app_configs: Sequence[AppConfig] | None, **kwargs: object
 ) -> list[CheckMessage]:
-    """Anthropic refuses a request in which a short mark stands before a long one (A15.8)."""
+    # Anthropic refuses a request in which a short-lived cache breakpoint comes before a long-lived one.
     prefix, messages = settings.PROMPT_CACHE_PREFIX_LIFE, settings.PROMPT_CACHE_MESSAGES_LIFE
     if prompt_cache.CACHE_LIFETIMES.index(prefix) >= prompt_cache.CACHE_LIFETIMES.index(messages):
         return []
@@ -171,17 +170,17 @@ def check_prompt_cache_lifetimes(
 
 @register
 def check_script_hosts(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
-    """They go into a policy word by word: anything else could loosen it (S14)."""
-    odd = [host for host in settings.ARTIFACT_SCRIPT_HOSTS if not _HTTPS_ORIGIN.fullmatch(host)]
+    # They are copied into a Content-Security-Policy as they are: anything else could loosen it.
+    invalid = [host for host in settings.ARTIFACT_SCRIPT_HOSTS if not _HTTPS_ORIGIN.fullmatch(host)]
     return [
         Error(f"ARTIFACT_SCRIPT_HOSTS holds https://host[:port] origins, not {host!r}.", id="copilot.E010")
-        for host in odd
+        for host in invalid
     ]
 
 
 @register
 def check_file_storage(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
-    """A storage that exists, outside what the web serves, and open to nobody (S5, S20)."""
+    """Check that the storage exists and is not public."""
     try:
         store = storages["workspace"]
     except (InvalidStorageError, ImproperlyConfigured, TypeError) as problem:
@@ -191,12 +190,14 @@ def check_file_storage(app_configs: Sequence[AppConfig] | None, **kwargs: object
     return _check_bucket_is_private(store)
 
 
-def _check_not_served(kept: Path) -> list[CheckMessage]:
+def _check_not_served(location: Path) -> list[CheckMessage]:
     served = [Path(root).resolve() for root in (settings.STATIC_ROOT, *settings.STATICFILES_DIRS)]
     return [
-        Error(f"WORKSPACE_ROOT ({kept}) lies within {root}, which is served to everybody.", id="copilot.E005")
+        Error(
+            f"WORKSPACE_ROOT ({location}) is inside {root}, which is served to everybody.", id="copilot.E005"
+        )
         for root in served
-        if kept.is_relative_to(root)
+        if location.is_relative_to(root)
     ]
 
 
@@ -213,7 +214,7 @@ def _check_bucket_is_private(store: Storage) -> list[CheckMessage]:
     if getattr(store, "querystring_auth", True) is False:
         found.append(
             Error(
-                "STORAGES['workspace'] would give out addresses without a signature: querystring_auth=False.",
+                "STORAGES['workspace'] would give out URLs without a signature: querystring_auth=False.",
                 id="copilot.E006",
             )
         )
@@ -222,32 +223,30 @@ def _check_bucket_is_private(store: Storage) -> list[CheckMessage]:
 
 @register
 def check_scan_hook(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
-    """Found out at boot, not with the first file (S20)."""
     if not virus_scan.is_scan_enabled():
         return []
     try:
         virus_scan.load_hook()
     except ImportError as problem:
-        return [Error(f"WORKSPACE_SCAN_HOOK names nothing that can be called: {problem}", id="copilot.E007")]
+        return [Error(f"WORKSPACE_SCAN_HOOK cannot be imported: {problem}", id="copilot.E007")]
     return []
 
 
 @register
 def check_erasure_hooks(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
-    """A step that cannot be called would be found out when somebody's data has to go, or to be handed out (S15, S17)."""
+    """Import the steps of account deletions and exports at start, not when somebody's data is due."""
     found: list[CheckMessage] = []
     for setting in ("ERASURE_CLOSINGS", "ERASURE_STEPS", "EXPORT_PARTS"):
         for name in getattr(settings, setting):
             try:
                 import_string(name)
             except ImportError as problem:
-                found.append(Error(f"{setting} names {name}: {problem}", id="copilot.E020"))
+                found.append(Error(f"{setting}: {name} cannot be imported: {problem}", id="copilot.E020"))
     return found
 
 
 @register
 def check_captcha(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
-    """Import the captcha at boot, not with the first sign-up."""
     if not settings.SIGNUP_CAPTCHA:
         return []
     try:
@@ -259,7 +258,7 @@ def check_captcha(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> 
 
 @register
 def check_sandbox_account(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
-    """Whether the sandbox works is found out by starting it, see `manage.py doctor`; this costs nothing."""
+    """Check the sandbox's account only, which costs nothing. `manage.py doctor` starts the sandbox itself."""
     problem = privileges.find_account_problem(settings.SANDBOX_UID) if settings.SANDBOX_PROGRAM else ""
     if not problem:
         return []

@@ -1,4 +1,4 @@
-"""Where sockets lead: `/ws/` to the chat consumer, anything else to a refusal."""
+"""Route WebSockets: `/ws/` goes to the chat consumer, any other path is refused."""
 
 from __future__ import annotations
 

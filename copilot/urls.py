@@ -1,4 +1,4 @@
-"""Paths of copilot's pages."""
+"""Map the URLs of copilot's pages to their views."""
 
 from __future__ import annotations
 
@@ -90,7 +90,5 @@ urlpatterns = [
     path(f"{SHARE}/continue", public_shares.continue_share, name="share_continue"),
     path(f"{SHARE}/files/<uuid:file_id>", public_shares.download_share_file, name="share_file"),
     path(f"{SHARE}/files/<uuid:file_id>/render", public_shares.render_share_file, name="share_render"),
-    re_path(
-        r"^share/", public_shares.show_share_not_found
-    ),  # last of its kind: whatever else is asked for there
+    re_path(r"^share/", public_shares.show_share_not_found),  # after all other share URLs
 ]

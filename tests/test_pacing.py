@@ -37,7 +37,7 @@ async def test_those_who_are_due_together_share_a_timer():
     for _ in range(30):  # those who come just behind a beat have timers of their own
         resting = [rests.next_beat(0.0) for _ in range(100)]
         resting[7].cancel()  # its turn was stopped
-        timers.append(len(rests._resting))
+        timers.append(len(rests._waiting))
         await asyncio.wait(resting)
         assert not rests._waiting
     assert min(timers) <= 2  # a beat may have come between

@@ -1,4 +1,4 @@
-"""For pages about accounts."""
+"""Template tags for sign-up and account pages."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ register = template.Library()
 
 @register.simple_tag(takes_context=True)
 def sign_up_is_open(context: RequestContext) -> bool:
-    """Whether this visitor may create an account here."""
     request = context.get("request")
     return request is not None and sign_up.is_sign_up_open(request)
 
 
 @register.simple_tag(takes_context=True)
 def sign_up_note(context: RequestContext) -> str:
-    """Say above the form what this installation asks of new accounts."""
+    """Return the sentence above the sign-up form."""
     request = context.get("request")
     invitation = invitations.find_session_invitation(request) if request is not None else None
     if invitation is not None and invitation.makes_admin:

@@ -1,4 +1,4 @@
-"""Include the template of one row of a conversation, so that a row that fails does not take its page down."""
+"""Template tag that includes one row of a transcript, so that a row that fails does not take its page down."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ register = template.Library()
 
 
 class RowNode(IncludeNode):
-    """Include `item.template`; in its place say that the row cannot be shown, and report it."""
+    """Include `item.template`, or show a notice in its place and report the error."""
 
     def __init__(self, item: FilterExpression, path: FilterExpression) -> None:
         super().__init__(path)
@@ -26,7 +26,7 @@ class RowNode(IncludeNode):
     def render(self, context: Context) -> SafeString:
         try:
             return super().render(context)
-        except Exception as problem:  # noqa: BLE001 - whatever is wrong with one row, the others are shown
+        except Exception as problem:  # noqa: BLE001 - the other rows are shown whatever is wrong with one
             markdown.report_failure("row_failed", problem)
             metrics.unrendered_texts.labels(reason="row_failed").inc()
             item = self._item.resolve(context)
@@ -40,6 +40,6 @@ class RowNode(IncludeNode):
 
 @register.tag
 def include_row(parser: Parser, token: Token) -> RowNode:
-    """`{% include_row item %}`; the template sees the item under the same name."""
+    """Parse `{% include_row item %}`; the template sees the item under the same name."""
     _tag, name = token.split_contents()
     return RowNode(parser.compile_filter(name), parser.compile_filter(f"{name}.template"))

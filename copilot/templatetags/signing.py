@@ -1,4 +1,4 @@
-"""For pages about signing in."""
+"""Template tag for sign-in pages."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ register = template.Library()
 
 @register.simple_tag
 def others_vouch() -> bool:
-    """Whether people may sign in by an account elsewhere; no question to the database."""
+    """Tell whether people can sign in with another provider's account, without a database query."""
     return bool(settings.SOCIALACCOUNT_PROVIDERS)

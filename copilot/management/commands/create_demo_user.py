@@ -1,4 +1,4 @@
-"""Makes the login that a development installation prints; refuses anywhere else."""
+"""Create the demo login of a development installation; refused anywhere else."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from config.core import demo_login
 
 
 class Command(BaseCommand):
-    help = "Make the development login demo / demo-pilothouse, if it is missing."
+    help = "Create the development login demo / demo-pilothouse if it is missing."
 
     def handle(self, *args: object, **options: object) -> None:
         if not settings.DEVELOPMENT:

@@ -13,14 +13,14 @@ from copilot.accounts import invitations
 
 
 class Command(BaseCommand):
-    help = "Create an invitation, print its link, and mail it."
+    help = "Create an invitation, print its link and email it."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "email", nargs="?", default="", help="the only address it is good for (default: any)"
+            "email", nargs="?", default="", help="the only address that can use it (default: any)"
         )
         parser.add_argument(
-            "--days", type=int, default=invitations.DEFAULT_LIFETIME_DAYS, help="until it expires"
+            "--days", type=int, default=invitations.DEFAULT_LIFETIME_DAYS, help="days until it expires"
         )
         parser.add_argument("--no-mail", action="store_true", help="only print the link")
 
@@ -33,10 +33,9 @@ class Command(BaseCommand):
             try:
                 validate_email(email)
             except ValidationError:
-                raise CommandError(f"{email!r} is not an e-mail address.") from None
-        made = invitations.create_invitation(email=email, days=days)
-        self.stdout.write(made.url)
+                raise CommandError(f"{email!r} is not an email address.") from None
+        invitation = invitations.create_invitation(email=email, days=days)
+        self.stdout.write(invitation.url)
         if email and not no_mail:
-            self.stderr.write(
-                "Mailed." if invitations.send_invitation_email(made) else "The mail could not be sent."
-            )
+            is_sent = invitations.send_invitation_email(invitation)
+            self.stderr.write("Email sent." if is_sent else "The email could not be sent.")

@@ -1,4 +1,4 @@
-"""Print the one-time link by which the first account becomes administrator."""
+"""Print the one-time link with which the first administrator signs up."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Command(BaseCommand):
 
     def handle(self, *args: object, **options: object) -> None:
         try:
-            made = invitations.create_setup_link()
+            link = invitations.create_setup_link()
         except RequestRefused as refusal:
             raise CommandError(
                 f"{refusal.message} Use `manage.py createsuperuser` or the admin to add another."
             ) from refusal
         self.stdout.write(
-            f"Create the first administrator here (works once, for {invitations.SETUP_LINK_HOURS} hours):\n{made.url}"
+            f"Create the first administrator here (works once, for {invitations.SETUP_LINK_HOURS} hours):\n{link.url}"
         )
