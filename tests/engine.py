@@ -180,8 +180,10 @@ class Worker:
         """Every run that begins here is interrupted before its first step."""
         begin = self.engine._start_run
 
-        def run(turn: ClaimedTurn, prepared: PreparedTurn | None, lasts: asyncio.Task[bool] | None) -> None:
-            begin(turn, prepared, lasts)
+        def run(
+            turn: ClaimedTurn, prepared: PreparedTurn | None, claims_flushed: asyncio.Task[bool] | None
+        ) -> None:
+            begin(turn, prepared, claims_flushed)
             self.engine._runs[str(turn.turn_id)].interrupt(why)
 
         self.engine._start_run = run  # type: ignore[method-assign]
