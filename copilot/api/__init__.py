@@ -1,1 +1,1 @@
-"""REST v1 (E3): parse a request, make one call, answer in the shape that clients rely on."""
+"""REST API v1: parse a request, call one service, and answer in a stable form."""

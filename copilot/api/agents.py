@@ -1,4 +1,4 @@
-"""Agents over REST: list, make, read, edit, delete, run, and the session that builds one (A27)."""
+"""REST views for agents: manage them, run them, and open the session that builds one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class NewAgent(RequestBody):
 
 
 class AgentChanges(RequestBody):
-    """Absent fields stay as they are; `expected_version` is the one the change starts from."""
+    """Absent fields stay as they are. `expected_version` is the version that the change is based on."""
 
     expected_version: Annotated[int, Field(ge=1, le=2**31 - 2)]
     name: AgentName = ""
@@ -90,7 +90,7 @@ class AgentShown:
     instructions: str
     tier: str
     tools: list[str] | None
-    inputs_schema: dict[str, Any]  # a JSON Schema is whatever its author wrote
+    inputs_schema: dict[str, Any]  # any JSON Schema
     created_at: str
 
 
@@ -101,7 +101,7 @@ class AgentVersions:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run is a session of its own; a dry one has none."""
+    """A run is a session of its own; a dry run has none."""
 
     session_id: str | None
     turn_id: str | None
@@ -114,30 +114,32 @@ class AgentsView(AuthenticatedApiView):
 
     @document_operation("List your agents", answers={200: AgentsPage}, query=AgentsQuery)
     def get(self, request: Request) -> HttpResponse:
-        asked = parse_query(request, AgentsQuery)
-        found = agents.list_agents(self.caller_id, after=asked.cursor, limit=asked.limit + 1)
-        more = len(found) > asked.limit
-        items = [_serialize_agent_summary(agent) for agent in found[: asked.limit]]
+        query = parse_query(request, AgentsQuery)
+        found = agents.list_agents(self.caller_id, after=query.cursor, limit=query.limit + 1)
+        more = len(found) > query.limit
+        items = [_serialize_agent_summary(agent) for agent in found[: query.limit]]
         return respond_json(AgentsPage(items=items, next_cursor=items[-1].id if more else None))
 
-    @document_operation("Make an agent", answers={201: AgentShown}, body=NewAgent)
+    @document_operation("Create an agent", answers={201: AgentShown}, body=NewAgent)
     def post(self, request: Request) -> HttpResponse:
-        asked = parse_body(request, NewAgent)
-        made = agents.create_agent(self.caller_id, agents.AgentDraft(**asked.model_dump()))
-        return respond_json(_serialize_agent_version(made), 201)
+        body = parse_body(request, NewAgent)
+        version = agents.create_agent(self.caller_id, agents.AgentDraft(**body.model_dump()))
+        return respond_json(_serialize_agent_version(version), 201)
 
 
 class AgentView(AuthenticatedApiView):
     write_scopes = ("manage",)
 
-    @document_operation("Read an agent in its newest version", answers={200: AgentShown})
+    @document_operation("Read the newest version of an agent", answers={200: AgentShown})
     def get(self, request: Request, agent_id: UUID) -> HttpResponse:
         return respond_json(_serialize_agent_version(agents.get_version(self.caller_id, agent_id)))
 
-    @document_operation("Edit an agent: a new version", answers={200: AgentShown}, body=AgentChanges)
+    @document_operation(
+        "Edit an agent, which creates a new version", answers={200: AgentShown}, body=AgentChanges
+    )
     def patch(self, request: Request, agent_id: UUID) -> HttpResponse:
-        asked = parse_body(request, AgentChanges)
-        edited = agents.edit_agent(self.caller_id, agent_id, asked.expected_version, asked.to_changes())
+        body = parse_body(request, AgentChanges)
+        edited = agents.edit_agent(self.caller_id, agent_id, body.expected_version, body.to_changes())
         return respond_json(_serialize_agent_version(edited))
 
     @document_operation("Delete an agent", answers={204: None})
@@ -150,18 +152,18 @@ class AgentVersionsView(AuthenticatedApiView):
     @document_operation("List an agent's versions, newest first", answers={200: AgentVersions})
     def get(self, request: Request, agent_id: UUID) -> HttpResponse:
         found = agents.list_versions(self.caller_id, agent_id)
-        return respond_json(AgentVersions(items=[_serialize_agent_version(one) for one in found]))
+        return respond_json(AgentVersions(items=[_serialize_agent_version(version) for version in found]))
 
 
 class AgentRunsView(AuthenticatedApiView):
     @document_operation(
-        "Run an agent, or check what a run would be told", answers={200: Run, 201: Run}, body=NewRun
+        "Run an agent, or preview the run with `dry_run`", answers={200: Run, 201: Run}, body=NewRun
     )
     def post(self, request: Request, agent_id: UUID) -> HttpResponse:
-        asked = parse_body(request, NewRun)
+        body = parse_body(request, NewRun)
         version = agents.get_version(self.caller_id, agent_id)
-        message = agents.build_run_prompt(version, asked.inputs)
-        if asked.dry_run:
+        message = agents.build_run_prompt(version, body.inputs)
+        if body.dry_run:
             return respond_json(Run(session_id=None, turn_id=None, version=version.number, message=message))
         with sessions.create_session_for_first_message(
             self.caller_id, version.name, agent_version=version
@@ -188,7 +190,7 @@ class AgentRunsView(AuthenticatedApiView):
 
 
 class AgentBuilderView(AuthenticatedApiView):
-    @document_operation("The session in which this agent is built", answers={200: OpenSession})
+    @document_operation("Get the session in which this agent is built", answers={200: OpenSession})
     def post(self, request: Request, agent_id: UUID) -> HttpResponse:
         agent = agents.get_agent(self.caller_id, agent_id)
         return respond_json(serialize_session(sessions.get_or_create_builder_session(self.caller_id, agent)))

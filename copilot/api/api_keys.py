@@ -1,4 +1,4 @@
-"""API keys over REST: listed with a key or a cookie, made and revoked with a cookie alone (A20.6)."""
+"""REST views for API keys: keys may list them, only a signed-in person creates and revokes them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class KeyShown:
 
 @dataclass(frozen=True, kw_only=True)
 class KeyMade(KeyShown):
-    """The only answer that ever holds the key itself."""
+    """The only answer that contains the key itself."""
 
     key: str
 
@@ -53,20 +53,20 @@ class Keys:
 class KeysView(AuthenticatedApiView):
     keys_may_write = False
 
-    @document_operation("List keys", answers={200: Keys})
+    @document_operation("List your API keys", answers={200: Keys})
     def get(self, request: Request) -> HttpResponse:
         return respond_json(
             Keys(items=[_serialize_key(row) for row in api_keys.list_api_keys(self.caller_id)])
         )
 
-    @document_operation("Make a key; it is shown once", answers={201: KeyMade}, body=NewKeyBody)
+    @document_operation("Create an API key; it is shown only once", answers={201: KeyMade}, body=NewKeyBody)
     def post(self, request: Request) -> HttpResponse:
         check_recent_login(request._request)
-        asked = parse_body(request, NewKeyBody)
-        made = api_keys.create_api_key(
-            self.caller, name=asked.name, scopes=tuple(asked.scopes), expires_at=asked.expires_at
+        body = parse_body(request, NewKeyBody)
+        created = api_keys.create_api_key(
+            self.caller, name=body.name, scopes=tuple(body.scopes), expires_at=body.expires_at
         )
-        response = respond_json(_serialize_created_key(made), 201)
+        response = respond_json(_serialize_created_key(created), 201)
         response["Cache-Control"] = "no-store"
         return response
 
@@ -74,7 +74,7 @@ class KeysView(AuthenticatedApiView):
 class KeyView(AuthenticatedApiView):
     keys_may_write = False
 
-    @document_operation("Revoke a key", answers={204: None})
+    @document_operation("Revoke an API key", answers={204: None})
     def delete(self, request: Request, key_id: UUID) -> HttpResponse:
         api_keys.revoke_api_key(self.caller_id, key_id)
         return respond_no_content()
@@ -92,8 +92,8 @@ def _serialize_key(row: ApiKey) -> KeyShown:
     )
 
 
-def _serialize_created_key(made: api_keys.NewApiKey) -> KeyMade:
-    row = made.row
+def _serialize_created_key(created: api_keys.NewApiKey) -> KeyMade:
+    row = created.row
     return KeyMade(
         id=str(row.id),
         name=row.name,
@@ -102,5 +102,5 @@ def _serialize_created_key(made: api_keys.NewApiKey) -> KeyMade:
         created_at=payloads.format_timestamp(row.created_at),
         last_used_at=format_instant_or_none(row.last_used_at),
         expires_at=format_instant_or_none(row.expires_at),
-        key=made.token,
+        key=created.token,
     )

@@ -1,4 +1,4 @@
-"""Decisions over REST about calls that wait for a person (A11.4)."""
+"""REST views for decisions on tool calls that need approval."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FeedbackText = Annotated[str, Field(max_length=MAX_FEEDBACK_CHARACTERS)]
 
 
 class Decision(RequestBody):
-    """Changed arguments go with an approval, a reason with a rejection."""
+    """Changed `arguments` go with an approval, `feedback` with a rejection."""
 
     decision: Literal["approve", "reject"]
     arguments: dict[str, Any] | None = None
@@ -27,34 +27,36 @@ class Decision(RequestBody):
 
 
 class Decisions(RequestBody):
-    """All of them count, or none; calls that are not mentioned stay open."""
+    """All decisions count, or none. Calls that are not listed stay open."""
 
     decisions: Annotated[list[DecisionBody], Field(min_length=1, max_length=MAX_DECISIONS)]
 
 
 class DecideView(AuthenticatedApiView):
     @document_operation(
-        "Decide about a call; the first decision wins",
+        "Approve or reject a tool call; the first decision wins",
         answers={200: approval_decisions.DecisionResult},
         body=Decision,
     )
     def post(self, request: Request, approval_id: UUID) -> HttpResponse:
-        given = DecisionBody(approval_id=str(approval_id), **parse_body(request, Decision).model_dump())
+        decision = DecisionBody(approval_id=str(approval_id), **parse_body(request, Decision).model_dump())
         return respond_json(
             approval_decisions.decide_approvals(
-                self.caller_id, parse_decisions([given]), scopes=self.caller_scopes
+                self.caller_id, parse_decisions([decision]), scopes=self.caller_scopes
             )
         )
 
 
 class DecideManyView(AuthenticatedApiView):
     @document_operation(
-        "Decide about several calls at once", answers={200: approval_decisions.DecisionResult}, body=Decisions
+        "Approve or reject several tool calls at once",
+        answers={200: approval_decisions.DecisionResult},
+        body=Decisions,
     )
     def post(self, request: Request) -> HttpResponse:
-        given = parse_body(request, Decisions)
+        body = parse_body(request, Decisions)
         return respond_json(
             approval_decisions.decide_approvals(
-                self.caller_id, parse_decisions(given.decisions), scopes=self.caller_scopes
+                self.caller_id, parse_decisions(body.decisions), scopes=self.caller_scopes
             )
         )

@@ -1,4 +1,4 @@
-"""Who is asking, with which scopes, and how often: cookie with CSRF, or a bearer key (E3, A20.6)."""
+"""Authenticate REST callers by session cookie with CSRF or by API key, check scopes, and throttle."""
 
 from __future__ import annotations
 
@@ -41,11 +41,14 @@ class SessionCookieScheme(OpenApiAuthenticationExtension):  # type: ignore[no-un
         return {"type": "apiKey", "in": "cookie", "name": settings.SESSION_COOKIE_NAME}
 
 
-CALLS_PER_MINUTE = 600  # per key, or per user with a cookie (L10)
+CALLS_PER_MINUTE = 600  # per key, or per user with a cookie
 
 
 class ApiKeyAuthentication(BaseAuthentication):
-    """`Authorization: Bearer ph_user_…`; a bad key is refused even when a good cookie came along."""
+    """Authenticate by `Authorization: Bearer ph_user_…`.
+
+    A bad key is refused even when the request has a valid session cookie.
+    """
 
     def authenticate(self, request: Request) -> tuple[User, ApiKey] | None:
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
@@ -63,13 +66,13 @@ class ApiKeyAuthentication(BaseAuthentication):
 
 
 class SessionCookieAuthentication(SessionAuthentication):
-    """The session cookie of the pages; writes need the CSRF token."""
+    """Authenticate by the session cookie of the pages; writes need the CSRF token."""
 
     def authenticate(self, request: Request) -> tuple[User, None] | None:
-        plain = request._request
-        user = plain.user
+        django_request = request._request
+        user = django_request.user
         if not isinstance(user, User):
-            _refuse_inactive(plain.session.get(SESSION_KEY))
+            _refuse_inactive(django_request.session.get(SESSION_KEY))
             return None
         if not user.is_active:
             raise build_inactive_account_refusal()
@@ -77,7 +80,7 @@ class SessionCookieAuthentication(SessionAuthentication):
         return user, None
 
     def enforce_csrf(self, request: Request) -> None:
-        """By Django's own request: the framework's would read and parse the whole body to look for a form's token."""
+        """Check Django's own request: the framework's would parse the whole body to look for a form token."""
         try:
             super().enforce_csrf(request._request)  # type: ignore[arg-type]
         except PermissionDenied:
@@ -85,7 +88,7 @@ class SessionCookieAuthentication(SessionAuthentication):
 
 
 def get_credential(request: Request) -> ConnectionCredential:
-    """Name what the caller was let in by, so that what stays open can end with it."""
+    """Return what authenticated the caller, so that open connections can end together with it."""
     if isinstance(request.auth, ApiKey):
         return ConnectionCredential(request.auth.user_id, key_id=request.auth.pk)
     assert isinstance(request.user, User)
@@ -93,7 +96,7 @@ def get_credential(request: Request) -> ConnectionCredential:
 
 
 def _refuse_inactive(user_id: object) -> None:
-    """Django shows a deactivated person as nobody; the cookie still says who it was."""
+    """Refuse a deactivated account. Django treats it as anonymous, but the session still holds its id."""
     if isinstance(user_id, str) and User.objects.filter(pk=user_id, is_active=False).exists():
         raise build_inactive_account_refusal()
 
@@ -103,7 +106,7 @@ def build_inactive_account_refusal() -> Forbidden:
 
 
 class HasScope(BasePermission):
-    """A cookie may do what its user may; a key, besides, only what its scopes name."""
+    """Let a cookie do what its user may do, and an API key only what its scopes allow as well."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         if not isinstance(request.user, User):
@@ -116,19 +119,23 @@ class HasScope(BasePermission):
 def _check_key_scopes(key: ApiKey, method: str, view: RequiresScopes) -> None:
     if not view.keys_may_write and method not in SAFE_METHODS:
         raise Forbidden(
-            "A key cannot do this.", code="session_required", hint="Sign in on the web and do it there."
+            "An API key cannot do this.", code="session_required", hint="Sign in on the web and do it there."
         )
     for scope in view.scopes_for(method):
         if scope not in key.scopes:
-            raise Forbidden(f"The key lacks the scope {scope}.", code="insufficient_scope", scope=scope)
+            raise Forbidden(f"This API key needs the {scope} scope.", code="insufficient_scope", scope=scope)
 
 
 class CallerThrottle(BaseThrottle):
-    """One count per key, and one per user for cookies; it fails open with Redis."""
+    """Count requests per API key, or per user for cookies. Without Redis, nobody is refused."""
 
     def allow_request(self, request: Request, view: APIView) -> bool:
-        who = f"key:{request.auth.prefix}" if isinstance(request.auth, ApiKey) else f"user:{request.user.pk}"
-        wait = rate_limits.count_request("api", who, limit=CALLS_PER_MINUTE, seconds=60)
-        if wait is not None:
-            raise TooManyRequests("Too many requests. Please slow down.", retry_after_seconds=wait)
+        caller = (
+            f"key:{request.auth.prefix}" if isinstance(request.auth, ApiKey) else f"user:{request.user.pk}"
+        )
+        retry_after_seconds = rate_limits.count_request("api", caller, limit=CALLS_PER_MINUTE, seconds=60)
+        if retry_after_seconds is not None:
+            raise TooManyRequests(
+                "Too many requests. Please slow down.", retry_after_seconds=retry_after_seconds
+            )
         return True

@@ -1,4 +1,4 @@
-"""What every view of REST shares: who may enter, how it answers, how it refuses; sync and async."""
+"""Base classes of the REST views: authentication, content negotiation, errors, and views that wait or stream."""
 
 from __future__ import annotations
 
@@ -37,11 +37,12 @@ from copilot.realtime import payloads
 from copilot.realtime.connections import OpenConnection, open_connection
 from copilot.realtime.fanout import FeedRevoked
 
-CleanText = Annotated[str, AfterValidator(clean_text)]  # storable: no NUL, no lone surrogates, no server tags
+# Text that can be stored: no NUL, no lone surrogates, no server tags.
+CleanText = Annotated[str, AfterValidator(clean_text)]
 
 
 class BaseApiView(APIView):
-    """Our form of refusals, and no OPTIONS page."""
+    """Render every error in the API's own form, and answer no OPTIONS requests."""
 
     http_method_names = ["get", "head", "post", "patch", "delete"]
     content_negotiation_class = AcceptHeaderNegotiation
@@ -54,7 +55,7 @@ class BaseApiView(APIView):
 
 
 class AuthenticatedApiView(ScopedViewMixin, BaseApiView):
-    """A view for a known caller."""
+    """Require a session cookie or an API key."""
 
     authentication_classes = [ApiKeyAuthentication, SessionCookieAuthentication]
     permission_classes = [HasScope]
@@ -63,7 +64,7 @@ class AuthenticatedApiView(ScopedViewMixin, BaseApiView):
     @property
     def caller(self) -> User:
         user = self.request.user
-        assert isinstance(user, User)  # HasScope let nobody else in
+        assert isinstance(user, User)  # HasScope admits nobody else
         return user
 
     @property
@@ -72,18 +73,17 @@ class AuthenticatedApiView(ScopedViewMixin, BaseApiView):
 
     @property
     def caller_scopes(self) -> frozenset[str] | None:
-        """Those of the caller's key; None for a person, who has them all."""
+        """Return the scopes of the caller's key, or None for a signed-in person, who has them all."""
         key = self.request.auth
         return frozenset(key.scopes) if isinstance(key, ApiKey) else None
 
     @property
     def turn_permissions(self) -> Permissions:
-        """What a turn may do that the caller starts."""
         return permissions_for_scopes(self.caller_scopes)
 
 
 class AsyncApiView(AuthenticatedApiView):
-    """A view that waits: the same checks, on a thread; then a coroutine that holds none."""
+    """Run the same checks on a thread, then a coroutine that holds no thread."""
 
     async def dispatch(  # type: ignore[override]
         self, request: HttpRequest, *args: object, **kwargs: object
@@ -117,21 +117,23 @@ class AsyncApiView(AuthenticatedApiView):
 
 
 class StreamApiView(AsyncApiView):
-    """A GET that stays open for as long as its caller likes."""
+    """Keep a GET request open for as long as the caller stays."""
 
     http_method_names = ["get"]
-    connection: (
-        OpenConnection  # counted among the account's streams, and ended with the caller's login or key
-    )
+    # Counts as one of the account's open streams, and ends with the caller's login or key.
+    connection: OpenConnection
 
     def _authenticate_and_connect(self, *args: object, **kwargs: object) -> OpenConnection:
-        """Return the connection: held by the view, one of a cancelled request would be counted until a collection."""
+        """Return the connection instead of storing it on the view.
+
+        A cancelled request would otherwise keep it counted until the view is garbage-collected.
+        """
         super()._authenticate_and_connect(*args, **kwargs)
         address = str(self.request.META.get("REMOTE_ADDR", ""))
         return open_connection("streams", get_credential(self.request), address)
 
     async def _respond(self, connection: OpenConnection | None, **kwargs: object) -> HttpResponseBase:
-        assert connection is not None  # _enter opened it
+        assert connection is not None  # _authenticate_and_connect opened it
         self.connection = connection
         with ExitStack() as stack:
             stack.callback(connection.close)
@@ -145,7 +147,7 @@ class StreamApiView(AsyncApiView):
 
 
 class NotFoundView(AuthenticatedApiView):
-    """Any path that is no door of ours, malformed ids among them: the same 404 for every method."""
+    """Answer any unknown path, including malformed ids, with the same 404 for every method."""
 
     schema = None
 

@@ -1,4 +1,4 @@
-"""Versions of a message over REST: edit and resend, retry, switch; and the last turn undone (A30.5, A30.6)."""
+"""REST views for versions of a message (edit, retry, switch) and for undo."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Switch(SwitchBody):
 
 
 class BranchAct(RootModel[Annotated[Edit | Retry | Switch, Field(discriminator="act")]]):
-    """Edit and resend one's message, retry what led to a row, or show another version of a shown message."""
+    """Edit and resend your message, retry an answer, or switch to another version of a message."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class ShownBranch:
 
 @dataclass(frozen=True, kw_only=True)
 class UndoneTurn:
-    """`text` is what was said in it; `message` says what an undo cannot take back."""
+    """`text` is the message of the undone turn; `message` says what undo cannot take back."""
 
     turn_id: str | None
     text: str
@@ -58,33 +58,33 @@ class UndoneTurn:
 
 class BranchesView(AuthenticatedApiView):
     @document_operation(
-        "Edit and resend, retry, or switch to another version",
+        "Edit and resend a message, retry an answer, or switch to another version",
         answers={200: ShownBranch, 201: Started},
         body=BranchAct,
         parameters=[IDEMPOTENCY_KEY_HEADER],
     )
     def post(self, request: Request, session_id: UUID) -> HttpResponse:
-        asked = validate_body(BranchAct, parse_fields_with_run_id(request)).root
-        match asked:
+        body = validate_body(BranchAct, parse_fields_with_run_id(request)).root
+        match body:
             case Switch():
-                return respond_json(self._switch_branch(session_id, asked))
+                return respond_json(self._switch_branch(session_id, body))
             case Edit() | Retry():
-                again = parse_resend(
-                    asked,
+                resend = parse_resend(
+                    body,
                     session_id=session_id,
                     user_id=self.caller_id,
                     origin="api",
                     permissions=self.turn_permissions,
                 )
-                return respond_json(serialize_started(branches.resend_message(again)), 201)
+                return respond_json(serialize_started(branches.resend_message(resend)), 201)
             case unreachable:
                 assert_never(unreachable)
 
-    def _switch_branch(self, session_id: UUID, asked: Switch) -> ShownBranch:
-        message_id = parse_uuid(asked.message_id)
+    def _switch_branch(self, session_id: UUID, body: Switch) -> ShownBranch:
+        message_id = parse_uuid(body.message_id)
         if message_id is None:
             raise NotFound
-        shown = branches.switch_branch(self.caller_id, session_id, message_id, asked.branch)
+        shown = branches.switch_branch(self.caller_id, session_id, message_id, body.branch)
         return ShownBranch(
             message_id=str(shown.message_id),
             branch=shown.branch,
@@ -94,7 +94,9 @@ class BranchesView(AuthenticatedApiView):
 
 
 class UndoView(AuthenticatedApiView):
-    @document_operation("Undo the last turn; what it did outside stays done", answers={200: UndoneTurn})
+    @document_operation(
+        "Undo the last turn; what its tools did elsewhere is not undone", answers={200: UndoneTurn}
+    )
     def post(self, request: Request, session_id: UUID) -> HttpResponse:
         undone = branches.undo_last_turn(self.caller_id, session_id)
         turn_id = str(undone.turn_id) if undone.turn_id else None

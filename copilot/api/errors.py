@@ -22,7 +22,7 @@ from config.core.redis import REDIS_OUTAGE_ERRORS
 
 
 class BillingRefusal(RequestRefused):
-    """What billing refuses, in the same form (B16.3)."""
+    """Carry a refusal by billing in the form of the other errors."""
 
     def __init__(self, refusal: errors.BillingRequestRefused) -> None:
         super().__init__(
@@ -34,6 +34,7 @@ class BillingRefusal(RequestRefused):
         self.status = refusal.status
 
 
+# The exceptions that to_refusal can convert. Anything else is a bug and is raised as one.
 HANDLED_EXCEPTIONS = (
     RequestRefused,
     errors.BillingRequestRefused,
@@ -47,11 +48,11 @@ HANDLED_EXCEPTIONS = (
     OperationalError,
     InterfaceError,
     *REDIS_OUTAGE_ERRORS,
-)  # what refusal_for can name; anything else is a bug and is raised as one
+)
 
 
 def to_refusal(problem: Exception) -> RequestRefused | None:
-    """Who must act, in our own words; None for what is no refusal but a bug."""
+    """Convert an exception to a refusal; return None for bugs."""
     match problem:
         case RequestRefused():
             return problem
@@ -62,7 +63,7 @@ def to_refusal(problem: Exception) -> RequestRefused | None:
         case Http404():
             return NotFound()
         case PermissionDenied():
-            return Forbidden("This is not allowed.")
+            return Forbidden("You don't have access to this.")
         case RequestDataTooBig():
             return PayloadTooLarge("The request body is too large.")
         case SuspiciousOperation() | BadRequest() | MultiPartParserError() | UnreadablePostError():
@@ -72,6 +73,6 @@ def to_refusal(problem: Exception) -> RequestRefused | None:
 
 
 def handle_exception(problem: Exception, _context: object) -> HttpResponse | None:
-    """The framework's exception handler for every view of this package."""
+    """Handle exceptions of every view in this package, as the framework's exception handler."""
     refusal = to_refusal(problem)
     return render_refusal(refusal) if refusal is not None else None

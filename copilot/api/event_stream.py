@@ -1,4 +1,4 @@
-"""The native event stream (SSE): a snapshot or the rest after a cursor, then everything as it happens (T8, E3)."""
+"""REST view that streams a session's events (SSE): a snapshot or the events after a cursor, then live events."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from copilot.realtime.connections import OpenConnection
 from copilot.realtime.event_log import LogEntry, check_cursor
 from copilot.realtime.fanout import CursorLost, EventFeed, FeedOverflowed, FeedRevoked, open_session_feed
 
-KEEP_ALIVE_SECONDS = 15.0  # proxies cut silent connections; it is also when the session is looked at again
+KEEP_ALIVE_SECONDS = 15.0  # proxies cut silent connections; the session is also checked this often
 CLOSED_FRAME = b"event: closed\ndata: {}\n\n"
-RETRY_MILLISECONDS = 1000  # what a browser's EventSource waits before it comes back
+RETRY_MILLISECONDS = 1000  # the delay before a browser's EventSource reconnects
 
 
 class StreamQuery(QueryParams):
@@ -37,7 +37,7 @@ class StreamQuery(QueryParams):
 
 
 class EventStreamRenderer(BaseRenderer):
-    """For content negotiation alone."""
+    """Take part in content negotiation only; the view renders its own frames."""
 
     media_type = "text/event-stream"
     format = "sse"
@@ -45,14 +45,12 @@ class EventStreamRenderer(BaseRenderer):
 
 @dataclass(frozen=True)
 class StreamSubscriber:
-    """Who reads which session, over which connection."""
-
     user_id: int
     session_id: UUID
     connection: OpenConnection
 
     def can_continue(self) -> bool:
-        """Whether the session is still there; whether the caller may still read is the connection's business."""
+        """Tell whether the session still exists. The connection itself ends when the caller loses access."""
         try:
             chat_selectors.get_session(self.user_id, self.session_id)
         except NotFound:
@@ -78,7 +76,7 @@ class StreamView(StreamApiView):
         reader = StreamSubscriber(self.caller_id, session_id, self.connection)
         await run_in_thread(chat_selectors.get_session, reader.user_id, session_id)
         frames = _stream_frames(reader, cursor)
-        first = await anext(frames)  # whatever refuses the stream does so before its first byte
+        first = await anext(frames)  # errors surface here, while a status code can still be sent
         response = StreamingHttpResponse(_prepend_frame(first, frames), content_type="text/event-stream")
         response["Cache-Control"] = "no-store"
         response["X-Accel-Buffering"] = "no"
@@ -92,23 +90,23 @@ async def _prepend_frame(first: bytes, frames: AsyncGenerator[bytes, None]) -> A
             async for frame in frames:
                 yield frame
         except OUTAGE_EXCEPTIONS:
-            return  # the client comes back with its cursor; there is no status left to tell it
+            return  # the status is already sent; the client reconnects with its cursor
 
 
 async def _stream_frames(reader: StreamSubscriber, cursor: str | None) -> AsyncGenerator[bytes, None]:
-    """Frames for ever, the first once we listen; after a lost thread a fresh snapshot, and on from there."""
-    greeting = b"retry: %d\n\n" % RETRY_MILLISECONDS
-    taken = await _build_snapshot_entry(reader) if cursor is None else None
+    """Yield frames until the client leaves; start over with a snapshot when the cursor is lost."""
+    prefix = b"retry: %d\n\n" % RETRY_MILLISECONDS
+    snapshot = await _build_snapshot_entry(reader) if cursor is None else None
     while True:
         try:
-            start = taken.cursor if taken else cursor
+            start = snapshot.cursor if snapshot else cursor
             async with open_session_feed(reader.session_id, start, connection=reader.connection) as feed:
-                yield greeting + (encode_frame(taken) if taken else b"")
+                yield prefix + (encode_frame(snapshot) if snapshot else b"")
                 async for frame in _stream_feed(feed, reader):
                     yield frame
                 return
         except (CursorLost, FeedOverflowed):
-            greeting, taken = b"", await _build_snapshot_entry(reader, reset=True)
+            prefix, snapshot = b"", await _build_snapshot_entry(reader, reset=True)
         except FeedRevoked:
             yield CLOSED_FRAME
             return
@@ -121,23 +119,23 @@ async def _build_snapshot_entry(reader: StreamSubscriber, *, reset: bool = False
 
 
 async def _stream_feed(feed: EventFeed, reader: StreamSubscriber) -> AsyncIterator[bytes]:
-    """What happens, and a sign of life; ends when the reader may no longer read."""
+    """Yield events and keep-alives; end when the session is gone."""
     clock = asyncio.get_running_loop().time
-    look_at = clock() + KEEP_ALIVE_SECONDS
+    next_check = clock() + KEEP_ALIVE_SECONDS
     while True:
         try:
-            async with asyncio.timeout_at(look_at):
+            async with asyncio.timeout_at(next_check):
                 batch = await anext(feed)
             yield b"".join(encode_frame(entry) for entry in batch)
         except TimeoutError:
             yield b": keep-alive\n\n"
-        if clock() >= look_at:
+        if clock() >= next_check:
             if not await run_in_thread(reader.can_continue):
                 yield CLOSED_FRAME
                 return
-            look_at = clock() + KEEP_ALIVE_SECONDS
+            next_check = clock() + KEEP_ALIVE_SECONDS
 
 
 def encode_frame(entry: LogEntry) -> bytes:
-    """JSON holds no line breaks, so one data line is enough."""
+    """Encode one entry as an SSE frame. JSON has no line breaks, so one data line is enough."""
     return f"id: {entry.cursor}\nevent: {entry.kind}\ndata: {entry.to_json_text()}\n\n".encode()

@@ -1,4 +1,4 @@
-"""Exports and imports over REST (S15, S16)."""
+"""REST views for exports and imports."""
 
 from __future__ import annotations
 
@@ -43,16 +43,18 @@ class ExportQuery(QueryParams):
     format: ExportFormat = "md"
     reasoning: bool = False
     tools: bool = False
-    files: Annotated[bool, Field(description="A zip archive with the files; made in the background.")] = False
+    files: Annotated[bool, Field(description="Build a zip archive with the files, in the background.")] = (
+        False
+    )
 
 
 class ImportQuery(QueryParams):
-    force: Annotated[bool, Field(description="Although this document was imported before.")] = False
+    force: Annotated[bool, Field(description="Import it even if it was imported before.")] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportShown:
-    """`download` is there once its state is ready, until it expires."""
+    """`download` is set while the export is ready and has not expired."""
 
     id: str
     state: str
@@ -91,39 +93,37 @@ class SessionExportView(AuthenticatedApiView):
     renderer_classes = [AnyMediaTypeRenderer]
 
     @document_operation(
-        "Export a session: the document at once, or (202) the job that makes it",
+        "Export a session: the document itself, or (202) the job that builds it",
         answers={(200, "text/plain"): bytes, (202, "application/json"): ExportShown},
         query=ExportQuery,
     )
     def get(self, request: Request, session_id: UUID) -> HttpResponseBase:
-        wanted = ExportOptions(**parse_query(request, ExportQuery).model_dump())
-        if exports.needs_job(self.caller_id, session_id, wanted):
+        options = ExportOptions(**parse_query(request, ExportQuery).model_dump())
+        if exports.needs_job(self.caller_id, session_id, options):
             _require_manage_scope(request)
             return respond_json(
-                serialize_export(exports.request_export(self.caller_id, session_id, wanted)), 202
+                serialize_export(exports.request_export(self.caller_id, session_id, options)), 202
             )
-        made = exports.make_document(self.caller_id, session_id, wanted)
-        return downloads.build_document_response(made.name, made.mime, made.content)
+        document = exports.make_document(self.caller_id, session_id, options)
+        return downloads.build_document_response(document.name, document.mime, document.content)
 
 
 def _require_manage_scope(request: Request) -> None:
-    """Reading is a GET; having a job done is more than that (A20.6)."""
+    """Require the manage scope: a GET with the read scope must not start jobs."""
     if isinstance(request.auth, ApiKey) and "manage" not in request.auth.scopes:
-        raise Forbidden("The key lacks the scope manage.", code="insufficient_scope", scope="manage")
+        raise Forbidden("This API key needs the manage scope.", code="insufficient_scope", scope="manage")
 
 
 class ExportsView(AuthenticatedApiView):
     write_scopes = ("manage",)
 
-    @document_operation("Export everything the account holds; once a day", answers={202: ExportShown})
+    @document_operation("Export all data of the account; once a day", answers={202: ExportShown})
     def post(self, request: Request) -> HttpResponse:
         if request.auth is None:
             check_recent_login(request._request)
         return respond_json(serialize_export(exports.request_account_export(self.caller_id)), 202)
 
-    @document_operation(
-        "List exports that were made in the background, newest first", answers={200: ExportsPage}
-    )
+    @document_operation("List background exports, newest first", answers={200: ExportsPage})
     def get(self, request: Request) -> HttpResponse:
         return respond_json(
             ExportsPage(items=[serialize_export(job) for job in exports.list_exports(self.caller_id)])
@@ -131,7 +131,7 @@ class ExportsView(AuthenticatedApiView):
 
 
 class ExportView(AuthenticatedApiView):
-    @document_operation("How far an export is", answers={200: ExportShown})
+    @document_operation("Read the state of an export", answers={200: ExportShown})
     def get(self, request: Request, export_id: UUID) -> HttpResponse:
         return respond_json(serialize_export(exports.get_export(self.caller_id, export_id)))
 
@@ -141,7 +141,7 @@ class ExportDownloadView(AuthenticatedApiView):
 
     @document_operation("Download an export", answers={(200, "application/octet-stream"): bytes})
     def get(self, request: Request, export_id: UUID) -> HttpResponseBase:
-        """The archive of a whole account takes a recent login; browsers that follow a link are led to it."""
+        """Require a recent login for the archive of a whole account; browsers are redirected to confirm it."""
         job = exports.get_export(self.caller_id, export_id)
         if job.session_id is None and request.auth is None and not is_login_recent(request._request):
             if "text/html" in request.headers.get("Accept", ""):
@@ -156,7 +156,7 @@ class SessionImportView(AuthenticatedApiView):
     write_scopes = ("manage",)
 
     @document_operation(
-        "Import a conversation, from its JSON document or an archive with its files",
+        "Import a conversation from its JSON document, or from an archive with its files",
         answers={201: OpenSession},
         body=IMPORT_BODY_SCHEMA,
         query=ImportQuery,
@@ -174,10 +174,8 @@ class SessionImportView(AuthenticatedApiView):
             )
 
 
-def _copy_to_disk(
-    source: Any, target: Any
-) -> None:  # two streams of bytes: Django's request is one, and says so nowhere
-    """To disk, and no further than the limit, whatever the request said of its length."""
+def _copy_to_disk(source: Any, target: Any) -> None:
+    # Both are binary streams; Django's request is one without declaring it.
     count = 0
     while chunk := source.read(COPY_CHUNK_BYTES):
         count += len(chunk)

@@ -1,4 +1,4 @@
-"""Workspace files over REST (S3): upload, list, read, rename, delete, restore, download, usage."""
+"""REST views for workspace files: upload, list, rename, delete, restore, scan and download."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ class FilesQuery(QueryParams):
 
 class DownloadQuery(QueryParams):
     inline: bool = False
-    retry: Annotated[str, Field(alias="_retry", max_length=20)] = ""  # tells caches apart, and us nothing
+    retry: Annotated[str, Field(alias="_retry", max_length=20)] = (
+        ""  # ignored; clients use it to bypass caches
+    )
 
 
 class ZipBody(RequestBody):
@@ -69,7 +71,7 @@ class FileShown:
 
 @dataclass(frozen=True, kw_only=True)
 class Upload:
-    """What became of one file: exactly one of both is there."""
+    """The result of one file: either `file` or `error` is set."""
 
     name: str
     status: int
@@ -102,21 +104,21 @@ class FilesView(AuthenticatedApiView):
     parser_classes = [MultiPartParser]
 
     def initialize_request(self, request: HttpRequest, *args: object, **kwargs: object) -> Request:
-        """The handler goes in first: a CSRF check may read the form before the caller is known."""
+        """Install the handler first: a CSRF check may read the form before the caller is known."""
         self.upload = CappedUploadHandler(MAX_FILE_BYTES)
         request.upload_handlers = [self.upload]
         return super().initialize_request(request, *args, **kwargs)
 
     @document_operation("List files, newest first", answers={200: FilesPage}, query=FilesQuery)
     def get(self, request: Request) -> HttpResponse:
-        asked = parse_query(request, FilesQuery)
+        query = parse_query(request, FilesQuery)
         page = files.get_file_page(
             self.caller_id,
-            session_id=asked.session,
-            q=asked.q,
-            mime=asked.type,
-            limit=asked.limit,
-            offset=asked.offset,
+            session_id=query.session,
+            q=query.q,
+            mime=query.type,
+            limit=query.limit,
+            offset=query.offset,
         )
         items = [serialize_file(file) for file in page.items]
         return respond_json(FilesPage(items=items, offset=page.offset, has_more=page.has_more))
@@ -128,28 +130,30 @@ class FilesView(AuthenticatedApiView):
         quota = quotas.get_quota(self.caller_id)
         self.upload.limit_bytes = quota.file_bytes
         session_id = self._parse_session_id(request._request)
-        arrived = self.upload.received_files
-        if not 1 <= len(arrived) <= MAX_FILES_PER_REQUEST:
-            raise InvalidRequest(f"Send 1 to {MAX_FILES_PER_REQUEST} files; these are {len(arrived)}.")
-        results = [_store_upload(self.caller_id, one, session_id, quota) for one in arrived]
+        received = self.upload.received_files
+        if not 1 <= len(received) <= MAX_FILES_PER_REQUEST:
+            raise InvalidRequest(f"Send 1 to {MAX_FILES_PER_REQUEST} files; you sent {len(received)}.")
+        results = [_store_upload(self.caller_id, file, session_id, quota) for file in received]
         return _render_uploads(results)
 
     def _parse_session_id(self, request: HttpRequest) -> UUID | None:
-        """Reading the form streams the files to disk."""
+        """Read the form, which streams the files to disk, and return the session it names."""
         fields = {name: value for name, value in request.POST.items() if name != "csrfmiddlewaretoken"}
-        wanted = fields.pop("session", "")
+        session_text = fields.pop("session", "")
         if fields:
-            raise InvalidRequest(f"{next(iter(fields))[:100]}: neither `session` nor a file with a name.")
-        if not wanted:
+            raise InvalidRequest(
+                f"{next(iter(fields))[:100]}: unknown field. Send `session` and files with a name."
+            )
+        if not session_text:
             return None
-        session_id = parse_uuid(str(wanted))
+        session_id = parse_uuid(str(session_text))
         if session_id is None:
             raise NotFound
         return chat_selectors.get_session(self.caller_id, session_id).id
 
 
 class FileView(AuthenticatedApiView):
-    @document_operation("Read what is known of a file", answers={200: FileShown})
+    @document_operation("Read a file's details", answers={200: FileShown})
     def get(self, request: Request, file_id: UUID) -> HttpResponse:
         return respond_json(serialize_file(files.get_file(self.caller_id, file_id)))
 
@@ -172,13 +176,13 @@ class FileRestoreView(AuthenticatedApiView):
 
 
 class FileScanView(AuthenticatedApiView):
-    @document_operation("Scan a file again whose scan was given up", answers={202: FileShown})
+    @document_operation("Scan a file again after its scan failed", answers={202: FileShown})
     def post(self, request: Request, file_id: UUID) -> HttpResponse:
         return respond_json(serialize_file(files.retry_scan(self.caller_id, file_id)), 202)
 
 
 class AnyMediaTypeRenderer(BaseRenderer):
-    """For content negotiation alone: the file has the type it has."""
+    """Take part in content negotiation only; the file keeps its own type."""
 
     media_type = "*/*"
     format = "file"
@@ -199,7 +203,7 @@ class DownloadView(AuthenticatedApiView):
 
 class ZipView(AuthenticatedApiView):
     renderer_classes = [AnyMediaTypeRenderer]
-    write_scopes = ("read",)  # nothing is written: ids that are many do not fit into an address
+    write_scopes = ("read",)  # POST only because many ids do not fit into a URL
 
     @document_operation(
         "Download several files as one archive",
@@ -212,7 +216,7 @@ class ZipView(AuthenticatedApiView):
 
 
 class FileUsageView(AuthenticatedApiView):
-    @document_operation("How much of the workspace is used", answers={200: Usage})
+    @document_operation("Read how much of the workspace is used", answers={200: Usage})
     def get(self, request: Request) -> HttpResponse:
         use = quotas.get_usage(self.caller_id)
         return respond_json(
@@ -242,16 +246,15 @@ def serialize_file(file: WorkspaceFile) -> FileShown:
 
 def _store_upload(
     owner_id: int,
-    arrived: UploadedFile[bytes] | OversizedFile,
+    upload: UploadedFile[bytes] | OversizedFile,
     session_id: UUID | None,
     quota: quotas.StorageQuota,
 ) -> Upload:
-    """One file's result; what refuses one says nothing about the next."""
-    name = str(arrived.name)
+    name = str(upload.name)
     try:
-        if isinstance(arrived, OversizedFile):
+        if isinstance(upload, OversizedFile):
             raise _build_file_too_large_refusal(quota)
-        file = files.store_file(owner_id, name=name, content=arrived, source="upload", session_id=session_id)
+        file = files.store_file(owner_id, name=name, content=upload, source="upload", session_id=session_id)
     except RequestRefused as refusal:
         metrics.uploads.labels(refusal.code if refusal.code in _COUNTED_REFUSAL_CODES else "refused").inc()
         return Upload(name=name, status=refusal.status, error=refusal.to_body())
@@ -262,12 +265,12 @@ def _store_upload(
 def _build_file_too_large_refusal(quota: quotas.StorageQuota) -> PayloadTooLarge:
     limit = quota.file_bytes // quotas.MB
     return PayloadTooLarge(
-        f"A file may have {limit} MB.", code="file_too_large", limit_bytes=quota.file_bytes
+        f"Files can be up to {limit} MB.", code="file_too_large", limit_bytes=quota.file_bytes
     )
 
 
 def _render_uploads(results: list[Upload]) -> HttpResponse:
-    """Created when anything was; else the first refusal, with all of them."""
+    """Answer 201 if any file was stored, otherwise the first error together with all results."""
     if any(result.file for result in results):
         return respond_json(Uploads(results=results), 201)
     return respond_json({"error": results[0].error, "results": results}, results[0].status)

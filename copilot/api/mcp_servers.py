@@ -1,4 +1,4 @@
-"""MCP servers over REST: one's own are made, changed, tried and removed; everybody's are only seen (A28)."""
+"""REST views for MCP servers: manage and test your own, and see those shared with everybody."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from copilot.tools.mcp import services as mcp
 
 SecretHeaders = Annotated[
     dict[Annotated[str, Field(max_length=100)], Annotated[str, Field(max_length=mcp.MAX_SECRET_CHARACTERS)]],
-    Field(max_length=mcp.MAX_SECRETS, description="Headers; never shown again."),
+    Field(max_length=mcp.MAX_SECRETS, description="Secret headers; never shown again."),
 ]
 
 
@@ -31,7 +31,7 @@ class NewServer(RequestBody):
 
 
 class ServerChanges(RequestBody):
-    """Absent fields stay as they are; secrets are replaced all together, and forgotten when the URL's origin changes."""
+    """Absent fields stay as they are. Secrets are replaced as a whole, and dropped when the URL's origin changes."""
 
     name: Annotated[CleanText, Field(max_length=40)] | None = None
     url: Annotated[CleanText, Field(max_length=mcp.MAX_URL_CHARACTERS)] | None = None
@@ -49,7 +49,7 @@ class ServerTool:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerShown:
-    """`own` is false for those an administrator added for everybody: their address stays theirs."""
+    """`own` is false for servers that an administrator added for everybody; their URL is not shown."""
 
     id: str
     name: str
@@ -80,7 +80,7 @@ class ManagedApiView(AuthenticatedApiView):
 
 
 class McpServersView(ManagedApiView):
-    @document_operation("List MCP servers, your own and everybody's", answers={200: Servers})
+    @document_operation("List MCP servers, your own and those shared with everybody", answers={200: Servers})
     def get(self, request: Request) -> HttpResponse:
         return respond_json(
             Servers(
@@ -90,32 +90,30 @@ class McpServersView(ManagedApiView):
             )
         )
 
-    @document_operation("Add an MCP server of your own", answers={201: ServerShown}, body=NewServer)
+    @document_operation("Add an MCP server", answers={201: ServerShown}, body=NewServer)
     def post(self, request: Request) -> HttpResponse:
-        asked = parse_body(request, NewServer)
-        draft = mcp.McpServerDraft(
-            name=asked.name, url=asked.url, secrets=asked.secrets, enabled=asked.enabled
-        )
+        body = parse_body(request, NewServer)
+        draft = mcp.McpServerDraft(name=body.name, url=body.url, secrets=body.secrets, enabled=body.enabled)
         return respond_json(_serialize_server(mcp.create_server(self.caller_id, draft), self.caller_id), 201)
 
 
 class McpServerView(ManagedApiView):
-    @document_operation("Change an MCP server of your own", answers={200: ServerShown}, body=ServerChanges)
+    @document_operation("Change one of your MCP servers", answers={200: ServerShown}, body=ServerChanges)
     def patch(self, request: Request, server_id: UUID) -> HttpResponse:
-        asked = parse_body(request, ServerChanges)
-        now = mcp.draft_from_server(mcp.get_own_server(self.caller_id, server_id))
-        wanted = replace(
-            now,
-            name=now.name if asked.name is None else asked.name,
-            url=now.url if asked.url is None else asked.url,
-            secrets=asked.secrets,
-            enabled=now.enabled if asked.enabled is None else asked.enabled,
+        body = parse_body(request, ServerChanges)
+        current = mcp.draft_from_server(mcp.get_own_server(self.caller_id, server_id))
+        draft = replace(
+            current,
+            name=current.name if body.name is None else body.name,
+            url=current.url if body.url is None else body.url,
+            secrets=body.secrets,
+            enabled=current.enabled if body.enabled is None else body.enabled,
         )
         return respond_json(
-            _serialize_server(mcp.update_server(self.caller_id, server_id, wanted), self.caller_id)
+            _serialize_server(mcp.update_server(self.caller_id, server_id, draft), self.caller_id)
         )
 
-    @document_operation("Remove an MCP server of your own", answers={204: None})
+    @document_operation("Remove one of your MCP servers", answers={204: None})
     def delete(self, request: Request, server_id: UUID) -> HttpResponse:
         mcp.delete_server(self.caller_id, server_id)
         return respond_no_content()
@@ -126,12 +124,12 @@ class McpServerTestView(AsyncApiView):
     write_scopes = ("manage",)
 
     @document_operation(
-        "Connect to an MCP server of your own now, and list its tools", answers={200: ServerTried}
+        "Test the connection to one of your MCP servers and list its tools", answers={200: ServerTried}
     )
     async def post(self, request: Request, server_id: UUID) -> HttpResponse:
-        tried = await connection_trials.try_server(self.caller_id, self.caller_id, server_id)
-        tools = [_serialize_server_tool(tool) for tool in tried.tools]
-        return respond_json(ServerTried(ok=not tried.error, error=tried.error, tools=tools))
+        trial = await connection_trials.try_server(self.caller_id, self.caller_id, server_id)
+        tools = [_serialize_server_tool(tool) for tool in trial.tools]
+        return respond_json(ServerTried(ok=not trial.error, error=trial.error, tools=tools))
 
 
 def _serialize_server(row: McpServer, caller_id: int) -> ServerShown:

@@ -1,4 +1,4 @@
-"""What the agent remembers of a user, over REST: read, edit, forget, and switch it off (A25.1)."""
+"""REST views for memories: list, add, edit, forget, and switch memory on or off."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class MemoryShown:
 
 @dataclass(frozen=True, kw_only=True)
 class Memories:
-    """`on` is false when the user does not want to be remembered; what is there is kept."""
+    """`on` is false while memory is switched off; existing memories are kept."""
 
     on: bool
     items: list[MemoryShown]
@@ -45,11 +45,11 @@ class Memories:
 class MemoriesView(AuthenticatedApiView):
     write_scopes = ("manage",)
 
-    @document_operation("List what is remembered", answers={200: Memories})
+    @document_operation("List your memories", answers={200: Memories})
     def get(self, request: Request) -> HttpResponse:
         return respond_json(_serialize_memories(self.caller_id))
 
-    @document_operation("Remember something", answers={201: MemoryShown}, body=MemoryText)
+    @document_operation("Add a memory", answers={201: MemoryShown}, body=MemoryText)
     def post(self, request: Request) -> HttpResponse:
         return respond_json(
             _serialize_memory(memories.add_memory(self.caller_id, parse_body(request, MemoryText).text)), 201
@@ -64,7 +64,7 @@ class MemoriesView(AuthenticatedApiView):
 class MemoryView(AuthenticatedApiView):
     write_scopes = ("manage",)
 
-    @document_operation("Say a memory differently", answers={200: MemoryShown}, body=MemoryText)
+    @document_operation("Edit a memory", answers={200: MemoryShown}, body=MemoryText)
     def patch(self, request: Request, memory_id: UUID) -> HttpResponse:
         return respond_json(
             _serialize_memory(

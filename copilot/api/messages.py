@@ -1,4 +1,4 @@
-"""Messages over REST: read the transcript, say something, stop what runs."""
+"""REST views for messages: read the transcript, submit a message, stop the running turn."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from copilot.chat.permissions import Permissions
 from copilot.realtime.payloads import MessagePayload
 
 MESSAGES_PER_PAGE = 50
-MAX_SEQUENCE = 2**63 - 1  # what the column holds
+MAX_SEQUENCE = 2**63 - 1  # the column holds no more
 
 
 class MessagesQuery(QueryParams):
@@ -37,7 +37,7 @@ class StopBody(RequestBody):
 
 @dataclass(frozen=True, kw_only=True)
 class MessagesPage:
-    """Oldest first; ask again with `before` for what lies before them."""
+    """Messages, oldest first; pass `before` to get the page before them."""
 
     items: list[MessagePayload]
     has_older: bool
@@ -46,7 +46,7 @@ class MessagesPage:
 
 @dataclass(frozen=True, kw_only=True)
 class Started:
-    """A turn of its own began, or the running one has taken it already: `delivered` (A30.7)."""
+    """A new turn started with the message, or the running turn has already taken it (`delivered`)."""
 
     state: Literal["started", "delivered"]
     message_id: str
@@ -59,7 +59,7 @@ class Started:
 
 @dataclass(frozen=True, kw_only=True)
 class Queued:
-    """It waits behind `turn_id`."""
+    """The message waits behind the turn `turn_id`."""
 
     state: Literal["queued"] = "queued"
     message_id: str
@@ -74,7 +74,7 @@ class Queued:
 
 @dataclass(frozen=True, kw_only=True)
 class Obeyed:
-    """The text was a command, such as `/undo`, and was carried out (A30.2)."""
+    """The text was a slash command, such as `/undo`, and has been run."""
 
     state: Literal["obeyed"] = "obeyed"
     command: str
@@ -96,16 +96,16 @@ class MessagesView(AuthenticatedApiView):
         "Read the transcript, newest page first", answers={200: MessagesPage}, query=MessagesQuery
     )
     def get(self, request: Request, session_id: UUID) -> HttpResponse:
-        asked = parse_query(request, MessagesQuery)
+        query = parse_query(request, MessagesQuery)
         session = chat_selectors.get_session(self.caller_id, session_id)
         items, has_older = chat_selectors.list_messages_page(
-            session.id, before=asked.before, limit=asked.limit
+            session.id, before=query.before, limit=query.limit
         )
         before = items[0].sequence if has_older and items else None
         return respond_json(MessagesPage(items=items, has_older=has_older, before=before))
 
     @document_operation(
-        "Say something: starts a turn, or waits behind the one that runs; or a command such as /undo",
+        "Send a message: it starts a turn, waits behind the running one, or is run as a slash command",
         answers={200: Obeyed, 201: Started, 202: Queued},
         body=MessageBody,
         parameters=[IDEMPOTENCY_KEY_HEADER],
@@ -126,7 +126,7 @@ class MessagesView(AuthenticatedApiView):
 
 
 class StopView(AuthenticatedApiView):
-    @document_operation("Stop what was accepted until now", answers={200: StopAnswer}, body=StopBody)
+    @document_operation("Stop the running turn", answers={200: StopAnswer}, body=StopBody)
     def post(self, request: Request, session_id: UUID) -> HttpResponse:
         stopped = stop.stop_session(self.caller_id, session_id, queue=parse_body(request, StopBody).queue)
         turn_id = str(stopped.turn_id) if stopped.turn_id else None
@@ -136,7 +136,7 @@ class StopView(AuthenticatedApiView):
 def parse_send_command(
     request: Request, session_id: UUID, user_id: int, permissions: Permissions
 ) -> SendMessage:
-    """The one place where a REST message is bound to its channel (A31.3)."""
+    """Read a message from a REST request, with `api` as its origin."""
     fields = parse_fields_with_run_id(request)
     return parse_message(
         fields, session_id=session_id, user_id=user_id, origin="api", permissions=permissions
@@ -144,12 +144,14 @@ def parse_send_command(
 
 
 def parse_fields_with_run_id(request: Request) -> dict[str, JSON]:
-    """The body's fields; the header's key is their run_id (E3)."""
+    """Return the body's fields, with the Idempotency-Key header as their `run_id`."""
     fields = parse_json_object(request)
     key = request.headers.get("Idempotency-Key")
     if key is not None:
         if fields.get("run_id") not in (None, key):
-            raise InvalidRequest("Idempotency-Key and run_id differ.")
+            raise InvalidRequest(
+                "Idempotency-Key and run_id are different. Send one of them, or the same value in both."
+            )
         fields["run_id"] = key
     return fields
 
@@ -192,9 +194,8 @@ def _serialize_command_result(outcome: slash_commands.CommandResult) -> Obeyed:
     )
 
 
-def _omit_empty_fields(accepted: Started | Queued) -> dict[str, object]:
-    """Without what there is nothing to say of."""
-    fields = asdict(accepted)
+def _omit_empty_fields(outcome: Started | Queued) -> dict[str, object]:
+    fields = asdict(outcome)
     for name in ("ignored_attachments", "hint"):
         if not fields[name]:
             del fields[name]

@@ -1,4 +1,4 @@
-"""Models over REST: what may be chosen, without prices and credentials (A4, A19.8)."""
+"""REST view that lists models, tiers and modes, without prices and credentials."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class ModelsView(AuthenticatedApiView):
             for tier, entry in catalogue.get_tier_entries().items()
         ]
         modes = [mode for mode in catalogue.MODES if not plan.modes or mode in plan.modes]
-        shown = [_serialize_model(entry) for entry in catalogue.list_entries()]
-        return respond_json(Models(tiers=tiers, modes=modes, models=shown))
+        models = [_serialize_model(entry) for entry in catalogue.list_entries()]
+        return respond_json(Models(tiers=tiers, modes=modes, models=models))
 
 
 def _serialize_model(entry: CatalogueEntry) -> Model:

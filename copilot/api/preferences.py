@@ -1,4 +1,4 @@
-"""Preferences over REST: what a user asks of every conversation, and the personalities to choose from (A30.1)."""
+"""REST views for a user's preferences and the personalities to choose from."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class PreferencesView(AuthenticatedApiView):
 class PersonalitiesView(AuthenticatedApiView):
     @document_operation("List the personalities to choose from", answers={200: Personalities})
     def get(self, request: Request) -> HttpResponse:
-        shown = [
-            PersonalityShown(id=one.pk, name=one.name, tone=one.tone, style=one.style)
-            for one in preferences.list_personalities()
+        personalities = [
+            PersonalityShown(id=row.pk, name=row.name, tone=row.tone, style=row.style)
+            for row in preferences.list_personalities()
         ]
-        return respond_json(Personalities(items=shown))
+        return respond_json(Personalities(items=personalities))

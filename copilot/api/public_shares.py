@@ -1,4 +1,4 @@
-"""What anybody may read over REST: a share by its token, its lock, its files; every refusal is one 404 (S9, S12)."""
+"""REST views that anybody may read: a share by its token, its password and its files. Every refusal is a 404."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class PublishedShare:
 
 
 class PublicShareApiView(BaseApiView):
-    """A view for whoever knows the token; cookies and API keys mean nothing here."""
+    """Serve whoever knows the token; cookies and API keys are ignored."""
 
     authentication_classes = []
     permission_classes = []
@@ -65,7 +65,7 @@ class PublicShareApiView(BaseApiView):
 
     @property
     def default_response_headers(self) -> dict[str, str]:
-        """None that would tell one refusal from another."""
+        """Return no headers: they could tell one refusal from another."""
         return {}
 
     @property
@@ -103,7 +103,7 @@ class PublicShareView(PublicShareApiView):
 
 
 class PublicUnlockView(PublicShareApiView):
-    @document_operation("Get a key by the password", answers={200: Key}, body=Unlocking)
+    @document_operation("Unlock a share with its password", answers={200: Key}, body=Unlocking)
     def post(self, request: Request, token: UUID) -> HttpResponse:
         key = access.unlock_share(token, parse_body(request, Unlocking).password, self.client_address)
         if key is None:
@@ -115,26 +115,26 @@ class PublicFileView(PublicShareApiView):
     access_kind = "file"
 
     @document_operation(
-        "Fetch a file of a share", answers={(200, "application/octet-stream"): bytes}, query=SavingQuery
+        "Download a file of a share", answers={(200, "application/octet-stream"): bytes}, query=SavingQuery
     )
     def get(self, request: Request, token: UUID, file_id: UUID) -> HttpResponseBase:
         try:
-            saving = parse_query(request, SavingQuery).download
+            is_download = parse_query(request, SavingQuery).download
         except InvalidRequest:
-            saving = True  # nobody is told more than that there is, or is not, a file
+            is_download = True  # a bad query must not answer differently from a good one
         file = access.find_shared_file(token, file_id, self.share_key)
         if file is None:
             metrics.share_hits.labels(door="file", outcome="refused").inc()
             raise NotFound
         metrics.share_hits.labels(door="file", outcome="served").inc()
-        return downloads.build_download_response(request._request, file, inline=not saving, public=True)
+        return downloads.build_download_response(request._request, file, inline=not is_download, public=True)
 
 
 class PublicZipView(PublicShareApiView):
     access_kind = "zip"
 
     @document_operation(
-        "Fetch all files of a share as one archive; a single file comes as itself",
+        "Download all files of a share as one archive; a single file is sent as it is",
         answers={(200, "application/zip"): bytes, (200, "application/octet-stream"): bytes},
     )
     def get(self, request: Request, token: UUID) -> HttpResponseBase:
@@ -150,7 +150,7 @@ class PublicZipView(PublicShareApiView):
 
 
 class PublicNotFoundView(PublicShareApiView):
-    """Any other path for strangers, malformed tokens among them."""
+    """Answer any other public path, including malformed tokens, with the same 404."""
 
     schema = None
 
@@ -167,5 +167,5 @@ def _serialize_published_share(share: Share) -> PublishedShare:
         author=str(share.options.get("author", "")),
         shared_at=payloads.format_timestamp(share.created_at),
         messages=payload.messages,
-        files=[one for one in payload.files if one.id in available],
+        files=[file for file in payload.files if file.id in available],
     )

@@ -1,4 +1,4 @@
-"""Answers over REST to what the agent asked (A12.2)."""
+"""REST view for answers to the agent's questions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from copilot.chat import submission
 
 
 class Answer(RequestBody):
-    """Exactly one of both."""
+    """Send exactly one of the two."""
 
     text: str | None = None
     choice: str | None = None
@@ -24,8 +24,8 @@ class Answer(RequestBody):
 class AnswerView(AuthenticatedApiView):
     @document_operation("Answer a question; the first answer wins", answers={204: None}, body=Answer)
     def post(self, request: Request, question_id: UUID) -> HttpResponse:
-        given = parse_body(request, Answer)
-        if (given.text is None) == (given.choice is None):
+        body = parse_body(request, Answer)
+        if (body.text is None) == (body.choice is None):
             raise InvalidRequest("Send either text or choice.")
-        submission.answer_question(self.caller_id, question_id, text=given.text, choice=given.choice)
+        submission.answer_question(self.caller_id, question_id, text=body.text, choice=body.choice)
         return respond_no_content()

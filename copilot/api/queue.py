@@ -1,4 +1,4 @@
-"""The queue over REST: what waits behind the running turn, and what its owner may do with it (T6.5)."""
+"""REST views for the queue: list, edit, move, withdraw and send queued messages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class QueuedPlace(RequestBody):
 
 @dataclass(frozen=True, kw_only=True)
 class Queue:
-    """In the order in which they will be taken."""
+    """Queued messages, in the order in which they will be sent."""
 
     items: list[QueueItem]
     capacity: int
@@ -42,13 +42,13 @@ def render_queue(session_id: UUID) -> HttpResponse:
 
 
 class QueueView(AuthenticatedApiView):
-    @document_operation("List what waits", answers={200: Queue})
+    @document_operation("List the queued messages", answers={200: Queue})
     def get(self, request: Request, session_id: UUID) -> HttpResponse:
         return render_queue(chat_selectors.get_session(self.caller_id, session_id).id)
 
 
 class QueuedView(AuthenticatedApiView):
-    @document_operation("Edit a waiting message", answers={200: Queue}, body=QueuedText)
+    @document_operation("Edit a queued message", answers={200: Queue}, body=QueuedText)
     def patch(self, request: Request, session_id: UUID, message_id: UUID) -> HttpResponse:
         queue_commands.edit_queued_message(
             self.caller_id,
@@ -59,14 +59,14 @@ class QueuedView(AuthenticatedApiView):
         )
         return render_queue(session_id)
 
-    @document_operation("Take a waiting message out", answers={200: Queue})
+    @document_operation("Withdraw a queued message", answers={200: Queue})
     def delete(self, request: Request, session_id: UUID, message_id: UUID) -> HttpResponse:
         queue_commands.remove_queued_message(self.caller_id, session_id, message_id)
         return render_queue(session_id)
 
 
 class MoveView(AuthenticatedApiView):
-    @document_operation("Move a waiting message", answers={200: Queue}, body=QueuedPlace)
+    @document_operation("Move a queued message", answers={200: Queue}, body=QueuedPlace)
     def post(self, request: Request, session_id: UUID, message_id: UUID) -> HttpResponse:
         position = parse_body(request, QueuedPlace).position
         queue_commands.move_queued_message(self.caller_id, session_id, message_id, position)
@@ -74,7 +74,7 @@ class MoveView(AuthenticatedApiView):
 
 
 class SendNowView(AuthenticatedApiView):
-    @document_operation("Send a waiting message now, interrupting the turn", answers={200: Queue})
+    @document_operation("Stop the running turn and send a queued message now", answers={200: Queue})
     def post(self, request: Request, session_id: UUID, message_id: UUID) -> HttpResponse:
         queue_commands.send_queued_message_now(self.caller_id, session_id, message_id)
         return render_queue(session_id)

@@ -1,4 +1,4 @@
-"""Tasks that run by the clock, over REST: list, make, read, cancel, switch on again (A26)."""
+"""REST views for scheduled tasks: list, create, read, cancel, switch on again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from copilot.schedules import services as schedules
 
 
 class NewSchedule(RequestBody):
-    """A prompt, or an agent with its inputs; without a session each run begins a new one."""
+    """A prompt, or an agent with its inputs. Without a session, each run starts a new one."""
 
     prompt: Annotated[CleanText, Field(max_length=settings.MESSAGE_CHARACTERS)] = ""
     agent_id: Annotated[CleanText, Field(max_length=36)] | None = None
@@ -35,7 +35,7 @@ class NewSchedule(RequestBody):
 
 @dataclass(frozen=True, kw_only=True)
 class RunShown:
-    """`outcome`: started, succeeded, failed, cancelled, skipped, refused."""
+    """`outcome` is one of started, succeeded, failed, cancelled, skipped, refused."""
 
     due_at: str
     outcome: str
@@ -45,13 +45,13 @@ class RunShown:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleShown:
-    """`next_runs` on the clock of its zone; none once it is off, which `disabled_reason` explains."""
+    """`next_runs` are in the task's time zone; the list is empty once the task is off (see `disabled_reason`)."""
 
     id: str
     name: str
     prompt: str
     agent_id: str | None
-    inputs: dict[str, Any]  # as the agent's schema asks for them
+    inputs: dict[str, Any]  # in the form of the agent's schema
     cron: str
     timezone: str
     session_id: str | None
@@ -71,30 +71,30 @@ class Schedules:
 class SchedulesView(AuthenticatedApiView):
     write_scopes = ("manage",)
 
-    @document_operation("List tasks that run by the clock", answers={200: Schedules})
+    @document_operation("List your scheduled tasks", answers={200: Schedules})
     def get(self, request: Request) -> HttpResponse:
         return respond_json(
             Schedules(items=_serialize_schedules(list(schedules.list_schedules(self.caller_id))))
         )
 
-    @document_operation("Let a task run by the clock", answers={201: ScheduleShown}, body=NewSchedule)
+    @document_operation("Schedule a task", answers={201: ScheduleShown}, body=NewSchedule)
     def post(self, request: Request) -> HttpResponse:
-        asked = parse_body(request, NewSchedule)
-        made = schedules.create_schedule(
+        body = parse_body(request, NewSchedule)
+        schedule = schedules.create_schedule(
             self.caller_id,
             schedules.ScheduleRequest(
-                prompt=asked.prompt,
-                agent_id=_parse_optional_id(asked.agent_id),
-                inputs=asked.inputs,
-                cron=asked.cron,
-                timezone=asked.timezone,
-                name=asked.name,
-                session_id=_parse_optional_id(asked.session_id),
+                prompt=body.prompt,
+                agent_id=_parse_optional_id(body.agent_id),
+                inputs=body.inputs,
+                cron=body.cron,
+                timezone=body.timezone,
+                name=body.name,
+                session_id=_parse_optional_id(body.session_id),
             ),
             self.turn_permissions,
         )
-        made.refresh_from_db()
-        return respond_json(_serialize_schedules([made])[0], 201)
+        schedule.refresh_from_db()
+        return respond_json(_serialize_schedules([schedule])[0], 201)
 
 
 class ScheduleView(AuthenticatedApiView):
@@ -104,7 +104,7 @@ class ScheduleView(AuthenticatedApiView):
     def get(self, request: Request, schedule_id: UUID) -> HttpResponse:
         return respond_json(_serialize_schedules([schedules.get_schedule(self.caller_id, schedule_id)])[0])
 
-    @document_operation("Cancel a task for good", answers={204: None})
+    @document_operation("Cancel a task permanently", answers={204: None})
     def delete(self, request: Request, schedule_id: UUID) -> HttpResponse:
         schedules.cancel_schedule(self.caller_id, schedule_id)
         return respond_no_content()
@@ -113,7 +113,7 @@ class ScheduleView(AuthenticatedApiView):
 class ScheduleSwitchOnView(AuthenticatedApiView):
     write_scopes = ("manage",)
 
-    @document_operation("Switch a task on again that failed too often", answers={200: ScheduleShown})
+    @document_operation("Switch a task on again after too many failures", answers={200: ScheduleShown})
     def post(self, request: Request, schedule_id: UUID) -> HttpResponse:
         return respond_json(_serialize_schedules([schedules.enable_schedule(self.caller_id, schedule_id)])[0])
 
@@ -121,10 +121,10 @@ class ScheduleSwitchOnView(AuthenticatedApiView):
 def _parse_optional_id(text: str | None) -> UUID | None:
     if text is None:
         return None
-    found = parse_uuid(text)
-    if found is None:
+    parsed = parse_uuid(text)
+    if parsed is None:
         raise NotFound
-    return found
+    return parsed
 
 
 def _serialize_schedules(rows: list[Schedule]) -> list[ScheduleShown]:

@@ -1,7 +1,6 @@
-"""The OpenAPI document and its viewer; both are public, and the viewer's assets are our own.
+"""Serve the OpenAPI document and its viewer; both are public, and the viewer's assets are our own."""
 
-Making the document takes a second of CPU, so each process makes it once and answers from memory.
-"""
+# Building the document takes a second of CPU, so each process builds it once and answers from memory.
 
 from __future__ import annotations
 
@@ -30,20 +29,22 @@ from copilot.sharing import access
 
 READS_PER_MINUTE = 60
 
-# The viewer writes style attributes as it draws; scripts stay our own.
+# The viewer sets style attributes while it renders; scripts are still limited to our own.
 ALLOW_INLINE_STYLES = csp_update({"style-src": "'unsafe-inline'"})
 
 
 class AddressThrottle(BaseThrottle):
-    """Count what strangers read by where they are; it fails open with Redis."""
+    """Count anonymous requests by address. Without Redis, nobody is refused."""
 
     def allow_request(self, request: Request, view: APIView) -> bool:
         address = str(request.META.get("REMOTE_ADDR", ""))
-        wait = rate_limits.count_request(
+        retry_after_seconds = rate_limits.count_request(
             "api-document", access.hash_visitor_address(address), limit=READS_PER_MINUTE, seconds=60
         )
-        if wait is not None:
-            raise TooManyRequests("Too many requests. Please slow down.", retry_after_seconds=wait)
+        if retry_after_seconds is not None:
+            raise TooManyRequests(
+                "Too many requests. Please slow down.", retry_after_seconds=retry_after_seconds
+            )
         return True
 
 
@@ -57,14 +58,14 @@ class SchemaView(BaseApiView, SpectacularAPIView):
     permission_classes = []
     throttle_classes = [AddressThrottle]
     renderer_classes = [OpenApiJsonRenderer2, OpenApiJsonRenderer, OpenApiYamlRenderer]
-    # Our shapes come with their own names for everything; tags are the first word after the version.
+    # Tags are the first path segment after the version.
     custom_settings = {"SCHEMA_PATH_PREFIX": "/api/v1"}
-    _rendered_by_media_type: ClassVar[dict[str, RenderedSchema]] = {}  # by the media type of its renderer
+    _rendered_by_media_type: ClassVar[dict[str, RenderedSchema]] = {}
     _render_lock: ClassVar[threading.Lock] = threading.Lock()
 
     @extend_schema(exclude=True)  # the document does not describe itself
     def get(self, request: Request, *args: object, **kwargs: object) -> HttpResponseBase:
-        """Answer the same to everybody: no parameter of the request changes it."""
+        """Give everybody the same answer; no request parameter changes it."""
         renderer = request.accepted_renderer
         document = self._get_rendered_schema(renderer)
         response = HttpResponse(document.content, content_type=str(renderer.media_type))
@@ -72,21 +73,23 @@ class SchemaView(BaseApiView, SpectacularAPIView):
         response["Cache-Control"] = "public, max-age=300"
         response["Vary"] = "Accept"
         response["ETag"] = document.etag
-        asked: HttpRequest = request._request
-        return get_conditional_response(asked, etag=document.etag, response=response) or response
+        django_request: HttpRequest = request._request
+        return get_conditional_response(django_request, etag=document.etag, response=response) or response
 
     def _get_rendered_schema(self, renderer: BaseRenderer) -> RenderedSchema:
         with self._render_lock:
-            kind = str(renderer.media_type)
-            if kind not in self._rendered_by_media_type:
+            media_type = str(renderer.media_type)
+            if media_type not in self._rendered_by_media_type:
                 with patched_settings(self.custom_settings):
                     generator = spectacular_settings.DEFAULT_GENERATOR_CLASS()
-                    rendered = renderer.render(generator.get_schema(request=None, public=True), kind, {})
+                    rendered = renderer.render(
+                        generator.get_schema(request=None, public=True), media_type, {}
+                    )
                 content = rendered.encode() if isinstance(rendered, str) else rendered
-                self._rendered_by_media_type[kind] = RenderedSchema(
+                self._rendered_by_media_type[media_type] = RenderedSchema(
                     content, f'"{hashlib.sha256(content).hexdigest()[:32]}"'
                 )
-            return self._rendered_by_media_type[kind]
+            return self._rendered_by_media_type[media_type]
 
 
 @method_decorator(ALLOW_INLINE_STYLES, name="dispatch")

@@ -1,4 +1,4 @@
-"""Search over REST: chats by their titles, messages by their words (W2.9)."""
+"""REST view that searches chats by title and messages by their words."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class SearchQuery(QueryParams):
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    sessions: list[chat_selectors.SessionPayload]  # whose titles hold the text
-    messages: list[search.SearchHit]  # that have every word, or begin to
+    sessions: list[chat_selectors.SessionPayload]  # sessions whose title contains the text
+    messages: list[search.SearchHit]  # messages with every word, or with words that begin so
 
 
 class SearchView(AuthenticatedApiView):
     @document_operation("Search your chats and messages", answers={200: Found}, query=SearchQuery)
     def get(self, request: Request) -> HttpResponse:
-        asked = parse_query(request, SearchQuery)
-        titled = chat_selectors.list_sessions_page(self.caller_id, q=asked.q, limit=MAX_TITLE_HITS).items
+        query = parse_query(request, SearchQuery)
+        titled = chat_selectors.list_sessions_page(self.caller_id, q=query.q, limit=MAX_TITLE_HITS).items
         return respond_json(
             Found(
-                sessions=titled, messages=search.search_messages(self.caller_id, asked.q, limit=asked.limit)
+                sessions=titled, messages=search.search_messages(self.caller_id, query.q, limit=query.limit)
             )
         )

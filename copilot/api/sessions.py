@@ -1,4 +1,4 @@
-"""Sessions over REST: list, make, read, change, delete and restore."""
+"""REST views for sessions, their goals and their compaction."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from copilot.realtime.payloads import AutoApprovePayload, SessionState
 
 SessionTitle = Annotated[CleanText, Field(max_length=200)]
 ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
-MAX_CAP_MICRODOLLARS = 10**12  # a million dollars, and what the column holds
-MAX_ALLOWED_TOOLS = 500  # names on a list of what is allowed
+MAX_CAP_MICRODOLLARS = 10**12  # a million dollars; the column holds no more
+MAX_ALLOWED_TOOLS = 500
 
 
 class NewSession(RequestBody):
@@ -35,7 +35,10 @@ class NewSession(RequestBody):
 
 
 class AutoApprove(RequestBody):
-    """Calls that run unasked; without a cap only those that cost nothing (A11.11). Sub-sessions only when said so."""
+    """Run calls without asking, up to `cap_microdollars` in total.
+
+    Without a cap only free calls run. Sub-sessions are included only with `sub_sessions`.
+    """
 
     enabled: bool
     cap_microdollars: Annotated[int, Field(ge=0, le=MAX_CAP_MICRODOLLARS)] | None = None
@@ -54,27 +57,32 @@ class SessionChanges(RequestBody):
     auto_approve: AutoApprove | None = None
 
     def to_session_settings(self) -> sessions.SessionSettings:
-        given: sessions.SessionSettings = {}
+        settings: sessions.SessionSettings = {}
         if "personality" in self.model_fields_set:
-            given["personality_id"] = self.personality
+            settings["personality_id"] = self.personality
         if "instructions" in self.model_fields_set:
-            given["instructions"] = self.instructions
+            settings["instructions"] = self.instructions
         if "allowed_tools" in self.model_fields_set:
-            given["allowed_tools"] = self.allowed_tools
-        return given
+            settings["allowed_tools"] = self.allowed_tools
+        return settings
 
 
 class SessionsQuery(QueryParams):
     cursor: Annotated[str, Field(max_length=500)] | None = None
     q: Annotated[CleanText, Field(max_length=200)] = ""
     archived: bool = False
-    parent: Annotated[UUID, Field(description="Its sub-sessions; without it, none are listed.")] | None = None
+    parent: (
+        Annotated[
+            UUID, Field(description="List the sub-sessions of this session. They are left out otherwise.")
+        ]
+        | None
+    ) = None
     limit: Annotated[int, Field(ge=1, le=REQUEST_LIMITS.sessions_per_page)] = REQUEST_LIMITS.sessions_per_page
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenSession:
-    """A session and the place in its log from which to follow it."""
+    """A session, with the cursor from which to follow its events."""
 
     id: str
     title: str
@@ -119,25 +127,25 @@ def serialize_session(session: Session) -> OpenSession:
 
 
 class SessionsView(AuthenticatedApiView):
-    @document_operation("List sessions", answers={200: SessionsPage}, query=SessionsQuery)
+    @document_operation(
+        "List your sessions, most recently active first", answers={200: SessionsPage}, query=SessionsQuery
+    )
     def get(self, request: Request) -> HttpResponse:
-        asked = parse_query(request, SessionsQuery)
+        query = parse_query(request, SessionsQuery)
         page = chat_selectors.list_sessions_page(
             self.caller_id,
-            cursor=asked.cursor,
-            q=asked.q,
-            archived=asked.archived,
-            parent_id=asked.parent,
-            limit=asked.limit,
+            cursor=query.cursor,
+            q=query.q,
+            archived=query.archived,
+            parent_id=query.parent,
+            limit=query.limit,
         )
         return respond_json(SessionsPage(items=list(page.items), next_cursor=page.next_cursor))
 
-    @document_operation("Make a session", answers={201: OpenSession}, body=NewSession)
+    @document_operation("Create a session", answers={201: OpenSession}, body=NewSession)
     def post(self, request: Request) -> HttpResponse:
-        asked = parse_body(request, NewSession)
-        return respond_json(
-            serialize_session(sessions.create_session(self.caller_id, title=asked.title)), 201
-        )
+        body = parse_body(request, NewSession)
+        return respond_json(serialize_session(sessions.create_session(self.caller_id, title=body.title)), 201)
 
 
 class SessionView(AuthenticatedApiView):
@@ -146,20 +154,22 @@ class SessionView(AuthenticatedApiView):
         return respond_json(serialize_session(chat_selectors.get_session(self.caller_id, session_id)))
 
     @document_operation(
-        "Rename, pin, archive or shape a session", answers={200: OpenSession}, body=SessionChanges
+        "Rename, pin or archive a session, or change its settings",
+        answers={200: OpenSession},
+        body=SessionChanges,
     )
     def patch(self, request: Request, session_id: UUID) -> HttpResponse:
-        asked = parse_body(request, SessionChanges)
-        sessions.update_session_settings(self.caller_id, session_id, asked.to_session_settings())
-        if asked.auto_approve is not None:
-            approvals.set_auto_approve(self.caller_id, session_id, **asked.auto_approve.model_dump())
+        body = parse_body(request, SessionChanges)
+        sessions.update_session_settings(self.caller_id, session_id, body.to_session_settings())
+        if body.auto_approve is not None:
+            approvals.set_auto_approve(self.caller_id, session_id, **body.auto_approve.model_dump())
         changed = sessions.update_session(
             self.caller_id,
             session_id,
-            title=asked.title,
-            pinned=asked.pinned,
-            archived=asked.archived,
-            allowed=asked.auto_approve is not None,
+            title=body.title,
+            pinned=body.pinned,
+            archived=body.archived,
+            allowed=body.auto_approve is not None,
         )
         return respond_json(serialize_session(changed))
 
@@ -175,16 +185,13 @@ class SessionRestoreView(AuthenticatedApiView):
         return respond_json(serialize_session(sessions.restore_session(self.caller_id, session_id)))
 
 
-# MERGED api.compacting: A shorter conversation over REST (A17.6).
-
-
 class CompactSession(RequestBody):
     focus: Annotated[str, Field(max_length=2_000)] = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compaction:
-    """`nothing_to_compact`: the conversation is as short as it gets, and no turn was started."""
+    """The state `nothing_to_compact` means that no turn was started: the conversation cannot be shortened."""
 
     state: Literal["started", "nothing_to_compact"]
     turn_id: str | None
@@ -194,25 +201,24 @@ class Compaction:
 
 class CompactView(AuthenticatedApiView):
     @document_operation(
-        "Summarise the conversation; `focus` says what to keep above all",
+        "Compact the conversation; `focus` names what the summary must keep",
         answers={202: Compaction, 200: Compaction},
         body=CompactSession,
     )
     def post(self, request: Request, session_id: UUID) -> HttpResponse:
-        asked = parse_body(request, CompactSession)
-        begun = compaction_requests.request_compaction(
-            self.caller_id, session_id, focus=asked.focus, origin="api"
+        body = parse_body(request, CompactSession)
+        compaction = compaction_requests.request_compaction(
+            self.caller_id, session_id, focus=body.focus, origin="api"
         )
-        turn_id = str(begun.turn_id) if begun.turn_id else None
-        found = Compaction(state=begun.state, turn_id=turn_id, message=begun.message, cursor=begun.cursor)
-        return respond_json(found, status=202 if begun.state == "started" else 200)
-
-
-# MERGED api.goals: A session's goal over REST: read, set, pause, resume, clear (A30.2, A30.4).
+        turn_id = str(compaction.turn_id) if compaction.turn_id else None
+        answer = Compaction(
+            state=compaction.state, turn_id=turn_id, message=compaction.message, cursor=compaction.cursor
+        )
+        return respond_json(answer, status=202 if compaction.state == "started" else 200)
 
 
 class GoalBody(RequestBody):
-    """Exactly one of both: a new goal, or what becomes of the present one."""
+    """Send exactly one of the two: the text of a new goal, or an action on the current one."""
 
     text: Annotated[CleanText, Field(min_length=1, max_length=MAX_GOAL_CHARACTERS)] | None = None
     act: Literal["pause", "resume", "clear"] | None = None
@@ -227,16 +233,16 @@ class GoalView(AuthenticatedApiView):
         "Set a goal, or pause, resume or clear it", answers={200: goals.GoalStatus}, body=GoalBody
     )
     def post(self, request: Request, session_id: UUID) -> HttpResponse:
-        asked = parse_body(request, GoalBody)
-        if (asked.text is None) == (asked.act is None):
+        body = parse_body(request, GoalBody)
+        if (body.text is None) == (body.act is None):
             raise InvalidRequest("Send either text or act.")
         message = SendMessage(
             session_id=session_id,
             user_id=self.caller_id,
-            text=asked.text or "",
+            text=body.text or "",
             origin="api",
             permissions=self.turn_permissions,
         )
-        if asked.act is not None:
-            return respond_json(goals.change_goal_state(message, asked.act))
+        if body.act is not None:
+            return respond_json(goals.change_goal_state(message, body.act))
         return respond_json(goals.set_goal_and_start(message))

@@ -1,4 +1,4 @@
-"""Shares over REST, for their owners: preview, make, read, change, revoke, list (S8, S9)."""
+"""REST views for owners of shares: preview, publish, change, revoke, list."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from copilot.sharing import services as sharing
 from copilot.sharing.payloads import PublicFile, SharedEntry
 
 MAX_EXPIRY_SECONDS = settings.SHARE_MAX_DAYS * 24 * 3600
-MAX_SHARE_FILES = 1000  # that one payload can name
+MAX_SHARE_FILES = 1000  # in one share
 LenientUuid = Annotated[UUID, Field(strict=False)]
 ExpirySeconds = Annotated[
-    int, Field(ge=1, le=MAX_EXPIRY_SECONDS, description="From now; null: never expires.")
+    int, Field(ge=1, le=MAX_EXPIRY_SECONDS, description="Seconds from now; null for no expiry.")
 ]
 SharePassword = Annotated[
     str, Field(min_length=sharing.MIN_PASSWORD_CHARACTERS, max_length=sharing.MAX_PASSWORD_CHARACTERS)
@@ -66,21 +66,21 @@ class NewFileShare(RequestBody):
 
 
 class ShareChanges(RequestBody):
-    """Absent fields stay as they are; null ends the expiry, or the password."""
+    """Absent fields stay as they are; null removes the expiry or the password."""
 
     expires_in: ExpirySeconds | None = None
     password: SharePassword | None = None
     show_author: bool = False
 
     def to_changes(self) -> sharing.ShareUpdate:
-        given: sharing.ShareUpdate = {}
+        changes: sharing.ShareUpdate = {}
         if "expires_in" in self.model_fields_set:
-            given["expires_in"] = self.expires_in
+            changes["expires_in"] = self.expires_in
         if "password" in self.model_fields_set:
-            given["password"] = self.password or ""
+            changes["password"] = self.password or ""
         if "show_author" in self.model_fields_set:
-            given["show_author"] = self.show_author
-        return given
+            changes["show_author"] = self.show_author
+        return changes
 
 
 class SharesQuery(QueryParams):
@@ -100,7 +100,7 @@ class ShareShown:
     session_id: str | None
     file_id: str | None
     state: sharing.ShareState
-    reason: str  # why staff took it down
+    reason: str  # why staff revoked it
     author: str
     has_password: bool
     created_at: str
@@ -129,7 +129,7 @@ class PreviewFile:
 
 @dataclass(frozen=True, kw_only=True)
 class SharePreview:
-    """What would be public, word for word, and every file it names."""
+    """Exactly what would be public, and every file it names."""
 
     title: str
     author: str
@@ -140,13 +140,13 @@ class SharePreview:
 class SharesView(AuthenticatedApiView):
     @document_operation("List shares, newest first", answers={200: SharesPage}, query=SharesQuery)
     def get(self, request: Request) -> HttpResponse:
-        asked = parse_query(request, SharesQuery)
+        query = parse_query(request, SharesQuery)
         page = sharing.get_share_page(
             self.caller_id,
-            session_id=asked.session,
-            file_id=asked.file,
-            limit=asked.limit,
-            offset=asked.offset,
+            session_id=query.session,
+            file_id=query.file,
+            limit=query.limit,
+            offset=query.offset,
         )
         items = [serialize_share(share) for share in page.items]
         return respond_json(SharesPage(items=items, offset=page.offset, has_more=page.has_more))
@@ -156,53 +156,48 @@ class SessionShareView(AuthenticatedApiView):
     write_scopes = ("manage",)
 
     @document_operation(
-        "Share a session; an earlier link of it ends", answers={201: ShareShown}, body=NewShare
+        "Share a session; its earlier link is revoked", answers={201: ShareShown}, body=NewShare
     )
     def post(self, request: Request, session_id: UUID) -> HttpResponse:
-        asked = parse_body(request, NewShare)
+        body = parse_body(request, NewShare)
         return respond_json(
             serialize_share(
-                sharing.publish_session(
-                    self.caller_id, session_id, asked.to_share_options(), asked.to_terms()
-                )
+                sharing.publish_session(self.caller_id, session_id, body.to_share_options(), body.to_terms())
             ),
             201,
         )
 
     @document_operation(
-        "Change expiry, password or author line", answers={200: ShareShown}, body=ShareChanges
+        "Change a share's expiry, password or author line", answers={200: ShareShown}, body=ShareChanges
     )
     def patch(self, request: Request, session_id: UUID) -> HttpResponse:
-        asked = parse_body(request, ShareChanges)
+        body = parse_body(request, ShareChanges)
         return respond_json(
             serialize_share(
-                sharing.update_share(
-                    sharing.get_session_share(self.caller_id, session_id), asked.to_changes()
-                )
+                sharing.update_share(sharing.get_session_share(self.caller_id, session_id), body.to_changes())
             )
         )
 
-    @document_operation("Revoke the share of a session", answers={204: None})
+    @document_operation("Stop sharing a session", answers={204: None})
     def delete(self, request: Request, session_id: UUID) -> HttpResponse:
         sharing.revoke_session_share(self.caller_id, session_id)
         return respond_no_content()
 
 
 class SharePreviewView(AuthenticatedApiView):
-    """Stores nothing, yet shows as much as a share would."""
-
+    # A preview stores nothing but shows as much as a share would, so it needs the same scope.
     write_scopes = ("manage",)
 
-    @document_operation("What a share would make public", answers={200: SharePreview}, body=NewShare)
+    @document_operation("Preview what a share would make public", answers={200: SharePreview}, body=NewShare)
     def post(self, request: Request, session_id: UUID) -> HttpResponse:
-        asked = parse_body(request, NewShare)
-        draft = sharing.preview_share(self.caller_id, session_id, asked.to_share_options())
+        body = parse_body(request, NewShare)
+        draft = sharing.preview_share(self.caller_id, session_id, body.to_share_options())
         return respond_json(
             SharePreview(
                 title=draft.payload.title,
-                author=drafts.format_author(self.caller) if asked.show_author else "",
+                author=drafts.format_author(self.caller) if body.show_author else "",
                 messages=draft.payload.messages,
-                files=[_serialize_preview_file(one) for one in draft.candidates],
+                files=[_serialize_preview_file(file) for file in draft.candidates],
             )
         )
 
@@ -211,26 +206,26 @@ class FileShareView(AuthenticatedApiView):
     write_scopes = ("manage",)
 
     @document_operation(
-        "Share a file; an earlier link of it ends", answers={201: ShareShown}, body=NewFileShare
+        "Share a file; its earlier link is revoked", answers={201: ShareShown}, body=NewFileShare
     )
     def post(self, request: Request, file_id: UUID) -> HttpResponse:
-        asked = parse_body(request, NewFileShare)
-        terms = sharing.ShareTerms(expires_in=asked.expires_in, password=asked.password or "")
-        made = sharing.publish_file(self.caller_id, file_id, terms, show_author=asked.show_author)
-        return respond_json(serialize_share(made), 201)
+        body = parse_body(request, NewFileShare)
+        terms = sharing.ShareTerms(expires_in=body.expires_in, password=body.password or "")
+        share = sharing.publish_file(self.caller_id, file_id, terms, show_author=body.show_author)
+        return respond_json(serialize_share(share), 201)
 
     @document_operation(
-        "Change expiry, password or author line", answers={200: ShareShown}, body=ShareChanges
+        "Change a share's expiry, password or author line", answers={200: ShareShown}, body=ShareChanges
     )
     def patch(self, request: Request, file_id: UUID) -> HttpResponse:
-        asked = parse_body(request, ShareChanges)
+        body = parse_body(request, ShareChanges)
         return respond_json(
             serialize_share(
-                sharing.update_share(sharing.get_file_share(self.caller_id, file_id), asked.to_changes())
+                sharing.update_share(sharing.get_file_share(self.caller_id, file_id), body.to_changes())
             )
         )
 
-    @document_operation("Revoke the share of a file", answers={204: None})
+    @document_operation("Stop sharing a file", answers={204: None})
     def delete(self, request: Request, file_id: UUID) -> HttpResponse:
         sharing.revoke_file_share(self.caller_id, file_id)
         return respond_no_content()
@@ -258,13 +253,13 @@ def serialize_share(share: Share) -> ShareShown:
     )
 
 
-def _serialize_preview_file(one: drafts.FileCandidate) -> PreviewFile:
-    file: WorkspaceFile = one.file
+def _serialize_preview_file(candidate: drafts.FileCandidate) -> PreviewFile:
+    file: WorkspaceFile = candidate.file
     return PreviewFile(
         id=str(file.pk),
         name=file.name,
         type=file.mime,
         size=file.size_bytes,
-        public=not one.withheld,
-        withheld=one.withheld,
+        public=not candidate.withheld,
+        withheld=candidate.withheld,
     )

@@ -1,4 +1,4 @@
-"""Questions aside over REST: ask, look, stop (A30.2, A30.3)."""
+"""REST views for side questions: ask, read, stop."""
 
 from __future__ import annotations
 
@@ -21,18 +21,20 @@ class SideBody(RequestBody):
 
 
 class SideView(AuthenticatedApiView):
-    @document_operation("Ask something aside", answers={201: side_questions.SideQuestion}, body=SideBody)
+    @document_operation("Ask a side question", answers={201: side_questions.SideQuestion}, body=SideBody)
     def post(self, request: Request, session_id: UUID) -> HttpResponse:
-        asked = parse_body(request, SideBody)
-        return respond_json(side_questions.ask_side_question(self.caller_id, session_id, asked.question), 201)
+        body = parse_body(request, SideBody)
+        return respond_json(side_questions.ask_side_question(self.caller_id, session_id, body.question), 201)
 
-    @document_operation("Stop the question aside, if one is being answered", answers={204: None})
+    @document_operation("Stop the side question, if one is being answered", answers={204: None})
     def delete(self, request: Request, session_id: UUID) -> HttpResponse:
         side_questions.stop_side_question(self.caller_id, session_id)
         return respond_no_content()
 
 
 class SideAnswerView(AuthenticatedApiView):
-    @document_operation("Look at a question aside", answers={200: side_questions.SideQuestionPayload})
+    @document_operation(
+        "Read a side question and its answer", answers={200: side_questions.SideQuestionPayload}
+    )
     def get(self, request: Request, session_id: UUID, side_id: UUID) -> HttpResponse:
         return respond_json(side_questions.get_side_question(self.caller_id, session_id, side_id))

@@ -1,4 +1,4 @@
-"""Tickets over REST: one socket may be opened with each, by a page that has no cookie here (E3)."""
+"""REST view that issues one-use tickets, for clients without a cookie that open a WebSocket."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Ticket:
 
 
 class TicketsView(AuthenticatedApiView):
-    write_scopes = ("read", "chat")  # a socket does both
+    write_scopes = ("read", "chat")  # a socket both reads and sends
 
-    @document_operation("Get a ticket for one socket", answers={201: Ticket}, body=Nothing)
+    @document_operation("Get a ticket that opens one WebSocket", answers={201: Ticket}, body=Nothing)
     def post(self, request: Request) -> HttpResponse:
         parse_body(request, Nothing)
         ticket = authentication.issue_ticket(

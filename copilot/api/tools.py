@@ -1,4 +1,4 @@
-"""The list of tools over REST: what there is, what is missing, and why (A32.2)."""
+"""REST view that lists the tools, and why some are not available."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class Tools:
 
 class ToolsView(AuthenticatedApiView):
     @document_operation(
-        "List tools, those of your MCP servers too, and why some are not available", answers={200: Tools}
+        "List all tools, including those of your MCP servers, and why some are unavailable",
+        answers={200: Tools},
     )
     def get(self, request: Request) -> HttpResponse:
         return respond_json(Tools(items=availability.list_user_tools(self.caller_id)))

@@ -1,4 +1,4 @@
-"""Turns over REST: how one stands, and waiting for its outcome (T10)."""
+"""REST views for turns: read one, or wait for its outcome."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ class TurnView(AuthenticatedApiView):
 
 class WaitView(StreamApiView):
     @document_operation(
-        "Wait for the outcome of a turn, or of the message `run_id`",
+        "Wait until a turn ends; `run_id` waits for that message instead",
         answers={200: turn_results.TurnResult},
         query=WaitQuery,
     )
     async def get(self, request: Request, turn_id: UUID) -> HttpResponse:  # type: ignore[override]
-        asked = parse_query(request, WaitQuery)
+        query = parse_query(request, WaitQuery)
         outcome = await turn_results.wait_for_turn(
             self.caller_id,
             turn_id,
-            run_id=validate_run_id(asked.run_id),
-            timeout_seconds=asked.timeout,
+            run_id=validate_run_id(query.run_id),
+            timeout_seconds=query.timeout,
             connection=self.connection,
         )
         return respond_json(outcome)

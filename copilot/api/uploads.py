@@ -1,4 +1,4 @@
-"""Files on their way in: streamed to disk, counted, and cut off one by one at the limit (S4)."""
+"""Stream uploaded files to disk, and drop each file that exceeds the size limit."""
 
 from __future__ import annotations
 
@@ -20,19 +20,17 @@ MAX_FILES_PER_REQUEST = 20
 
 @dataclass(frozen=True)
 class UploadAllowance:
-    """How long a body of files may be, and what a longer one is told."""
+    """The largest body a sender may upload, and the error that a longer one gets."""
 
-    sender: str  # empty: nobody is known
+    sender: str  # empty for an unauthenticated sender
     limit_bytes: int
     code: Literal["unauthenticated", "quota_exceeded", "file_too_large"]
-    figures: Mapping[str, object] = field(default_factory=dict)  # of a workspace that is full
+    figures: Mapping[str, object] = field(default_factory=dict)  # usage figures of a full workspace
 
 
 def get_upload_allowance(scope: Mapping[str, Any]) -> UploadAllowance:
-    """Judged by who knocks, before anything of the body has arrived (S4).
-
-    What is left of the quota may be passed by one file: its neighbours are stored all the same.
-    """
+    """Decide from the handshake how much may be uploaded, before any of the body arrives."""
+    # One file may exceed what is left of the quota, so that the others of the request are still stored.
     visitor = authentication.authenticate_handshake(
         authentication.HandshakeRequest.from_scope(scope), by_ticket=False
     )
@@ -49,20 +47,20 @@ def get_upload_allowance(scope: Mapping[str, Any]) -> UploadAllowance:
 
 @dataclass(frozen=True)
 class OversizedFile:
-    """A file that was let go of; its bytes were not kept."""
+    """A file that was dropped because it is too large."""
 
     name: str
 
 
 class _UploadFormParser(MultiPartParser):
-    """Passes over no file for want of a usable name: Django does, and whoever sent it would never know."""
+    """Keep files without a usable name, which Django would silently skip."""
 
     def sanitize_file_name(self, file_name: str) -> str:
         return super().sanitize_file_name(file_name) or "file"
 
 
 class CappedUploadHandler(TemporaryFileUploadHandler):
-    """A file that grows past the limit is dropped without failing its neighbours."""
+    """Drop a file that exceeds the limit without failing the other files."""
 
     def __init__(self, limit_bytes: int) -> None:
         super().__init__()
@@ -72,13 +70,13 @@ class CappedUploadHandler(TemporaryFileUploadHandler):
 
     def handle_raw_input(
         self,
-        input_data: Any,  # a request, which the stubs of the two ends name differently
+        input_data: Any,  # a request, which the stubs of both ends type differently
         META: dict[str, str],  # noqa: N803 - Django passes it by this name
         content_length: int,
         boundary: str,
         encoding: str | None = None,
     ) -> tuple[QueryDict, MultiValueDict[str, UploadedFile[bytes]]] | None:
-        """The form is read by our parser, which asks this very handler again."""
+        """Parse the form with our parser, which calls this handler a second time."""
         if self._is_parsing:
             return None
         self._is_parsing = True
@@ -86,7 +84,7 @@ class CappedUploadHandler(TemporaryFileUploadHandler):
 
     def receive_data_chunk(self, raw_data: bytes, start: int) -> bytes | None:
         if start + len(raw_data) > self.limit_bytes:
-            self.file.close()  # and with it what came so far leaves the disk
+            self.file.close()  # closing deletes the temporary file
             self.received_files.append(OversizedFile(str(self.file_name)))
             raise SkipFile
         return super().receive_data_chunk(raw_data, start)

@@ -1,4 +1,4 @@
-"""Paths under /api/ (E3). Ids are canonical lower-case uuids; whatever matches nothing is one 404."""
+"""Paths under /api/. Ids are canonical lower-case UUIDs; anything that matches no path is a 404."""
 
 from __future__ import annotations
 

@@ -87,9 +87,9 @@ class DiagnosticsExecutionsView(DiagnosticsAPIView):
         "Executions in a condition", answers={200: execution_list.Page}, query=ExecutionPageQuery
     )
     def get(self, request: Request) -> HttpResponse:
-        wanted = parse_query(request, ExecutionPageQuery)
+        query = parse_query(request, ExecutionPageQuery)
         return respond_json(
-            execution_list.get_page(wanted.to_filters(), wanted.to_slice(), see_email=self.can_see_email)
+            execution_list.get_page(query.to_filters(), query.to_slice(), see_email=self.can_see_email)
         )
 
 

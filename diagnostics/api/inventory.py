@@ -147,8 +147,8 @@ class DiagnosticsProbesView(DiagnosticsAPIView):
 class DiagnosticsSamplesView(DiagnosticsAPIView):
     @document_operation("One figure over time", answers={200: samples.Series}, query=SamplesQuery)
     def get(self, request: Request) -> HttpResponse:
-        wanted = parse_query(request, SamplesQuery)
-        return respond_json(samples.get_series(wanted.metric, wanted.range))
+        query = parse_query(request, SamplesQuery)
+        return respond_json(samples.get_series(query.metric, query.range))
 
 
 class DiagnosticsAuditView(DiagnosticsAPIView):
@@ -156,17 +156,17 @@ class DiagnosticsAuditView(DiagnosticsAPIView):
 
     @document_operation("What was done, by whom and why", answers={200: timeline.AuditPage}, query=AuditQuery)
     def get(self, request: Request) -> HttpResponse:
-        wanted = parse_query(request, AuditQuery)
+        query = parse_query(request, AuditQuery)
         return respond_json(
             timeline.list_audit_events(
                 timeline.AuditFilter(
                     everything=self.caller.has_perm(SEE_AUDIT),
-                    actor=wanted.actor,
-                    action=wanted.action,
-                    category=wanted.category,
+                    actor=query.actor,
+                    action=query.action,
+                    category=query.category,
                 ),
-                limit=wanted.limit,
-                offset=wanted.offset,
+                limit=query.limit,
+                offset=query.offset,
             )
         )
 
@@ -180,12 +180,12 @@ class DiagnosticsSchedulesSummaryView(DiagnosticsAPIView):
 class DiagnosticsSchedulesView(DiagnosticsAPIView):
     @document_operation("Schedules of users", answers={200: schedules.SchedulePage}, query=SchedulesQuery)
     def get(self, request: Request) -> HttpResponse:
-        wanted = parse_query(request, SchedulesQuery)
+        query = parse_query(request, SchedulesQuery)
         return respond_json(
             schedules.list_schedules(
-                orphaned=wanted.scope == "orphaned",
-                limit=wanted.limit,
-                offset=wanted.offset,
+                orphaned=query.scope == "orphaned",
+                limit=query.limit,
+                offset=query.offset,
                 see_email=self.can_see_email,
             )
         )
