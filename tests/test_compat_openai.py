@@ -129,7 +129,7 @@ def test_a_caller_who_hangs_up_stops_what_nobody_else_could_read(ada, client, mo
 async def test_a_caller_who_hangs_up_at_any_moment_leaves_nothing_behind(ada, rig):
     """E4.2: while it begins, while it runs, while it is tidied up"""
     caller = openai_compat_base.ApiCaller(ada.pk, frozenset({"read", "chat"}))
-    order = TurnOrder(asked=TurnRequest(text="Hello"), tier="", mode="", prefix="chatcmpl-")
+    order = TurnOrder(request=TurnRequest(text="Hello"), tier="", mode="", prefix="chatcmpl-")
 
     async def call():
         async with run_turn(caller, order):

@@ -1,8 +1,8 @@
-"""Our events as parts of an AI SDK UI message; pure (E4.1).
+"""Convert our events to parts of an AI SDK UI message.
 
-Blocks of text and thought are opened by their first words and never overlap: whatever else begins closes what is open.
-A call's input is told at once, when it is whole. A step ends where the next begins, so that results stand in the step of
-their calls.
+Blocks of text and reasoning open with their first words and never overlap: whatever begins next closes the open one.
+The input of a tool call is sent at once, when it is complete. A step ends where the next begins, so that results stand
+in the step of their calls.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ class _OpenUIBlock:
 
 @dataclass
 class UIMessageWriter:
-    """One message's parts, in the order of the turn's events; an event told twice says nothing new."""
+    """Write the parts of one message in the order of the turn's events; a repeated event adds nothing."""
 
     message_id: str
-    site: str = ""  # before links
-    link: str = ""  # where a person decides
+    site: str = ""  # the prefix of links
+    link: str = ""  # the page where a person decides
     ended: bool = False
     _in_step: bool = False
     _open: _OpenUIBlock | None = None
-    _told: dict[str, int] = field(default_factory=dict)  # row → characters
-    _opened: int = 0
-    _tools: dict[str, str] = field(default_factory=dict)  # call → tool
-    _called: set[str] = field(default_factory=set)
-    _finished: set[str] = field(default_factory=set)
+    _sent_characters: dict[str, int] = field(default_factory=dict)  # by row
+    _block_count: int = 0
+    _tools: dict[str, str] = field(default_factory=dict)  #  tool→by call id→ tool
+    _called_ids: set[str] = field(default_factory=set)
+    _finished_ids: set[str] = field(default_factory=set)
 
     def begin(self) -> list[UIMessagePart]:
         return [{"type": "start", "messageId": self.message_id}]
@@ -89,31 +89,29 @@ class UIMessageWriter:
                 return self._convert_other_event(event)
 
     def replay_rows(self, rows: Iterable[MessagePayload]) -> list[UIMessagePart]:
-        """What a turn in flight has written until now."""
         return [part for row in rows for part in self._convert_row(row)]
 
-    # --- blocks and steps ------------------------------------------------------------------------
+    # --- Blocks and steps ---
 
     def _extend_block(self, block: BlockKind, row_id: str, offset: int, delta: str) -> list[UIMessagePart]:
-        told = self._told.get(row_id, 0)
-        news = delta[max(0, told - offset) :]
-        if not news:
+        sent = self._sent_characters.get(row_id, 0)
+        new_text = delta[max(0, sent - offset) :]
+        if not new_text:
             return []
-        self._told[row_id] = max(told, offset + len(delta))
+        self._sent_characters[row_id] = max(sent, offset + len(delta))
         parts = self._open_block(block, row_id)
         assert self._open is not None
-        return [*parts, {"type": f"{block}-delta", "id": self._open.part_id, "delta": news}]
+        return [*parts, {"type": f"{block}-delta", "id": self._open.part_id, "delta": new_text}]
 
     def _open_block(self, block: BlockKind, row_id: str) -> list[UIMessagePart]:
         if self._open is not None and self._open.row_id == row_id and self._open.block == block:
             return []
         parts = [*self._close_block(), *self._ensure_step()]
-        self._opened += 1
-        self._open = _OpenUIBlock(block, row_id, f"{block}-{self._opened}")
+        self._block_count += 1
+        self._open = _OpenUIBlock(block, row_id, f"{block}-{self._block_count}")
         return [*parts, {"type": f"{block}-start", "id": self._open.part_id}]
 
     def _close_block(self, row_id: str | None = None) -> list[UIMessagePart]:
-        """Whatever is open; or only this row."""
         if self._open is None or row_id not in (None, self._open.row_id):
             return []
         closed, self._open = self._open, None
@@ -132,7 +130,7 @@ class UIMessageWriter:
             parts.append({"type": "finish-step"})
         return parts
 
-    # --- tools -----------------------------------------------------------------------------------
+    # --- Tools ---
 
     def _convert_tool_event(self, event: ToolProposed | ToolCalled | ToolFinished) -> list[UIMessagePart]:
         match event:
@@ -145,9 +143,9 @@ class UIMessageWriter:
                 return self._build_result_parts(event.call_id, event.success, event.preview)
 
     def _build_call_parts(self, call_id: str, tool: str, arguments: Mapping[str, str]) -> list[UIMessagePart]:
-        if call_id in self._called:
+        if call_id in self._called_ids:
             return []
-        self._called.add(call_id)
+        self._called_ids.add(call_id)
         call: UIMessagePart = {"toolCallId": call_id, "toolName": tool, "dynamic": True}
         return [
             *self._close_block(),
@@ -157,16 +155,16 @@ class UIMessageWriter:
         ]
 
     def _build_result_parts(self, call_id: str, success: bool, preview: str) -> list[UIMessagePart]:
-        if call_id in self._finished:
+        if call_id in self._finished_ids:
             return []
-        self._finished.add(call_id)
+        self._finished_ids.add(call_id)
         parts = [*self._close_block(), *self._build_call_parts(call_id, self._tools.get(call_id, "tool"), {})]
         result: UIMessagePart = {"toolCallId": call_id, "dynamic": True}
         if success:
             return [*parts, {"type": "tool-output-available", **result, "output": preview}]
         return [*parts, {"type": "tool-output-error", **result, "errorText": preview}]
 
-    # --- what stands beside, and the end ---------------------------------------------------------
+    # --- Other events and endings ---
 
     def _convert_other_event(self, event: Event) -> list[UIMessagePart]:
         match event:
@@ -178,17 +176,19 @@ class UIMessageWriter:
                     _build_data_part("notice", {"code": event.code, "label": event.label, "hint": event.hint})
                 ]
             case TodosChanged():
-                items: list[JSON] = [{"text": one.text, "status": one.status} for one in event.items]
+                items: list[JSON] = [{"text": item.text, "status": item.status} for item in event.items]
                 return [_build_data_part("todos", {"items": items})]
             case ApprovalRequested():
-                calls: list[JSON] = [{"id": one.id, "tool": one.tool} for one in event.approvals]
+                calls: list[JSON] = [
+                    {"id": approval.id, "tool": approval.tool} for approval in event.approvals
+                ]
                 return [_build_data_part("approvals", {"items": calls, "link": self.link})]
             case QuestionAsked():
-                asked = event.question
-                choices: list[JSON] = list(asked.choices)
+                question = event.question
+                choices: list[JSON] = list(question.choices)
                 return [
                     _build_data_part(
-                        "question", {"id": asked.id, "question": asked.question, "choices": choices}
+                        "question", {"id": question.id, "question": question.question, "choices": choices}
                     )
                 ]
             case _:
@@ -206,11 +206,10 @@ class UIMessageWriter:
                 return self.close({"type": "finish"})
 
     def fail(self, code: str) -> list[UIMessagePart]:
-        words = NOTICES.get(code, NOTICES["unknown"])
-        return self.close({"type": "error", "errorText": f"{words.label}. {words.hint}"})
+        notice = NOTICES.get(code, NOTICES["unknown"])
+        return self.close({"type": "error", "errorText": f"{notice.label}. {notice.hint}"})
 
     def close(self, last: UIMessagePart) -> list[UIMessagePart]:
-        """The one ending."""
         if self.ended:
             return []
         self.ended = True

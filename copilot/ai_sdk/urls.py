@@ -1,4 +1,4 @@
-"""Paths under /api/ai/: what the AI SDK's chat transport calls (E4.1)."""
+"""Paths under /api/ai/, which the AI SDK's chat transport calls."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The AI SDK's chat transport: a message in, a stream of UI message parts out, which can be resumed (E4.1).
+"""Serve the AI SDK's chat transport: a message in, a resumable stream of UI message parts out.
 
-The client names its chats itself. A name is the id of one of the caller's sessions, or stands for one made under it. The
-session knows what was said; the messages a client sends along count only when it is new.
+Clients name their chats themselves. A name is the id of one of the caller's sessions, or stands for a session created
+for it. The session holds the history; the messages that a client sends along count only while the session is new.
 """
 
 from __future__ import annotations
@@ -39,18 +39,20 @@ from copilot.openai_compat.requests import RequestMessage, TurnRequest
 from copilot.openai_compat.turns import (
     AcceptedTurn,
     KeepAlive,
+    LoggedEvent,
     TurnLogReader,
     TurnOrder,
     build_history_document,
     follow_log,
     run_turn,
 )
-from copilot.openai_compat.turns import LoggedEvent as Logged
 from copilot.realtime import events, payloads
 from copilot.realtime.event_log import LogEntry
 
 RUN_ID_PREFIX = "ui-"
-CHAT_NAMESPACE = UUID("6f0d2c1e-93a7-4a55-8a0b-2f6f0c5b7d11")  # names of chats become ids under it
+CHAT_NAMESPACE = UUID(
+    "6f0d2c1e-93a7-4a55-8a0b-2f6f0c5b7d11"
+)  # session ids are derived from chat names under it
 DONE_FRAME = b"data: [DONE]\n\n"
 KEEP_ALIVE_FRAME = b": keep-alive\n\n"
 ChatName = Annotated[str, Field(min_length=1, max_length=200)]
@@ -80,12 +82,12 @@ async def send_message(request: HttpRequest, caller: ApiCaller) -> HttpResponseB
 
 
 async def resume_stream(request: HttpRequest, caller: ApiCaller, name: str) -> HttpResponseBase:
-    """The turn in flight from its beginning; 204 when there is none."""
-    flying = await run_in_thread(_find_running_turn, caller, name)
-    if flying is None:
+    """Stream the running turn from its beginning; answer 204 if there is none."""
+    running = await run_in_thread(_find_running_turn, caller, name)
+    if running is None:
         return HttpResponse(status=204)
-    run, parts, begun = flying
-    return await _render_ui_stream(_stream_frames(run, parts, begun))
+    run, parts, replayed = running
+    return await _render_ui_stream(_stream_frames(run, parts, replayed))
 
 
 chat_view = build_view(POST=send_message, is_stream=True)
@@ -93,7 +95,7 @@ chat_stream_view = build_view(GET=resume_stream, is_stream=True)
 
 
 async def _render_ui_stream(frames: AsyncGenerator[bytes, None]) -> HttpResponseBase:
-    response = await render_event_stream(frames, tell=_encode_error_frame)
+    response = await render_event_stream(frames, encode_error=_encode_error_frame)
     response["x-vercel-ai-ui-message-stream"] = "v1"
     return response
 
@@ -102,26 +104,32 @@ def _encode_error_frame(refusal: RequestRefused) -> bytes:
     return encode_frame({"type": "error", "errorText": refusal.message}) + DONE_FRAME
 
 
-# --- what is asked -----------------------------------------------------------------------------------
+# --- Requests ---
 
 
 def _build_order(caller: ApiCaller, body: UIChatBody) -> TurnOrder:
-    asked = requests.build_turn_request([_convert_message(one) for one in body.messages], param="messages")
-    session_id = _find_session(caller.user_id, body.id) or _create_session(caller.user_id, body.id, asked)
+    turn_request = requests.build_turn_request(
+        [_convert_message(message) for message in body.messages], param="messages"
+    )
+    session_id = _find_session(caller.user_id, body.id) or _create_session(
+        caller.user_id, body.id, turn_request
+    )
     return TurnOrder(
-        asked=asked,
+        request=turn_request,
         tier=resolve_tier(body.model) if body.model else "",
         mode="",
         prefix=RUN_ID_PREFIX,
         session_id=session_id,
-        again=_find_last_user_message(session_id) if body.trigger == "regenerate-message" else None,
+        retry_message_id=_find_last_user_message(session_id)
+        if body.trigger == "regenerate-message"
+        else None,
     )
 
 
 def _convert_message(message: UIMessageInput) -> RequestMessage:
-    """Words alone: what else an answer consisted of, its session knows."""
+    """Convert the text only; the session already holds whatever else an answer consisted of."""
     if message.role == "user" and any(part.type == "file" for part in message.parts):
-        raise InvalidRequest("Files cannot be taken here; send text.", code="unsupported_content")
+        raise InvalidRequest("Files are not supported here. Send text.", code="unsupported_content")
     texts = [part.text for part in message.parts if part.type == "text" and part.text]
     return RequestMessage(role=message.role, text="\n".join(texts))
 
@@ -140,19 +148,19 @@ def _derive_session_id(user_id: int, name: str) -> UUID:
     return uuid5(CHAT_NAMESPACE, f"{user_id}:{name}")
 
 
-def _create_session(user_id: int, name: str, asked: TurnRequest) -> UUID:
+def _create_session(user_id: int, name: str, request: TurnRequest) -> UUID:
     at, session_id = payloads.format_timestamp(datetime.now(UTC)), _derive_session_id(user_id, name)
     try:
         import_history(
             user_id,
-            build_history_document(asked.past, at),
+            build_history_document(request.history, at),
             at=at,
             instructions="",
             listed=True,
             session_id=session_id,
         )
     except IntegrityError:
-        chat_selectors.get_session(user_id, session_id)  # made just now by another request, or deleted
+        chat_selectors.get_session(user_id, session_id)  # created just now by another request, or deleted
     return session_id
 
 
@@ -162,7 +170,7 @@ def _find_last_user_message(session_id: UUID) -> UUID:
     )
     last = rows.order_by("-sequence").first()
     if last is None:
-        raise InvalidRequest("There is nothing to answer again.")
+        raise InvalidRequest("There is no message to answer again.")
     return last.pk
 
 
@@ -184,25 +192,25 @@ def _find_running_turn(
         started=True,
         kept=True,
     )
-    parts = _build_writer(run)
-    return run, parts, parts.replay_rows(snapshot.turn.messages)
+    writer = _build_writer(run)
+    return run, writer, writer.replay_rows(snapshot.turn.messages)
 
 
-# --- what is answered --------------------------------------------------------------------------------
+# --- Answers ---
 
 
 class _UIPartReader(TurnLogReader[UIMessagePart]):
-    def __init__(self, run: AcceptedTurn, parts: UIMessageWriter) -> None:
+    def __init__(self, run: AcceptedTurn, writer: UIMessageWriter) -> None:
         super().__init__(run)
-        self.parts = parts
+        self.writer = writer
 
-    def convert_entry(self, entry: LogEntry, line: Logged) -> list[UIMessagePart]:
-        return self.parts.convert_event(events.decode_event(entry.payload))
+    def convert_entry(self, entry: LogEntry, event: LoggedEvent) -> list[UIMessagePart]:
+        return self.writer.convert_event(events.decode_event(entry.payload))
 
 
 def _build_writer(run: AcceptedTurn) -> UIMessageWriter:
-    name = str(run.turn_id) if run.started else run.run_id
-    return UIMessageWriter(name, site=settings.SITE_URL, link=build_session_url(run.session_id))
+    message_id = str(run.turn_id) if run.started else run.run_id
+    return UIMessageWriter(message_id, site=settings.SITE_URL, link=build_session_url(run.session_id))
 
 
 async def _run_and_stream(caller: ApiCaller, order: TurnOrder) -> AsyncGenerator[bytes, None]:
@@ -212,24 +220,24 @@ async def _run_and_stream(caller: ApiCaller, order: TurnOrder) -> AsyncGenerator
 
 
 async def _stream_frames(
-    run: AcceptedTurn, parts: UIMessageWriter, begun: list[UIMessagePart]
+    run: AcceptedTurn, writer: UIMessageWriter, replayed: list[UIMessagePart]
 ) -> AsyncGenerator[bytes, None]:
-    yield _encode_parts([*parts.begin(), *begun])
-    async for found in follow_log(_UIPartReader(run, parts)):
-        yield KEEP_ALIVE_FRAME if isinstance(found, KeepAlive) else _encode_parts(found)
-    if not parts.ended:  # the log lost the ending; the rows have it
-        yield _encode_parts(_build_ending(parts, await run_in_thread(run.get_outcome)))
+    yield _encode_parts([*writer.begin(), *replayed])
+    async for update in follow_log(_UIPartReader(run, writer)):
+        yield KEEP_ALIVE_FRAME if isinstance(update, KeepAlive) else _encode_parts(update)
+    if not writer.ended:  # the log lost the ending; the database has it
+        yield _encode_parts(_build_ending(writer, await run_in_thread(run.get_outcome)))
     yield DONE_FRAME
 
 
-def _build_ending(parts: UIMessageWriter, outcome: TurnResult) -> list[UIMessagePart]:
+def _build_ending(writer: UIMessageWriter, outcome: TurnResult) -> list[UIMessagePart]:
     match outcome.status:
         case "failed":
-            return parts.fail(outcome.error.code if outcome.error else "unknown")
+            return writer.fail(outcome.error.code if outcome.error else "unknown")
         case "cancelled":
-            return parts.close({"type": "abort"})
+            return writer.close({"type": "abort"})
         case _:
-            return parts.close({"type": "finish"})
+            return writer.close({"type": "finish"})
 
 
 def _encode_parts(parts: list[UIMessagePart]) -> bytes:

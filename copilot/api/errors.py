@@ -1,3 +1,5 @@
+"""Convert exceptions of the REST views to error answers."""
+
 from __future__ import annotations
 
 from datetime import UTC, datetime

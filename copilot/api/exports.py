@@ -43,9 +43,7 @@ class ExportQuery(QueryParams):
     format: ExportFormat = "md"
     reasoning: bool = False
     tools: bool = False
-    files: Annotated[bool, Field(description="Build a zip archive with the files, in the background.")] = (
-        False
-    )
+    files: Annotated[bool, Field(description="A zip with the files, built in the background.")] = False
 
 
 class ImportQuery(QueryParams):

@@ -43,9 +43,8 @@ class FilesQuery(QueryParams):
 
 class DownloadQuery(QueryParams):
     inline: bool = False
-    retry: Annotated[str, Field(alias="_retry", max_length=20)] = (
-        ""  # ignored; clients use it to bypass caches
-    )
+    # Ignored; clients send it to bypass caches.
+    retry: Annotated[str, Field(alias="_retry", max_length=20)] = ""
 
 
 class ZipBody(RequestBody):

@@ -71,12 +71,7 @@ class SessionsQuery(QueryParams):
     cursor: Annotated[str, Field(max_length=500)] | None = None
     q: Annotated[CleanText, Field(max_length=200)] = ""
     archived: bool = False
-    parent: (
-        Annotated[
-            UUID, Field(description="List the sub-sessions of this session. They are left out otherwise.")
-        ]
-        | None
-    ) = None
+    parent: Annotated[UUID, Field(description="List the sub-sessions of this session.")] | None = None
     limit: Annotated[int, Field(ge=1, le=REQUEST_LIMITS.sessions_per_page)] = REQUEST_LIMITS.sessions_per_page
 
 

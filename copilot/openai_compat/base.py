@@ -1,4 +1,4 @@
-"""What the compatible doors share: a bearer key with its scope and its count, a JSON body, refusals (A20.6, E4.2)."""
+"""Authenticate callers of the OpenAI-compatible API, parse their bodies, and render answers and event streams."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from copilot.openai_compat.errors import (
 from copilot.realtime.connections import ConnectionCredential, OpenConnection, open_connection
 from copilot.realtime.fanout import FeedRevoked
 
-CALLS_PER_MINUTE = 600  # the same count as REST's: one key, one allowance (L10)
+CALLS_PER_MINUTE = 600  # shared with REST: one key, one limit
 
 
 @dataclass(frozen=True)
 class ApiCaller:
     user_id: int
     scopes: frozenset[str]
-    connection: OpenConnection | None = None  # of a door whose answers take as long as a turn
+    connection: OpenConnection | None = None  # set for endpoints whose answers take as long as a turn
 
 
 EndpointHandler = Callable[..., Coroutine[object, object, HttpResponseBase]]
 
 
 class LenientModel(BaseModel):
-    """A body of another vendor's form: exact types; what only tunes a model is passed over."""
+    """A body in another vendor's format: types are strict, unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
@@ -53,9 +53,9 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def build_view(*, is_stream: bool = False, **methods: EndpointHandler) -> EndpointHandler:
-    """A view that answers these methods for a known caller: `door(GET=…, POST=…)`.
+    """Build a view for an authenticated caller: `build_view(GET=…, POST=…)`.
 
-    The answers of a stream take as long as a turn: each counts among the account's streams, and ends with the key.
+    Answers of a stream take as long as a turn: each counts as one of the account's streams, and ends with the key.
     """
 
     async def view(request: HttpRequest, **kwargs: object) -> HttpResponseBase:
@@ -65,7 +65,7 @@ def build_view(*, is_stream: bool = False, **methods: EndpointHandler) -> Endpoi
                 _authenticate_caller, request, is_stream=is_stream and handler is not None
             )
             if handler is None:
-                raise CompatMethodNotAllowed("This method is not allowed here.")
+                raise CompatMethodNotAllowed("This method is not allowed for this URL.")
             return await _run_handler(handler, request, caller, **kwargs)
         except FeedRevoked:
             return render_refusal(InvalidApiKey())
@@ -98,10 +98,12 @@ def _authenticate_caller(request: HttpRequest, *, is_stream: bool) -> ApiCaller:
         raise Forbidden("This account is not active.", code="account_inactive")
     scope = "read" if method in ("GET", "HEAD") else "chat"
     if scope not in key.scopes:
-        raise Forbidden(f"The key lacks the scope {scope}.", code="insufficient_scope", scope=scope)
-    wait = rate_limits.count_request("api", f"key:{key.prefix}", limit=CALLS_PER_MINUTE, seconds=60)
-    if wait is not None:
-        raise TooManyRequests("Too many requests. Please slow down.", retry_after_seconds=wait)
+        raise Forbidden(f"This API key needs the {scope} scope.", code="insufficient_scope", scope=scope)
+    retry_after_seconds = rate_limits.count_request(
+        "api", f"key:{key.prefix}", limit=CALLS_PER_MINUTE, seconds=60
+    )
+    if retry_after_seconds is not None:
+        raise TooManyRequests("Too many requests. Please slow down.", retry_after_seconds=retry_after_seconds)
     scopes = frozenset(key.scopes)
     if not is_stream:
         return ApiCaller(key.user_id, scopes)
@@ -127,18 +129,25 @@ def encode_error_frame(refusal: RequestRefused) -> bytes:
 
 
 async def render_event_stream(
-    frames: AsyncGenerator[bytes, None], *, tell: Callable[[RequestRefused], bytes] = encode_error_frame
+    frames: AsyncGenerator[bytes, None],
+    *,
+    encode_error: Callable[[RequestRefused], bytes] = encode_error_frame,
 ) -> StreamingHttpResponse:
-    """Server-sent events; whatever refuses the request does so before the first of them, and later is told in one."""
+    """Stream server-sent events.
+
+    Errors before the first frame become a status code; later ones become a frame of `encode_error`.
+    """
     first = await anext(frames)
-    response = StreamingHttpResponse(_prepend_frame(first, frames, tell), content_type="text/event-stream")
+    response = StreamingHttpResponse(
+        _prepend_frame(first, frames, encode_error), content_type="text/event-stream"
+    )
     response["Cache-Control"] = "no-store"
     response["X-Accel-Buffering"] = "no"
     return response
 
 
 async def _prepend_frame(
-    first: bytes, frames: AsyncGenerator[bytes, None], tell: Callable[[RequestRefused], bytes]
+    first: bytes, frames: AsyncGenerator[bytes, None], encode_error: Callable[[RequestRefused], bytes]
 ) -> AsyncIterator[bytes]:
     async with aclosing(frames):
         yield first
@@ -146,9 +155,9 @@ async def _prepend_frame(
             async for frame in frames:
                 yield frame
         except FeedRevoked:
-            yield tell(InvalidApiKey())
+            yield encode_error(InvalidApiKey())
         except HANDLED_EXCEPTIONS as problem:
-            yield tell(to_refusal(problem))  # there is no status left to tell it
+            yield encode_error(to_refusal(problem))  # the status is already sent
 
 
 def encode_frame(value: object, *, event: str = "") -> bytes:

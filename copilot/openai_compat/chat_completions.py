@@ -1,4 +1,4 @@
-"""`/v1/chat/completions`: stateless, unless a conversation is named; whole or as it is written (E4.2)."""
+"""`/v1/chat/completions`: stateless unless a conversation is named, whole or streamed."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ from copilot.openai_compat.turns import (
 
 COMPLETION_ID_PREFIX = "chatcmpl-"
 CONVERSATION_ID_PREFIX = "conv_"
-OUTCOME_TIMEOUT_SECONDS = 600.0  # the official clients' own patience
+OUTCOME_TIMEOUT_SECONDS = 600.0  # the default timeout of the official clients
 DONE_FRAME = b"data: [DONE]\n\n"
 KEEP_ALIVE_FRAME = b": keep-alive\n\n"
 _UNSUPPORTED_PARAMETERS = {
     "tools": "the agent uses its own tools.",
     "functions": "the agent uses its own tools.",
     "audio": "answers are text.",
-    "logprobs": "the models behind a turn do not tell them.",
-    "stop": "a turn ends by itself.",
+    "logprobs": "the models do not report them.",
+    "stop": "a turn cannot be cut at a given text.",
 }
 
 
@@ -78,7 +78,7 @@ class ChatCompletionBody(LenientModel):
 
 @dataclass(frozen=True)
 class CompletionSerializer:
-    """What every part of one answer repeats."""
+    """The fields that every part of one answer repeats."""
 
     id: str
     model: str
@@ -130,12 +130,12 @@ chat_completions_view = build_view(POST=create_completion, is_stream=True)
 
 
 def _build_order(caller: ApiCaller, body: ChatCompletionBody) -> TurnOrder:
-    unkept = body.model_dump(include=set(_UNSUPPORTED_PARAMETERS))
-    requests.refuse_unsupported_parameters(unkept, _UNSUPPORTED_PARAMETERS)
+    parameters = body.model_dump(include=set(_UNSUPPORTED_PARAMETERS))
+    requests.refuse_unsupported_parameters(parameters, _UNSUPPORTED_PARAMETERS)
     if body.response_format is not None:
         requests.refuse_unsupported_format(body.response_format.type)
     return TurnOrder(
-        asked=requests.parse_chat_messages(body.messages),
+        request=requests.parse_chat_messages(body.messages),
         tier=resolve_tier(body.model),
         mode=requests.map_effort_to_mode(body.reasoning_effort),
         prefix=COMPLETION_ID_PREFIX,
@@ -143,19 +143,19 @@ def _build_order(caller: ApiCaller, body: ChatCompletionBody) -> TurnOrder:
     )
 
 
-def find_conversation(caller: ApiCaller, named: str | ConversationReference | None) -> UUID | None:
-    if named is None:
+def find_conversation(caller: ApiCaller, reference: str | ConversationReference | None) -> UUID | None:
+    if reference is None:
         return None
-    name = named if isinstance(named, str) else named.id
+    name = reference if isinstance(reference, str) else reference.id
     return find_session_by_name(caller.user_id, name, prefix=CONVERSATION_ID_PREFIX)
 
 
 def format_waiting_note(outcome: TurnResult) -> str:
-    """These doors cannot deliver later: the caller is told where a person decides (A31.4)."""
+    """Tell the caller where a person can decide: this API cannot deliver the rest of the answer later."""
     if outcome.status != "waiting":
         return ""
-    between = "\n\n" if outcome.text else ""
-    return f"{between}Waiting for a decision before going on: {outcome.link}"
+    separator = "\n\n" if outcome.text else ""
+    return f"{separator}Waiting for your approval: {outcome.link}"
 
 
 def _get_finish_reason(run: AcceptedTurn, outcome: TurnResult) -> str:
@@ -167,7 +167,7 @@ def _get_finish_reason(run: AcceptedTurn, outcome: TurnResult) -> str:
         case "failed" | "cancelled":
             raise TurnEndedWithoutAnswer.from_outcome_error(outcome.error)
         case "running" | "queued":
-            raise TurnTimedOut("The turn took too long to wait for.", hint="Ask with stream: true.")
+            raise TurnTimedOut("The answer took too long.", hint="Use stream: true to wait longer.")
         case unreachable:
             assert_never(unreachable)
 
@@ -178,8 +178,8 @@ async def _stream_frames(
     async with run_turn(caller, order) as run:
         head = CompletionSerializer(run.run_id, body.model, int(time.time()))
         yield _encode_chunk(head, {"role": "assistant", "content": ""})
-        async for happened in follow_answer(run):
-            match happened:
+        async for update in follow_answer(run):
+            match update:
                 case AnswerDelta(delta):
                     yield _encode_chunk(head, {"content": delta})
                 case KeepAlive():

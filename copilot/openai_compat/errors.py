@@ -1,4 +1,4 @@
-"""Every refusal of the OpenAI-compatible doors in OpenAI's own envelope (E4.2)."""
+"""Render errors of the OpenAI-compatible API in OpenAI's own envelope."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ _ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate
 
 
 class InvalidApiKey(RequestRefused):
-    """No key or a bad one; which, is nobody's business (L10)."""
-
+    # A missing key and a wrong one get the same answer, so that nobody can probe for keys.
     status = 401
     default_code = "invalid_api_key"
 
     def __init__(self) -> None:
-        super().__init__("A valid API key is needed: Authorization: Bearer <api key>.")
+        super().__init__("Send a valid API key: Authorization: Bearer <api key>.")
 
 
 class ModelNotFound(RequestRefused):
@@ -43,7 +42,7 @@ class CompatMethodNotAllowed(RequestRefused):
 
 
 class TurnEndedWithoutAnswer(RequestRefused):
-    """The turn ended without an answer. Asking again is a new turn with a new cost, and nobody's habit but the caller's."""
+    """The turn ended without an answer. Clients must not retry by themselves: a retry is a new turn at a new cost."""
 
     status = 500
     default_code = "turn_failed"
@@ -61,7 +60,6 @@ class TurnTimedOut(RequestRefused):
 
 
 def to_refusal(problem: BaseException) -> RequestRefused:
-    """Who must act, in our own words."""
     match problem:
         case RequestRefused():
             return problem
@@ -88,7 +86,7 @@ def render_refusal(refusal: RequestRefused) -> HttpResponse:
     if refusal.retry_after_seconds is not None:
         response["Retry-After"] = str(refusal.retry_after_seconds)
     if isinstance(refusal, TurnEndedWithoutAnswer | TurnTimedOut):
-        response["x-should-retry"] = "false"  # the official clients would pay for it twice more
+        response["x-should-retry"] = "false"  # the official clients would retry twice and pay again
     if refusal.status == 401:
         response["WWW-Authenticate"] = 'Bearer realm="api"'
     return response

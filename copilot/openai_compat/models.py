@@ -1,4 +1,4 @@
-"""Models by OpenAI's names for them: our tiers, and the catalogue's names of what serves them (A4, E4.2)."""
+"""Models as OpenAI lists them: our tiers, and the names of the models that serve them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MODEL_OWNER = "pilothouse"
 
 
 def resolve_tier(model: str) -> str:
-    """Which tier a model's name means; whether the caller's plan includes it is dispatch's to say."""
+    """Return the tier that a model name stands for. Admission decides later whether the caller's plan includes it."""
     tiers = catalogue.get_tier_entries()
     if model in tiers:
         return model
@@ -22,12 +22,12 @@ def resolve_tier(model: str) -> str:
         if model in (entry.name, entry.model):
             return tier
     raise ModelNotFound(
-        f"There is no model {model[:100]!r}.", hint="GET /v1/models names them.", param="model"
+        f"The model {model[:100]!r} does not exist.", hint="GET /v1/models lists the models.", param="model"
     )
 
 
 def _list_model_names(user_id: int) -> list[str]:
-    """Tiers first: their names stay when the models behind them change."""
+    """Put tiers first: their names stay the same when the models behind them change."""
     plan = plan_status.get_plan_terms(user_id)
     allowed = {
         tier: entry
@@ -48,7 +48,7 @@ async def list_models(request: HttpRequest, caller: ApiCaller) -> HttpResponse:
 
 async def retrieve_model(request: HttpRequest, caller: ApiCaller, model: str) -> HttpResponse:
     if model not in await run_in_thread(_list_model_names, caller.user_id):
-        raise ModelNotFound(f"There is no model {model[:100]!r}.", param="model")
+        raise ModelNotFound(f"The model {model[:100]!r} does not exist.", param="model")
     return render_json(_serialize_model(model))
 
 

@@ -1,7 +1,7 @@
-"""What a request of OpenAI's form asks for: the past it brings along, and what is said now (E4.2).
+"""Convert requests in OpenAI's format to the history they bring along and the text to answer.
 
-Chat messages and Responses items become the same lines. What only tunes a model is passed over; what would change the
-form of the answer, and cannot be kept, is refused rather than forgotten.
+Chat messages and Responses items become the same messages. Parameters that only tune a model are ignored; those that
+would change the form of the answer, and cannot be supported, are refused.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ class RequestToolCall:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestMessage:
-    """One message of the request; `answers` names the call that a tool's line answers."""
+    """One message of the request; `tool_call_id` names the call whose result a tool message holds."""
 
     role: MessageRole
     text: str
     calls: Sequence[RequestToolCall] = ()
-    answers: str = ""
+    tool_call_id: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TurnRequest:
-    """`text` is said now, after `past`; `instructions` shape the answer."""
+    """The `text` to answer now, after `history`; `instructions` shape the answer."""
 
     text: str
-    past: list[RequestMessage] = field(default_factory=list)
+    history: list[RequestMessage] = field(default_factory=list)
     instructions: str = ""
 
 
@@ -72,7 +72,7 @@ class ChatMessage(LenientModel):
 
 
 class ResponseInputItem(LenientModel):
-    """Of the Responses API: a message, or what an earlier answer consisted of besides."""
+    """An item of the Responses API: a message, or another part of an earlier answer."""
 
     type: str = "message"
     role: Literal["system", "developer", "user", "assistant"] | None = None
@@ -87,37 +87,39 @@ ConversationParam = Annotated[str | ConversationReference | None, Field(union_mo
 
 
 def parse_chat_messages(messages: Sequence[ChatMessage]) -> TurnRequest:
-    return build_turn_request([_convert_chat_message(one) for one in messages], param="messages")
+    return build_turn_request([_convert_chat_message(message) for message in messages], param="messages")
 
 
-def parse_response_input(given: str | Sequence[ResponseInputItem], instructions: str | None) -> TurnRequest:
-    """A text, or items; a model's own reasoning that a client sends back is nothing we need."""
-    if isinstance(given, str):
-        lines = [RequestMessage(role="user", text=given)]
+def parse_response_input(items: str | Sequence[ResponseInputItem], instructions: str | None) -> TurnRequest:
+    """Convert a text or a list of items. Reasoning that a client sends back is ignored."""
+    if isinstance(items, str):
+        messages = [RequestMessage(role="user", text=items)]
     else:
-        lines = [_convert_input_item(one) for one in given if one.type != "reasoning"]
-    first = [RequestMessage(role="system", text=instructions)] if instructions else []
-    return build_turn_request([*first, *lines], param="input")
+        messages = [_convert_input_item(item) for item in items if item.type != "reasoning"]
+    system = [RequestMessage(role="system", text=instructions)] if instructions else []
+    return build_turn_request([*system, *messages], param="input")
 
 
-def refuse_unsupported_parameters(given: Mapping[str, object], param_means: Mapping[str, str]) -> None:
-    """`param_means` says of each parameter why it cannot be kept; absent, empty and false ones ask for nothing."""
-    for name, why in param_means.items():
-        if given.get(name):
-            raise InvalidRequest(f"{name} is not supported: {why}", code="unsupported_parameter", param=name)
+def refuse_unsupported_parameters(values: Mapping[str, object], reasons: Mapping[str, str]) -> None:
+    """Refuse parameters that have a reason against them. Absent, empty and false values are fine."""
+    for name, reason in reasons.items():
+        if values.get(name):
+            raise InvalidRequest(
+                f"{name} is not supported: {reason}", code="unsupported_parameter", param=name
+            )
 
 
 def refuse_unsupported_format(kind: str) -> None:
     if kind != "text":
         raise InvalidRequest(
-            f"An answer in the format {kind[:50]!r} cannot be promised.",
+            f"The response format {kind[:50]!r} is not supported. Use text.",
             code="unsupported_parameter",
             param="response_format",
         )
 
 
 def map_effort_to_mode(effort: str | None) -> str:
-    """An effort in OpenAI's words as a mode of ours; the middle is what a turn does by itself."""
+    """Map a reasoning effort to one of our modes. Medium effort is what a turn does by default."""
     match effort:
         case "none" | "minimal" | "low":
             return "fast"
@@ -130,21 +132,21 @@ def map_effort_to_mode(effort: str | None) -> str:
 def _convert_chat_message(message: ChatMessage) -> RequestMessage:
     calls = [
         RequestToolCall(
-            call_id=one.id, tool=one.function.name, arguments=_parse_tool_arguments(one.function.arguments)
+            call_id=call.id, tool=call.function.name, arguments=_parse_tool_arguments(call.function.arguments)
         )
-        for one in message.tool_calls or ()
+        for call in message.tool_calls or ()
     ]
     return RequestMessage(
         role=message.role,
         text=_join_text_parts(message.content),
         calls=calls,
-        answers=message.tool_call_id or "",
+        tool_call_id=message.tool_call_id or "",
     )
 
 
 def _convert_input_item(item: ResponseInputItem) -> RequestMessage:
     if item.type != "message" or item.role is None:
-        raise InvalidRequest(f"input: an item of the type {item.type[:50]!r} cannot be taken.", param="input")
+        raise InvalidRequest(f"input: items of type {item.type[:50]!r} are not supported.", param="input")
     return RequestMessage(role=item.role, text=_join_text_parts(item.content))
 
 
@@ -154,14 +156,14 @@ def _join_text_parts(content: str | Sequence[ContentPart] | None) -> str:
     for part in content:
         if part.type not in TEXT_PART_TYPES or part.text is None:
             raise InvalidRequest(
-                f"A part of the type {part.type[:50]!r} cannot be taken; send text.",
+                f"Content of type {part.type[:50]!r} is not supported. Send text.",
                 code="unsupported_content",
             )
     return "\n".join(part.text or "" for part in content)
 
 
 def _parse_tool_arguments(text: str) -> dict[str, JSON]:
-    """A model may have written anything here; what is no object is kept as the text it was."""
+    """Parse a model's tool arguments; anything but an object is kept as text."""
     try:
         value = msgspec.json.decode(text or "{}")
     except (msgspec.DecodeError, RecursionError):
@@ -169,15 +171,17 @@ def _parse_tool_arguments(text: str) -> dict[str, JSON]:
     return value if isinstance(value, dict) else {"arguments": text}
 
 
-def build_turn_request(lines: Sequence[RequestMessage], *, param: str) -> TurnRequest:
-    """Instructions wherever they stand, the last words of the user, and what lies between."""
-    if len(lines) > MAX_MESSAGES:
-        raise InvalidRequest(f"At most {MAX_MESSAGES:,} messages can be taken.", param=param)
-    instructions = "\n\n".join(one.text for one in lines if one.role in ("system", "developer"))
-    past = [one for one in lines if one.role not in ("system", "developer")]
-    now: list[str] = []
-    while past and past[-1].role == "user":
-        now.insert(0, past.pop().text)
-    if not any(text.strip() for text in now):
-        raise InvalidRequest("The last message must be the user's, and not empty.", param=param)
-    return TurnRequest(text="\n\n".join(now), past=past, instructions=instructions)
+def build_turn_request(messages: Sequence[RequestMessage], *, param: str) -> TurnRequest:
+    """Split messages into instructions, history, and the user's last messages, which are answered now."""
+    if len(messages) > MAX_MESSAGES:
+        raise InvalidRequest(f"You can send up to {MAX_MESSAGES:,} messages.", param=param)
+    instructions = "\n\n".join(
+        message.text for message in messages if message.role in ("system", "developer")
+    )
+    history = [message for message in messages if message.role not in ("system", "developer")]
+    latest: list[str] = []
+    while history and history[-1].role == "user":
+        latest.insert(0, history.pop().text)
+    if not any(text.strip() for text in latest):
+        raise InvalidRequest("The last message must be a user message with text.", param=param)
+    return TurnRequest(text="\n\n".join(latest), history=history, instructions=instructions)

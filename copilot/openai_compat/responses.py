@@ -1,4 +1,4 @@
-"""`/v1/responses`: a response is a message of a session and its answer; the next may continue it (E4.2)."""
+"""`/v1/responses`: a response is a message of a session with its answer, and the next one may continue it."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ from copilot.openai_compat.turns import (
 RESPONSE_ID_PREFIX = "resp_"
 _UNSUPPORTED_PARAMETERS = {
     "tools": "the agent uses its own tools.",
-    "background": "this door cannot deliver later.",
-    "prompt": "there are no stored prompts here.",
+    "background": "answers cannot be delivered later.",
+    "prompt": "there are no stored prompts.",
 }
 
 
@@ -99,7 +99,7 @@ async def create_response(request: HttpRequest, caller: ApiCaller) -> HttpRespon
         )
         limited = await run_in_thread(_is_limited, run, outcome)
     if outcome.status in ("running", "queued") and not run.kept:
-        raise TurnTimedOut("The turn took too long to wait for.", hint="Ask with stream: true.")
+        raise TurnTimedOut("The answer took too long.", hint="Use stream: true to wait longer.")
     return render_json(
         _build_serializer(run, body).serialize_outcome(
             outcome, text=outcome.text + format_waiting_note(outcome), limited=limited
@@ -108,7 +108,7 @@ async def create_response(request: HttpRequest, caller: ApiCaller) -> HttpRespon
 
 
 async def retrieve_response(request: HttpRequest, caller: ApiCaller, response_id: str) -> HttpResponseBase:
-    """A response as its rows have it now, for whoever did not wait for it."""
+    """Return a response as stored now, for clients that did not wait for it."""
     return render_json(await run_in_thread(_serialize_stored_response, caller, response_id))
 
 
@@ -123,7 +123,7 @@ def _build_order(caller: ApiCaller, body: CreateResponseBody) -> TurnOrder:
     if body.text is not None and body.text.format is not None:
         requests.refuse_unsupported_format(body.text.format.type)
     return TurnOrder(
-        asked=requests.parse_response_input(body.input, body.instructions),
+        request=requests.parse_response_input(body.input, body.instructions),
         tier=resolve_tier(body.model),
         mode=requests.map_effort_to_mode(body.reasoning.effort if body.reasoning else None),
         prefix=RESPONSE_ID_PREFIX,
@@ -136,7 +136,7 @@ def _find_session(caller: ApiCaller, body: CreateResponseBody) -> UUID | None:
     if body.previous_response_id is None:
         return find_conversation(caller, body.conversation)
     if body.conversation is not None:
-        raise InvalidRequest("Give conversation or previous_response_id, not both.", param="conversation")
+        raise InvalidRequest("Send conversation or previous_response_id, not both.", param="conversation")
     return find_session_to_continue(caller.user_id, body.previous_response_id, prefix=RESPONSE_ID_PREFIX)
 
 
@@ -158,7 +158,7 @@ def _build_serializer(run: AcceptedTurn, body: CreateResponseBody) -> ResponseSe
 
 def _serialize_stored_response(caller: ApiCaller, response_id: str) -> dict[str, object]:
     message = find_run_message(caller.user_id, response_id, prefix=RESPONSE_ID_PREFIX)
-    reply = ResponseSerializer(
+    serializer = ResponseSerializer(
         id=response_id,
         model=message.tier or "standard",
         created_at=int(message.created_at.timestamp()),
@@ -166,31 +166,33 @@ def _serialize_stored_response(caller: ApiCaller, response_id: str) -> dict[str,
     )
     if message.turn_id is None:
         status: Literal["cancelled", "queued"] = "cancelled" if message.dropped_at else "queued"
-        return reply.serialize_outcome(TurnResult(turn_id="", status=status), text="")
+        return serializer.serialize_outcome(TurnResult(turn_id="", status=status), text="")
     outcome = turn_results.get_turn_result(caller.user_id, message.turn_id, run_id=response_id)
     limited = Turn.objects.filter(pk=message.turn_id).exclude(limit_code="").exists()
-    return reply.serialize_outcome(outcome, text=outcome.text + format_waiting_note(outcome), limited=limited)
+    return serializer.serialize_outcome(
+        outcome, text=outcome.text + format_waiting_note(outcome), limited=limited
+    )
 
 
 async def _stream_frames(
     caller: ApiCaller, order: TurnOrder, body: CreateResponseBody
 ) -> AsyncGenerator[bytes, None]:
     async with run_turn(caller, order) as run:
-        writing = ResponseEventWriter(_build_serializer(run, body))
-        for event in writing.begin():
+        writer = ResponseEventWriter(_build_serializer(run, body))
+        for event in writer.begin():
             yield _encode_event(event)
-        async for happened in follow_answer(run):
-            match happened:
+        async for update in follow_answer(run):
+            match update:
                 case AnswerDelta(delta):
-                    yield _encode_event(writing.extend(delta))
+                    yield _encode_event(writer.extend(delta))
                 case KeepAlive():
                     yield KEEP_ALIVE_FRAME
                 case TurnOver(outcome, text):
                     note = format_waiting_note(replace(outcome, text=text))
                     if note:
-                        yield _encode_event(writing.extend(note))
+                        yield _encode_event(writer.extend(note))
                     limited = await run_in_thread(_is_limited, run, outcome)
-                    for event in writing.end(outcome, limited=limited):
+                    for event in writer.end(outcome, limited=limited):
                         yield _encode_event(event)
                 case unreachable:
                     assert_never(unreachable)

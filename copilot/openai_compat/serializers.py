@@ -1,4 +1,4 @@
-"""Tokens as OpenAI counts them; money is for staff (A19.8)."""
+"""Serialize token usage and responses in OpenAI's format, whole and as stream events."""
 
 from __future__ import annotations
 
@@ -33,12 +33,9 @@ def serialize_response_usage(tokens: Tokens) -> dict[str, object]:
     }
 
 
-# MERGED compat.replies: A response in OpenAI's form, whole and while it is written; pure (E4.2).
-
-
 @dataclass(frozen=True, kw_only=True)
 class ResponseSerializer:
-    """What stands from a response's beginning to its end."""
+    """The fields of a response that stay the same from its start to its end."""
 
     id: str
     model: str
@@ -127,17 +124,17 @@ def _get_incomplete_reason(outcome: TurnResult) -> str:
 
 @dataclass
 class ResponseEventWriter:
-    """The events of one streamed response: its one message is opened first and closed before the response."""
+    """Build the events of one streamed response, which holds a single message."""
 
     reply: ResponseSerializer
     text: str = ""
     _number: int = field(default=-1)
 
     def begin(self) -> list[dict[str, object]]:
-        shown = self.reply.serialize_status("in_progress")
+        response = self.reply.serialize_status("in_progress")
         return [
-            self._build_event("response.created", response=shown),
-            self._build_event("response.in_progress", response=shown),
+            self._build_event("response.created", response=response),
+            self._build_event("response.in_progress", response=response),
             self._build_event(
                 "response.output_item.added",
                 output_index=0,
@@ -151,8 +148,8 @@ class ResponseEventWriter:
         return self._build_part_event("response.output_text.delta", delta=delta, logprobs=[])
 
     def end(self, outcome: TurnResult, *, limited: bool) -> list[dict[str, object]]:
-        told = self.reply.serialize_outcome(outcome, text=self.text, limited=limited)
-        status = "completed" if told["status"] == "completed" else "incomplete"
+        response = self.reply.serialize_outcome(outcome, text=self.text, limited=limited)
+        status = "completed" if response["status"] == "completed" else "incomplete"
         return [
             self._build_part_event("response.output_text.done", text=self.text, logprobs=[]),
             self._build_part_event("response.content_part.done", part=serialize_text_part(self.text)),
@@ -161,7 +158,7 @@ class ResponseEventWriter:
                 output_index=0,
                 item=self.reply.serialize_output_item(self.text, status),
             ),
-            self._build_event(f"response.{_get_closing_event(str(told['status']))}", response=told),
+            self._build_event(f"response.{_get_closing_event(str(response['status']))}", response=response),
         ]
 
     def _build_part_event(self, kind: str, **fields: object) -> dict[str, object]:
@@ -173,5 +170,5 @@ class ResponseEventWriter:
 
 
 def _get_closing_event(status: str) -> str:
-    """Their clients know three ends of a stream; a stopped response is one that was not completed."""
+    """Name the closing event. Clients know three of them; a cancelled response ends as incomplete."""
     return status if status in ("completed", "failed") else "incomplete"

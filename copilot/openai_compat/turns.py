@@ -1,7 +1,7 @@
-"""One request, one turn: begun in a session of its own or an older one, followed to its ending, tidied up after (E4.2).
+"""Run one turn per compatible-API request: open or continue a session, follow the turn, clean up afterwards.
 
-A session made for one answer goes when its caller has the answer, or has gone: nobody else could ever read it, so what
-still runs in it is stopped. In a session that stays, a turn goes on without its caller, as on every other door.
+A session created for one answer is deleted once its caller has the answer or has left: nobody else could read it, so
+whatever still runs in it is stopped. In a session that is kept, the turn goes on without its caller.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ from copilot.realtime.events import ENDING_KINDS
 from copilot.realtime.fanout import CursorLost, EventFeed, FeedOverflowed, open_session_feed
 from copilot.realtime.payloads import format_timestamp
 
-# A question could only be answered elsewhere, while the caller waits: the model asks in its answer instead.
+# The caller could not answer a question while it waits, so the model has to ask in its answer instead.
 WITHOUT_QUESTIONS = replace(UNRESTRICTED, denied_tools=frozenset({"ask_user"}))
 LONG_INSTRUCTIONS_HEADING = "Instructions for this conversation:\n\n"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TurnOrder:
-    """What is to be run: in `session_id`, or in a new session that is `kept` or made for one answer."""
+    """A turn to run: in `session_id`, or in a new session that is `kept` or deleted after the answer."""
 
-    asked: TurnRequest
+    request: TurnRequest
     tier: str
     mode: str
-    prefix: str  # of the name under which the run is known outside
+    prefix: str  # starts the run id that the caller sees
     kept: bool = False
     session_id: UUID | None = None
-    again: UUID | None = None  # a message of the session that is to be answered once more
+    retry_message_id: UUID | None = None  # the message of the session to answer again
 
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptedTurn:
-    """A turn that was accepted. `turn_id` is its own only when `started`; else the one it waits behind."""
+    """A turn that was accepted. While not `started`, `turn_id` is the turn it waits behind."""
 
     caller: ApiCaller
     session_id: UUID
@@ -75,35 +75,37 @@ class AcceptedTurn:
 
 @asynccontextmanager
 async def run_turn(caller: ApiCaller, order: TurnOrder) -> AsyncIterator[AcceptedTurn]:
-    """A caller may hang up at any await, these among them: what was begun is tidied up all the same."""
-    begun = asyncio.create_task(run_in_thread(_begin_turn, caller, order))
+    """Run a turn, and clean up even if the caller disconnects at any await."""
+    start = asyncio.create_task(run_in_thread(_begin_turn, caller, order))
     try:
-        yield await asyncio.shield(begun)
+        yield await asyncio.shield(start)
     finally:
-        tidied = asyncio.create_task(_clean_up_when_begun(begun))
-        _cleanup_tasks.add(tidied)
-        tidied.add_done_callback(_cleanup_tasks.discard)
-        await asyncio.shield(tidied)
+        cleanup = asyncio.create_task(_clean_up_when_started(start))
+        _cleanup_tasks.add(cleanup)
+        cleanup.add_done_callback(_cleanup_tasks.discard)
+        await asyncio.shield(cleanup)
 
 
-_cleanup_tasks: set[asyncio.Task[None]] = set()  # the loop itself holds no task that nobody awaits
+_cleanup_tasks: set[asyncio.Task[None]] = set()  # the event loop keeps only weak references to tasks
 
 
-async def _clean_up_when_begun(begun: asyncio.Task[AcceptedTurn]) -> None:
-    await asyncio.wait([begun])
-    if begun.exception() is None and not begun.result().kept:
-        await run_in_thread(_clean_up_session, begun.result())
+async def _clean_up_when_started(start: asyncio.Task[AcceptedTurn]) -> None:
+    await asyncio.wait([start])
+    if start.exception() is None and not start.result().kept:
+        await run_in_thread(_clean_up_session, start.result())
 
 
 def _begin_turn(caller: ApiCaller, order: TurnOrder) -> AcceptedTurn:
-    session_id, made = _find_or_create_session(caller.user_id, order)
+    session_id, is_new = _find_or_create_session(caller.user_id, order)
     kept = order.kept or order.session_id is not None
     run_id = f"{order.prefix}{session_id.hex}{secrets.token_hex(8)}"
-    with ExitStack() as undo:
-        if made:
-            undo.callback(sessions.delete_session, caller.user_id, session_id)
-        accepted = _submit_command(_build_send_command(caller, order, session_id, run_id), order.again)
-        undo.pop_all()
+    with ExitStack() as rollback:
+        if is_new:
+            rollback.callback(sessions.delete_session, caller.user_id, session_id)
+        accepted = _submit_command(
+            _build_send_command(caller, order, session_id, run_id), order.retry_message_id
+        )
+        rollback.pop_all()
     return AcceptedTurn(
         caller=caller,
         session_id=session_id,
@@ -116,9 +118,9 @@ def _begin_turn(caller: ApiCaller, order: TurnOrder) -> AcceptedTurn:
 
 
 def _build_send_command(caller: ApiCaller, order: TurnOrder, session_id: UUID, run_id: str) -> SendMessage:
-    """The one place where a message of these doors is bound to its channel (A31.3)."""
+    """Build the message, with `api` as its origin and without the tool that asks questions."""
     return parse_message(
-        {"text": order.asked.text, "tier": order.tier, "mode": order.mode, "run_id": run_id},
+        {"text": order.request.text, "tier": order.tier, "mode": order.mode, "run_id": run_id},
         session_id=session_id,
         user_id=caller.user_id,
         origin="api",
@@ -127,15 +129,15 @@ def _build_send_command(caller: ApiCaller, order: TurnOrder, session_id: UUID, r
 
 
 def _submit_command(
-    command: SendMessage, again: UUID | None
+    command: SendMessage, retry_message_id: UUID | None
 ) -> admission_outcomes.SubmissionStarted | admission_outcomes.SubmissionQueued:
-    if again is None:
+    if retry_message_id is None:
         return admission.submit_message(command)
     return branches.resend_message(
         ResendMessage(
             session_id=command.session_id,
             user_id=command.user_id,
-            message_id=again,
+            message_id=retry_message_id,
             tier=command.tier,
             run_id=command.run_id,
             origin=command.origin,
@@ -145,53 +147,54 @@ def _submit_command(
 
 
 def _find_or_create_session(user_id: int, order: TurnOrder) -> tuple[UUID, bool]:
-    """The session to speak in, and whether it was made for this."""
-    asked, instructions = order.asked, clean_text(order.asked.instructions)
+    """Return the session to run in, and whether it was created for this."""
+    instructions = clean_text(order.request.instructions)
     if order.session_id is not None:
         if instructions:
             sessions.update_session_settings(user_id, order.session_id, {"instructions": instructions})
         return order.session_id, False
-    past = asked.past
-    if (
-        len(instructions) > preferences.MAX_INSTRUCTIONS_CHARACTERS
-    ):  # more than a session holds: they open its past
-        past, instructions = (
-            [RequestMessage(role="user", text=LONG_INSTRUCTIONS_HEADING + instructions), *past],
+    history = order.request.history
+    # Instructions that a session cannot hold become the first message of its history.
+    if len(instructions) > preferences.MAX_INSTRUCTIONS_CHARACTERS:
+        history, instructions = (
+            [RequestMessage(role="user", text=LONG_INSTRUCTIONS_HEADING + instructions), *history],
             "",
         )
     at = format_timestamp(datetime.now(UTC))
     session = import_history(
-        user_id, build_history_document(past, at), at=at, instructions=instructions, listed=order.kept
+        user_id, build_history_document(history, at), at=at, instructions=instructions, listed=order.kept
     )
     return session.pk, True
 
 
-def build_history_document(past: list[RequestMessage], at: str) -> list[dict[str, JSON]]:
-    """Lines in the form of the conversation document; those that say nothing are left out."""
+def build_history_document(history: list[RequestMessage], at: str) -> list[dict[str, JSON]]:
+    """Convert messages to the form of the conversation document; empty ones are left out."""
     return [
-        told for number, line in enumerate(past) if (told := _build_history_entry(line, number, at, past))
+        entry
+        for number, message in enumerate(history)
+        if (entry := _build_history_entry(message, number, at, history))
     ]
 
 
 def _build_history_entry(
-    line: RequestMessage, number: int, at: str, past: list[RequestMessage]
+    message: RequestMessage, number: int, at: str, history: list[RequestMessage]
 ) -> dict[str, JSON] | None:
     parts: list[JSON] = []
-    if line.role == "tool":
-        names = {call.call_id: call.tool for one in past for call in one.calls}
+    if message.role == "tool":
+        names = {call.call_id: call.tool for other in history for call in other.calls}
         parts.append(
             {
                 "type": "tool_result",
-                "call_id": line.answers or "-",
-                "tool": names.get(line.answers, "unknown"),
+                "call_id": message.tool_call_id or "-",
+                "tool": names.get(message.tool_call_id, "unknown"),
                 "success": True,
-                "text": line.text,
+                "text": message.text,
                 "duration_ms": 0,
             }
         )
-    elif line.text:
-        parts.append({"type": line.role, "text": line.text})
-    for call in line.calls:
+    elif message.text:
+        parts.append({"type": message.role, "text": message.text})
+    for call in message.calls:
         parts.append(
             {"type": "tool_call", "call_id": call.call_id, "tool": call.tool, "arguments": call.arguments}
         )
@@ -204,13 +207,13 @@ def _build_history_entry(
         "author": "",
         "created_at": at,
         "attachments": [],
-        "role": "user" if line.role == "user" else "assistant",
+        "role": "user" if message.role == "user" else "assistant",
         "parts": parts,
     }
 
 
 def _clean_up_session(run: AcceptedTurn) -> None:
-    """A session made for one answer goes, with what still runs in it; one that waits for a person is shown to him."""
+    """Delete a session that was created for one answer; list it instead if it waits for a person."""
     try:
         if run.get_outcome().status == "waiting":
             sessions.list_session(run.caller.user_id, run.session_id)
@@ -220,11 +223,11 @@ def _clean_up_session(run: AcceptedTurn) -> None:
         return  # removed meanwhile
 
 
-# --- what was said before ----------------------------------------------------------------------------
+# --- Earlier runs ---
 
 
 def find_session_by_name(user_id: int, name: str, *, prefix: str) -> UUID:
-    """The user's session in a name that these doors gave."""
+    """Find the user's session by a name that this API gave out."""
     digits = name.removeprefix(prefix)[:32]
     try:
         session_id = UUID(hex=digits) if name.startswith(prefix) else UUID(name)
@@ -234,7 +237,6 @@ def find_session_by_name(user_id: int, name: str, *, prefix: str) -> UUID:
 
 
 def find_run_message(user_id: int, run_id: str, *, prefix: str) -> Message:
-    """The message that began a run."""
     session_id = find_session_by_name(user_id, run_id, prefix=prefix)
     found = Message.objects.filter(session=session_id, run_id=run_id).first()
     if found is None:
@@ -243,14 +245,14 @@ def find_run_message(user_id: int, run_id: str, *, prefix: str) -> Message:
 
 
 def find_session_to_continue(user_id: int, run_id: str, *, prefix: str) -> UUID:
-    """The session of a run, as long as nothing was said after it: a session has one end to go on from."""
-    unknown = InvalidRequest(
+    """Find the session of a run; refuse if it has later messages, because a session only continues at its end."""
+    not_found = InvalidRequest(
         "There is no such response.", code="previous_response_not_found", param="previous_response_id"
     )
     try:
         message = find_run_message(user_id, run_id, prefix=prefix)
     except NotFound:
-        raise unknown from None
+        raise not_found from None
     later = Message.objects.filter(session=message.session_id, kind=Message.Kind.USER, hidden="")
     if message.hidden or later.filter(sequence__gt=message.sequence or 0).exists():
         raise InvalidRequest(
@@ -261,12 +263,10 @@ def find_session_to_continue(user_id: int, run_id: str, *, prefix: str) -> UUID:
     return message.session_id
 
 
-# MERGED compat.following: A turn while it runs, from the session's log; the rows have the last word (T8, T10).
+# --- Following a turn in the event log ---
 
-TEXT_SEPARATOR = "\n\n"  # as an outcome's text has it
-LOST_LOG_TIMEOUT_SECONDS = (
-    3_600  # a turn lasts no longer; only a log that forgot its beginning makes anybody wait this way
-)
+TEXT_SEPARATOR = "\n\n"  # as in the text of a turn result
+LOST_LOG_TIMEOUT_SECONDS = 3_600  # no turn lasts longer; used only when the log has lost its beginning
 _NAMING_KINDS = frozenset({"turn.queued", "turn.started"}) | ENDING_KINDS
 _FINAL_KINDS = ENDING_KINDS | {"turn.paused"}
 
@@ -280,19 +280,19 @@ class AnswerDelta:
 
 @dataclass(frozen=True)
 class KeepAlive:
-    """Nothing for a while: time for a sign of life."""
+    """Nothing happened for a while; send a keep-alive."""
 
 
 @dataclass(frozen=True)
 class TurnOver:
-    """`text` is what was handed out, which is all of the answer."""
+    """The turn has ended; `text` is the whole answer that was handed out."""
 
     outcome: TurnResult
     text: str
 
 
 class LoggedEvent(msgspec.Struct):
-    """What is read of an event here."""
+    """The fields of an event that are read here."""
 
     turn_id: str = ""
     run_ids: list[str] = []
@@ -304,7 +304,7 @@ _decoder = msgspec.json.Decoder(LoggedEvent)
 
 
 class TurnLogReader(ABC, Generic[T]):
-    """Keeps to the run's own turn, which a run that waits learns by its name."""
+    """Read the events of the run's own turn; a queued run learns its turn from the run id."""
 
     def __init__(self, run: AcceptedTurn) -> None:
         self.run = run
@@ -313,7 +313,6 @@ class TurnLogReader(ABC, Generic[T]):
         self._turn_id = str(run.turn_id) if run.started else ""
 
     def read_entries(self, entries: list[LogEntry]) -> list[T]:
-        """What these entries say of the turn."""
         found: list[T] = []
         for entry in entries:
             self.cursor = entry.cursor
@@ -322,24 +321,23 @@ class TurnLogReader(ABC, Generic[T]):
         return found
 
     def _read_entry(self, entry: LogEntry, found: list[T]) -> None:
-        line = _decoder.decode(entry.payload)
-        if entry.kind in _NAMING_KINDS and self.run.run_id in line.run_ids:
-            self._turn_id = line.turn_id
-        if line.turn_id == self._turn_id:
-            found += self.convert_entry(entry, line)
+        event = _decoder.decode(entry.payload)
+        if entry.kind in _NAMING_KINDS and self.run.run_id in event.run_ids:
+            self._turn_id = event.turn_id
+        if event.turn_id == self._turn_id:
+            found += self.convert_entry(entry, event)
             self.is_over = entry.kind in _FINAL_KINDS
 
     def wants_kind(self, kind: str) -> bool:
-        """Whether an event of this kind is worth reading at all."""
+        """Tell whether events of this kind need to be decoded at all."""
         return True
 
     @abstractmethod
-    def convert_entry(self, entry: LogEntry, line: LoggedEvent) -> list[T]:
-        """What an event of the turn says."""
+    def convert_entry(self, entry: LogEntry, event: LoggedEvent) -> list[T]: ...
 
 
 async def follow_log(reader: TurnLogReader[T]) -> AsyncGenerator[list[T] | KeepAlive, None]:
-    """Until the turn has ended or waits for a person."""
+    """Yield what happens until the turn has ended or waits for a person."""
     while not reader.is_over:
         try:
             connection = reader.run.caller.connection
@@ -347,7 +345,7 @@ async def follow_log(reader: TurnLogReader[T]) -> AsyncGenerator[list[T] | KeepA
                 async for batch in _read_batches(feed, reader):
                     yield batch
         except FeedOverflowed:
-            continue  # too slow a client: on from its place in the log
+            continue  # the client is too slow; continue from its cursor
         except CursorLost:
             run = reader.run
             await wait_for_turn(
@@ -376,11 +374,11 @@ async def _read_batches(
 
 
 def _check_turn_row(reader: TurnLogReader[T]) -> None:
-    """News can be lost with Redis, the rows cannot."""
+    """Ask the database: events can be lost with Redis, rows cannot."""
     reader.is_over = reader.run.get_outcome().status not in ("queued", "running")
 
 
-# --- the text alone ----------------------------------------------------------------------------------
+# --- Following the text of the answer ---
 
 
 class _TextReader(TurnLogReader[str]):
@@ -392,25 +390,25 @@ class _TextReader(TurnLogReader[str]):
     def wants_kind(self, kind: str) -> bool:
         return kind == "text.extended" or kind in _NAMING_KINDS or kind in _FINAL_KINDS
 
-    def convert_entry(self, entry: LogEntry, line: LoggedEvent) -> list[str]:
+    def convert_entry(self, entry: LogEntry, event: LoggedEvent) -> list[str]:
         if entry.kind != "text.extended":
             return []
-        delta = line.delta
-        if self.text and line.row_id != self._row_id:
+        delta = event.delta
+        if self.text and event.row_id != self._row_id:
             delta = TEXT_SEPARATOR + delta
-        self._row_id = line.row_id
+        self._row_id = event.row_id
         self.text += delta
         return [delta]
 
     def take_remaining_text(self, outcome: TurnResult) -> str:
-        """What the rows have and the log did not tell; text that was taken back cannot be."""
+        """Return stored text that the log did not deliver. Retracted text cannot be taken back."""
         rest = outcome.text[len(self.text) :] if outcome.text.startswith(self.text) else ""
         self.text += rest
         return rest
 
 
 async def follow_answer(run: AcceptedTurn) -> AsyncGenerator[AnswerDelta | KeepAlive | TurnOver, None]:
-    """The answer as it is written; `Over` comes once and last."""
+    """Yield the answer while it is written; `TurnOver` comes once, at the end."""
     reader = _TextReader(run)
     async for deltas in follow_log(reader):
         yield deltas if isinstance(deltas, KeepAlive) else AnswerDelta("".join(deltas))

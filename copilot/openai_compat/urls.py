@@ -1,4 +1,4 @@
-"""Paths under /v1/: what the clients of OpenAI call with their base_url set to it (E4.2)."""
+"""Paths under /v1/, which OpenAI's clients call with this as their base_url."""
 
 from __future__ import annotations
 
