@@ -175,7 +175,9 @@ def test_a_file_without_a_name_is_400_and_its_neighbours_are_not_kept(name):
     body = part('name="files"; filename="a.txt"') + part(f'name="second"; {name}') + b"--x--\r\n"
     refused = program(make.ada()).generic("POST", FILES, body, content_type="multipart/form-data; boundary=x")
     assert (refused.status_code, code_of(refused)) == (400, "invalid_request")
-    assert refused.json()["error"]["message"] == "second: unknown field. Send `session` and files with a name."
+    assert (
+        refused.json()["error"]["message"] == "second: unknown field. Send `session` and files with a name."
+    )
     assert not WorkspaceFile.objects.exists()
 
 

@@ -247,7 +247,7 @@ def test_a_pause_for_approval_is_told_with_a_link_and_the_session_is_shown(ada, 
     answer = client.chat.completions.create(model="standard", messages=HELLO)
     [session] = listed(ada)
     text = answer.choices[0].message.content
-    assert text.startswith("I will pay.\n\nWaiting for a decision")
+    assert text.startswith("I will pay.\n\nWaiting for your approval")
     assert text.endswith(f"/chat/{session}/")
     assert "ask_user" not in {tool.name for tool in model.requests[0].tools}
 

@@ -504,7 +504,7 @@ def test_the_admin_refuses_a_script_as_a_tiers_choice_in_production(grace: Clien
     settings.ALLOW_DEMO_MODEL = False
     row = entry("Script")
     form = {"tier": "standard", "position": 1, "entry": row.pk}
-    assert "may not come first" in grace.post("/admin/copilot/tierentry/add/", form).content.decode()
+    assert "can't be first" in grace.post("/admin/copilot/tierentry/add/", form).content.decode()
     settings.ALLOW_DEMO_MODEL = True
     assert grace.post("/admin/copilot/tierentry/add/", form).status_code == 302
     assert names() == [demo("Script")]

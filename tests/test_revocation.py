@@ -261,7 +261,7 @@ def test_whoever_waits_for_an_answer_is_sent_away_with_its_key(rig, model, site,
         assert answer.startswith("401 ")
     else:
         assert answer.startswith("200 ")
-        assert "A valid API key is needed" in answer
+        assert "Send a valid API key" in answer
     until(lambda: not CONNECTION_REGISTRY._held)
 
 

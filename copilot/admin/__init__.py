@@ -1,4 +1,4 @@
-"""Staff pages of conversations, one module for each group of models."""
+"""Staff pages for conversations and accounts, one module for each group of models."""
 
 from copilot.admin import (  # noqa: F401
     accounts,

@@ -1,12 +1,12 @@
-"""How people sign in, as staff may see it: that there is a second factor, never its secret, its codes or anybody's tokens (D13)."""
+"""Staff pages for how people sign in. They show that a second factor exists, never secrets, codes or tokens."""
 
 from __future__ import annotations
 
-from allauth.mfa import admin as mfa_admin  # noqa: F401 - registers its page, which shows the seed of every code
+from allauth.mfa import admin as mfa_admin  # noqa: F401 - registers its page, which would show the seed of every code
 from allauth.mfa.models import Authenticator
-from allauth.socialaccount import admin as social_admin  # noqa: F401 - and this one keys and tokens
+from allauth.socialaccount import admin as social_admin  # noqa: F401 - registers its pages, which would show keys and tokens
 from allauth.socialaccount.models import SocialApp, SocialToken
-from allauth.usersessions import admin as sessions_admin  # noqa: F401 - and this one would change sessions
+from allauth.usersessions import admin as sessions_admin  # noqa: F401 - registers its page, which would change sessions
 from allauth.usersessions.models import UserSession
 from django import forms
 from django.contrib import admin
@@ -36,7 +36,7 @@ class ErasureJobAdmin(ReadOnlyAdmin):
     list_select_related = ["user"]
     found_by_id = ("id",)
     search_fields = ["=user__username", "=user__email"]
-    search_help_text = "Erasure id, user name or e-mail, in full."
+    search_help_text = "Exact deletion id, user name or email."
     ordering = ["-requested_at"]
 
 
@@ -54,7 +54,7 @@ class ApiKeyAdmin(ReadOnlyAdmin):
     ]
     list_select_related = ["user"]
     search_fields = ["=prefix", "=user__username", "=user__email"]
-    search_help_text = "The key's prefix, user name or e-mail, in full."
+    search_help_text = "Exact key prefix, user name or email."
     ordering = ["-created_at"]
     exclude = ["secret_hash"]
     actions = ["revoke"]
@@ -66,24 +66,25 @@ class ApiKeyAdmin(ReadOnlyAdmin):
             try:
                 api_keys.revoke_api_key(key.user_id, key.pk)
             except NotFound:
-                continue  # somebody was faster
+                continue  # revoked by somebody else in the meantime
             self.log_change(request, key, "Revoked.")
             revoked += 1
         self.message_user(request, f"Revoked: {revoked}.")
 
     def has_revoke_permission(self, request: HttpRequest) -> bool:
-        """Looking takes the right to view, revoking the right to change."""
+        """Require the change permission: revoking takes more than viewing."""
         return request.user.has_perm("copilot.change_apikey")
 
 
-for shown in (Authenticator, SocialApp, SocialToken, UserSession):  # the keys of providers are settings
-    if admin.site.is_registered(shown):
-        admin.site.unregister(shown)
+# The models that allauth registered above; provider keys are settings.
+for model in (Authenticator, SocialApp, SocialToken, UserSession):
+    if admin.site.is_registered(model):
+        admin.site.unregister(model)
 
 
 @admin.register(Authenticator)
 class AuthenticatorAdmin(TypedModelAdmin):
-    """Removed for somebody who has lost his phone and his codes; made and changed by nobody but himself."""
+    """Staff may remove an authenticator for somebody who lost their device; only its owner creates and changes it."""
 
     list_display = ["user", "type", "created_at", "last_used_at"]
     list_filter = ["type"]
@@ -96,12 +97,12 @@ class AuthenticatorAdmin(TypedModelAdmin):
         return False
 
 
-class InvitationForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own class takes no parameter when it runs
+class InvitationForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's class is not generic at run time
     days = forms.IntegerField(
         min_value=1,
         max_value=invitations.MAX_LIFETIME_DAYS,
         initial=invitations.DEFAULT_LIFETIME_DAYS,
-        help_text="Until it expires.",
+        help_text="Days until the invitation expires.",
     )
 
     class Meta:
@@ -111,14 +112,14 @@ class InvitationForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own
 
 @admin.register(Invitation)
 class InvitationAdmin(TypedModelAdmin):
-    """Created and mailed here; the link is shown once."""
+    """Create and mail invitations; the link is shown once."""
 
     form = InvitationForm
     list_display = ["__str__", "invited_by", "created_at", "expires_at", "used_at", "used_by", "revoked_at"]
     list_filter = [("used_at", admin.EmptyFieldListFilter), ("revoked_at", admin.EmptyFieldListFilter)]
     list_select_related = ["invited_by", "used_by"]
     search_fields = ["=email"]
-    search_help_text = "E-mail address, in full."
+    search_help_text = "Exact email address."
     ordering = ["-created_at"]
     fields = ("email", "days")
     actions = ["revoke"]
@@ -126,15 +127,17 @@ class InvitationAdmin(TypedModelAdmin):
     def save_model(self, request: HttpRequest, obj: Model, form: forms.Form, change: bool) -> None:
         assert isinstance(obj, Invitation)
         assert isinstance(request.user, User)
-        made = invitations.create_invitation(
+        created = invitations.create_invitation(
             email=form.cleaned_data["email"], days=form.cleaned_data["days"], invited_by=request.user
         )
-        obj.pk = made.row.pk
+        obj.pk = created.row.pk
         obj.__dict__.update(
-            {field: getattr(made.row, field) for field in ("email", "expires_at", "token_hash")}
+            {field: getattr(created.row, field) for field in ("email", "expires_at", "token_hash")}
         )
-        told = "It was mailed." if invitations.send_invitation_email(made) else "It was not mailed."
-        self.message_user(request, f"{told} The link is shown only now: {made.url}")
+        note = (
+            "Invitation mailed." if invitations.send_invitation_email(created) else "Invitation not mailed."
+        )
+        self.message_user(request, f"{note} The link is shown only once: {created.url}")
 
     @admin.action(description="Revoke", permissions=["revoke"])
     def revoke(self, request: HttpRequest, rows: QuerySet[Invitation]) -> None:
@@ -160,13 +163,13 @@ class SignUpRequestAdmin(ReadOnlyAdmin):
     list_filter = [("approved_at", admin.EmptyFieldListFilter)]
     list_select_related = ["user", "approved_by"]
     search_fields = ["=user__username", "=user__email"]
-    search_help_text = "User name or e-mail, in full."
+    search_help_text = "Exact user name or email."
     ordering = ["-created_at"]
     actions = ["approve", "reject"]
 
     @admin.display(ordering="user__email")
-    def email(self, waiting: SignUpRequest) -> str:
-        return waiting.user.email
+    def email(self, row: SignUpRequest) -> str:
+        return row.user.email
 
     @admin.action(description="Approve", permissions=["decide"])
     def approve(self, request: HttpRequest, rows: QuerySet[SignUpRequest]) -> None:

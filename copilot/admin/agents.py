@@ -1,4 +1,4 @@
-"""Staff pages of what people had made and were asked: saved agents, schedules, questions and approvals. All only looked at."""
+"""Staff pages for personalities, and read-only pages for agents and schedules."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from copilot.models import Agent, Personality, Schedule, ScheduleRun
 
 @admin.register(Personality)
 class PersonalityAdmin(TypedModelAdmin):
-    """Written here and nowhere else; what is switched off speaks no more, from the next turn on (A30.1)."""
-
+    # A personality that is switched off no longer applies, starting with the next turn.
     list_display = ["name", "tone", "style", "enabled"]
     list_filter = ["enabled"]
     search_fields = ["name"]
@@ -26,7 +25,7 @@ class AgentAdmin(ReadOnlyAdmin):
     list_select_related = ["owner"]
     found_by_id = ("id",)
     search_fields = ["name", "=owner__username", "=owner__email"]
-    search_help_text = "Agent id, its name, or the user name or e-mail of its owner, in full."
+    search_help_text = "Agent id or name, or the exact user name or email of its owner."
     ordering = ["-changed_at"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
@@ -44,8 +43,6 @@ class AgentAdmin(ReadOnlyAdmin):
 
 
 class ScheduleRunInline(LatestRowsInline):
-    """The latest of them."""
-
     model = ScheduleRun
     readonly_fields = ["due_at", "outcome", "reason", "turn"]
     fields = [*readonly_fields]
@@ -71,10 +68,10 @@ class ScheduleAdmin(ReadOnlyAdmin):
     found_by_id = ("id", "session", "agent")
     search_fields = ["name", "=owner__username", "=owner__email"]
     search_help_text = (
-        "Id of the schedule, its session or agent, its name, or its owner's user name or e-mail."
+        "Id of the schedule, its session or agent, its name, or its owner's user name or email."
     )
     ordering = ["next_run"]
-    exclude = ["prompt", "inputs"]  # what people wrote is theirs
+    exclude = ["prompt", "inputs"]  # what people wrote is private
     inlines = [ScheduleRunInline]
 
     @admin.display(description="owner", ordering="owner__username")

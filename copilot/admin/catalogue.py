@@ -1,4 +1,4 @@
-"""Staff pages of the model catalogue: keys that are written and never shown, models beside their prices, tiers (A4.1)."""
+"""Staff pages for the model catalogue: credentials (never shown), models with their prices, and tiers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from copilot.models import Credential, ModelEntry, TierEntry
 from copilot.providers import catalogue_store
 from copilot.providers.base import ReasoningEffort
 
-if TYPE_CHECKING:  # Django's own classes take no parameter when they run
+if TYPE_CHECKING:  # Django's classes are not generic at run time
     CredentialPage = admin.ModelAdmin[Credential]
     EntryPage = admin.ModelAdmin[ModelEntry]
     TierPage = admin.ModelAdmin[TierEntry]
@@ -37,7 +37,7 @@ class CredentialForm(CredentialModelForm):
         required=False,
         strip=True,
         widget=forms.PasswordInput(attrs={"autocomplete": "off"}),
-        help_text="Never shown again. Left empty, the key stays as it is.",
+        help_text="Never shown again. Leave empty to keep the current key.",
     )
 
     class Meta:
@@ -47,7 +47,7 @@ class CredentialForm(CredentialModelForm):
     def clean_key(self) -> str:
         key: str = self.cleaned_data["key"]
         if not key and self.instance.pk is None:
-            raise forms.ValidationError("A new credential needs a key.")
+            raise forms.ValidationError("Enter a key for the new credential.")
         return key
 
 
@@ -79,7 +79,7 @@ class ModelEntryForm(EntryModelForm):
         choices=[(effort, effort) for effort in EFFORTS],
         required=False,
         widget=forms.CheckboxSelectMultiple,
-        help_text="The levels of thinking it takes. None ticked: all.",
+        help_text="The reasoning efforts this model accepts. Leave all unticked for any.",
     )
 
     class Meta:
@@ -90,13 +90,15 @@ class ModelEntryForm(EntryModelForm):
         url: str = self.cleaned_data["base_url"].strip().rstrip("/")
         parts = urlsplit(url)
         if url and (parts.scheme not in ("http", "https") or not parts.hostname):
-            raise forms.ValidationError("An http or https address, as in https://openrouter.ai/api/v1.")
+            raise forms.ValidationError(
+                "Enter an http or https URL, for example https://openrouter.ai/api/v1."
+            )
         return url
 
 
 @admin.register(ModelEntry)
 class ModelEntryAdmin(EntryPage):
-    """An edit is a new version: what was learned of the old one is forgotten, running turns keep theirs (A4.3, A4.4)."""
+    """Save each edit as a new version: what was learned about the old one is dropped; running turns keep theirs."""
 
     form = ModelEntryForm
     list_display = ["name", "provider", "model", "credential", "in_tiers", "price", "enabled"]
@@ -116,14 +118,14 @@ class ModelEntryAdmin(EntryPage):
 
     @admin.display(description="price per 1M tokens, in and out")
     def price(self, entry: ModelEntry) -> str | SafeString:
-        """Billing's own row, beside the model; unknown ones are one click from being known."""
+        """Show billing's price of the model, or a link that adds one."""
         if not entry.model:
             return "-"
         price = catalogue_store.find_price(entry.provider, entry.model)
         if price is None:
             query = urlencode({"provider": entry.provider, "model": entry.model})
             return format_html(
-                '<a href="{}?{}">unknown: add one</a>', reverse("admin:billing_modelprice_add"), query
+                '<a href="{}?{}">unknown – add a price</a>', reverse("admin:billing_modelprice_add"), query
             )
         if price.flat_rate:
             return "flat rate"
@@ -148,19 +150,21 @@ class TierEntryForm(TierModelForm):
         fields = ["tier", "position", "entry"]
 
     def clean(self) -> dict[str, object]:
-        found: dict[str, object] = super().clean() or self.cleaned_data
+        cleaned_data: dict[str, object] = super().clean() or self.cleaned_data
         entry, tier, position = (self.cleaned_data.get(name) for name in ("entry", "tier", "position"))
         if entry is None or position is None or settings.ALLOW_DEMO_MODEL:
-            return found
+            return cleaned_data
         earlier = TierEntry.objects.filter(tier=tier, position__lt=position).exclude(pk=self.instance.pk)
         if entry.provider == ModelEntry.Provider.SCRIPTED and not earlier.exists():
-            raise forms.ValidationError("A scripted model may not come first here: see ALLOW_DEMO_MODEL.")
-        return found
+            raise forms.ValidationError(
+                "A scripted model can't be first in a tier unless ALLOW_DEMO_MODEL is set."
+            )
+        return cleaned_data
 
 
 @admin.register(TierEntry)
 class TierEntryAdmin(TierPage):
-    """The first of a tier is its choice, the others are asked in order when it fails (A4.2)."""
+    """The first model of a tier is used; the others are its fallbacks, in order."""
 
     form = TierEntryForm
     list_display = ["tier", "position", "entry"]

@@ -1,4 +1,4 @@
-"""Ask staff for a reason before they read somebody's conversation, and record each reading."""
+"""Ask staff for a reason before they read somebody's conversation, and record each access."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from config.core.admin import ReadOnlyAdmin
 from config.core.audit import record_audit_event
 from copilot.models import Session
 
-REASON_LIFETIME_SECONDS = 30 * 60  # a reason holds for one conversation so long
+REASON_LIFETIME_SECONDS = 30 * 60  # how long a reason is valid for one conversation
 MIN_REASON_CHARACTERS, MAX_REASON_CHARACTERS = 5, 500
-MAX_REMEMBERED_REASONS = 50  # conversations remembered in a session
+MAX_REMEMBERED_REASONS = 50  # per login session
 _SESSION_KEY = "conversation_reasons"
 
 
 class ConversationAdmin(ReadOnlyAdmin):
-    """Rows that hold what was said: opening one asks for a reason, once per conversation and half an hour."""
+    """Ask for a reason before a row with people's words is opened, once per conversation and half an hour."""
 
     def get_conversation(self, row: Model) -> tuple[UUID, int]:
-        """The id of the conversation, and of its owner."""
-        session = row if isinstance(row, Session) else getattr(row, "session")  # noqa: B009 - of any such row
+        """Return the ids of the conversation and of its owner."""
+        session = row if isinstance(row, Session) else getattr(row, "session")  # noqa: B009 - every such row has one
         assert isinstance(session, Session)
         return session.pk, session.owner_id
 
@@ -42,7 +42,7 @@ class ConversationAdmin(ReadOnlyAdmin):
             return super().changeform_view(request, object_id, form_url, extra_context)
         conversation, owner_id = self.get_conversation(row)
         if request.method == "POST" and "reason" in request.POST:
-            return self._keep_reason(request, row, conversation)
+            return self._store_reason(request, row, conversation)
         reason = get_valid_reason(request, conversation)
         if request.method != "POST" and not reason:
             return self._ask_for_reason(request, row)
@@ -59,16 +59,16 @@ class ConversationAdmin(ReadOnlyAdmin):
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        return HttpResponseRedirect("../change/")  # nobody changes these rows: there is none
+        return HttpResponseRedirect("../change/")  # nobody changes these rows, so they have no history
 
-    def _keep_reason(self, request: HttpRequest, row: Model, conversation: UUID) -> HttpResponse:
+    def _store_reason(self, request: HttpRequest, row: Model, conversation: UUID) -> HttpResponse:
         reason = request.POST.get("reason", "").replace("\x00", "").strip()
         if not MIN_REASON_CHARACTERS <= len(reason) <= MAX_REASON_CHARACTERS:
-            problem = f"Give a reason of {MIN_REASON_CHARACTERS} to {MAX_REASON_CHARACTERS:,} characters."
+            problem = f"Enter a reason of {MIN_REASON_CHARACTERS} to {MAX_REASON_CHARACTERS:,} characters."
             return self._ask_for_reason(request, row, problem=problem, status=400)
-        known = _load_reasons(request)
-        known[str(conversation)] = [reason, time.time() + REASON_LIFETIME_SECONDS]
-        latest = sorted(known.items(), key=lambda one: one[1][1])[-MAX_REMEMBERED_REASONS:]
+        reasons = _load_reasons(request)
+        reasons[str(conversation)] = [reason, time.time() + REASON_LIFETIME_SECONDS]
+        latest = sorted(reasons.items(), key=lambda item: item[1][1])[-MAX_REMEMBERED_REASONS:]
         request.session[_SESSION_KEY] = dict(latest)
         return HttpResponseRedirect(request.get_full_path())
 

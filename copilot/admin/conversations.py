@@ -1,4 +1,4 @@
-"""Staff pages of conversations: everything is looked at, little is changed: personalities, and an API key that must go."""
+"""Read-only staff pages for sessions, turns, messages, model calls, questions and approvals."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from copilot.chat.notices import NOTICES
 from copilot.chat.turn_transitions import METRIC_ORIGINS
 from copilot.models import Approval, Message, ModelCall, ModelEntry, Question, Session, Turn
 
-CALL_PURPOSES = ("reply", "compaction", "title", "goal", "side")  # of model calls (A19.6)
-COST_SOURCES = ("FLAT_RATE", "REPORTED", "CATALOGUE", "UNKNOWN")  # billing's
+CALL_PURPOSES = ("reply", "compaction", "title", "goal", "side")  # of model calls
+COST_SOURCES = ("FLAT_RATE", "REPORTED", "CATALOGUE", "UNKNOWN")  # as billing names them
 
 
 @admin.register(Session)
@@ -33,13 +33,13 @@ class SessionAdmin(ConversationAdmin):
     list_select_related = ["owner"]
     found_by_id = ("id",)
     search_fields = ["=owner__username", "=owner__email"]
-    search_help_text = "Session id, user name or e-mail, in full."
+    search_help_text = "Exact session id, user name or email."
     ordering = ["-active_at"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
         unfinished = Turn.objects.filter(session=OuterRef("pk"), status__in=Turn.UNFINISHED)
-        now = Subquery(unfinished.values("status")[:1])
-        rows: QuerySet[Model] = super().get_queryset(request).annotate(turn_now=now)
+        status = Subquery(unfinished.values("status")[:1])
+        rows: QuerySet[Model] = super().get_queryset(request).annotate(turn_status=status)
         return rows
 
     @admin.display(description="owner", ordering="owner__username")
@@ -48,8 +48,8 @@ class SessionAdmin(ConversationAdmin):
 
     @admin.display(empty_value="idle")
     def state(self, session: Session) -> str | None:
-        """Of its unfinished turn."""
-        status: str | None = getattr(session, "turn_now", None)
+        """Show the status of the unfinished turn."""
+        status: str | None = getattr(session, "turn_status", None)
         return status
 
 
@@ -75,9 +75,9 @@ class TurnAdmin(ReadOnlyAdmin):
     list_select_related = ["session__owner"]
     found_by_id = ("id", "session")
     search_fields = ["=session__owner__username", "=session__owner__email"]
-    search_help_text = "Turn id, session id, user name or e-mail, in full."
+    search_help_text = "Exact turn id, session id, user name or email."
     ordering = ["-created_at"]
-    exclude = ["token", "focus"]  # a key to the session's lease, and words of its owner
+    exclude = ["token", "focus"]  # the lease's owner token, and what a person wrote
 
     @admin.display(ordering="session__owner__username")
     def owner(self, turn: Turn) -> SafeString:
@@ -90,7 +90,7 @@ class TurnAdmin(ReadOnlyAdmin):
 
 @admin.register(Message)
 class MessageAdmin(ConversationAdmin):
-    """Whose it is and where it stands; what was said is read only by opening one row."""
+    """List whose message it is and where it belongs; its text is shown only after opening the row."""
 
     list_display = [
         "id",
@@ -107,12 +107,12 @@ class MessageAdmin(ConversationAdmin):
     list_select_related = ["session__owner"]
     found_by_id = ("id", "session", "turn")
     search_fields = ["=session__owner__username", "=session__owner__email"]
-    search_help_text = "Id of the message, its session or turn, user name or e-mail, in full."
+    search_help_text = "Exact id of the message, its session or its turn, user name or email."
     ordering = ["-created_at"]
     exclude = ["replay"]  # the provider's opaque data
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
-        """Long columns are left in the database until one row is opened."""
+        """Leave long columns in the database until a single row is opened."""
         rows = super().get_queryset(request)
         return rows if _is_detail_page(request) else rows.defer("content", "data", "server_context", "replay")
 
@@ -151,7 +151,7 @@ class ModelCallAdmin(ReadOnlyAdmin):
     ]
     found_by_id = ("id", "turn")
     search_fields = ["=turn__session__owner__username", "=turn__session__owner__email"]
-    search_help_text = "Id of the call or its turn, user name or e-mail, in full."
+    search_help_text = "Exact id of the call or its turn, user name or email."
     ordering = ["-created_at"]
 
     @admin.display(description="turn")
@@ -165,12 +165,12 @@ def _is_detail_page(request: HttpRequest) -> bool:
 
 
 class TurnRowAdmin(ReadOnlyAdmin):
-    """Rows of a turn's session, found by its ids and by whose they are."""
+    """Rows of a turn, found by their ids and by their owner."""
 
     list_select_related = ["session__owner"]
     found_by_id = ("id", "session", "turn")
     search_fields = ["=session__owner__username", "=session__owner__email"]
-    search_help_text = "Its own id, that of its turn or session, user name or e-mail, in full."
+    search_help_text = "Exact id of the row, its turn or its session, user name or email."
     ordering = ["-created_at"]
 
     @admin.display(description="turn")
@@ -187,7 +187,11 @@ class TurnRowAdmin(ReadOnlyAdmin):
 class QuestionAdmin(TurnRowAdmin):
     list_display = ["id", "owned_by", "of_turn", "outcome", "deadline", "closed_at", "created_at"]
     list_filter = ["outcome"]
-    exclude = ["question", "choices", "answer"]  # what was said is read in the transcript, not here
+    exclude = [
+        "question",
+        "choices",
+        "answer",
+    ]  # people's words are read in the transcript only, where a reason is asked
 
 
 @admin.register(Approval)

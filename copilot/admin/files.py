@@ -1,3 +1,5 @@
+"""Read-only staff pages for workspace files, shares and exports, with taking shares down."""
+
 from __future__ import annotations
 
 from django.contrib import admin
@@ -27,7 +29,7 @@ class WorkspaceFileAdmin(ReadOnlyAdmin):
     list_select_related = ["owner"]
     found_by_id = ("id", "session")
     search_fields = ["=owner__username", "=owner__email"]
-    search_help_text = "File id, session id, user name or e-mail, in full."
+    search_help_text = "Exact file id, session id, user name or email."
     ordering = ["-created_at"]
     exclude = ["storage_key"]
 
@@ -48,14 +50,18 @@ class ShareAdmin(ReadOnlyAdmin):
     list_select_related = ["owner"]
     found_by_id = ("id", "session", "file", "token")
     search_fields = ["=owner__username", "=owner__email"]
-    search_help_text = "Share id, token, session or file id, user name or e-mail, in full."
+    search_help_text = "Exact share id, token, session id, file id, user name or email."
     ordering = ["-created_at"]
-    exclude = ["token", "password_hash", "payload"]  # who looks at this page is not invited by that
+    exclude = [
+        "token",
+        "password_hash",
+        "payload",
+    ]  # staff access to this page is no invitation to open the share
     actions = ["take_down"]
 
     @admin.action(description="Take down", permissions=["take_down"])
     def take_down(self, request: HttpRequest, rows: QuerySet[Share]) -> HttpResponse | None:
-        """Asks for the reason first, which the owner is told."""
+        """Ask for a reason first; the owner is told."""
         reason = request.POST.get("reason", "").strip()
         if not reason:
             context = {**self.admin_site.each_context(request), "shares": rows, "opts": self.model._meta}
@@ -77,6 +83,6 @@ class ExportJobAdmin(ReadOnlyAdmin):
     list_select_related = ["owner"]
     found_by_id = ("id", "session")
     search_fields = ["=owner__username", "=owner__email"]
-    search_help_text = "Export id, session id, user name or e-mail, in full."
+    search_help_text = "Exact export id, session id, user name or email."
     ordering = ["-created_at"]
     exclude = ["storage_key"]

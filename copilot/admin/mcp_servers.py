@@ -1,4 +1,4 @@
-"""Staff pages of everybody's MCP servers; secrets are written there and never read (A28.1)."""
+"""Staff pages for MCP servers shared with everybody; their secrets can be set but not read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from copilot.models import McpServer
 from copilot.tools.mcp import connection_trials
 from copilot.tools.mcp import services as mcp
 
-if TYPE_CHECKING:  # Django's own classes take no parameter when they run
+if TYPE_CHECKING:  # Django's classes are not generic at run time
     ServerAdmin = admin.ModelAdmin[McpServer]
     ServerForm = forms.ModelForm[McpServer]
 else:
@@ -30,22 +30,22 @@ class McpServerForm(ServerForm):
         required=False,
         widget=forms.Textarea(attrs={"rows": 3}),
         label="Command",
-        help_text="For stdio: the program by its absolute path, then its arguments, one per line. "
+        help_text="For stdio: the absolute path of the program, then its arguments, one per line. "
         "The whole command must be listed in MCP_STDIO_COMMANDS on the workers.",
     )
     secret_lines = forms.CharField(
         required=False,
         widget=forms.Textarea(attrs={"rows": 3, "autocomplete": "off", "spellcheck": "false"}),
         label="Secrets",
-        help_text="Headers for http, environment for stdio, one per line as NAME=value. "
-        "Empty: they stay as they are; with another host or command they are forgotten. They are never shown again.",
+        help_text="Headers for http, environment variables for stdio; one per line, as NAME=value. "
+        "Leave empty to keep them. They are removed when the host or command changes, and never shown again.",
     )
     forget_secrets = forms.BooleanField(required=False)
     unasked_lines = forms.CharField(
         required=False,
         widget=forms.Textarea(attrs={"rows": 3}),
         label="Run without asking",
-        help_text="Names of its tools that need nobody's approval, one per line.",
+        help_text="Names of tools that run without approval, one per line.",
     )
 
     class Meta:
@@ -67,32 +67,32 @@ class McpServerForm(ServerForm):
             raise forms.ValidationError(problem.message) from problem
         same_name = McpServer.objects.filter(owner=None, name=self.cleaned_data["name"])
         if same_name.exclude(pk=self.instance.pk).exists():
-            self.add_error("name", "There is a server of this name already.")
+            self.add_error("name", "A server with this name already exists.")
 
     def draft(self) -> mcp.McpServerDraft:
-        given = self.cleaned_data
+        cleaned = self.cleaned_data
         return mcp.McpServerDraft(
-            name=given["name"],
-            transport=given["transport"],
-            url=given["url"],
-            command=tuple(given["command_lines"].splitlines()),
-            secrets={} if given["forget_secrets"] else self._secrets() or None,
-            trusted=given["trusted"],
-            never_ask=tuple(given["unasked_lines"].splitlines()),
-            enabled=given["enabled"],
+            name=cleaned["name"],
+            transport=cleaned["transport"],
+            url=cleaned["url"],
+            command=tuple(cleaned["command_lines"].splitlines()),
+            secrets={} if cleaned["forget_secrets"] else self._secrets() or None,
+            trusted=cleaned["trusted"],
+            never_ask=tuple(cleaned["unasked_lines"].splitlines()),
+            enabled=cleaned["enabled"],
         )
 
     def _secrets(self) -> dict[str, str]:
         lines = [line for line in self.cleaned_data["secret_lines"].splitlines() if line.strip()]
         if any("=" not in line for line in lines):
-            raise forms.ValidationError("Secrets: one per line, as NAME=value.")
+            raise forms.ValidationError("Enter one secret per line, as NAME=value.")
         pairs = (line.partition("=") for line in lines)
         return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 @admin.register(McpServer)
 class McpServerAdmin(ServerAdmin):
-    """Everybody's servers alone: what users add for themselves is theirs."""
+    """Manage servers shared with everybody; those that users add are private to them."""
 
     form = McpServerForm
     list_display = ["name", "transport", "enabled", "trusted", "failures", "last_error", "listed_at"]
@@ -103,7 +103,7 @@ class McpServerAdmin(ServerAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[McpServer]:
         return super().get_queryset(request).filter(owner=None)
 
-    @admin.display(description="Secrets kept")
+    @admin.display(description="Stored secrets")
     def secret_names(self, server: McpServer) -> str:
         return ", ".join(mcp.list_secret_names(server)) or "none"
 
@@ -123,7 +123,7 @@ class McpServerAdmin(ServerAdmin):
 
     @admin.action(description="Test the connection", permissions=["change"])
     def test_connection(self, request: HttpRequest, queryset: QuerySet[McpServer]) -> HttpResponse:
-        """Have the browser send the same form to `test_view`: actions run in a request thread, which must not wait."""
+        """Have the browser resend the form to `test_view`: actions run on a request thread, which must not wait."""
         return HttpResponseRedirect(reverse("admin:copilot_mcpserver_test"), preserve_request=True)
 
     def get_urls(self) -> list[URLPattern]:
@@ -131,19 +131,19 @@ class McpServerAdmin(ServerAdmin):
         return [own, *super().get_urls()]
 
     async def test_view(self, request: HttpRequest) -> HttpResponse:
-        """Connect to the selected servers, one after the other, and say what came of each."""
+        """Connect to the selected servers one after the other and report each result."""
         user_id, servers = await run_in_thread(self._selected_servers, request)
         for server in servers:
             try:
-                tried = await connection_trials.try_server(user_id, None, server.pk)
+                trial = await connection_trials.try_server(user_id, None, server.pk)
             except RequestRefused as problem:
                 self.message_user(request, problem.message, messages.ERROR)
                 break
-            if tried.error:
-                self.message_user(request, f"MCP server {server.name}: {tried.error}", messages.ERROR)
+            if trial.error:
+                self.message_user(request, f"MCP server {server.name}: {trial.error}", messages.ERROR)
             else:
                 self.message_user(
-                    request, f"MCP server {server.name}: {len(tried.tools)} tools", messages.SUCCESS
+                    request, f"MCP server {server.name}: {len(trial.tools)} tools", messages.SUCCESS
                 )
         return HttpResponseRedirect(reverse("admin:copilot_mcpserver_changelist"))
 

@@ -1,3 +1,5 @@
+"""Read-only staff page for worker heartbeats."""
+
 from __future__ import annotations
 
 from django.contrib import admin

@@ -1,4 +1,9 @@
-"""Formulas in Markdown: where TeX begins and ends, by the same rules as static/js/formulas.js (W2.1)."""
+"""Render the Markdown of stored messages as safe HTML, with the look that the browser gives to live ones.
+
+Anybody may write these texts, so rendering never raises and is bounded: a text that is too long, comes too late on a
+costly page or breaks the renderer is shown as written. Formulas follow the same rules as static/js/formulas.js. Code is
+highlighted in the browser only, because the expressions of highlighters take quadratic time on hostile texts.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +30,9 @@ from markdown_it.utils import EnvType, OptionsDict
 from config.core.url_safety import split_url
 from copilot import metrics
 
-DISPLAY_OPENINGS = ("$$", r"\[")  # of a formula that may stand on lines of its own
+DISPLAY_OPENINGS = ("$$", r"\[")  # openings of formulas that may stand on lines of their own
 _ROUND_FORMULA_INNER = r"(?:[^\\]|\\\\|\\(?![()\\]))"
-_SQUARE_FORMULA_INNER = r"(?:[^\\]|\\\\|\\(?![\[\]\\]))"  # "\\[2pt]" begins a line, no formula
+_SQUARE_FORMULA_INNER = r"(?:[^\\]|\\\\|\\(?![\[\]\\]))"  # "\\[2pt]" starts a new line, not a formula
 _UNTIL_SQUARE_BRACKET = re.compile(rf"({_SQUARE_FORMULA_INNER}*)(\\[\[\]])?")
 _UNTIL_DOUBLE_DOLLAR = re.compile(r"((?:(?!\$\$)[\s\S])*)(\$\$)?")
 _PAIRED_FORMULA = re.compile(
@@ -36,8 +41,8 @@ _PAIRED_FORMULA = re.compile(
     rf"|\\\(({_ROUND_FORMULA_INNER}+)\\\)"
 )
 _DOLLAR_FORMULA = re.compile(r"\$(?!\s)((?:\\[^\n]|[^$\\\n])+)(?<!\s)\$(?![\w$])", re.ASCII)
-_WORD_CHARACTER = re.compile(r"[\w$]", re.ASCII)  # what a formula does not follow
-_PRICE = re.compile(r"\d(?=[\s\S]*\s)[^\\^_=+<>{}]*")  # "$5 and $" is no formula; "$5 + x$" and "$5$" are
+_WORD_CHARACTER = re.compile(r"[\w$]", re.ASCII)  # a formula cannot follow these
+_PRICE = re.compile(r"\d(?=[\s\S]*\s)[^\\^_=+<>{}]*")  # "$5 and $" is not a formula; "$5 + x$" and "$5$" are
 
 
 def add_formula_rules(parser: MarkdownIt) -> None:
@@ -53,23 +58,23 @@ def add_formula_rules(parser: MarkdownIt) -> None:
 
 
 def _parse_formula_block(state: StateBlock, first: int, end: int, silent: bool) -> bool:
-    """Lines from an opening to its closing, none of them empty, and nothing after it."""
+    """Match an opening, non-empty lines, and a closing with nothing after it."""
     opening = _read_line(state, first)[:2]
     if opening not in DISPLAY_OPENINGS or state.is_code_block(first):
         return False
-    until, lines = (_UNTIL_DOUBLE_DOLLAR if opening == "$$" else _UNTIL_SQUARE_BRACKET), list[str]()
+    pattern, lines = (_UNTIL_DOUBLE_DOLLAR if opening == "$$" else _UNTIL_SQUARE_BRACKET), list[str]()
     for number in range(first, end):
         if state.isEmpty(number) or state.sCount[number] < state.blkIndent:
             return False
         line = _read_line(state, number)[2 if number == first else 0 :]
-        found = until.match(line)
-        assert found
-        lines.append(found.group(1))
-        if mark := found.group(2):
-            whole = mark != opening or opening == "$$"
+        match = pattern.match(line)
+        assert match
+        lines.append(match.group(1))
+        if closing := match.group(2):
+            is_closed = closing != opening or opening == "$$"
             return (
-                whole
-                and not line[found.end() :].strip()
+                is_closed
+                and not line[match.end() :].strip()
                 and _push_formula_block(state, "\n".join(lines), number + 1, silent=silent)
             )
     return False
@@ -91,47 +96,44 @@ def _push_formula_block(state: StateBlock, text: str, after: int, *, silent: boo
 def _parse_inline_formula(state: StateInline, silent: bool) -> bool:
     if state.src[state.pos] not in "$\\":
         return False
-    found = _PAIRED_FORMULA.match(state.src, state.pos, state.posMax) or _match_dollar_formula(state)
-    text = next((part for part in found.groups() if part), "").strip() if found else ""
-    if not found or not text:
+    match = _PAIRED_FORMULA.match(state.src, state.pos, state.posMax) or _match_dollar_formula(state)
+    text = next((part for part in match.groups() if part), "").strip() if match else ""
+    if not match or not text:
         return False
     if not silent:
         token = state.push("formula", "span", 0)
         token.content = text
-        token.info = "display" if found.group()[:2] in DISPLAY_OPENINGS else ""
-    state.pos = found.end()
+        token.info = "display" if match.group()[:2] in DISPLAY_OPENINGS else ""
+    state.pos = match.end()
     return True
 
 
 def _match_dollar_formula(state: StateInline) -> re.Match[str] | None:
-    """Not after a letter or a digit, as in US$, and not between two prices."""
+    """Match `$…$`, except after a letter or digit, as in US$, and between two prices."""
     before = state.src[state.pos - 1 : state.pos]
     if _WORD_CHARACTER.match(before):
         return None
-    found = _DOLLAR_FORMULA.match(state.src, state.pos, state.posMax)
-    return None if found and _PRICE.fullmatch(found.group(1)) else found
+    match = _DOLLAR_FORMULA.match(state.src, state.pos, state.posMax)
+    return None if match and _PRICE.fullmatch(match.group(1)) else match
 
 
 def _render_formula(
     renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
 ) -> str:
-    """As TeX, which reads well enough without a script."""
+    """Render TeX source, which is readable without a script."""
     token = tokens[index]
     if token.type == "formula_block":
         return f'<div class="formula display" tabindex="0">{escape(token.content)}</div>\n'
     return f'<span class="formula{" display" if token.info else ""}">{escape(token.content)}</span>'
 
 
-# MERGED markdown: Markdown of stored messages to safe HTML, with the same look the browser gives to live ones.
-# MERGED markdown: Strangers write these texts, so rendering never raises and has bounds: a text that is too long, comes too late on a
-# MERGED markdown: costly page or breaks the renderer is shown as it was written. Code is coloured in the browser alone, because the
-# MERGED markdown: expressions of highlighters take quadratic time on texts made for it.
+# --- Rendering ---
 
-log = structlog.get_logger("markdown")
-MAX_CHARACTERS = 100_000  # of one text; the slowest texts take 30 µs per character
-PAGE_CPU_SECONDS = 2.0  # of CPU for all texts of a page; a megabyte of ordinary Markdown
+log = structlog.get_logger(__name__)
+MAX_CHARACTERS = 100_000  # in one text; the slowest texts take 30 µs per character
+PAGE_CPU_SECONDS = 2.0  # for all texts of a page; enough for a megabyte of ordinary Markdown
 PREVIEW_BUTTON = '<button type="button" class="quiet" data-act="open-code">Preview</button>'
-PREVIEW_LANGUAGES = ("html", "svg")  # whose blocks the panel can show
+PREVIEW_LANGUAGES = ("html", "svg")  # shown by the artifacts panel
 CODE_BLOCK_TOKENS = ("fence", "code_block")
 _URL_TAIL = r"://[^\s<>\"'`]*[^\s<>\"'`.,:;!?)\]}*_]"
 BARE_LINK = re.compile(f"https?{_URL_TAIL}")
@@ -164,18 +166,18 @@ ALLOWED_ATTRIBUTES = {
 
 @dataclass(frozen=True, kw_only=True)
 class LinkedFile:
-    """A file of the workspace that a text names, as this page's readers can fetch it."""
+    """A workspace file that a text names, with URLs that readers of this page may use."""
 
-    href: str  # a path of our own
+    href: str  # a path on this site
     name: str
-    picture: str = ""  # where its bytes are, if it can be shown as a picture
+    picture: str = ""  # the URL of its content, if it can be shown as an image
 
 
-FindFile = Callable[[str], LinkedFile | None]  # by its URI; None for what these readers cannot have
+FindFile = Callable[[str], LinkedFile | None]  # by URI; returns None for files these readers may not see
 
 
 class PageBudget:
-    """Bound the CPU time that the Markdown of one page takes; texts after it is spent are shown as written."""
+    """Bound the CPU time that the Markdown of one page takes; texts after that are shown as written."""
 
     def __init__(self, seconds: float = PAGE_CPU_SECONDS) -> None:
         self._seconds_left = seconds
@@ -195,24 +197,24 @@ def render(
     rel: str = DEFAULT_LINK_REL,
     budget: PageBudget | None = None,
 ) -> SafeString:
-    """Return sanitised HTML, or the text as it was written where it cannot be rendered; never raise.
+    """Return sanitised HTML, or the text as written if it cannot be rendered. Never raise.
 
-    Raw HTML in the text is shown as text; images become links, as nothing foreign is loaded. With `find_file`, files
-    of the workspace are links and pictures of ours, or said to be missing.
+    Raw HTML in the text is shown as text; images become links, so that nothing is loaded from elsewhere. With `find_file`,
+    workspace files become links and images of ours, or are marked as missing.
     """
     if len(text) > MAX_CHARACTERS:
         return _render_fallback(text, "too_long")
     if budget is not None and budget.is_spent:
         return _render_fallback(text, "page_budget")
-    began = time.thread_time()
+    started = time.thread_time()
     try:
         return _render_sanitized(text, find_file=find_file, rel=rel)
-    except Exception as problem:  # noqa: BLE001 - one text must not take its page down
+    except Exception as problem:  # noqa: BLE001 - one text must not break its page
         report_failure("markdown_failed", problem, characters=len(text))
         return _render_fallback(text, "failed")
     finally:
         if budget is not None:
-            budget.spend(time.thread_time() - began)
+            budget.spend(time.thread_time() - started)
 
 
 def render_as_written(text: str) -> SafeString:
@@ -220,7 +222,7 @@ def render_as_written(text: str) -> SafeString:
 
 
 def report_failure(event: str, problem: Exception, **fields: object) -> None:
-    """Log where rendering failed; the message of the error may quote the text, so it is left out."""
+    """Log where rendering failed, without the error message, which may quote the text."""
     frames = traceback.extract_tb(problem.__traceback__)
     place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     log.error(event, error=type(problem).__name__, place=place, **fields)
@@ -244,13 +246,13 @@ def _render_sanitized(text: str, *, find_file: FindFile | None, rel: str) -> Saf
 
 
 def _filter_image_source(tag: str, attribute: str, value: str) -> str | None:
-    """Whatever the rules below let through: a page loads nothing from elsewhere."""
-    foreign = tag == "img" and attribute == "src" and not OWN_PATH.match(value)
-    return None if foreign else value
+    """Drop image sources on other sites: a page loads nothing from elsewhere."""
+    is_foreign = tag == "img" and attribute == "src" and not OWN_PATH.match(value)
+    return None if is_foreign else value
 
 
 def extract_code_block(text: str, index: int) -> str | None:
-    """What stands in the code block of this number, from 0, as the page counts them; None if there is none."""
+    """Return the content of a code block by its number on the page, from 0, or None."""
     if len(text) > MAX_CHARACTERS:
         return None
     blocks = (token for token in _MARKDOWN.parse(text) if token.type in CODE_BLOCK_TOKENS)
@@ -284,7 +286,7 @@ def _render_link_open(
 
 
 def _is_external_link(href: str) -> bool:
-    """Tell whether an address leaves this site; one that cannot be parsed counts as foreign."""
+    """Tell whether a URL leaves this site; one that cannot be parsed counts as external."""
     parts = split_url(href)
     return parts is None or bool(parts.scheme) or href.startswith("//")
 
@@ -314,8 +316,8 @@ def _render_file_image(linked: LinkedFile | None, label: str) -> str:
     name = escape(label or linked.name)
     if not linked.picture:
         return f'<a class="file-link" href="{escape(linked.href)}">{name}</a>'
-    shown = f'<img src="{escape(linked.picture)}" alt="{name}" loading="lazy">'
-    return f'<a class="file-link picture" href="{escape(linked.href)}">{shown}</a>'
+    image = f'<img src="{escape(linked.picture)}" alt="{name}" loading="lazy">'
+    return f'<a class="file-link picture" href="{escape(linked.href)}">{image}</a>'
 
 
 def _render_table_open(
@@ -334,7 +336,7 @@ def _render_table_close(
 def _render_cell_open(
     renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
 ) -> str:
-    """Alignment as a class: the content security policy allows no style attribute."""
+    """Set alignment as a class: the content security policy allows no style attributes."""
     token = tokens[index]
     alignment = str(token.attrs.pop("style", "")).removeprefix("text-align:")
     if alignment in {"right", "center"}:
@@ -343,19 +345,19 @@ def _render_cell_open(
 
 
 def _set_text_directions(state: StateCore) -> None:
-    """Each block reads from the side its own first letter says, and what is in it likewise (W2.1)."""
+    """Let each block take its text direction from its own first letter."""
     for block in state.tokens:
         if block.level == 0 and block.nesting == 1:
             block.attrSet("dir", "auto")
 
 
 def _mark_task_items(state: StateCore) -> None:
-    """An item that begins with a box is a task; nothing here can be ticked, so its box is a sign."""
-    for item, paragraph, words in zip(state.tokens, state.tokens[1:], state.tokens[2:], strict=False):
-        first = words.children[0] if words.children else None
+    """Turn a checkbox at the start of an item into a symbol, because nothing here can be ticked."""
+    for item, paragraph, inline in zip(state.tokens, state.tokens[1:], state.tokens[2:], strict=False):
+        first = inline.children[0] if inline.children else None
         if (item.type, paragraph.type) != ("list_item_open", "paragraph_open") or first is None:
             continue
-        if first.type == "text" and (box := TASK_CHECKBOX.match(words.content)):
+        if first.type == "text" and (box := TASK_CHECKBOX.match(inline.content)):
             first.content = ("☐ " if box[1] == " " else "☑ ") + first.content[box.end() :]
 
 
@@ -366,34 +368,34 @@ def _link_bare_addresses(state: StateCore) -> None:
 
 
 def _replace_bare_links(tokens: list[Token], find_file: FindFile | None) -> list[Token]:
-    made: list[Token] = []
-    inside = 0
+    result: list[Token] = []
+    link_depth = 0
     for token in tokens:
-        inside += token.nesting if token.type.startswith("link_") else 0
-        if token.type == "text" and not inside:
-            made.extend(_split_links(token.content, find_file))
+        link_depth += token.nesting if token.type.startswith("link_") else 0
+        if token.type == "text" and not link_depth:
+            result.extend(_split_links(token.content, find_file))
         else:
-            made.append(token)
-    return made
+            result.append(token)
+    return result
 
 
 def _split_links(text: str, find_file: FindFile | None) -> list[Token]:
-    made: list[Token] = []
+    result: list[Token] = []
     end = 0
-    for found in (BARE_LINK_OR_FILE if find_file else BARE_LINK).finditer(text):
-        opening = Token("link_open", "a", 1, attrs={"href": found.group()})
-        made += [
-            _build_text_token(text[end : found.start()]),
+    for match in (BARE_LINK_OR_FILE if find_file else BARE_LINK).finditer(text):
+        opening = Token("link_open", "a", 1, attrs={"href": match.group()})
+        result += [
+            _build_text_token(text[end : match.start()]),
             opening,
-            _build_text_token(_get_link_label(found.group(), find_file)),
+            _build_text_token(_get_link_label(match.group(), find_file)),
             Token("link_close", "a", -1),
         ]
-        end = found.end()
-    return [*made, _build_text_token(text[end:])]
+        end = match.end()
+    return [*result, _build_text_token(text[end:])]
 
 
 def _get_link_label(address: str, find_file: FindFile | None) -> str:
-    """A file goes by its name where readers may know it."""
+    """Label a file by its name if readers may see it."""
     if find_file is None or not address.startswith(WORKSPACE_SCHEME):
         return address
     linked = find_file(address)

@@ -1,7 +1,7 @@
-"""A published payload as the share page shows it: rendered, labelled, its files found or missing.
+"""Build the page of a published share: rendered messages, labels, and files that are available or missing.
 
-What is shown of a share changes only with its files, so its HTML is made once and kept: a page that anybody may open
-as often as they like must not cost its rendering every time.
+The transcript of a share changes only with its files, so its HTML is rendered once and cached: a page that anybody may
+open as often as they like must not be rendered every time.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from copilot.web.markdown import LinkedFile
 
 EXTERNAL_LINK_REL = "nofollow noopener ugc"
 MAX_CACHE_BYTES = 64 * 2**20  # of compressed HTML in each web process
-RENDER_WAIT_SECONDS = 5.0  # for the share that is being rendered before
+RENDER_WAIT_SECONDS = 5.0  # how long to wait for the share that is being rendered now
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp", "image/avif", "image/svg+xml")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileCard:
-    """A file that can be fetched here."""
+    """A file that can be downloaded from this page."""
 
     id: str
     name: str
@@ -51,7 +51,7 @@ class FileCard:
 
 @dataclass(frozen=True, kw_only=True)
 class ShareItem:
-    """What one entry's template needs; empty fields belong to other kinds."""
+    """The values for one entry's template; empty fields belong to other kinds."""
 
     template: str
     speaker: str = ""
@@ -60,7 +60,7 @@ class ShareItem:
     text: str = ""
     pictures: Sequence[FileCard] = ()
     cards: Sequence[FileCard] = ()
-    missing: int = 0  # files that are named here and not public
+    missing: int = 0  # files named here that are not public
     label: str = ""
     outcome: str = ""
     note: str = ""
@@ -70,8 +70,6 @@ class ShareItem:
 
 @dataclass(frozen=True)
 class ShareFiles:
-    """The files of one share by id, as its readers fetch them."""
-
     cards: Mapping[str, FileCard] = field(default_factory=dict)
 
     @classmethod
@@ -79,8 +77,8 @@ class ShareFiles:
         return cls({str(file.pk): _make_card(token, file) for file in available})
 
     def find_link(self, uri: str) -> LinkedFile | None:
-        found = payloads.FILE_URI.match(uri)
-        card = self.cards.get(found.group(1).lower()) if found else None
+        match = payloads.FILE_URI.match(uri)
+        card = self.cards.get(match.group(1).lower()) if match else None
         if card is None:
             return None
         return LinkedFile(href=card.href, name=card.name, picture=card.href if card.is_image else "")
@@ -94,7 +92,7 @@ def build_items(payload: SharePayload, files: ShareFiles) -> list[ShareItem]:
 def _build_item_or_plain(entry: SharedEntry, files: ShareFiles, budget: markdown.PageBudget) -> ShareItem:
     try:
         return _build_item(entry, files, budget)
-    except Exception as problem:  # noqa: BLE001 - one row must not take its page down
+    except Exception as problem:  # noqa: BLE001 - one row must not break its page
         markdown.report_failure("row_failed", problem)
         metrics.unrendered_texts.labels(reason="row_failed").inc()
         text = entry.output if isinstance(entry, Step) else entry.text
@@ -124,20 +122,20 @@ def _build_item(entry: SharedEntry, files: ShareFiles, budget: markdown.PageBudg
             assert_never(unreachable)
 
 
-def _build_message_item(said: Said, files: ShareFiles, budget: markdown.PageBudget) -> ShareItem:
-    named = payloads.find_file_ids([said.text, said.attachments])
-    cards = [files.cards[one] for one in named if one in files.cards]
-    own = said.role == "user"
-    html = "" if own else _render_html(said.text, files, budget)
+def _build_message_item(message: Said, files: ShareFiles, budget: markdown.PageBudget) -> ShareItem:
+    file_ids = payloads.find_file_ids([message.text, message.attachments])
+    cards = [files.cards[file_id] for file_id in file_ids if file_id in files.cards]
+    is_user = message.role == "user"
+    html = "" if is_user else _render_html(message.text, files, budget)
     return ShareItem(
-        template="copilot/share/_question.html" if own else "copilot/share/_answer.html",
-        speaker=said.author or (_("User") if own else "Pilothouse"),
-        created_at=said.created_at,
-        text=said.text if own else "",
+        template="copilot/share/_question.html" if is_user else "copilot/share/_answer.html",
+        speaker=message.author or (_("User") if is_user else "Pilothouse"),
+        created_at=message.created_at,
+        text=message.text if is_user else "",
         html=html,
         pictures=[card for card in cards if card.is_image and f'<img src="{card.href}"' not in html],
         cards=[card for card in cards if not card.is_image],
-        missing=len(named) - len(cards),
+        missing=len(file_ids) - len(cards),
     )
 
 
@@ -156,14 +154,14 @@ def _make_card(token: UUID, file: WorkspaceFile) -> FileCard:
     )
 
 
-# --- kept HTML ---------------------------------------------------------------------------------------
+# --- Cached HTML ---
 
 
 class ShareHtmlCache:
-    """Keep compressed HTML up to a number of bytes, the longest unused going first; make one at a time.
+    """Cache compressed HTML up to a number of bytes, dropping the least recently used, and render one share at a time.
 
-    One at a time, because Markdown is pure computation: a crowd that opens many large shares at once would take the
-    whole process from everybody else. Whoever waits too long is asked to come back.
+    Rendering Markdown is pure computation: many large shares opened at once would take the whole process from everybody
+    else. A request that waits too long is told to try again.
     """
 
     def __init__(
@@ -171,50 +169,50 @@ class ShareHtmlCache:
     ) -> None:
         self._max_bytes = max_bytes
         self._wait_seconds = wait_seconds
-        self._kept: OrderedDict[tuple[str, ...], bytes] = OrderedDict()
+        self._pages: OrderedDict[tuple[str, ...], bytes] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
-        self._making = threading.Lock()
+        self._render_lock = threading.Lock()
 
-    def get_or_render(self, key: tuple[str, ...], make: Callable[[], str]) -> str:
+    def get_or_render(self, key: tuple[str, ...], render: Callable[[], str]) -> str:
         if (found := self._find(key)) is not None:
             return found
-        if not self._making.acquire(timeout=self._wait_seconds):
+        if not self._render_lock.acquire(timeout=self._wait_seconds):
             metrics.share_renders.labels(outcome="busy").inc()
             raise TooManyRequests(
                 "Too many pages are being prepared. Please try again.", retry_after_seconds=5
             )
         try:
-            if (found := self._find(key)) is not None:  # made while this one waited
+            if (found := self._find(key)) is not None:  # rendered while this request waited
                 return found
-            html = make()
-            self._keep(key, html)
+            html = render()
+            self._store(key, html)
             metrics.share_renders.labels(outcome="rendered").inc()
             return html
         finally:
-            self._making.release()
+            self._render_lock.release()
 
     def clear(self) -> None:
         with self._lock:
-            self._kept.clear()
+            self._pages.clear()
             self._bytes = 0
 
     def _find(self, key: tuple[str, ...]) -> str | None:
         with self._lock:
-            packed = self._kept.get(key)
-            if packed is None:
+            compressed = self._pages.get(key)
+            if compressed is None:
                 return None
-            self._kept.move_to_end(key)
+            self._pages.move_to_end(key)
         metrics.share_renders.labels(outcome="cached").inc()
-        return zlib.decompress(packed).decode()
+        return zlib.decompress(compressed).decode()
 
-    def _keep(self, key: tuple[str, ...], html: str) -> None:
-        packed = zlib.compress(html.encode(), level=1)
+    def _store(self, key: tuple[str, ...], html: str) -> None:
+        compressed = zlib.compress(html.encode(), level=1)
         with self._lock:
-            self._kept[key] = packed
-            self._bytes += len(packed)
-            while self._bytes > self._max_bytes and self._kept:
-                _key, dropped = self._kept.popitem(last=False)
+            self._pages[key] = compressed
+            self._bytes += len(compressed)
+            while self._bytes > self._max_bytes and self._pages:
+                _key, dropped = self._pages.popitem(last=False)
                 self._bytes -= len(dropped)
 
 
@@ -222,7 +220,7 @@ share_html_cache = ShareHtmlCache()
 
 
 def render_transcript(share: Share, payload: SharePayload, files: ShareFiles) -> SafeString:
-    """Return the rows of a shared conversation as HTML; its payload is frozen, so only its files can change it."""
+    """Return the messages of a shared conversation as HTML. The payload is frozen; only its files can change."""
     shown_files = hashlib.sha256(msgspec.json.encode(sorted(files.cards.items()))).hexdigest()
     key = (str(share.pk), get_language() or "", shown_files)
     html = share_html_cache.get_or_render(

@@ -1,4 +1,7 @@
-"""What a program put out, taken apart for its tool row: command, exit status, stdout, stderr (W2.3); see shell.js."""
+"""Build the rows of a chat's transcript for its page: paired, labelled, rendered and folded.
+
+The browser builds the same rows in static/js: rows.js, steps.js and shell.js.
+"""
 
 from __future__ import annotations
 
@@ -41,80 +44,80 @@ class ShellOutput:
     message: str
 
 
-def parse_shell_output(tool: str, given: Mapping[str, str], preview: str) -> ShellOutput | None:
-    """None when it was no program, or when its result cannot be read."""
+def parse_shell_output(tool: str, arguments: Mapping[str, str], preview: str) -> ShellOutput | None:
+    """Parse the result of a program; return None for other tools and unreadable results."""
     if tool not in PROGRAM_ARGUMENTS:
         return None
-    said = _parse_preview(preview) if preview else {}
-    if said is None or (preview and "exit_code" not in said):
+    output = _parse_preview(preview) if preview else {}
+    if output is None or (preview and "exit_code" not in output):
         return None
     return ShellOutput(
-        command=given.get(PROGRAM_ARGUMENTS[tool], ""),
-        status=_format_exit_status(said),
-        stdout=str(said.get("stdout", "")),
-        stderr=str(said.get("stderr", "")),
-        message=str(said.get("message", "")),
+        command=arguments.get(PROGRAM_ARGUMENTS[tool], ""),
+        status=_format_exit_status(output),
+        stdout=str(output.get("stdout", "")),
+        stderr=str(output.get("stderr", "")),
+        message=str(output.get("message", "")),
     )
 
 
-def _format_exit_status(said: Mapping[str, object]) -> str:
-    if said.get("timed_out"):
+def _format_exit_status(output: Mapping[str, object]) -> str:
+    if output.get("timed_out"):
         return _("timed out")
-    return _("exit {code}").format(code=said["exit_code"]) if "exit_code" in said else ""
+    return _("exit {code}").format(code=output["exit_code"]) if "exit_code" in output else ""
 
 
 def _parse_preview(preview: str) -> dict[str, object] | None:
-    """The preview may end anywhere; its keys are sorted, so that what is cut is the end of stdout or stderr."""
+    """Parse a preview that may be cut anywhere. Keys are sorted, so the cut is at the end of stdout or stderr."""
     for text in (preview, _CUT_ESCAPE.sub("", preview) + '"}'):
         try:
-            said = json.loads(text)
+            output = json.loads(text)
         except ValueError:
             continue
-        return said if isinstance(said, dict) else None
+        return output if isinstance(output, dict) else None
     return None
 
 
-# MERGED stepfolds: Which rows of a page fold into "Show 7 steps" (W2.3); the browser's twin is steps.js.
+# --- Folded steps ---
 
-MIN_FOLDED_STEPS = 3  # fewer lines are calmer than a line that hides them
+MIN_FOLDED_STEPS = 3  # fewer steps are not worth hiding
 STEP_KINDS = frozenset({"reasoning", "tool_call", "tool_result", "assistant"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepFold:
-    key: str  # id of the row behind it, which stays the same when older steps join
+    key: str  # id of the row after it, which stays the same when older steps join
     rows: list[MessagePayload]
 
 
 def find_step_folds(rows: Sequence[MessagePayload], *, running_turn: str | None) -> list[StepFold]:
-    """Those of one ended turn in a row, up to the answer or to a word of the user."""
-    found: list[StepFold] = []
-    part: list[MessagePayload] = []
+    """Find runs of steps of one ended turn, up to the answer or to a message of the user."""
+    folds: list[StepFold] = []
+    steps: list[MessagePayload] = []
     for row in [*rows, None]:
-        if part and (row is None or row.kind not in STEP_KINDS or row.turn_id != part[0].turn_id):
-            fold = _build_step_fold(part, row)
-            if fold is not None and len(fold.rows) >= MIN_FOLDED_STEPS and part[0].turn_id != running_turn:
-                found.append(fold)
-            part = []
+        if steps and (row is None or row.kind not in STEP_KINDS or row.turn_id != steps[0].turn_id):
+            fold = _build_step_fold(steps, row)
+            if fold is not None and len(fold.rows) >= MIN_FOLDED_STEPS and steps[0].turn_id != running_turn:
+                folds.append(fold)
+            steps = []
         if row is not None and row.kind in STEP_KINDS:
-            part.append(row)
-    return found
+            steps.append(row)
+    return folds
 
 
-def _build_step_fold(part: list[MessagePayload], following: MessagePayload | None) -> StepFold | None:
-    """What may fold away: all but the answer; nothing where neither an answer nor the user's word follows."""
-    if part[-1].kind == "assistant":
-        return StepFold(key=part[-1].id, rows=part[:-1])
+def _build_step_fold(steps: list[MessagePayload], following: MessagePayload | None) -> StepFold | None:
+    """Fold all steps but the answer; fold nothing if neither an answer nor a user message follows."""
+    if steps[-1].kind == "assistant":
+        return StepFold(key=steps[-1].id, rows=steps[:-1])
     return (
-        StepFold(key=following.id, rows=part) if following is not None and following.kind == "user" else None
+        StepFold(key=following.id, rows=steps) if following is not None and following.kind == "user" else None
     )
 
 
-# MERGED transcript: Rows of the transcript as a page shows them: paired, labelled and rendered; the browser's twin is rows.js.
+# --- Rows ---
 
 RowState = Literal["", "running", "waiting", "done", "failed", "cancelled"]
-RECENT_DAYS = 30  # chats that were quiet for longer stand under their month
-PLAIN_ROW_MAX_CHARACTERS = 100_000  # of a row that could not be prepared
+RECENT_DAYS = 30  # older chats are listed under their month
+PLAIN_ROW_MAX_CHARACTERS = 100_000  # of a row that could not be rendered
 DETAIL_ARGUMENTS = ("command", "question", "name", "file", "path", "url", "query", "title", "prompt")
 FILE_URI = re.compile(
     r"workspace://([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?![0-9a-f-])(?:/([^#?]*))?", re.IGNORECASE
@@ -123,7 +126,7 @@ FILE_URI = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class TranscriptItem:
-    """What one row's template needs; empty fields belong to other kinds."""
+    """The values for one row's template; empty fields belong to other kinds."""
 
     template: str
     row: MessagePayload
@@ -132,30 +135,32 @@ class TranscriptItem:
     label: str = ""
     detail: str = ""
     note: str = ""
-    arguments: tuple[
-        tuple[str, str], ...
-    ] = ()  # in pairs: a template would take `.items` for an argument of that name
+    # Pairs, because a template would read `.items` of a mapping as an argument of that name.
+    arguments: tuple[tuple[str, str], ...] = ()
     result: str = ""
     file_id: str | None = None
     session_id: str | None = None
     shell: ShellOutput | None = None
-    fold: str = ""  # the fold it belongs to, named by its last row
-    other_model: bool = False  # a failure that another model may not have
+    fold: str = ""  # the key of the fold it belongs to
+    other_model: bool = False  # another model may succeed where this one failed
 
 
 def build_items(
     rows: Sequence[MessagePayload], *, running_turn: str | None, waiting: Container[str] = ()
 ) -> list[TranscriptItem]:
-    """A result is shown with its call, unless the call is on an older page; `waiting` are calls that wait for a person."""
+    """Build the rows of a page; `waiting` are calls that wait for a person.
+
+    A result is shown with its call, unless the call is on an older page.
+    """
     results = {row.content.call_id: row.content for row in rows if isinstance(row.content, ToolResultContent)}
-    called = {row.content.call_id for row in rows if isinstance(row.content, ToolCallContent)}
+    called_ids = {row.content.call_id for row in rows if isinstance(row.content, ToolCallContent)}
     shown = [
         row
         for row in rows
-        if not (isinstance(row.content, ToolResultContent) and row.content.call_id in called)
+        if not (isinstance(row.content, ToolResultContent) and row.content.call_id in called_ids)
     ]
     budget = markdown.PageBudget()
-    made = [
+    items = [
         _build_item_or_plain(
             row,
             _find_next_row(rows, row),
@@ -165,16 +170,16 @@ def build_items(
         )
         for row in shown
     ]
-    made = [_mark_waiting(item) if _get_call_id(item.row) in waiting else item for item in made]
-    return _insert_fold_lines(made, find_step_folds(shown, running_turn=running_turn))
+    items = [_mark_waiting(item) if _get_call_id(item.row) in waiting else item for item in items]
+    return _insert_fold_lines(items, find_step_folds(shown, running_turn=running_turn))
 
 
-def _insert_fold_lines(made: list[TranscriptItem], folds: list[StepFold]) -> list[TranscriptItem]:
-    """With a line before each fold, and its rows marked; a reader without a script sees them all."""
-    fold_of = {row.id: fold for fold in folds for row in fold.rows}
+def _insert_fold_lines(items: list[TranscriptItem], folds: list[StepFold]) -> list[TranscriptItem]:
+    """Insert a line before each fold and mark its rows. Without scripts, all rows stay visible."""
+    folds_by_row = {row.id: fold for fold in folds for row in fold.rows}
     lines: list[TranscriptItem] = []
-    for item in made:
-        fold = fold_of.get(item.row.id)
+    for item in items:
+        fold = folds_by_row.get(item.row.id)
         if fold is not None and item.row.id == fold.rows[0].id:
             label = _("Show %s steps") % len(fold.rows)
             lines.append(
@@ -204,7 +209,7 @@ def _build_item_or_plain(
     running: bool,
     budget: markdown.PageBudget,
 ) -> TranscriptItem:
-    """Show a row that cannot be prepared by its bare text: one row must not take its chat down."""
+    """Show a row as plain text if it cannot be rendered: one row must not break its chat."""
     try:
         return _build_item(row, following, results, running=running, budget=budget)
     except Exception as problem:  # noqa: BLE001
@@ -260,21 +265,21 @@ def _build_item(
 
 
 def _can_try_another_model(content: MessageContent) -> bool:
-    """What may be tried again, and what a provider would not do at any time (W2.6)."""
+    """Offer another model for errors that may be retried and for those of one provider."""
     if not isinstance(content, NoticeContent):
         return False
     return content.action == "retry" or (content.action == "none" and bool(content.model))
 
 
 def _find_workspace_file(uri: str) -> markdown.LinkedFile | None:
-    """Where its owner looks at a file that a text names: that page knows whether it is there, so nothing is asked here.
+    """Link a file that a text names to its owner's page, without checking that it exists.
 
-    What a text shows as a picture is tried as one; the page puts its name there if it is none.
+    A file used as an image is tried as one; the page shows its name if that fails.
     """
-    found = FILE_URI.match(uri)
-    if found is None:
+    match = FILE_URI.match(uri)
+    if match is None:
         return None
-    file_id, name = found[1].lower(), unquote(found[2] or "").strip()
+    file_id, name = match[1].lower(), unquote(match[2] or "").strip()
     return markdown.LinkedFile(
         href=f"/files/{file_id}/",
         name=name or _("file"),
@@ -308,7 +313,7 @@ def _build_tool_item(
 
 
 def _pick_detail(arguments: Mapping[str, str]) -> str:
-    """The argument that says most of what is done; lists and objects say nothing at a glance."""
+    """Pick the argument that says most about the call; lists and objects say little at a glance."""
     plain = (value for value in arguments.values() if not value.startswith(("[", "{")))
     return next((arguments[name] for name in DETAIL_ARGUMENTS if arguments.get(name)), next(plain, ""))
 
@@ -324,7 +329,7 @@ def _get_tool_state(result: ToolResultContent | None, *, running: bool) -> tuple
 
 
 def format_duration(milliseconds: int) -> str:
-    """To the letter what static/js/rows.js writes: a half is rounded up, and there is no sixtieth second."""
+    """Format a duration exactly as static/js/rows.js does: halves are rounded up, and there is no 60th second."""
     if milliseconds < 1000:
         return f"{milliseconds} ms"
     if milliseconds < 9_950:
@@ -334,7 +339,7 @@ def format_duration(milliseconds: int) -> str:
 
 
 def format_thought_label(row: MessagePayload, following: MessagePayload | None) -> str:
-    """How long the model thought: until the next row began, which reload and live view both know."""
+    """Say how long the model thought: until the next row began, which both reload and live view know."""
     if row.streaming:
         return _("Thinking…")
     if following is None:
@@ -351,18 +356,18 @@ def _parse_instant(iso: str) -> datetime:
     return datetime.fromisoformat(iso)
 
 
-# --- the sidebar -------------------------------------------------------------------------------------
+# --- The sidebar ---
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionGroup:
     label: str
     sessions: list[SessionPayload]
-    month: str = ""  # `2026-10`, if that is what the label names: browsers write some months otherwise
+    month: str = ""  # such as `2026-10` if the label is a month, which browsers format themselves
 
 
 def group_sessions_by_day(sessions: Sequence[SessionPayload], zone: ZoneInfo) -> list[SessionGroup]:
-    """Neighbours under one heading, in the viewer's days."""
+    """Group neighbouring sessions under one heading, in the viewer's time zone."""
     today = now().astimezone(zone).date()
     groups: list[SessionGroup] = []
     for session in sessions:

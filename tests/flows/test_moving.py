@@ -80,7 +80,7 @@ def test_an_account_is_given_up_and_kept_by_coming_back(ada: Visitor) -> None:
     page.get_by_label(re.compile("to confirm")).fill(ada.email)
     page.get_by_label("Your password").fill("a wrong one")
     page.get_by_role("button", name="Delete my account").click()
-    expect(page.locator(".messages .error")).to_have_text("That is not your password.")
+    expect(page.locator(".messages .error")).to_have_text("Wrong password.")
     from tests.make import PASSWORD  # models, which need Django to be set up
 
     page.get_by_label(re.compile("to confirm")).fill(ada.email)

@@ -1,4 +1,4 @@
-"""A person's data: what was exported, what comes in, and the way out (S15–S17, W3)."""
+"""Pages for invitations, exports, imports and account deletion."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from copilot.web.views.base import get_request_user
 MAX_ATTEMPTS, ATTEMPT_WINDOW_SECONDS = 5, 15 * 60
 
 
-# --- the way in --------------------------------------------------------------------------------------
+# --- Invitations ---
 
 
 @never_cache
 @require_GET
 def open_invitation(request: HttpRequest, token: str) -> HttpResponse:
-    """Lead an invited person to the sign-up form; opening the link uses nothing up, so mail scanners may."""
+    """Send an invited person to the sign-up form. Opening the link uses nothing up, so mail scanners may."""
     if request.user.is_authenticated:
         messages.info(request, _("You're already signed in."))
         return redirect("account_data")
-    wait = rate_limits.count_request(
+    retry_after_seconds = rate_limits.count_request(
         "invitations", request.META.get("REMOTE_ADDR", ""), limit=MAX_ATTEMPTS * 6, seconds=60
     )
-    if wait is not None:
-        return HttpResponse(_("Too many attempts. Please wait a while."), status=429)
+    if retry_after_seconds is not None:
+        return HttpResponse(_("Too many attempts. Please try again later."), status=429)
     invitation = invitations.find_invitation(token)
     if invitation is None:
         return render(request, "account/invitation_invalid.html", status=404)
@@ -53,7 +53,7 @@ def open_invitation(request: HttpRequest, token: str) -> HttpResponse:
     return redirect("account_signup")
 
 
-# --- data --------------------------------------------------------------------------------------------
+# --- Exports and imports ---
 
 
 @login_required
@@ -65,9 +65,9 @@ def show_account_data(request: HttpRequest) -> HttpResponse:
 
 def _render_account_data(request: HttpRequest, *, status: int = 200, **context: object) -> HttpResponse:
     jobs = exports.list_exports(get_request_user(request).pk)
-    going = any(job.state in ("queued", "running") for job in jobs)
-    shown = {"exports": jobs, "going": going, "import_megabytes": settings.IMPORT_ZIP_MAX // 2**20}
-    return render(request, "copilot/account.html", shown | context, status=status)
+    is_running = any(job.state in ("queued", "running") for job in jobs)
+    defaults = {"exports": jobs, "going": is_running, "import_megabytes": settings.IMPORT_ZIP_MAX // 2**20}
+    return render(request, "copilot/account.html", defaults | context, status=status)
 
 
 @login_required
@@ -81,7 +81,7 @@ def request_account_export(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_POST
 def import_conversation(request: HttpRequest) -> HttpResponse:
-    """Straight to the conversation, or back with what is wrong with the document."""
+    """Redirect to the imported conversation, or show what is wrong with the document."""
     document = request.FILES.get("document")
     try:
         if not isinstance(document, UploadedFile) or document.file is None:
@@ -107,7 +107,7 @@ def import_conversation(request: HttpRequest) -> HttpResponse:
     return redirect("chat_session", session.pk)
 
 
-# --- the way out -------------------------------------------------------------------------------------
+# --- Account deletion ---
 
 
 @sensitive_post_parameters("password")
@@ -136,9 +136,9 @@ def _render_deletion_form(request: HttpRequest, user: User, *, status: int = 200
 
 
 def _schedule_deletion(request: HttpRequest, user: User) -> HttpResponse:
-    """Typed, proved, done: from here on only a login brings the account back."""
+    """Schedule the deletion; after this, only signing in again brings the account back."""
     if request.POST.get("phrase", "").strip() != _get_confirmation_phrase(user):
-        raise InvalidRequest(_("Type the name of the account exactly as it is shown."))
+        raise InvalidRequest(_("The name doesn't match."))
     password = request.POST.get("password", "")
     _verify_identity(request, user, password)
     job = deletion.request_deletion(user, password=password if user.has_usable_password() else "")
@@ -152,14 +152,16 @@ def _get_confirmation_phrase(user: User) -> str:
 
 
 def _verify_identity(request: HttpRequest, user: User, password: str) -> None:
-    """The password, or where there is none, a recent login of this session; guessing is braked."""
-    wait = rate_limits.count_request(
+    """Check the password, or a recent login for accounts without one; attempts are limited."""
+    retry_after_seconds = rate_limits.count_request(
         "erasure", str(user.pk), limit=MAX_ATTEMPTS, seconds=ATTEMPT_WINDOW_SECONDS
     )
-    if wait is not None:
-        raise TooManyRequests(_("Too many attempts. Please wait a while."), retry_after_seconds=wait)
+    if retry_after_seconds is not None:
+        raise TooManyRequests(
+            _("Too many attempts. Please try again later."), retry_after_seconds=retry_after_seconds
+        )
     if user.has_usable_password():
         if not user.check_password(password):
-            raise InvalidRequest(_("That is not your password."))
+            raise InvalidRequest(_("Wrong password."))
     elif not is_login_recent(request):
-        raise InvalidRequest(_("Sign out and in again first, to show that it is you."))
+        raise InvalidRequest(_("Sign out and sign in again first, to confirm that it's you."))

@@ -1,4 +1,4 @@
-"""Pages of agents: the list, one agent to edit and run, and the way to the chat that builds it (A27)."""
+"""Pages for agents: list, create, edit, run, and open the chat that builds one."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def create_agent(request: HttpRequest) -> HttpResponse:
             request, "copilot/agent.html", {"form": {"inputs_schema": "{}"}, "tiers": agents.TIERS[1:]}
         )
     try:
-        made = agents.create_agent(get_request_user(request).pk, _parse_draft(request))
+        version = agents.create_agent(get_request_user(request).pk, _parse_draft(request))
     except RequestRefused as problem:
         return _render_refused_form(request, problem, agent_id=None)
-    messages.success(request, _("The agent was made."))
-    return redirect("agent", made.agent_id)
+    messages.success(request, _("Agent created."))
+    return redirect("agent", version.agent_id)
 
 
 @login_required
@@ -73,7 +73,11 @@ def edit_agent(request: HttpRequest, agent_id: UUID) -> HttpResponse:
         expected = int(request.POST.get("expected_version", "0") or 0)
         agents.edit_agent(owner_id, agent_id, expected, _build_changes(_parse_draft(request)))
     except (RequestRefused, ValueError) as problem:
-        refusal = problem if isinstance(problem, RequestRefused) else InvalidRequest("Not a version.")
+        refusal = (
+            problem
+            if isinstance(problem, RequestRefused)
+            else InvalidRequest("expected_version: not a number.")
+        )
         return _render_refused_form(request, refusal, agent_id=agent_id)
     messages.success(request, _("Saved as a new version."))
     return redirect("agent", agent_id)
@@ -82,7 +86,7 @@ def edit_agent(request: HttpRequest, agent_id: UUID) -> HttpResponse:
 @login_required
 @require_POST
 def run_agent(request: HttpRequest, agent_id: UUID) -> HttpResponse:
-    """A run is a chat of its own, which is where this leads."""
+    """Start a run, which is a chat of its own, and redirect to it."""
     owner_id = get_request_user(request).pk
     with not_found_as_404():
         version = agents.get_version(owner_id, agent_id)
@@ -121,7 +125,7 @@ def delete_agent(request: HttpRequest, agent_id: UUID) -> HttpResponse:
     return perform_and_redirect(
         request,
         lambda: agents.delete_agent(get_request_user(request).pk, agent_id),
-        _("The agent was deleted."),
+        _("Agent deleted."),
         then="agents",
     )
 
@@ -151,10 +155,10 @@ def _render_agent(
 def _render_refused_form(
     request: HttpRequest, problem: RequestRefused, *, agent_id: UUID | None
 ) -> HttpResponse:
-    """What was written stays in the form, with everything that is wrong above it."""
+    """Show the form again with its values and every problem above it."""
     details = problem.details.get("details")
-    for said in details["errors"] if isinstance(details, dict) else [i18n.translate_refusal(problem)]:
-        messages.error(request, said)
+    for problem_text in details["errors"] if isinstance(details, dict) else [i18n.translate_refusal(problem)]:
+        messages.error(request, problem_text)
     context = {
         "agent_id": agent_id,
         "version": request.POST.get("expected_version", ""),
@@ -172,12 +176,12 @@ def _get_tool_choice(tools: list[str] | None) -> str:
 
 
 def _parse_chosen_tools(request: HttpRequest) -> list[str] | None:
-    """Return None for any tool and an empty list for none; a list that was written narrows “any”."""
+    """Return None for any tool and an empty list for none; names that were entered narrow “any”."""
     names, choice = request.POST.get("tools", "").split(), request.POST.get("tool_choice", "")
     if choice == "none":
         return []
     if choice == "listed" and not names:
-        raise InvalidRequest("tools: name at least one, or choose that it uses no tools.")
+        raise InvalidRequest("tools: list at least one tool, or choose no tools.")
     return names or None
 
 

@@ -1,4 +1,4 @@
-"""The page of a user's API keys."""
+"""Pages for a user's API keys."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ KEYS_PER_PAGE = 25
 @require_http_methods(["GET", "POST"])
 @recent_login_required
 def manage_api_keys(request: HttpRequest) -> HttpResponse:
-    """List and make; the secret is on this one page and never again."""
+    """List and create keys. The secret is shown on this page only."""
     user = get_request_user(request)
     secret = ""
     if request.method == "POST":
         try:
-            made = api_keys.create_api_key(
+            created = api_keys.create_api_key(
                 user,
                 name=request.POST.get("name", "").strip()[:100],
                 scopes=tuple(request.POST.getlist("scopes")),
             )
-            secret = made.token
+            secret = created.token
         except RequestRefused as problem:
             messages.error(request, i18n.translate_refusal(problem))
     offset = parse_offset(request)
@@ -48,7 +48,9 @@ def manage_api_keys(request: HttpRequest) -> HttpResponse:
         "older": offset + KEYS_PER_PAGE if len(found) > KEYS_PER_PAGE else None,
         "secret": secret,
         "scopes": [
-            (name, said) for name, said in _list_scope_descriptions() if name != "staff" or user.is_staff
+            (name, description)
+            for name, description in _list_scope_descriptions()
+            if name != "staff" or user.is_staff
         ],
         "usual": api_keys.DEFAULT_SCOPES,
     }
@@ -56,23 +58,24 @@ def manage_api_keys(request: HttpRequest) -> HttpResponse:
 
 
 def _list_scope_descriptions() -> list[tuple[str, str]]:
-    """By name, and what it lets a program do (A20.6)."""
-    said = {
-        "read": _("see everything you can see"),
-        "chat": _("talk: chats, messages, decisions, files"),
-        "manage": _("change shared links, agents, tasks, memory, MCP servers, connected chats; export"),
-        "billing": _("change plan and credits"),
+    descriptions = {
+        "read": _("read everything you can see"),
+        "chat": _("use chats: send messages, decide, upload files"),
+        "manage": _(
+            "manage shared links, agents, tasks, memory, MCP servers and connected chats, and export"
+        ),
+        "billing": _("change your plan and buy credits"),
         "staff": _("read diagnostics and everybody's billing"),
     }
-    return [(scope, said[scope]) for scope in api_keys.SCOPES]
+    return [(scope, descriptions[scope]) for scope in api_keys.SCOPES]
 
 
 @login_required
 @require_POST
 def revoke_all_api_keys(request: HttpRequest) -> HttpResponse:
     count = api_keys.revoke_all_api_keys(get_request_user(request).pk)
-    said = ngettext("{count} key revoked.", "{count} keys revoked.", count)
-    messages.success(request, said.format(count=count))
+    message = ngettext("{count} key revoked.", "{count} keys revoked.", count)
+    messages.success(request, message.format(count=count))
     return redirect("api_keys")
 
 
@@ -82,6 +85,6 @@ def revoke_api_key(request: HttpRequest, key_id: UUID) -> HttpResponse:
     return perform_and_redirect(
         request,
         lambda: api_keys.revoke_api_key(get_request_user(request).pk, key_id),
-        _("The key was revoked."),
+        _("Key revoked."),
         then="api_keys",
     )

@@ -1,4 +1,4 @@
-"""What the frames of the artifacts panel ask for: documents without an origin (S14)."""
+"""Documents for the frames of the artifacts panel, served without an origin."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def render_file(request: HttpRequest, file_id: UUID) -> HttpResponse:
 
 @require_GET
 def render_block(request: HttpRequest, session_id: UUID, message_id: UUID, index: int) -> HttpResponse:
-    """A code block of an answer, by its place in it."""
+    """Render a code block of an answer by its index."""
 
-    def block() -> HttpResponse:
+    def render_code_block() -> HttpResponse:
         html = markdown.extract_code_block(
             artifacts.get_answer_text(get_request_user(request).pk, session_id, message_id), index
         )
@@ -35,15 +35,15 @@ def render_block(request: HttpRequest, session_id: UUID, message_id: UUID, index
             raise NotFound
         return html_preview.render_html_text(request, html)
 
-    return _render_in_frame(request, block)
+    return _render_in_frame(request, render_code_block)
 
 
-def _render_in_frame(request: HttpRequest, document: Callable[[], HttpResponse]) -> HttpResponse:
-    """Nothing is looked for unless a frame of somebody who is logged in asks: no login form in a frame."""
+def _render_in_frame(request: HttpRequest, render_document: Callable[[], HttpResponse]) -> HttpResponse:
+    """Answer only frames of signed-in people, so that no login form ever appears in a frame."""
     if not request.user.is_authenticated or not html_preview.is_frame_request(request):
         raise Http404
     try:
-        return document()
+        return render_document()
     except NotFound as problem:
         raise Http404 from problem
     except RequestRefused as problem:

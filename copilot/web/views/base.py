@@ -1,4 +1,4 @@
-"""What every page does the same way: who asks, what is not there, and an act that is done or refused aloud."""
+"""Helpers for all pages: the signed-in user, 404s, actions that redirect, and offsets."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from copilot.web import i18n
 
 
 def get_request_user(request: HttpRequest) -> User:
-    assert isinstance(request.user, User)  # login_required let nobody else in
+    assert isinstance(request.user, User)  # login_required admits nobody else
     return request.user
 
 
 @contextmanager
 def not_found_as_404() -> Iterator[None]:
-    """What is not there is a page that is not there."""
     try:
         yield
     except NotFound as problem:
@@ -29,23 +28,23 @@ def not_found_as_404() -> Iterator[None]:
 
 
 def perform_and_redirect(
-    request: HttpRequest, act: Callable[[], object], said: str, *, then: str
+    request: HttpRequest, action: Callable[[], object], message: str, *, then: str
 ) -> HttpResponse:
-    """Do it and say so, or say why not; either way the page is shown again."""
+    """Perform an action, report success or why it was refused, and redirect either way."""
     try:
         with not_found_as_404():
-            act()
+            action()
     except RequestRefused as problem:
         messages.error(request, i18n.translate_refusal(problem))
     else:
-        messages.success(request, said)
+        messages.success(request, message)
     return redirect(then)
 
 
-MAX_OFFSET_DIGITS = 5  # digits
+MAX_OFFSET_DIGITS = 5
 
 
 def parse_offset(request: HttpRequest) -> int:
-    """Where in a list a page begins; anything odd is its start."""
+    """Return the offset into a list; anything invalid is 0."""
     text = request.GET.get("offset", "")
     return int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_OFFSET_DIGITS else 0

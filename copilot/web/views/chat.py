@@ -1,4 +1,4 @@
-"""The landing page, and the chat as the server paints it."""
+"""The landing page, the chat page as the server renders it, and the archived chats."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def show_home(request: HttpRequest) -> HttpResponse:
     return redirect("chat") if request.user.is_authenticated else render(request, "copilot/home.html")
 
 
-# --- the chat ----------------------------------------------------------------------------------------
+# --- The chat ---
 
 
 @login_required
 @never_cache
 @require_GET
 def show_new_chat(request: HttpRequest) -> HttpResponse:
-    """A chat that does not exist yet: it begins with its first message."""
+    """Show a chat that does not exist yet; its first message creates it."""
     return render(
         request, "copilot/chat.html", _build_page_context(request) | {"draft": _get_example_text(request)}
     )
@@ -66,7 +66,7 @@ def show_chat(request: HttpRequest, session_id: UUID) -> HttpResponse:
 @login_required
 @require_POST
 def start_chat(request: HttpRequest) -> HttpResponse:
-    """The first message without a script: the session is made only once the text is known to be good."""
+    """Send the first message without scripts. The session is created only once the text is valid."""
     user = get_request_user(request)
     try:
         parse_message(
@@ -99,7 +99,7 @@ def send_chat_message(request: HttpRequest, session_id: UUID) -> HttpResponse:
 
 
 def _submit_input(request: HttpRequest, session_id: UUID) -> UUID:
-    """Where to look now: /new leads to another chat."""
+    """Submit the message and return the session to show: `/new` leads to another one."""
     user = get_request_user(request)
     outcome = submission.submit_input(
         parse_message(
@@ -119,7 +119,7 @@ def _submit_input(request: HttpRequest, session_id: UUID) -> UUID:
 
 
 def _read_message_fields(request: HttpRequest) -> dict[str, JSON]:
-    """Browsers send line breaks as CR LF; a message has plain ones, whichever way it came."""
+    """Read the message fields. Browsers send line breaks as CR LF, but messages have plain ones."""
     fields: dict[str, JSON] = {"text": request.POST.get("text", "").replace("\r\n", "\n").strip()}
     for name in ("tier", "mode"):
         if value := request.POST.get(name):
@@ -130,17 +130,17 @@ def _read_message_fields(request: HttpRequest) -> dict[str, JSON]:
 def _render_chat(
     request: HttpRequest, session_id: UUID, *, problem: RequestRefused | None = None
 ) -> HttpResponse:
-    """The same snapshot a socket would send, as HTML and as data for the script to go on from (E5)."""
+    """Render the snapshot that a socket would send, as HTML and as data for the script to continue from."""
     session = chat_selectors.get_session(get_request_user(request).pk, session_id)
     snapshot, cursor = chat_selectors.build_snapshot(session_id)
-    shown, sought = _focus_on_message(request, session_id, snapshot)
+    shown, message_id = _focus_on_message(request, session_id, snapshot)
     context = (
         _build_page_context(request)
         | _build_conversation_context(shown)
         | {"session_id": str(session_id), "cursor": cursor}
     )
-    shaped = bool(session.instructions or session.personality_id or session.allowed_tools is not None)
-    context |= {"at": sought, "frozen": shown is not snapshot, "shaped": shaped}
+    has_settings = bool(session.instructions or session.personality_id or session.allowed_tools is not None)
+    context |= {"at": message_id, "frozen": shown is not snapshot, "shaped": has_settings}
     context["imported"] = session.imported
     if before := _parse_before(request):
         rows, has_older = chat_selectors.list_messages_page(session_id, before=before)
@@ -153,27 +153,27 @@ def _render_chat(
 def _focus_on_message(
     request: HttpRequest, session_id: UUID, snapshot: SessionSnapshot
 ) -> tuple[SessionSnapshot, str | None]:
-    """The message somebody looked for: on the newest page, or on one of its own that stands still (W2.9)."""
+    """Find the message somebody searched for: on the newest page, or on a page of its own that is not live."""
     try:
-        sought = UUID(request.GET.get("at", ""))
+        message_id = UUID(request.GET.get("at", ""))
     except ValueError:
         return snapshot, None
     rows = [*snapshot.messages, *(snapshot.turn.messages if snapshot.turn else [])]
-    if any(row.id == str(sought) for row in rows):
-        return snapshot, str(sought)
-    window = search.list_messages_around(session_id, sought)
+    if any(row.id == str(message_id) for row in rows):
+        return snapshot, str(message_id)
+    window = search.list_messages_around(session_id, message_id)
     if window is None:
         return snapshot, None
-    still = replace(
+    frozen = replace(
         snapshot, messages=window[0], has_older=window[1], turn=None, queue=[], questions=[], approvals=[]
     )
-    return still, str(sought)
+    return frozen, str(message_id)
 
 
 def _build_conversation_context(snapshot: SessionSnapshot) -> Context:
     rows = [*snapshot.messages, *(snapshot.turn.messages if snapshot.turn else [])]
-    asked = {question.call_id for question in snapshot.questions}
-    waiting = asked | {approval.call_id for approval in snapshot.approvals}
+    question_call_ids = {question.call_id for question in snapshot.questions}
+    waiting = question_call_ids | {approval.call_id for approval in snapshot.approvals}
     running = snapshot.turn.id if snapshot.turn else None
     return {
         "title": snapshot.title,
@@ -186,7 +186,7 @@ def _build_conversation_context(snapshot: SessionSnapshot) -> Context:
 
 
 def _build_older_page_context(rows: list[MessagePayload], *, has_older: bool) -> Context:
-    """For readers without a script; with one, older rows are fetched as data."""
+    """Build an older page for readers without scripts; scripts fetch older rows as data."""
     return {
         "items": transcript.build_items(rows, running_turn=None),
         "has_older": has_older,
@@ -221,14 +221,13 @@ def _build_page_context(request: HttpRequest) -> Context:
 
 
 def _build_attachment_context(user_id: int) -> Context:
-    """What may go with a message, said before anything is sent (W2.8)."""
-    most = quotas.get_quota(user_id).file_bytes
-    limits = {"count": REQUEST_LIMITS.attachments, "size": most // quotas.MB}
-    return {"file_max": most, "attach_limits": _("up to %(count)d files, %(size)d MB each") % limits}
+    max_bytes = quotas.get_quota(user_id).file_bytes
+    limits = {"count": REQUEST_LIMITS.attachments, "size": max_bytes // quotas.MB}
+    return {"file_max": max_bytes, "attach_limits": _("up to %(count)d files, %(size)d MB each") % limits}
 
 
 def _list_tier_choices(user_id: int) -> list[dict[str, str | bool]]:
-    """What the picker offers: the plan's; tiers that all lead to the demo are one choice, by its name (A4.2, A4.6)."""
+    """List the tiers of the plan; if all of them lead to the demo model, they are one choice by its name."""
     allowed = plan_status.get_plan_terms(user_id).model_tiers if plan_status.restricts_models() else ()
     tiers = {
         name: entry for name, entry in catalogue.get_tier_entries().items() if not allowed or name in allowed
@@ -243,14 +242,14 @@ def _list_tier_choices(user_id: int) -> list[dict[str, str | bool]]:
 
 
 def _list_slash_commands() -> list[dict[str, str]]:
-    """What the composer's menu offers, in the reader's language."""
     return [
-        {"name": one.name, "takes": one.takes, "does": _(one.does)} for one in slash_commands.SLASH_COMMANDS
+        {"name": command.name, "takes": command.takes, "does": _(command.does)}
+        for command in slash_commands.SLASH_COMMANDS
     ]
 
 
 def _list_example_prompts(*, demo: bool) -> list[dict[str, str]]:
-    """Four first things to say; the demo's are those its script knows."""
+    """List four first messages; those of the demo are known to its script."""
     if demo:
         return [
             {"title": _("A tool"), "text": _("Use a tool and tell me the time.")},
@@ -270,14 +269,14 @@ def _list_example_prompts(*, demo: bool) -> list[dict[str, str]]:
 
 
 def _get_example_text(request: HttpRequest) -> str:
-    """The text of an example that was clicked before a script ran, or without one; never a text from the address."""
-    texts = [one["text"] for one in _list_example_prompts(demo=not catalogue.has_real_model())]
-    numbered = {str(number): text for number, text in enumerate(texts, 1)}
-    return numbered.get(request.GET.get("example", ""), "")
+    """Return the text of an example that was clicked before scripts ran, never a text from the URL."""
+    texts = [prompt["text"] for prompt in _list_example_prompts(demo=not catalogue.has_real_model())]
+    texts_by_number = {str(number): text for number, text in enumerate(texts, 1)}
+    return texts_by_number.get(request.GET.get("example", ""), "")
 
 
 def _list_demo_prompts() -> list[dict[str, str]]:
-    """What the demo's script shows off, one part each (W1.2)."""
+    """List messages that each show one feature of the demo."""
     return [
         {"name": _("streaming"), "text": _("Give me a long answer that I can stop or steer.")},
         {"name": _("queueing"), "text": _("Give me a long answer: I send more while you write.")},
@@ -290,11 +289,11 @@ def _list_demo_prompts() -> list[dict[str, str]]:
 
 
 def _get_viewer_timezone(request: HttpRequest) -> ZoneInfo:
-    """The viewer's time zone as their browser told us last time; anything odd is UTC."""
+    """Return the time zone from the browser's cookie; anything invalid is UTC."""
     return find_time_zone(unquote(request.COOKIES.get("zone", "")[:200])) or UTC
 
 
-# MERGED views.archive: The page of archived chats: out of the way, not gone (W2.9).
+# --- Archived chats ---
 
 
 @login_required
@@ -318,6 +317,6 @@ def unarchive_chat(request: HttpRequest, session_id: UUID) -> HttpResponse:
     return perform_and_redirect(
         request,
         lambda: sessions.update_session(owner_id, session_id, archived=False),
-        _("The chat is back in your list."),
+        _("Chat restored."),
         then="archived",
     )

@@ -1,4 +1,4 @@
-"""The page of a user's sessions and devices."""
+"""Page of a user's login sessions and devices."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from copilot.web.views.base import get_request_user
 @require_GET
 def list_login_sessions(request: HttpRequest) -> HttpResponse:
     user = get_request_user(request)
-    shown = devices.list_active_sessions(request, user)
-    here = devices.find_known_device(request, user.pk)
+    login_sessions = devices.list_active_sessions(request, user)
+    this_device = devices.find_known_device(request, user.pk)
     context = {
-        "sessions": shown,
-        "others": len([one for one in shown if not one.is_current]),
+        "sessions": login_sessions,
+        "others": len([login for login in login_sessions if not login.is_current]),
         "devices": devices.list_devices(user.pk),
-        "this_device": here.pk if here is not None else None,
+        "this_device": this_device.pk if this_device is not None else None,
     }
     return render(request, "usersessions/usersession_list.html", context)
 
@@ -45,8 +45,8 @@ def end_login_session(request: HttpRequest, session_id: int) -> HttpResponse:
 @require_POST
 def end_other_login_sessions(request: HttpRequest) -> HttpResponse:
     count = devices.end_sessions(request, get_request_user(request))
-    said = ngettext("Signed out of {count} other session.", "Signed out of {count} other sessions.", count)
-    messages.success(request, said.format(count=count))
+    message = ngettext("Signed out of {count} other session.", "Signed out of {count} other sessions.", count)
+    messages.success(request, message.format(count=count))
     return redirect("usersessions_list")
 
 

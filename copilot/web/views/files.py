@@ -1,4 +1,4 @@
-"""The page of one's files: look, find, rename, delete, undo, take along (W3, S3)."""
+"""Pages for workspace files: list, show, rename, delete, restore, rescan, download."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ FILE_TYPE_CHOICES = (
     ("video", gettext_lazy("Video")),
     ("application", gettext_lazy("Data and other")),
 )
-_LIST_QUERY_KEYS = ("q", "type", "offset")  # what is looked at, and where
+_LIST_QUERY_KEYS = ("q", "type", "offset")  # the filters and the place in the list
 
 
 @login_required
 @never_cache
 @require_GET
 def list_files(request: HttpRequest) -> HttpResponse:
-    owner_id, asked = get_request_user(request).pk, _parse_list_query(request.GET)
+    owner_id, query = get_request_user(request).pk, _parse_list_query(request.GET)
     page = files.get_file_page(
         owner_id,
-        q=asked.get("q", ""),
-        mime=asked.get("type", ""),
+        q=query.get("q", ""),
+        mime=query.get("type", ""),
         limit=PAGE_FILES,
-        offset=int(asked.get("offset", 0)),
+        offset=int(query.get("offset", 0)),
     )
     deleted = parse_uuid(request.GET.get("deleted", ""))
     context = {
@@ -55,11 +55,11 @@ def list_files(request: HttpRequest) -> HttpResponse:
         "public": sharing.find_public_files(file.pk for file in page.items),
         "use": quotas.get_usage(owner_id),
         "kinds": [{"value": value, "label": label} for value, label in FILE_TYPE_CHOICES],
-        "q": asked.get("q", ""),
-        "type": asked.get("type", ""),
-        "place": urlencode(asked),
-        "newer": _build_page_query(asked, page.offset - PAGE_FILES) if page.offset else None,
-        "older": _build_page_query(asked, page.offset + PAGE_FILES) if page.has_more else None,
+        "q": query.get("q", ""),
+        "type": query.get("type", ""),
+        "place": urlencode(query),
+        "newer": _build_page_query(query, page.offset - PAGE_FILES) if page.offset else None,
+        "older": _build_page_query(query, page.offset + PAGE_FILES) if page.has_more else None,
         "first": page.offset + 1,
         "last": page.offset + len(page.items),
         "deleted": str(deleted) if deleted else "",
@@ -72,7 +72,7 @@ def list_files(request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_GET
 def show_file(request: HttpRequest, file_id: UUID) -> HttpResponse:
-    """A file by itself, shown as the panel shows it."""
+    """Show one file, as the artifacts panel does."""
     with not_found_as_404():
         file = files.get_file(get_request_user(request).pk, file_id)
     context = {
@@ -111,14 +111,14 @@ def delete_file(request: HttpRequest, file_id: UUID) -> HttpResponse:
 def restore_file(request: HttpRequest, file_id: UUID) -> HttpResponse:
     with not_found_as_404():
         file = files.restore_file(get_request_user(request).pk, file_id)
-    messages.success(request, _("%(name)s is back.") % {"name": file.name})
+    messages.success(request, _("%(name)s restored.") % {"name": file.name})
     return _redirect_to_list(request)
 
 
 @login_required
 @require_POST
 def rescan_file(request: HttpRequest, file_id: UUID) -> HttpResponse:
-    """Again, where it was given up."""
+    """Scan a file again after its scan failed."""
     with not_found_as_404():
         files.retry_scan(get_request_user(request).pk, file_id)
     return _redirect_to_list(request)
@@ -127,7 +127,6 @@ def rescan_file(request: HttpRequest, file_id: UUID) -> HttpResponse:
 @login_required
 @require_POST
 def download_files_zip(request: HttpRequest) -> HttpResponseBase:
-    """The chosen files as one download (S13)."""
     try:
         chosen, absent = files.get_chosen_files(
             get_request_user(request).pk, request.POST.getlist("ids")[: files.MAX_PAGE_FILES]
@@ -139,17 +138,17 @@ def download_files_zip(request: HttpRequest) -> HttpResponseBase:
 
 
 def _parse_list_query(query: QueryDict) -> dict[str, str]:
-    """The parts of an address that say what is looked at; anything odd is left out."""
-    place = {name: query.get(name, "")[:255].replace("\x00", "") for name in _LIST_QUERY_KEYS}
-    if not (place["offset"].isascii() and place["offset"].isdigit() and len(place["offset"]) <= 5):
-        del place["offset"]
-    return {name: value for name, value in place.items() if value}
+    """Read the list's filters and offset; anything invalid is left out."""
+    params = {name: query.get(name, "")[:255].replace("\x00", "") for name in _LIST_QUERY_KEYS}
+    if not (params["offset"].isascii() and params["offset"].isdigit() and len(params["offset"]) <= 5):
+        del params["offset"]
+    return {name: value for name, value in params.items() if value}
 
 
-def _build_page_query(asked: dict[str, str], offset: int) -> str:
-    return urlencode(asked | {"offset": str(max(offset, 0))})
+def _build_page_query(query: dict[str, str], offset: int) -> str:
+    return urlencode(query | {"offset": str(max(offset, 0))})
 
 
-def _redirect_to_list(request: HttpRequest, **more: str) -> HttpResponse:
-    place = _parse_list_query(QueryDict(request.POST.get("place", "")[:1000])) | more
-    return redirect(f"{reverse('files')}?{urlencode(place)}" if place else reverse("files"))
+def _redirect_to_list(request: HttpRequest, **extra: str) -> HttpResponse:
+    params = _parse_list_query(QueryDict(request.POST.get("params", "")[:1000])) | extra
+    return redirect(f"{reverse('files')}?{urlencode(params)}" if params else reverse("files"))

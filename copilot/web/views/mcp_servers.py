@@ -1,4 +1,4 @@
-"""The pages of tools and of one's MCP servers: what there is, what is missing and why, and the servers to manage."""
+"""Pages for tools and MCP servers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from copilot.web.views.base import get_request_user, not_found_as_404, perform_a
 @never_cache
 @require_GET
 def list_tools(request: HttpRequest) -> HttpResponse:
-    """Every tool, and why some are not available (A32.2)."""
     return render(
         request, "copilot/tools.html", {"tools": availability.list_user_tools(get_request_user(request).pk)}
     )
@@ -36,7 +35,7 @@ def list_tools(request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_http_methods(["GET", "POST"])
 def manage_mcp_servers(request: HttpRequest) -> HttpResponse:
-    """List and add; what was refused stays in the form, but for secrets, which are never sent back."""
+    """List and add servers. A refused form keeps its values except secrets, which are never sent back."""
     status = 200
     if request.method == "POST":
         try:
@@ -45,7 +44,7 @@ def manage_mcp_servers(request: HttpRequest) -> HttpResponse:
             messages.error(request, i18n.translate_refusal(problem))
             status = problem.status
         else:
-            messages.success(request, _("Added. Its tools are there from your next message on."))
+            messages.success(request, _("Server added. Its tools are available from your next message."))
             return redirect("mcp_servers")
     rows = mcp.list_visible_servers(get_request_user(request).pk)
     context = {
@@ -62,7 +61,7 @@ def manage_mcp_servers(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_POST
 def change_mcp_server(request: HttpRequest, server_id: UUID) -> HttpResponse:
-    """Secrets that were left empty stay as they are, unless the address has another origin."""
+    """Save changes. Empty secrets stay as they are, unless the URL has another origin."""
     owner_id = get_request_user(request).pk
 
     def save() -> None:
@@ -71,7 +70,7 @@ def change_mcp_server(request: HttpRequest, server_id: UUID) -> HttpResponse:
         saved = mcp.update_server(owner_id, server_id, draft)
         if draft.secrets is None and before.secrets and not saved.secrets:
             messages.warning(
-                request, _("The address has another host, so its headers were forgotten. Enter them again.")
+                request, _("The URL has a different host, so its headers were removed. Enter them again.")
             )
 
     return perform_and_redirect(
@@ -82,23 +81,22 @@ def change_mcp_server(request: HttpRequest, server_id: UUID) -> HttpResponse:
 @login_required
 @require_POST
 async def check_mcp_server(request: HttpRequest, server_id: UUID) -> HttpResponse:
-    """Connect now, and say what came of it. No thread is held while the server is awaited."""
+    """Test the connection and report the result. No thread is held while the server is awaited."""
     user_id = (await request.auser()).pk
-    assert user_id is not None  # login_required let nobody else in
+    assert user_id is not None  # login_required admits nobody else
     try:
         with not_found_as_404():
-            tried = await connection_trials.try_server(user_id, user_id, server_id)
+            trial = await connection_trials.try_server(user_id, user_id, server_id)
     except RequestRefused as problem:
         messages.error(request, i18n.translate_refusal(problem))
         return redirect("mcp_servers")
-    if tried.error:
-        messages.error(request, tried.error)
+    if trial.error:
+        messages.error(request, trial.error)
     else:
-        count = len(tried.tools)
+        count = len(trial.tools)
         messages.success(
             request,
-            ngettext("It answers, with %(count)d tool.", "It answers, with %(count)d tools.", count)
-            % {"count": count},
+            ngettext("Connected: %(count)d tool.", "Connected: %(count)d tools.", count) % {"count": count},
         )
     return redirect("mcp_servers")
 
@@ -109,7 +107,7 @@ def remove_mcp_server(request: HttpRequest, server_id: UUID) -> HttpResponse:
     return perform_and_redirect(
         request,
         lambda: mcp.delete_server(get_request_user(request).pk, server_id),
-        _("Removed."),
+        _("Server removed."),
         then="mcp_servers",
     )
 
@@ -123,24 +121,24 @@ def _parse_draft(request: HttpRequest) -> mcp.McpServerDraft:
 
 
 def _apply_form_changes(request: HttpRequest, draft: mcp.McpServerDraft) -> mcp.McpServerDraft:
-    given = _parse_draft(request)
+    form = _parse_draft(request)
     return replace(
         draft,
-        name=given.name,
-        url=given.url,
-        secrets={} if request.POST.get("no_secrets") else given.secrets or None,
+        name=form.name,
+        url=form.url,
+        secrets={} if request.POST.get("no_secrets") else form.secrets or None,
         enabled=request.POST.get("enabled") == "1",
     )
 
 
 def _parse_secret_headers(request: HttpRequest) -> dict[str, str]:
-    """One header per line, as `Name: value`."""
-    found: dict[str, str] = {}
+    """Parse one header per line, as `Name: value`."""
+    headers: dict[str, str] = {}
     for line in request.POST.get("secrets", "").splitlines():
         if not line.strip():
             continue
         name, colon, value = line.partition(":")
         if not colon:
-            raise InvalidRequest(_("Headers: one per line, as Name: value."))
-        found[name.strip()] = value.strip()
-    return found
+            raise InvalidRequest(_("Enter one header per line, as Name: value."))
+        headers[name.strip()] = value.strip()
+    return headers

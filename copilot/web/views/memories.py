@@ -1,4 +1,4 @@
-"""The page of what is remembered: read, change, forget, switch off (A25.1)."""
+"""Page of a user's memories: list, edit, forget, switch on or off."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ MEMORIES_PER_PAGE = 25
 @never_cache
 @require_GET
 def list_memories(request: HttpRequest) -> HttpResponse:
-    """What the agent remembers of its user, to be read, changed and forgotten (A25.1)."""
     owner_id, offset = get_request_user(request).pk, parse_offset(request)
     found = memories.list_memories(owner_id)[offset : offset + MEMORIES_PER_PAGE + 1]
     context = {
@@ -40,7 +39,7 @@ def list_memories(request: HttpRequest) -> HttpResponse:
 def switch_memory(request: HttpRequest) -> HttpResponse:
     on = request.POST.get("on") == "1"
     memories.set_memory_enabled(get_request_user(request).pk, on=on)
-    messages.success(request, _("Memory is on.") if on else _("Memory is off. What is there is kept."))
+    messages.success(request, _("Memory is on.") if on else _("Memory is off. Existing memories are kept."))
     return redirect("memories")
 
 
@@ -51,7 +50,7 @@ def edit_memory(request: HttpRequest, memory_id: UUID) -> HttpResponse:
     return perform_and_redirect(
         request,
         lambda: memories.edit_memory(get_request_user(request).pk, memory_id, text),
-        _("Changed."),
+        _("Memory updated."),
         then="memories",
     )
 
@@ -62,6 +61,6 @@ def forget_memory(request: HttpRequest, memory_id: UUID) -> HttpResponse:
     return perform_and_redirect(
         request,
         lambda: memories.forget_memory(get_request_user(request).pk, memory_id),
-        _("Forgotten."),
+        _("Memory forgotten."),
         then="memories",
     )

@@ -1,4 +1,4 @@
-"""The settings page: time zone, standing instructions and personality of a user (A30.1)."""
+"""The settings page: time zone, custom instructions and personality."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from copilot.web.views.base import get_request_user
 @never_cache
 @require_http_methods(["GET", "POST"])
 def edit_preferences(request: HttpRequest) -> HttpResponse:
-    """What was refused stays in the form, so that nothing has to be written twice."""
+    """Show and save preferences; a refused form keeps what was entered."""
     owner_id = get_request_user(request).pk
     shown = preferences.get_preferences(owner_id)
     status = 200
@@ -49,12 +49,12 @@ def edit_preferences(request: HttpRequest) -> HttpResponse:
 
 
 def _parse_preferences(request: HttpRequest) -> preferences.PreferenceUpdate:
-    """Browsers send line breaks as CR LF."""
     personality = request.POST.get("personality", "")
     if personality and not (personality.isascii() and personality.isdigit() and len(personality) < 10):
-        raise InvalidRequest("There is no such personality.", code="unknown_personality")
+        raise InvalidRequest("This personality does not exist.", code="unknown_personality")
     return {
         "timezone": request.POST.get("timezone", "").strip(),
+        # Browsers send line breaks as CR LF.
         "instructions": clean_text(request.POST.get("instructions", "").replace("\r\n", "\n").strip()),
         "personality_id": int(personality) if personality else None,
     }

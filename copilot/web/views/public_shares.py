@@ -1,4 +1,4 @@
-"""What strangers open: the page of a share, its files, its lock; whatever is not there is one and the same 404 (S11, S12)."""
+"""Public pages of a share: its content, files and password form. Everything unavailable is the same 404."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ ShareView = Callable[Concatenate[HttpRequest, P], HttpResponseBase]
 
 
 def public_share_view(*methods: str) -> Callable[[ShareView[P]], ShareView[P]]:
-    """The headers of every answer, and one form for every refusal; other methods find nothing."""
+    """Add the headers of public shares, and answer every refusal in one form; other methods get a 404."""
 
-    def dressed(view: ShareView[P]) -> ShareView[P]:
+    def decorate(view: ShareView[P]) -> ShareView[P]:
         @wraps(view)
-        def answer(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
+        def wrapper(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
             try:
                 if request.method not in methods:
                     raise NotFound
@@ -59,12 +59,12 @@ def public_share_view(*methods: str) -> Callable[[ShareView[P]], ShareView[P]]:
                 )
             for name, value in PUBLIC_SHARE_HEADERS.items():
                 response[name] = value
-            response.setdefault("Cache-Control", "private, no-store")  # files say it themselves
+            response.setdefault("Cache-Control", "private, no-store")  # files set their own
             return response
 
-        return answer
+        return wrapper
 
-    return dressed
+    return decorate
 
 
 def _render_not_found(language: str | None, theme: str) -> str:
@@ -73,7 +73,7 @@ def _render_not_found(language: str | None, theme: str) -> str:
 
 @cache
 def _render_not_found_once(language: str | None, theme: str) -> str:
-    """Painted once for all who ask: a guesser costs us nothing, and learns nothing from how long it takes."""
+    """Render the page once for everybody, so that guessing costs nothing and its timing reveals nothing."""
     cookies = {"COOKIES": {"theme": theme}}
     return render_to_string("copilot/share/gone.html", {"request": cookies})
 
@@ -96,33 +96,33 @@ def _get_share_key(request: HttpRequest) -> str:
 @public_share_view("GET", "HEAD")
 def show_share(request: HttpRequest, token: UUID) -> HttpResponse:
     access.check_rate_limit(_get_client_address(request), "page")
-    found = access.find_live_share(token)
-    if found is None:
+    share = access.find_live_share(token)
+    if share is None:
         metrics.share_hits.labels(door="page", outcome="refused").inc()
         raise NotFound
-    if not access.is_unlocked(found, _get_share_key(request)):
+    if not access.is_unlocked(share, _get_share_key(request)):
         return _render_password_form(request, token)
-    access.record_view(found, _get_client_address(request))
+    access.record_view(share, _get_client_address(request))
     metrics.share_hits.labels(door="page", outcome="served").inc()
-    return render(request, "copilot/share/share.html", _build_share_context(found))
+    return render(request, "copilot/share/share.html", _build_share_context(share))
 
 
-def _build_share_context(found: Share) -> dict[str, object]:
-    payload = access.load_payload(found)
-    files = share_page.ShareFiles.from_files(found.token, access.list_shared_files(found))
-    subject = quote(f"Report of share {found.pk}")
+def _build_share_context(share: Share) -> dict[str, object]:
+    payload = access.load_payload(share)
+    files = share_page.ShareFiles.from_files(share.token, access.list_shared_files(share))
+    subject = quote(f"Report of share {share.pk}")
     return {
         "title": payload.title or _("Shared conversation"),
         "kind": payload.kind,
-        "author": found.options.get("author", ""),
-        "shared_at": found.created_at,
-        "transcript": share_page.render_transcript(found, payload, files),
+        "author": share.options.get("author", ""),
+        "shared_at": share.created_at,
+        "transcript": share_page.render_transcript(share, payload, files),
         "cards": list(files.cards.values()),
-        "zip": reverse("share_zip", args=[found.token]) if len(files.cards) > 1 else "",
-        "onward": reverse("share_continue", args=[found.token]) if continuation.can_continue(found) else "",
+        "zip": reverse("share_zip", args=[share.token]) if len(files.cards) > 1 else "",
+        "onward": reverse("share_continue", args=[share.token]) if continuation.can_continue(share) else "",
         "report": f"mailto:{settings.REPORT_EMAIL}?subject={subject}",
         "site": settings.SITE_URL,
-        "token": found.token,
+        "token": share.token,
         "render_max": settings.ARTIFACT_RENDER_MAX,
     }
 
@@ -130,7 +130,7 @@ def _build_share_context(found: Share) -> dict[str, object]:
 @csrf_exempt
 @public_share_view("GET", "HEAD")
 def download_share_file(request: HttpRequest, token: UUID, file_id: UUID) -> HttpResponseBase:
-    """`?download=1` saves it; otherwise it is shown where that is harmless (S7)."""
+    """Serve a file: `?download=1` saves it, otherwise it is shown inline where that is safe."""
     access.check_rate_limit(_get_client_address(request), "file")
     file = access.find_shared_file(token, file_id, _get_share_key(request))
     if file is None:
@@ -145,7 +145,7 @@ def download_share_file(request: HttpRequest, token: UUID, file_id: UUID) -> Htt
 @csrf_exempt
 @public_share_view("GET")
 def render_share_file(request: HttpRequest, token: UUID, file_id: UUID) -> HttpResponse:
-    """A shared document in a frame, without an origin: the rights are those of its download (S14)."""
+    """Serve a shared document to a frame, without an origin and with the access rules of its download."""
     access.check_rate_limit(_get_client_address(request), "file")
     file = (
         access.find_shared_file(token, file_id, _get_share_key(request))
@@ -162,37 +162,39 @@ def render_share_file(request: HttpRequest, token: UUID, file_id: UUID) -> HttpR
 @csrf_exempt
 @public_share_view("GET", "HEAD")
 def download_share_zip(request: HttpRequest, token: UUID) -> HttpResponseBase:
-    """All files of a share (S13)."""
     access.check_rate_limit(_get_client_address(request), "zip")
-    found = access.find_live_share(token)
-    if found is None or not access.is_unlocked(found, _get_share_key(request)):
+    share = access.find_live_share(token)
+    if share is None or not access.is_unlocked(share, _get_share_key(request)):
         metrics.share_hits.labels(door="zip", outcome="refused").inc()
         raise NotFound
     metrics.share_hits.labels(door="zip", outcome="served").inc()
-    title = access.load_payload(found).title or "shared"
-    return zip_stream.build_zip_response(request, access.list_shared_files(found), title=title, public=True)
+    title = access.load_payload(share).title or "shared"
+    return zip_stream.build_zip_response(request, access.list_shared_files(share), title=title, public=True)
 
 
 @public_share_view("GET", "POST")
 def continue_share(request: HttpRequest, token: UUID) -> HttpResponse:
-    """Into the reader's own account, if the owner allows it; asked on a page of its own, so that a share is the same for all."""
+    """Copy a share into the reader's own account, if its owner allows that.
+
+    This has a page of its own, so that the share itself is the same for everybody.
+    """
     access.check_rate_limit(_get_client_address(request), "page")
-    found = access.find_live_share(token)
+    share = access.find_live_share(token)
     if (
-        found is None
-        or not access.is_unlocked(found, _get_share_key(request))
-        or not continuation.can_continue(found)
+        share is None
+        or not access.is_unlocked(share, _get_share_key(request))
+        or not continuation.can_continue(share)
     ):
         raise NotFound
     if not isinstance(request.user, User):
         return redirect_to_login(request.path)
-    context = {"title": access.load_payload(found).title or _("Shared conversation"), "token": token}
+    context = {"title": access.load_payload(share).title or _("Shared conversation"), "token": token}
     if request.method == "GET":
         return render(request, "copilot/share/continue.html", context)
     try:
-        session_id = str(continuation.import_share(request.user.pk, found).pk)
+        session_id = str(continuation.import_share(request.user.pk, share).pk)
     except RequestRefused as problem:
-        session_id = str(problem.details.get("session_id", ""))  # taken in before: it goes on there
+        session_id = str(problem.details.get("session_id", ""))  # imported before: continue there
         if not session_id:
             context |= {"problem": i18n.translate_refusal(problem)}
             return render(request, "copilot/share/continue.html", context, status=problem.status)
@@ -201,22 +203,21 @@ def continue_share(request: HttpRequest, token: UUID) -> HttpResponse:
 
 @public_share_view("POST")
 def unlock_share(request: HttpRequest, token: UUID) -> HttpResponse:
-    access.check_rate_limit(
-        _get_client_address(request), "page"
-    )  # each try costs a hash, whatever tokens are made up for it
+    # Each try costs a hash, even for invented tokens.
+    access.check_rate_limit(_get_client_address(request), "page")
     try:
         key = access.unlock_share(token, request.POST.get("password", ""), _get_client_address(request))
     except TooManyRequests as problem:
         response = _render_password_form(
-            request, token, _("Too many tries. Please wait a while."), problem.status
+            request, token, _("Too many attempts. Please try again later."), problem.status
         )
         response["Retry-After"] = str(problem.retry_after_seconds)
         return response
     if key is None:
-        found = access.find_live_share(token)
-        if found is None or not found.password_hash:
+        share = access.find_live_share(token)
+        if share is None or not share.password_hash:
             raise NotFound
-        return _render_password_form(request, token, _("That is not the password."), 403)
+        return _render_password_form(request, token, _("Wrong password."), 403)
     response = HttpResponseRedirect(reverse("share", args=[token]), status=303)
     response.set_cookie(
         SHARE_KEY_COOKIE,
@@ -233,7 +234,7 @@ def unlock_share(request: HttpRequest, token: UUID) -> HttpResponse:
 def _render_password_form(
     request: HttpRequest, token: UUID, problem: str = "", status: int = 200
 ) -> HttpResponse:
-    """Branding and a field; nothing about what is behind it."""
+    """Show the password form, without revealing anything about the share."""
     context = {"token": token, "problem": problem, "site": settings.SITE_URL}
     return render(request, "copilot/share/locked.html", context, status=status)
 
@@ -241,5 +242,5 @@ def _render_password_form(
 @csrf_exempt
 @public_share_view()
 def show_share_not_found(request: HttpRequest, rest: str = "") -> HttpResponse:
-    """Every other address below /share/, without a query."""
+    """Answer every other path under /share/ with the same 404, without a query."""
     raise NotFound

@@ -1,4 +1,4 @@
-"""The page of tasks that run by the clock: see, make, cancel, switch on again (A26)."""
+"""Page of scheduled tasks: list, create, cancel, switch on again."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from copilot.schedules import services as schedules
 from copilot.web import i18n
 from copilot.web.views.base import get_request_user, parse_offset, perform_and_redirect
 
-SCHEDULES_PER_PAGE = 25  # those switched off are kept, however many
+SCHEDULES_PER_PAGE = 25  # disabled tasks are kept, so there may be many
 
 
 @login_required
 @never_cache
 @require_http_methods(["GET", "POST"])
 def manage_schedules(request: HttpRequest) -> HttpResponse:
-    """What was refused stays in the form, so that nothing has to be written twice."""
+    """List and create tasks; a refused form keeps what was entered."""
     owner_id = get_request_user(request).pk
     form = {name: request.POST.get(name, "") for name in ("name", "prompt", "cron", "timezone")}
     status = 200
@@ -38,7 +38,7 @@ def manage_schedules(request: HttpRequest) -> HttpResponse:
             messages.error(request, i18n.translate_refusal(problem))
             status = problem.status
         else:
-            messages.success(request, _("The task is on the clock."))
+            messages.success(request, _("Task scheduled."))
             return redirect("schedules")
     form["timezone"] = form["timezone"] or preferences.get_preferences(owner_id).timezone
     context = {
@@ -50,7 +50,7 @@ def manage_schedules(request: HttpRequest) -> HttpResponse:
 
 
 def _parse_schedule_form(form: dict[str, str]) -> schedules.ScheduleRequest:
-    prompt = form["prompt"].replace("\r\n", "\n")  # as browsers send line breaks
+    prompt = form["prompt"].replace("\r\n", "\n")  # browsers send line breaks as CR LF
     return schedules.ScheduleRequest(
         prompt=prompt, cron=form["cron"], timezone=form["timezone"], name=form["name"]
     )
@@ -75,7 +75,7 @@ def cancel_schedule(request: HttpRequest, schedule_id: UUID) -> HttpResponse:
     return perform_and_redirect(
         request,
         lambda: schedules.cancel_schedule(get_request_user(request).pk, schedule_id),
-        _("The task was removed."),
+        _("Task cancelled."),
         then="schedules",
     )
 
@@ -86,6 +86,6 @@ def enable_schedule(request: HttpRequest, schedule_id: UUID) -> HttpResponse:
     return perform_and_redirect(
         request,
         lambda: schedules.enable_schedule(get_request_user(request).pk, schedule_id),
-        _("The task is on the clock again."),
+        _("Task switched on again."),
         then="schedules",
     )

@@ -1,4 +1,4 @@
-"""The page of what a user has published: views, expiry, password, revoking (S9, W3)."""
+"""Page of a user's shares: views, expiry, password, revoking."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from copilot.sharing import services as sharing
 from copilot.web.views.base import get_request_user, parse_offset, perform_and_redirect
 
 SHARES_PER_PAGE = 25
-MAX_DAYS_DIGITS = 5  # digits of a number of days
+MAX_DAYS_DIGITS = 5
 
 
 @login_required
@@ -48,7 +48,7 @@ def change_share(request: HttpRequest, share_id: UUID) -> HttpResponse:
     return perform_and_redirect(
         request,
         lambda: sharing.update_share(sharing.get_share(owner_id, share_id), _parse_share_changes(request)),
-        _("Changed."),
+        _("Link updated."),
         then="shared_links",
     )
 
@@ -60,26 +60,26 @@ def revoke_share(request: HttpRequest, share_id: UUID) -> HttpResponse:
     return perform_and_redirect(
         request,
         lambda: sharing.revoke_share(sharing.get_share(owner_id, share_id)),
-        _("The link is dead."),
+        _("Link revoked."),
         then="shared_links",
     )
 
 
 def _parse_share_changes(request: HttpRequest) -> sharing.ShareUpdate:
-    """Empty fields change nothing; what is to go has to be said."""
-    asked: sharing.ShareUpdate = {}
+    """Read the changes. Empty fields change nothing; removals are explicit."""
+    changes: sharing.ShareUpdate = {}
     expiry, password = request.POST.get("expires", ""), request.POST.get("password", "")
     if expiry:
-        asked["expires_in"] = (
+        changes["expires_in"] = (
             None if expiry == "never" else _parse_days(request, expiry) * sharing.DAY_SECONDS
         )
     if password or request.POST.get("no_password"):
-        asked["password"] = password
-    return asked
+        changes["password"] = password
+    return changes
 
 
 def _parse_days(request: HttpRequest, expiry: str) -> int:
     text = request.POST.get("days", "") if expiry == "custom" else expiry
     if not (text.isascii() and text.isdigit() and len(text) <= MAX_DAYS_DIGITS):
-        raise InvalidRequest(_("Say after how many days the link expires."))
+        raise InvalidRequest(_("Enter after how many days the link expires."))
     return int(text)
