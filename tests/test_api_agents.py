@@ -151,4 +151,4 @@ def test_a_list_of_tools_without_names_is_asked_for():
     form = {"name": "Quiet", "instructions": "Think.", "tool_choice": "listed", "tools": " "}
     refused = person(make.ada()).post("/agents/new/", form)
     assert refused.status_code == 400
-    assert b"name at least one" in refused.content
+    assert b"list at least one" in refused.content

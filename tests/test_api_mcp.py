@@ -223,7 +223,7 @@ def test_a_trial_on_the_page_says_what_came_of_it(monkeypatch: pytest.MonkeyPatc
     mcp_rig.may_reach(monkeypatch, port)
     row = mcp_rig.users(ada, "mine", mcp_rig.url(port))
     page = client.post(f"/settings/mcp/{row.pk}/test/", follow=True).content.decode()
-    assert "It answers, with 10 tools." in page
+    assert "Connected: 10 tools." in page
     assert "Says which server this is." in page
 
 

@@ -437,7 +437,7 @@ def grace_fixture() -> Client:
 
 def test_a_key_is_written_sealed_and_never_shown(grace: Client) -> None:
     """A4.1: credentials are write-only, and who changed one is on record"""
-    assert "needs a key" in grace.post("/admin/copilot/credential/add/", {"name": "Vendor"}).content.decode()
+    assert "Enter a key" in grace.post("/admin/copilot/credential/add/", {"name": "Vendor"}).content.decode()
     assert grace.post("/admin/copilot/credential/add/", {"name": "Vendor", "key": KEY}).status_code == 302
     made = Credential.objects.get()
     assert encryption.decrypt_text(made.secret) == KEY
@@ -504,7 +504,7 @@ def test_the_admin_refuses_a_script_as_a_tiers_choice_in_production(grace: Clien
     settings.ALLOW_DEMO_MODEL = False
     row = entry("Script")
     form = {"tier": "standard", "position": 1, "entry": row.pk}
-    assert "can't be first" in grace.post("/admin/copilot/tierentry/add/", form).content.decode()
+    assert "cannot be first" in grace.post("/admin/copilot/tierentry/add/", form).content.decode()
     settings.ALLOW_DEMO_MODEL = True
     assert grace.post("/admin/copilot/tierentry/add/", form).status_code == 302
     assert names() == [demo("Script")]

@@ -116,9 +116,9 @@ def test_kept_pages_take_bounded_memory():
     for number in range(200):
         cache.get_or_render((str(number),), lambda number=number: f"{number}" * 50)
     assert cache._bytes <= 2000
-    assert cache._bytes == sum(map(len, cache._kept.values()))
-    assert ("199",) in cache._kept
-    assert ("0",) not in cache._kept
+    assert cache._bytes == sum(map(len, cache._pages.values()))
+    assert ("199",) in cache._pages
+    assert ("0",) not in cache._pages
     cache.get_or_render(("huge",), lambda: "".join(map(str, range(5000))))
     assert cache._bytes <= 2000
 

@@ -157,7 +157,7 @@ class TierEntryForm(TierModelForm):
         earlier = TierEntry.objects.filter(tier=tier, position__lt=position).exclude(pk=self.instance.pk)
         if entry.provider == ModelEntry.Provider.SCRIPTED and not earlier.exists():
             raise forms.ValidationError(
-                "A scripted model can't be first in a tier unless ALLOW_DEMO_MODEL is set."
+                "A scripted model cannot be first in a tier unless ALLOW_DEMO_MODEL is set."
             )
         return cleaned_data
 

@@ -150,5 +150,5 @@ def _build_page_query(query: dict[str, str], offset: int) -> str:
 
 
 def _redirect_to_list(request: HttpRequest, **extra: str) -> HttpResponse:
-    params = _parse_list_query(QueryDict(request.POST.get("params", "")[:1000])) | extra
+    params = _parse_list_query(QueryDict(request.POST.get("place", "")[:1000])) | extra
     return redirect(f"{reverse('files')}?{urlencode(params)}" if params else reverse("files"))
