@@ -151,7 +151,7 @@ def test_tools_of_servers_are_listed_with_the_names_models_use_and_reasons() -> 
     )
     tools = tools_of(ada)
     assert tools["mcp_fine_huge"]["reason"] == "Too long."
-    assert tools["mcp_away_read"]["reason"] == "Its server is not available: It hung up."
+    assert tools["mcp_away_read"]["reason"] == "Its server isn't available: It hung up."
     assert "mcp_off_read" not in tools
     assert (tools["mcp_all_look"]["asks"], tools["mcp_fine_read"]["asks"]) == (False, True)
     offered = [name for name, tool in tools.items() if tool["server"] and tool["available"]]

@@ -71,7 +71,7 @@ async def shown(context: TurnContext, *parts: ImagePart) -> ToolCallOutcome:
         ToolCall(call_id="this-call", tool="draw", arguments={}),
         results.make_result(ToolOutput(value="Drawn.", media=parts)),
         session_id=context.session_id,
-        room=results.OutputBudget(1),
+        budget=results.OutputBudget(1),
         duration_ms=1,
     )
 

@@ -1,4 +1,4 @@
-"""Short forms of what is too long or too secret to show whole (A9.3, A9.10)."""
+"""Shorten and redact tool arguments for display."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ MAX_ARGUMENT_CHARACTERS = 120
 
 
 def preview_arguments(arguments: Mapping[str, JSON]) -> dict[str, str]:
-    """A call's arguments as people see them: a few keys, short values, no secrets.
+    """Return a call's arguments as people see them: a few keys, short values, no secrets.
 
-    In sorted order, because the database keeps no other: a reload must show what was shown live (T8.4).
+    Keys are sorted because the database keeps no other order: a reload must show what was shown live.
     """
     return {key: _preview_value(arguments[key]) for key in sorted(arguments)[:MAX_ARGUMENT_KEYS]}
 
 
 def redact_arguments(arguments: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Whole arguments with every secret in their texts masked."""
     return {redact_secret_patterns(key): _redact_value(value) for key, value in arguments.items()}
 
 

@@ -1,4 +1,4 @@
-"""The list of tools for people: every one, what it does, whether it works here, and why not (A32.2)."""
+"""List all tools for people: what each does, whether it works in this installation, and why not."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ class ToolShown:
     name: str
     description: str
     server: str | None  # the MCP server it belongs to
-    asks: bool  # a person is asked before it runs
+    asks: bool  # it needs approval before it runs
     available: bool
     reason: str  # why it is not available
 
     @property
     def summary(self) -> str:
-        """Its first sentence: what follows tells the model how to call it."""
+        """Return the first sentence; the rest tells the model how to call the tool."""
         return _SENTENCE_END.split(self.description.strip(), maxsplit=1)[0].replace("`", "")
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnsweringModels:
-    """Names of the models that can answer: real ones, and scripts."""
+    """Names of the models that can answer, with demo models apart."""
 
     real: tuple[str, ...]
     demo: tuple[str, ...]
 
 
 def list_answering_models() -> AnsweringModels:
-    """List what a turn of the usual tier would be answered by, from the rows or the environment."""
+    """List the models that would answer a turn of the standard tier, from the catalogue."""
     catalogue_store.refresh_catalogue()
     chain = catalogue.get_catalogue().tiers.get("standard", ())
     return AnsweringModels(
@@ -56,12 +56,10 @@ def list_answering_models() -> AnsweringModels:
 
 
 def list_unavailable_tools() -> dict[str, str]:
-    """Shipped tools that cannot work in this installation, and why."""
     return registry.list_unavailable_tools()
 
 
 def list_user_tools(user_id: int) -> list[ToolShown]:
-    """In the order in which models see them."""
     missing = list_unavailable_tools()
     remembers = memories.is_memory_enabled(user_id)
     shipped = [
@@ -85,7 +83,7 @@ def _describe_builtin_tool(tool: BaseTool, reason: str) -> ToolShown:
 
 
 def _list_mcp_tools(rows: Iterable[McpServer]) -> list[ToolShown]:
-    """As their servers listed them last; what a turn would leave out says so."""
+    """List tools as their servers last listed them, with the reason where a turn would leave one out."""
     listed: list[tuple[McpServer, mcp.ListedTool]] = [(row, tool) for row in rows for tool in row.tools]
     named = tool_listing.assign_tool_names(
         [ToolLocation(row.pk, row.name, tool["name"]) for row, tool in listed]
@@ -110,8 +108,8 @@ def _list_mcp_tools(rows: Iterable[McpServer]) -> list[ToolShown]:
 
 
 def _server_problem(row: McpServer) -> str:
-    waits = row.retry_at is not None and row.retry_at > timezone.now()
-    return f"Its server is not available: {row.last_error}" if waits else ""
+    is_backing_off = row.retry_at is not None and row.retry_at > timezone.now()
+    return f"Its server isn't available: {row.last_error}" if is_backing_off else ""
 
 
 def _excess_reason(name: str, offered: set[str]) -> str:

@@ -1,16 +1,16 @@
-"""Tool calls as they arrive: fragments put together, arguments parsed, unusable calls answered (A8)."""
+"""Assemble tool calls from streamed fragments, parse their arguments, and answer calls that cannot run."""
 
 from __future__ import annotations
 
 import difflib
 import json
-import logging
 import math
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
+import structlog
 from pydantic import ValidationError
 
 from config.core.json_values import JSON, iterate_children
@@ -18,11 +18,11 @@ from config.core.text import make_storable
 from copilot.providers.base import CallFragment, ToolCall, ToolSpecification
 from copilot.tools.base import ToolCallOutcome
 
-MAX_RAW_ARGUMENT_CHARACTERS = 8_000  # characters of a malformed call, for diagnosis only
+MAX_RAW_ARGUMENT_CHARACTERS = 8_000  # kept of a malformed call, for diagnosis only
 MAX_SUGGESTED_NAMES = 5
 MAX_LISTED_PROBLEMS = 5
 MAX_PROBLEM_CHARACTERS = 1_000
-MAX_NESTING = 100  # levels: what walks through arguments later must not run out of stack
+MAX_NESTING = 100  # levels, so that recursive functions do not run out of stack
 
 MALFORMED_ARGUMENTS_MESSAGE = (
     "The call was not executed: its arguments are not one valid JSON object. "
@@ -33,25 +33,23 @@ REPLY_BROKEN_OFF_MESSAGE = "The call failed before it ran: the model's reply bro
 NO_RESULT_MESSAGE = "interrupted, no result; may be repeated if still needed"
 ROUND_LIMIT_MESSAGE = "Not executed: the turn has reached its limit of rounds, and tools have ended."
 
-_log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 _not_in_names = re.compile(r"[^A-Za-z0-9_-]")
-_usable_id = re.compile(r"[A-Za-z0-9_.:-]{1,128}")  # what providers take back and the column holds
+_usable_id = re.compile(r"[A-Za-z0-9_.:-]{1,128}")  # accepted by providers and by the column
 
 
 @dataclass(slots=True, eq=False)
 class _PartialCall:
-    """A call while its pieces arrive."""
-
     index: int | None
     sent_id: str = ""
-    call_id: str = ""  # the id we use: the sent one, unless that is taken
+    call_id: str = ""  # the id we use: the sent one, unless the session already has it
     name: str = ""
     arguments: list[str] = field(default_factory=list)
     proposed: bool = False
 
 
 class ToolCallAssembler:
-    """The calls of one reply. `taken` are the ids the conversation already uses: one result per id (A9.8)."""
+    """Assemble the calls of one reply. `taken` are the ids the session already uses: ids must be unique."""
 
     def __init__(self, taken: Collection[str] = ()) -> None:
         self._taken = set(taken)
@@ -71,20 +69,20 @@ class ToolCallAssembler:
             call.arguments.append(fragment.arguments)
 
     def take_newly_named(self, known: Collection[str]) -> list[ToolCall]:
-        """Calls whose id and name are certain since the last time; their arguments still stream."""
+        """Return calls whose id and name became certain since the last call; their arguments still stream."""
         named = [c for c in self._calls if not c.proposed and c.call_id and (c.arguments or c.name in known)]
         return [_mark_proposed(call) for call in named if call.name]
 
     def list_proposed(self) -> list[ToolCall]:
-        """What clients were told of, with empty arguments: they may never have been complete (A3.5)."""
+        """Return the calls that clients were told about, with empty arguments: those may be incomplete."""
         return [_to_streaming_call(call) for call in self._calls if call.proposed]
 
     def take_unproposed(self) -> list[ToolCall]:
-        """Calls that became certain only with the end of the reply; after `complete`."""
+        """Return calls that became certain only at the end of the reply. Call it after `complete`."""
         return [_mark_proposed(call) for call in self._calls if not call.proposed and call.name]
 
     def complete(self) -> tuple[ToolCall, ...]:
-        """The finished calls; an id the model forgot is given here."""
+        """Return the finished calls, giving an id to those the model sent none for."""
         for call in self._calls:
             call.call_id = call.call_id or self._assign_id("")
         return tuple(_finish_call(call) for call in self._calls)
@@ -106,7 +104,7 @@ class ToolCallAssembler:
 
     def _assign_id(self, wanted: str) -> str:
         if wanted in self._taken:
-            _log.warning("a model used a tool call id twice; the later one was renamed")
+            log.warning("tool_call_id_repeated")
         usable = wanted not in self._taken and _usable_id.fullmatch(wanted)
         free = wanted if usable else f"call_{uuid4().hex[:24]}"
         self._taken.add(free)
@@ -132,7 +130,7 @@ def _finish_call(call: _PartialCall) -> ToolCall:
 
 
 def _sanitize_tool_name(call: _PartialCall) -> str:
-    """A name every provider accepts when the call is replayed; an invented one is unknown either way."""
+    """Return a name every provider accepts when the call is replayed."""
     return _not_in_names.sub("_", call.name)[:64]
 
 
@@ -140,7 +138,7 @@ def _sanitize_tool_name(call: _PartialCall) -> str:
 
 
 def parse_arguments(text: str) -> dict[str, JSON] | None:
-    """The JSON object that `text` is, in canonical order; None when it is none (A8.2)."""
+    """Parse a JSON object in canonical order; None when `text` is not a JSON object."""
     if not text.strip():
         return {}
     try:
@@ -153,14 +151,14 @@ def parse_arguments(text: str) -> dict[str, JSON] | None:
 def is_nested_too_deep(value: JSON) -> bool:
     level = [value]
     for _ in range(MAX_NESTING):
-        level = [inner for one in level for inner in iterate_children(one)]
+        level = [inner for item in level for inner in iterate_children(item)]
         if not level:
             return False
     return True
 
 
 def canonicalize_json(value: JSON) -> JSON:
-    """The same value with sorted keys and text a database can hold, so that a stored call replays as it was."""
+    """Sort keys and make texts storable, so that a stored call replays exactly as it was sent."""
     match value:
         case dict():
             return {make_storable(key): canonicalize_json(value[key]) for key in sorted(value)}
@@ -179,12 +177,11 @@ def _refuse_constant(name: str) -> JSON:
 
 
 def prepare_for_replay(call: ToolCall) -> ToolCall:
-    """The call as the model sees it again: a malformed one with `{}`."""
+    """Return the call as the model sees it again; a malformed one gets empty arguments."""
     return replace(call, arguments=call.arguments or {}, raw_arguments="")
 
 
 def lacks_required_arguments(call: ToolCall, specification: ToolSpecification | None) -> bool:
-    """Empty arguments where some are required (A10.3)."""
     return specification is not None and not call.arguments and bool(specification.parameters.get("required"))
 
 
@@ -192,7 +189,7 @@ def lacks_required_arguments(call: ToolCall, specification: ToolSpecification | 
 
 
 def find_refusal(call: ToolCall, *, position: int, most: int, known: Collection[str]) -> str | None:
-    """Why this call, the `position`th of its reply, does not run; None when it may."""
+    """Return why this call, the `position`th of its reply, does not run; None when it may."""
     if position >= most:
         return f"Not executed: at most {most} calls run per reply. Send the others in your next reply."
     if call.tool not in known:
@@ -201,14 +198,13 @@ def find_refusal(call: ToolCall, *, position: int, most: int, known: Collection[
 
 
 def describe_unknown_tool(name: str, known: Iterable[str]) -> str:
-    """The answer to a name that is not offered, whether it exists elsewhere or nowhere (A8.5)."""
     close = difflib.get_close_matches(name, sorted(known), n=MAX_SUGGESTED_NAMES, cutoff=0.5)
     hint = f" Close names: {', '.join(close)}." if close else ""
     return f"There is no tool named {json.dumps(name[:64])}.{hint}"
 
 
 def describe_invalid_arguments(error: ValidationError) -> str:
-    """What to change, field by field, in words the model can act on (A8.6)."""
+    """Say field by field what to change, in words the model can act on."""
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     lines = [
         f"- {_format_location(problem['loc'])}: {problem['msg']}"
@@ -225,7 +221,7 @@ def _format_location(location: tuple[int | str, ...]) -> str:
 
 
 def make_error_outcome(call: ToolCall, message: str, *, cancelled: bool = False) -> ToolCallOutcome:
-    """The result of a call that has none of its own: it never ran, or nobody knows what became of it."""
+    """Make the outcome of a call that never ran, or whose result is unknown."""
     return ToolCallOutcome(
         call_id=call.call_id,
         tool=call.tool,

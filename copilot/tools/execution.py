@@ -1,17 +1,16 @@
-"""What a call of a priced tool costs its user in credits: once, and only for something delivered (B9.8)."""
+"""Run the tool calls of one reply in parallel, each with a timeout and one result, and charge for priced tools."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
-import traceback
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID, uuid5
 
+import structlog
 from django.conf import settings
 from pydantic import ValidationError
 
@@ -29,13 +28,16 @@ from copilot.realtime.events import Event, ToolProgressed, ToolStateChanged
 from copilot.tools import calls, registry, results
 from copilot.tools.base import BaseTool, BoundTool, ToolCallOutcome, ToolError, ToolInvocation, ToolOutput
 
-_running_charges: set[asyncio.Task[bool]] = (
-    set()
-)  # a stop does not undo what was delivered: nobody cancels these
+# Charges are never cancelled: stopping a turn does not undo what a tool delivered.
+_running_charges: set[asyncio.Task[bool]] = set()
 
 
 class ToolCharge:
-    """One call's. A tool that streams says `delivered` at its first output; for others their answer says so."""
+    """The credits charged for one call of a priced tool: once, and only if it delivered something.
+
+    A tool that streams calls `mark_delivered` at its first output; for the others a successful result counts
+    as delivery.
+    """
 
     def __init__(self, tool: BaseTool, context: TurnContext, call_id: str) -> None:
         self._tool = tool
@@ -48,14 +50,19 @@ class ToolCharge:
         self._delivered = True
 
     async def check_balance(self) -> None:
-        """Refused before it starts, rather than given away."""
         if self._tool.price_cents:
-            have = await run_in_thread(credit_statements.get_balance, self._context.user_id)
-            if have.balance_cents < self._tool.price_cents:
-                raise ToolError("insufficient_credits", "The user has not enough credits for this tool.")
+            account_credits = await run_in_thread(credit_statements.get_balance, self._context.user_id)
+            if account_credits.balance_cents < self._tool.price_cents:
+                raise ToolError(
+                    "insufficient_credits", "The user does not have enough credits for this tool."
+                )
 
     async def charge_if_delivered(self) -> None:
-        """After the call, however it ended. Marked before it is charged: a second try would not know of the first."""
+        """Charge after the call, however it ended.
+
+        The call is marked as handled before it is charged, because a second attempt would not know of the
+        first.
+        """
         if self._handled or not self._delivered or not self._tool.price_cents:
             return
         self._handled = True
@@ -74,25 +81,22 @@ class ToolCharge:
         )
 
 
-# MERGED tools.execution: Runs the calls of one reply: some at once, each within its time, each with exactly one result (A9).
-
-CANCEL_GRACE_SECONDS = 0.5  # a stop must end the turn within 1 s, its last writes included (A1.7, A1.c5)
+CANCEL_GRACE_SECONDS = 0.5  # a stop must end the turn within 1 s, its last writes included
 
 StartHook = Callable[[str], Awaitable[None]]
-ApprovalCheck = Callable[
-    [ToolCall, BaseTool], Awaitable[ToolCall | str]
-]  # as it was approved, or why it does not run
+# Returns the call as it was approved, or why it does not run.
+ApprovalCheck = Callable[[ToolCall, BaseTool], Awaitable[ToolCall | str]]
 
-_log = logging.getLogger(__name__)
-_abandoned: set[asyncio.Task[ToolOutput]] = set()  # nobody waits for them; the loop alone would not keep them
+log = structlog.get_logger(__name__)
+# Tools that ignored their cancellation. The event loop holds only weak references to tasks.
+_abandoned: set[asyncio.Task[ToolOutput]] = set()
 
 
 async def start_immediately(call_id: str) -> None:
-    """Nothing has to be known before a call starts."""
+    pass
 
 
 async def skip_approval_check(call: ToolCall, tool: BaseTool) -> ToolCall | str:
-    """Nothing was approved that could mean something else by now."""
     return call
 
 
@@ -106,11 +110,11 @@ async def run_tool_calls(
     checking: ApprovalCheck = skip_approval_check,
     taken: int = 0,
 ) -> AsyncGenerator[ToolCallOutcome, None]:
-    """One outcome per call, as they finish. Closing the iterator cancels what still runs.
+    """Run calls and yield one outcome per call, as they finish. Closing the iterator cancels what still runs.
 
-    `starting` is awaited with a call's id when its turn has come, and before anything happens; `checking` gives
-    an approved call as it was approved, or says why it does not run; `taken` characters
-    of the group's room are not for these calls (A9.6).
+    `starting` is awaited with a call's id right before the call starts. `checking` returns an approved call
+    as it was approved, or why it does not run. `taken` characters of the group's output budget are reserved
+    for other calls.
     """
     offered = registry.list_offered_tools(context.permissions, context.channel, outside)
     group = _CallGroup(
@@ -128,7 +132,7 @@ async def run_tool_calls(
 
 
 class _CallGroup:
-    """What the calls of one reply share: the places to run in, the order of exclusive ones, the room for output."""
+    """Shared state of the calls of one reply: concurrency slots, the lock of exclusive tools, the output budget."""
 
     def __init__(
         self,
@@ -137,7 +141,7 @@ class _CallGroup:
         emit: Callable[[Event], None],
         starting: StartHook,
         checking: ApprovalCheck,
-        room: results.OutputBudget,
+        budget: results.OutputBudget,
     ) -> None:
         self.is_open = True
         self._context = context
@@ -145,21 +149,20 @@ class _CallGroup:
         self._starting = starting
         self._checking = checking
         self._offered = {tool.name: tool for tool in offered}
-        self._places = asyncio.Semaphore(settings.TOOL_CALLS_AT_ONCE)
-        self._exclusive = asyncio.Lock()  # first come, first served: call order, because tasks start in it
-        self._room = room
-        self._asking = False  # a question of this group is on its way to a person (A12.1)
+        self._slots = asyncio.Semaphore(settings.TOOL_CALLS_AT_ONCE)
+        self._exclusive = asyncio.Lock()  # fair, and tasks start in call order, so exclusive calls run in it
+        self._budget = budget
+        self._asking = False  # a call of this group is asking the user
 
     async def run_call(self, call: ToolCall) -> ToolCallOutcome:
-        prepared = self._prepare_call(
-            call
-        )  # nothing is awaited before the places are asked for: they are given in call order
+        # Nothing is awaited before the slots are requested, so that they are given in call order.
+        prepared = self._prepare_call(call)
         if isinstance(prepared, results.ToolRunResult):
             return await self._finish_call(call, prepared, duration_ms=0)
-        async with contextlib.AsyncExitStack() as turn:
+        async with contextlib.AsyncExitStack() as slots:
             if prepared.tool.exclusive:
-                await turn.enter_async_context(self._exclusive)
-            await turn.enter_async_context(self._places)
+                await slots.enter_async_context(self._exclusive)
+            await slots.enter_async_context(self._slots)
             prepared = await self._check_approval(call, prepared)
             if isinstance(prepared, results.ToolRunResult):
                 return await self._finish_call(call, prepared, duration_ms=0)
@@ -177,7 +180,7 @@ class _CallGroup:
     async def _check_approval(
         self, call: ToolCall, prepared: _PreparedCall
     ) -> _PreparedCall | results.ToolRunResult:
-        """Look right before a call runs whether it is what a person approved, and, where only a person may allow it, that one did."""
+        """Check right before a call runs that it is what a person approved, if approval was needed."""
         checked = await self._checking(call, prepared.tool)
         if isinstance(checked, str):
             return results.make_failure(checked)
@@ -188,7 +191,10 @@ class _CallGroup:
         return prepared if checked is call else _bind_arguments(prepared.tool, checked)
 
     def _prepare_call(self, call: ToolCall) -> _PreparedCall | results.ToolRunResult:
-        """The tool with validated arguments, or why the call cannot run. Hidden tools are unknown ones."""
+        """Return the tool with validated arguments, or why the call cannot run.
+
+        Hidden tools count as unknown.
+        """
         tool = self._offered.get(call.tool)
         if tool is None:
             return results.make_failure(calls.describe_unknown_tool(call.tool, self._offered))
@@ -225,7 +231,7 @@ class _CallGroup:
                     await _cancel_work(work)
                 elif _has_delivered(work):
                     charge.mark_delivered()
-            finally:  # whoever is stopped twice pays for what he has
+            finally:  # a second cancellation must not skip the charge
                 await charge.charge_if_delivered()
         if not finished:
             return results.make_failure(_timeout_message(limit))
@@ -238,17 +244,17 @@ class _CallGroup:
     ) -> ToolCallOutcome:
         metrics.tool_calls.labels(self._metric_label(call.tool), "ok" if result.success else "error").inc()
         return await results.build_outcome(
-            call, result, session_id=self._context.session_id, room=self._room, duration_ms=duration_ms
+            call, result, session_id=self._context.session_id, budget=self._budget, duration_ms=duration_ms
         )
 
     def _metric_label(self, name: str) -> str:
-        """From a closed set: what others name their tools, or a model makes up, is no label (D16)."""
+        """Return a label from a closed set: names that MCP servers or models choose must not become labels."""
         if registry.find_tool(name) is not None:
             return name
         return "mcp" if name in self._offered else "unknown"
 
     def _emit_event(self, event: Event, *, user_text: bool = False) -> None:
-        """What a tool tells clients meanwhile; one that was given up on says nothing any more."""
+        """Publish an event of a running tool; a tool that was given up on is silenced."""
         if not self.is_open:
             return
         if isinstance(event, ToolProgressed):
@@ -263,7 +269,6 @@ class _PreparedCall:
 
 
 def _bind_arguments(tool: BaseTool, call: ToolCall) -> _PreparedCall | results.ToolRunResult:
-    """The tool with validated arguments, or what is wrong with them."""
     if call.arguments is None:
         return results.make_failure(calls.MALFORMED_ARGUMENTS_MESSAGE)
     try:
@@ -284,7 +289,7 @@ async def _await_tool(bound: BoundTool, invocation: ToolInvocation) -> ToolOutpu
 
 
 async def _cancel_work(work: asyncio.Task[ToolOutput]) -> None:
-    """Cancel; a tool that does not listen is left to itself, and what it answers later is thrown away."""
+    """Cancel a tool. One that does not react is abandoned, and its late answer is discarded."""
     work.cancel()
     await asyncio.wait({work}, timeout=CANCEL_GRACE_SECONDS)
     if not work.done():
@@ -301,13 +306,13 @@ def _has_delivered(work: asyncio.Task[ToolOutput]) -> bool:
 
 
 def _retrieve_exception(work: asyncio.Task[ToolOutput]) -> None:
-    """Mark a late exception as seen; without this the loop would report it."""
+    """Mark a late exception as seen; otherwise the event loop would report it."""
     if not work.cancelled():
         work.exception()
 
 
 def _result_of_work(call: ToolCall, tool: BaseTool, work: asyncio.Task[ToolOutput]) -> results.ToolRunResult:
-    """A finished tool's output, or its exception as an error result; losing the turn is nobody's result."""
+    """Turn a finished tool's output or exception into a result. Losing the fence is raised to the turn."""
     if work.cancelled():
         return results.make_failure("The tool was interrupted.")
     match work.exception():
@@ -319,8 +324,7 @@ def _result_of_work(call: ToolCall, tool: BaseTool, work: asyncio.Task[ToolOutpu
             message = f"Error {refusal.code}: {refusal.message}"
             return results.make_failure(message, user_text=tool.returns_user_text)
         case problem:
-            trace = "".join(traceback.format_exception(problem))
-            _log.warning("the tool %s raised an exception: %s", call.tool, redact(trace))
+            log.warning("tool_raised", tool=call.tool, exc_info=problem)
             return results.make_failure(f"Error {type(problem).__name__}: {problem}", user_text=False)
 
 

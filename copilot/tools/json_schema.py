@@ -1,8 +1,8 @@
-"""JSON Schemas that people, models and MCP servers wrote: checked, and checked against, in bounded time.
+"""Check JSON Schemas that people, models and MCP servers wrote, and values against them, in bounded time.
 
-A library's validator is not bounded: `uniqueItems` compares all pairs, alternatives multiply, every error prints the
-whole value, and expressions may run for ever. Here each keyword is paid for out of a fixed number of steps, by the
-size of what it looks at, and nothing is ever fetched.
+A library's validator is not bounded: `uniqueItems` compares all pairs, alternatives multiply, every error
+prints the whole value, and regular expressions may run forever. Here each keyword is paid for out of a fixed
+number of steps, by the size of what it looks at, and nothing is ever fetched.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from config.core.json_values import JSON
 MAX_PROPERTIES = 50
 MAX_SCHEMA_CHARACTERS = 32_000  # of a schema, and of the inputs of a run
 MAX_REPORTED_PROBLEMS = 20
-MAX_CHECK_STEPS = 50_000  # for one check, a fifth of a second; honest ones need hundreds
-MAX_SCHEMA_DEPTH = 150  # of keywords; a schema inside a schema takes five against the rules of schemas
-MAX_META_SCHEMA_STEPS = 100_000  # each schema inside a schema takes some 150
+MAX_CHECK_STEPS = 50_000  # a fifth of a second per check; ordinary schemas need hundreds of steps
+MAX_SCHEMA_DEPTH = 150  # of keywords; each nested schema takes five levels of the meta-schema
+MAX_META_SCHEMA_STEPS = 100_000  # each nested schema takes about 150
 
-# What would fetch, recur or take for ever: a schema of inputs needs none of them.
+# Keywords that would fetch, recur or take unbounded time. A schema of inputs needs none of them.
 FORBIDDEN_KEYWORDS = {
     "$ref": "references are not allowed",
     "$dynamicRef": "references are not allowed",
@@ -38,36 +38,30 @@ FORBIDDEN_KEYWORDS = {
     "unevaluatedProperties": "this keyword is not allowed; use additionalProperties",
     "unevaluatedItems": "this keyword is not allowed; use items",
 }
-_NAMED_SUBSCHEMAS = ("properties", "$defs", "definitions", "dependentSchemas")  # names, then schemas
-_VALUE_KEYWORDS = (
-    "enum",
-    "const",
-    "default",
-    "examples",
-    "required",
-    "dependentRequired",
-)  # values, not schemas
+_NAMED_SUBSCHEMAS = ("properties", "$defs", "definitions", "dependentSchemas")  # maps of names to schemas
+# Keywords that hold values, not schemas.
+_VALUE_KEYWORDS = ("enum", "const", "default", "examples", "required", "dependentRequired")
 
 
 KeywordValidator = Callable[[Any, Any, Any, Any], Iterator[ValidationError] | None]
 
 
 class SchemaTooComplex(Exception):
-    """The check was given up: too many steps, a reference that leads nowhere, or values nobody can compare."""
+    """The check was given up: too many steps, an unresolvable reference, or values that cannot be compared."""
 
 
-# --- schemas of inputs -------------------------------------------------------------------------------
+# --- Agent input schemas -----------------------------------------------------------------------------
 
 
 def find_schema_problems(schema: Mapping[str, JSON]) -> list[str]:
-    """Say why this is no schema of inputs; an empty one asks for nothing and is fine."""
+    """Return why this is not a usable input schema; an empty schema is fine and takes no inputs."""
     if not schema:
         return []
     try:
         if _is_too_long(schema):
             return [f"inputs_schema: at most {MAX_SCHEMA_CHARACTERS:,} characters."]
         if not is_storable(schema):
-            return ["inputs_schema: holds a character that cannot be kept."]
+            return ["inputs_schema: contains a character that cannot be stored."]
         refused = [
             f"inputs_schema{at}: {FORBIDDEN_KEYWORDS[name]}."
             for at, name in _walk_keywords(schema, "")
@@ -91,7 +85,7 @@ def find_schema_problems(schema: Mapping[str, JSON]) -> list[str]:
 
 
 def find_input_problems(schema: Mapping[str, JSON], inputs: Mapping[str, JSON]) -> list[str]:
-    """Say where inputs differ from what the schema asks for; an empty schema takes none."""
+    """Return where inputs differ from what the schema asks for; an empty schema takes none."""
     if not schema:
         return [f"{name[:200]}: this agent takes no inputs." for name in list(inputs)[:MAX_REPORTED_PROBLEMS]]
     try:
@@ -107,15 +101,15 @@ def find_input_problems(schema: Mapping[str, JSON], inputs: Mapping[str, JSON]) 
         return ["They are too complex to be checked against what the agent asks for."]
 
 
-# --- bounded checks ----------------------------------------------------------------------------------
+# --- Bounded checks ----------------------------------------------------------------------------------
 
 
 def find_validation_errors(
     kind: Any, schema: Mapping[str, JSON], value: Mapping[str, JSON]
 ) -> list[tuple[tuple[str | int, ...], str]]:
-    """Return places and words of the first misfits by the rules of `kind`, a validator of jsonschema's.
+    """Return path and message of the first problems under the rules of `kind`, a jsonschema validator.
 
-    Raises TooCostly or RecursionError. Expressions must have been removed from the schema.
+    Raises SchemaTooComplex or RecursionError. Regular expressions must have been removed from the schema.
     """
     validator = _make_bounded_validator(kind, MAX_CHECK_STEPS)(dict(schema), registry=Registry())
     try:
@@ -126,7 +120,7 @@ def find_validation_errors(
 
 
 def check_schema(schema: Mapping[str, JSON], kind: Any = Draft202012Validator) -> None:
-    """Hold a schema against the rules of its own language. Raises SchemaError or TooCostly."""
+    """Check a schema against its meta-schema. Raises SchemaError or SchemaTooComplex."""
     validator = _make_bounded_validator(kind, MAX_META_SCHEMA_STEPS)(kind.META_SCHEMA)
     try:
         for problem in validator.iter_errors(dict(schema)):
@@ -136,7 +130,7 @@ def check_schema(schema: Mapping[str, JSON], kind: Any = Draft202012Validator) -
 
 
 class _StepBudget:
-    """Count what a check may still cost; sizes are remembered by identity, as the values outlive the check."""
+    """The steps a check may still take. Sizes are remembered by identity, as the values outlive the check."""
 
     def __init__(self, steps: int) -> None:
         self._left = steps
@@ -149,7 +143,7 @@ class _StepBudget:
             raise SchemaTooComplex("too many steps")
 
     def enter(self) -> None:
-        """Stop well before the interpreter does: the part of the library that is in Rust panics there."""
+        """Stop well before the interpreter does: the library's Rust part panics at the interpreter's limit."""
         if self._depth >= MAX_SCHEMA_DEPTH:
             raise RecursionError("a schema is nested too deeply")
         self._depth += 1
@@ -158,7 +152,7 @@ class _StepBudget:
         self._depth -= 1
 
     def size(self, value: object) -> int:
-        """Return how many values are inside, long texts counting for more."""
+        """Count the values inside, with long texts counting for more."""
         if isinstance(value, str):
             return 1 + len(value) // 64
         if not isinstance(value, dict | list):
@@ -169,32 +163,35 @@ class _StepBudget:
         return known
 
 
-_COMPARED = ("enum", "const", "dependentRequired", "dependencies")  # looked at as deep as they are
-_UNBOUNDED = ("unevaluatedProperties", "unevaluatedItems")  # walk all other keywords again, references too
+_COMPARED = ("enum", "const", "dependentRequired", "dependencies")  # compared at their full depth
+_UNBOUNDED = ("unevaluatedProperties", "unevaluatedItems")  # these walk all other keywords again
 
 
 def _make_bounded_validator(kind: Any, steps: int) -> Any:
-    """Return the same rules, each paid for before it is applied; every error is paid for by what it prints."""
-    left = _StepBudget(steps)
+    """Return the same rules, each charged to a step budget before it is applied.
+
+    Errors are charged by size.
+    """
+    budget = _StepBudget(steps)
 
     def counted(name: str, keyword: KeywordValidator) -> KeywordValidator:
-        def look(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-            asked = left.size(value) if name in _COMPARED else _count_items(value)
-            left.spend(1 + asked + _count_items(instance))
-            left.enter()
+        def validate(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+            keyword_size = budget.size(value) if name in _COMPARED else _count_items(value)
+            budget.spend(1 + keyword_size + _count_items(instance))
+            budget.enter()
             try:
                 for problem in keyword(validator, value, instance, schema) or ():
-                    if not isinstance(problem.validator, str):  # made by this keyword, not passed on
-                        left.spend(left.size(instance) + left.size(value))
+                    if not isinstance(problem.validator, str):  # raised by this keyword, not by a nested one
+                        budget.spend(budget.size(instance) + budget.size(value))
                     yield problem
             finally:
-                left.leave()
+                budget.leave()
 
-        return look
+        return validate
 
     def unique_items(_: Any, wanted: Any, instance: Any, __: Any) -> Iterator[ValidationError]:
         if wanted is True and isinstance(instance, list):
-            left.spend(left.size(instance))
+            budget.spend(budget.size(instance))
             if len({_canonical_text(item) for item in instance}) < len(instance):
                 yield ValidationError("has items that are not unique")
 
@@ -204,7 +201,7 @@ def _make_bounded_validator(kind: Any, steps: int) -> Any:
         name: lambda *_: None for name in _UNBOUNDED if name in kind.VALIDATORS
     }
     bounded = extend(kind, unbounded | {name: counted(name, keyword) for name, keyword in rules.items()})
-    bounded.evolve = attrs.evolve  # the library's own leaves these rules wherever a part has a `$schema`
+    bounded.evolve = attrs.evolve  # the library's own drops these rules where a part has a `$schema`
     return bounded
 
 
@@ -213,7 +210,7 @@ def _count_items(value: object) -> int:
 
 
 def _canonical_text(value: JSON) -> str:
-    """Write equal values equally: 1 and 1.0 are, 1 and true are not."""
+    """Serialise equal values equally: 1 and 1.0 are equal, 1 and true are not."""
     return json.dumps(_with_whole_numbers(value), sort_keys=True)
 
 
@@ -222,18 +219,18 @@ def _with_whole_numbers(value: JSON) -> JSON:
         case float() if value.is_integer():
             return int(value)
         case list():
-            return [_with_whole_numbers(one) for one in value]
+            return [_with_whole_numbers(item) for item in value]
         case dict():
-            return {key: _with_whole_numbers(one) for key, one in value.items()}
+            return {key: _with_whole_numbers(item) for key, item in value.items()}
         case _:
             return value
 
 
-# --- the text of schemas and values ------------------------------------------------------------------
+# --- Text of schemas and values ----------------------------------------------------------------------
 
 
 def _is_too_long(value: Mapping[str, JSON]) -> bool:
-    """Look at the plain form first: laying out megabytes takes a second, writing them a moment."""
+    """Check the compact form first: indenting megabytes takes a second, dumping them a moment."""
     return (
         len(json.dumps(value, ensure_ascii=False)) > MAX_SCHEMA_CHARACTERS
         or len(format_json(value)) > MAX_SCHEMA_CHARACTERS
@@ -250,7 +247,7 @@ def format_json(value: Mapping[str, JSON]) -> str:
 
 
 def is_storable(value: Mapping[str, JSON]) -> bool:
-    """No NUL and no half of a surrogate pair: the database takes neither."""
+    """Return whether the database can store it: no NUL and no lone surrogate."""
     try:
         return b"\\u0000" not in format_json(value).encode()
     except UnicodeEncodeError:
@@ -258,15 +255,15 @@ def is_storable(value: Mapping[str, JSON]) -> bool:
 
 
 def _walk_keywords(schema: Mapping[str, JSON], at: str) -> Iterator[tuple[str, str]]:
-    """Every keyword of a schema and those inside it; a property called like one is none."""
+    """Yield every keyword of a schema and its subschemas, but not properties that are named like one."""
     for name, value in schema.items():
         yield at, name
         if name in _VALUE_KEYWORDS:
             continue
         inside = value.items() if name in _NAMED_SUBSCHEMAS and isinstance(value, dict) else [("", value)]
-        for key, one in inside:
+        for key, subschema in inside:
             place = f"{at}.{name}" + (f".{key}" if key else "")
-            for part in one if isinstance(one, list) else [one]:
+            for part in subschema if isinstance(subschema, list) else [subschema]:
                 if isinstance(part, dict):
                     yield from _walk_keywords(part, place)
 
@@ -275,30 +272,24 @@ def _format_path(path: object) -> str:
     return "".join(f".{part}" for part in path)  # type: ignore[attr-defined]
 
 
-# MERGED tools.mcp_schemas: Arguments checked in full against a schema that a stranger wrote, in bounded time and without leaving here (A11.6).
+# --- Arguments of MCP tools --------------------------------------------------------------------------
 
-# An expression may run for ever on thirty characters, so none is: the server looks at those itself. Beside patterns
-# for names nobody here can tell which names are left over.
+# A regular expression may run forever on thirty characters, so none is evaluated: the server checks those itself.
+# With `patternProperties` removed, nobody can tell which names are additional, so that is not checked either.
 _REGEX_KEYWORDS = ("pattern", "patternProperties")
 _LEFTOVER_KEYWORDS = ("additionalProperties", "unevaluatedProperties")
-_SUBSCHEMA_MAPS = (
-    "properties",
-    "$defs",
-    "definitions",
-    "dependentSchemas",
-    "dependencies",
-)  # names, then schemas
+_SUBSCHEMA_MAPS = ("properties", "$defs", "definitions", "dependentSchemas", "dependencies")
 _LITERAL_KEYWORDS = ("enum", "const", "default", "examples")
 
 
 class SchemaNotCheckable(Exception):
-    """The schema asks for more than is done for a stranger: other places, or too many steps."""
+    """A schema that needs remote references or too many steps."""
 
 
 def find_argument_problems(
     arguments: Mapping[str, JSON], schema: Mapping[str, JSON]
 ) -> list[tuple[tuple[str | int, ...], str]]:
-    """Where the arguments differ from the schema: places and words. Raises Unchecked."""
+    """Return path and message of each problem of the arguments. Raises SchemaNotCheckable."""
     try:
         plain = _strip_regexes(dict(schema))
         assert isinstance(plain, dict)
@@ -309,7 +300,7 @@ def find_argument_problems(
 
 def _strip_regexes(schema: JSON) -> JSON:
     if isinstance(schema, list):
-        return [_strip_regexes(one) for one in schema]
+        return [_strip_regexes(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     dropped = set(_REGEX_KEYWORDS)
@@ -322,5 +313,5 @@ def _strip_keyword_value(key: str, value: JSON) -> JSON:
     if key in _LITERAL_KEYWORDS:
         return value
     if key in _SUBSCHEMA_MAPS and isinstance(value, dict):
-        return {name: _strip_regexes(one) for name, one in value.items()}
+        return {name: _strip_regexes(subschema) for name, subschema in value.items()}
     return _strip_regexes(value)

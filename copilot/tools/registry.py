@@ -1,4 +1,4 @@
-"""The shipped tools in the order models see them, and which of them a turn is offered (A20, A32)."""
+"""List the built-in tools in the order models see them, and choose which of them a turn is offered."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ def find_tool(name: str) -> BaseTool | None:
 def list_offered_tools(
     permissions: Permissions, channel: Channel, outside: Sequence[BaseTool] = ()
 ) -> tuple[BaseTool, ...]:
-    """What this turn may use: shipped tools in registry order, then those of MCP servers (A15.2).
+    """Return the tools this turn may use: built-in ones in registry order, then those of MCP servers.
 
-    With anything at all comes the way to read results (A20.5).
+    A turn with any tool at all is also offered `read_tool_result`.
     """
     chosen = {
         tool.name
@@ -92,7 +92,7 @@ def list_offered_tools(
 
 
 def list_unavailable_tools() -> dict[str, str]:
-    """Tools that cannot work in this installation, and why: for people, never for models (A32.2)."""
+    """Return the tools that cannot work in this installation, with the reason. For people, not for models."""
     return {tool.name: reason for tool in BUILTIN_TOOLS if (reason := tool.unavailable_reason())}
 
 

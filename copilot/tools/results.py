@@ -1,4 +1,7 @@
-"""What a scan says of the files that a tool made, in words for the model (S4)."""
+"""Turn tool output into what is stored and what the model gets:
+
+scanned, cleaned, redacted, stored whole and truncated.
+"""
 
 from __future__ import annotations
 
@@ -25,22 +28,20 @@ from copilot.models import WorkspaceFile
 from copilot.providers.base import ImagePart, ToolCall
 from copilot.tools.base import MIN_RESULT_CHARACTERS, ToolCallOutcome, ToolOutput
 
-SCAN_WAIT_SECONDS = (
-    5.0  # a scan takes a fraction of one; with no scanner at work every call of a turn waits so long
-)
+SCAN_WAIT_SECONDS = 5.0  # a scan takes a fraction of a second; without a scanner every call waits this long
 SCAN_POLL_SECONDS = 0.1
 
 SCAN_PENDING_NOTE: Final = "still being checked; until that ends well nobody can open, read or share it."
 SCAN_INFECTED_NOTE: Final = (
     "in quarantine, because a scan found something harmful; nobody can open, read or share it."
 )
-SCAN_MISSING_NOTE: Final = "it could not be kept, and so not be checked."
+SCAN_MISSING_NOTE: Final = "it could not be stored, and so not be scanned."
 
 
-async def wait_for_scans(made: Sequence[WorkspaceFile]) -> None:
-    """Wait a little for the scans of new files; each file says afterwards what it is."""
+async def wait_for_scans(stored: Sequence[WorkspaceFile]) -> None:
+    """Wait a few seconds for the scans of new files, and refresh the files' `scan` field."""
     until = time.monotonic() + SCAN_WAIT_SECONDS
-    while waiting := [file for file in made if file.scan == WorkspaceFile.Scan.PENDING]:
+    while waiting := [file for file in stored if file.scan == WorkspaceFile.Scan.PENDING]:
         await run_in_thread(files.refresh_scans, waiting)
         if time.monotonic() >= until:
             return
@@ -49,17 +50,15 @@ async def wait_for_scans(made: Sequence[WorkspaceFile]) -> None:
 
 
 def describe_scan(file: WorkspaceFile) -> dict[str, str]:
-    """The field that a result has for a file which cannot be used; none for any other."""
+    """Return the result field for a file that cannot be used, and no field for any other file."""
     if file.scan in files.USABLE_SCANS:
         return {}
     return {"scan": SCAN_INFECTED_NOTE if file.scan == WorkspaceFile.Scan.INFECTED else SCAN_PENDING_NOTE}
 
 
-# MERGED tools.results: What becomes of a tool's output: cleaned, redacted, kept whole, and cut to what the model may get (A9.6, A9.7).
-
 PREVIEW_CHARACTERS = 4_000
-CLEAN_CHUNK_CHARACTERS = 1_000_000  # cleaned at a time, so that other threads get their turn in between
-OFF_LOOP_CHARACTERS = 100_000  # above this, cleaning is too slow for the loop
+CLEAN_CHUNK_CHARACTERS = 1_000_000  # cleaned at a time, so that other threads can run in between
+OFF_LOOP_CHARACTERS = 100_000  # longer texts are cleaned in a thread
 
 _CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -67,13 +66,16 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True, kw_only=True)
 class ToolRunResult:
-    """What a call came to. `short` is the model's copy where it is not simply the text."""
+    """The result of a call before it is cleaned.
+
+    `short` is the model's copy where it differs from the text.
+    """
 
     text: str
     success: bool
-    user_text: bool = False  # written by people, models or strangers: no place to look for our own secrets
+    user_text: bool = False  # written by people, models or third parties: not searched for our own secrets
     short: str | None = None
-    abridged: bool = False  # … and lacks something that the text has
+    abridged: bool = False  # `short` lacks something that the text has
     media: tuple[ImagePart, ...] = field(default=(), repr=False)
     cost_microdollars: int | None = None
     session_id: str | None = None
@@ -81,7 +83,7 @@ class ToolRunResult:
 
 
 class OutputBudget:
-    """The characters one group may give the model; each call still out has its least part set aside.
+    """The characters one group of calls may give the model, with a minimum reserved for each unfinished call.
 
     `taken` of them belong to calls of the group that ran before these, or run after them.
     """
@@ -89,24 +91,24 @@ class OutputBudget:
     def __init__(self, calls: int, *, taken: int = 0) -> None:
         self._waiting = calls
         self._left = max(settings.TOOL_GROUP_CHARACTERS - taken, MIN_RESULT_CHARACTERS * calls)
-        self._least = min(MIN_RESULT_CHARACTERS, self._left // max(calls, 1))
+        self._reserved = min(MIN_RESULT_CHARACTERS, self._left // max(calls, 1))
 
     def fit_output(self, text: str, call_id: str) -> tuple[str, bool]:
-        """The model's copy of the next finished output, and whether something is missing from it."""
+        """Return the model's copy of the next finished output, and whether it was truncated."""
         self._waiting -= 1
-        limit = min(settings.TOOL_OUTPUT_CHARACTERS, self._left - self._least * self._waiting)
+        limit = min(settings.TOOL_OUTPUT_CHARACTERS, self._left - self._reserved * self._waiting)
         content, truncated = truncate_middle(text, limit, call_id)
         self._left -= len(content)
         return content, truncated
 
 
 def make_failure(text: str, *, user_text: bool = True) -> ToolRunResult:
-    """A sentence of ours, which may quote what the model said; only exceptions could quote more."""
+    """Make a failed result from a message of ours, which may quote the model; only exceptions can quote more."""
     return ToolRunResult(text=text, success=False, user_text=user_text)
 
 
 def make_result(output: ToolOutput, *, user_text: bool = False) -> ToolRunResult:
-    """Text as it is, anything else as JSON with sorted keys; media must be what they say (A9.9)."""
+    """Serialise an output: text as it is, anything else as JSON with sorted keys. Media must match their type."""
     if any(content_types.detect_image_type(part.data) != part.mime for part in output.media):
         return make_failure("Error: the tool returned media with invalid encoding.")
     value = output.value
@@ -123,19 +125,19 @@ def make_result(output: ToolOutput, *, user_text: bool = False) -> ToolRunResult
 
 
 def list_argument_problems(error: ValidationError) -> str:
-    """Every problem of a call's arguments, for whoever looks into it; the model is told a few (A8.6)."""
+    """List every problem of a call's arguments for the stored result; the model gets only the first few."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
     return "\n".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in found)
 
 
 async def build_outcome(
-    call: ToolCall, result: ToolRunResult, *, session_id: str, room: OutputBudget, duration_ms: int
+    call: ToolCall, result: ToolRunResult, *, session_id: str, budget: OutputBudget, duration_ms: int
 ) -> ToolCallOutcome:
-    """The outcome of a call; what the model or the preview lacks is kept whole before anybody hears of it."""
+    """Build the outcome of a call. Whatever the model or the preview lacks is stored whole first."""
     media, left_out = await _keep_images(UUID(session_id), result.media)
     text = "\n\n".join([await _clean_off_loop(result.text, result.user_text), *left_out])
     shown = clean_output(result.short, result.user_text) if result.short is not None else text
-    content, truncated = room.fit_output(shown, call.call_id)
+    content, truncated = budget.fit_output(shown, call.call_id)
     file_id = None
     if truncated or result.abridged or len(text) > PREVIEW_CHARACTERS:
         file_id = await _store_full_output(session_id, call.call_id, text)
@@ -162,14 +164,14 @@ async def _clean_off_loop(text: str, user_text: bool) -> str:
 
 
 def clean_output(text: str, user_text: bool = False) -> str:
-    """Fit to be stored and shown: no control characters but newline and tab, no half characters, no secrets."""
+    """Remove control characters, lone surrogates and secrets, so that the text can be stored and shown."""
     pieces = (text[at : at + CLEAN_CHUNK_CHARACTERS] for at in range(0, len(text), CLEAN_CHUNK_CHARACTERS))
     whole = "".join(_SURROGATES.sub("\ufffd", _CONTROL_CHARACTERS.sub("", piece)) for piece in pieces)
     return redact_user_text(whole) if user_text else redact(whole)
 
 
 async def _store_full_output(session_id: str, call_id: str, text: str) -> str | None:
-    """The file that holds the whole output; a full disk costs the rest of it, not the result."""
+    """Store the whole output in a file. If the storage is unavailable, only the truncated rest is lost."""
     try:
         file = await run_in_thread_with_retry(
             partial(files.store_tool_output, UUID(session_id), call_id), text
@@ -182,7 +184,7 @@ async def _store_full_output(session_id: str, call_id: str, text: str) -> str | 
 async def _keep_images(
     session_id: UUID, media: tuple[ImagePart, ...]
 ) -> tuple[tuple[ImagePart, ...], list[str]]:
-    """Pictures with the file each is read from again by later turns (A9.9), and words for those no scan let through."""
+    """Store images for later turns, and say which ones the scan did not let through."""
     if not media:
         return (), []
     kept = await run_in_thread_with_retry(partial(_store_images, session_id), media)
@@ -195,7 +197,10 @@ async def _keep_images(
 def _store_images(
     session_id: UUID, media: tuple[ImagePart, ...]
 ) -> list[tuple[ImagePart, WorkspaceFile | None]]:
-    """Encoded here, off the loop; one that came out of a file was looked through when that was read."""
+    """Store and base64-encode images off the event loop.
+
+    An image from a file was scanned when it was read.
+    """
     kept = [(part, None) if part.file_id else _store_image(session_id, part) for part in media]
     for part, _ in kept:
         _ = part.base64
@@ -203,7 +208,7 @@ def _store_images(
 
 
 def _store_image(session_id: UUID, part: ImagePart) -> tuple[ImagePart, WorkspaceFile | None]:
-    """A full disk costs later turns the picture, not this one."""
+    """Store one image. If the storage is unavailable, only later turns lose it."""
     try:
         file = files.store_tool_image(session_id, part.name, part.data)
     except StorageUnavailable:
@@ -218,7 +223,7 @@ def _image_refusal(part: ImagePart, file: WorkspaceFile | None) -> str:
 
 
 def truncate_middle(text: str, limit: int, call_id: str) -> tuple[str, bool]:
-    """The beginning and the end of a text within `limit` characters, server tags made harmless (A15.6)."""
+    """Keep the beginning and the end of a text within `limit` characters, with server tags escaped."""
     if len(text) <= limit:
         whole = escape_server_tags(text)
         if len(whole) <= limit:
