@@ -295,7 +295,7 @@ def run(session, model, version, **arguments):
 
 @pytest.fixture
 def unasked(monkeypatch):
-    monkeypatch.setattr(run_agent, "MAX_UNASKED_MICRODOLLARS", 10**9)
+    monkeypatch.setattr(run_agent, "MAX_UNAPPROVED_MICRODOLLARS", 10**9)
 
 
 @pytest.mark.usefixtures("unasked")

@@ -65,7 +65,7 @@ def test_the_file_itself_is_shared_by_its_id(session: Session, model: Model) -> 
     meant = stored(session, b"harmless")
     stored(session, b"other", name="other.txt")
     turn_id, row = asked(session, model, ScriptedCall("share_file", {"file": "log.txt"}))
-    assert row.reason == "Anybody with the link could read log.txt (8 bytes)."
+    assert row.reason == "Anyone with the link can read log.txt (8 bytes)."
     approve(row)
     ended(turn_id)
     assert [file["id"] for file in Share.objects.get().payload["files"]] == [str(meant.pk)]

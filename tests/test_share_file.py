@@ -64,7 +64,7 @@ def test_who_is_asked_about_a_deletion_is_told_that_it_ends_a_sharing(rig, model
         )
         assert ended(turn).status == "succeeded"
     assert reasons == [
-        "A link shares this file; deleting it ends that for good.",
+        "This file has a public link. Deleting the file turns the link off for good.",
         "This tool always needs your approval.",
     ]
     assert Share.objects.get().revoke_reason == "file_deleted"

@@ -1,7 +1,4 @@
-"""Turn tool output into what is stored and what the model gets:
-
-scanned, cleaned, redacted, stored whole and truncated.
-"""
+"""Clean, redact, store and truncate tool output before it goes to the database and the model."""
 
 from __future__ import annotations
 

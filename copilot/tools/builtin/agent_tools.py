@@ -1,4 +1,4 @@
-"""What the tools about agents share: which agent is meant, whether one may be written, and how no is said (A27)."""
+"""Shared helpers of the tools for agents: find the agent, check that it may be written, and report refusals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GUIDE_TOOL = "get_agent_guide"
 
 @dataclass(frozen=True, kw_only=True)
 class BuilderBinding:
-    """The conversation an agent is written in; a builder's is bound to one."""
+    """The agent that this session builds, if it is a builder session."""
 
     bound_to: UUID | None
 
@@ -34,7 +34,10 @@ def get_builder_binding(context: TurnContext) -> BuilderBinding:
 
 
 def resolve_agent(context: TurnContext, agent_id: str | None) -> Agent:
-    """The agent of this id, or the one this conversation builds; a mismatch is found after it is (A27.6)."""
+    """Return the agent of this id, or the one this session builds.
+
+    An id of another agent is refused in a builder session only after that agent was found.
+    """
     bound_to = get_builder_binding(context).bound_to
     if agent_id is None and bound_to is None:
         raise ToolError("missing_agent_id", "Say which agent, by its id. Find it with list_agents.")
@@ -66,12 +69,14 @@ def make_not_found_error() -> ToolError:
 
 
 def check_guide_was_read(context: TurnContext) -> None:
-    """Who writes agents has read the guide, and still has it in mind (A27.3)."""
+    """Refuse to write agents unless the guide is in the model's context."""
     if get_builder_binding(context).bound_to is not None:
-        return  # it stands in the system text there
+        return  # the system prompt of a builder session contains the guide
     rows = Message.objects.filter(session=UUID(context.session_id), hidden="")
-    forgotten = rows.filter(kind="summary").aggregate(last=Max("sequence"))["last"] or 0
-    read = rows.filter(kind="tool_result", data__tool=GUIDE_TOOL, data__success=True, sequence__gt=forgotten)
+    last_summary = rows.filter(kind="summary").aggregate(last=Max("sequence"))["last"] or 0
+    read = rows.filter(
+        kind="tool_result", data__tool=GUIDE_TOOL, data__success=True, sequence__gt=last_summary
+    )
     if not read.exists():
         raise ToolError("guide_required", f"Read the guide first: call {GUIDE_TOOL}, then call this again.")
 
@@ -87,10 +92,10 @@ def report_saved_version(version: AgentVersion) -> ToolOutput:
 
 
 def report_refusal(problem: RequestRefused) -> ToolOutput:
-    """With everything that is wrong, so that one more try is enough."""
+    """Report everything that is wrong, so that one more attempt is enough."""
     if isinstance(problem, NotFound):
         raise make_not_found_error() from None
-    told: dict[str, JSON] = {"code": problem.code, "message": problem.message}
+    error: dict[str, JSON] = {"code": problem.code, "message": problem.message}
     for name, value in problem.details.items():
-        told[name] = msgspec.to_builtins(value)
-    return ToolOutput(value={"error": told}, success=False)
+        error[name] = msgspec.to_builtins(value)
+    return ToolOutput(value={"error": error}, success=False)

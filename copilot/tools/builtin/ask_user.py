@@ -1,4 +1,4 @@
-"""Puts a question to the person and waits for the answer, within limits (A12)."""
+"""The `ask_user` tool: ask the user a question and wait for the answer."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from copilot.tools.base import (
     load_description,
 )
 
-ANSWER_POLL_SECONDS = 0.25  # one indexed read; the answer arrives in another process, and Redis may be away
+ANSWER_POLL_SECONDS = 0.25  # one indexed read; polled because the answer arrives in another process
 MIN_TIMEOUT_SECONDS = 10
 MAX_TIMEOUT_SECONDS = int(settings.MAX_TOOL_WAIT_SECONDS)
-TIMEOUT_MARGIN_SECONDS = 2  # the question closes before the call itself runs into its limit
+TIMEOUT_MARGIN_SECONDS = 2  # the question closes before the call itself times out
 NO_ANSWER_MESSAGE = "The user did not answer in time. Go on with your best judgement, and say that you did."
 REPLY_FOLLOWS_MESSAGE = "The user sent a message instead of an answer. It follows; read it as the reply."
 
@@ -45,18 +45,21 @@ class AskUser(ToolArguments):
 
     @field_validator("timeout_seconds")
     @classmethod
-    def _clamped(cls, value: int) -> int:
+    def _clamp_timeout(cls, value: int) -> int:
         return min(max(value, MIN_TIMEOUT_SECONDS), MAX_TIMEOUT_SECONDS)
 
     @model_validator(mode="after")
-    def _answerable(self) -> Self:
+    def _check_answerable(self) -> Self:
         if not self.choices and not self.allow_text:
             raise ValueError("give choices or allow text, otherwise nobody can answer")
         return self
 
 
 async def ask_user(arguments: AskUser, invocation: ToolInvocation) -> ToolOutput:
-    """Stopping leaves the question open: whoever ends the turn closes it, and a hand-over asks it no second time."""
+    """Ask, then poll until the question is closed.
+
+    A cancelled call leaves the question open: ending the turn closes it, and a takeover does not ask again.
+    """
     longest = int(settings.MAX_TOOL_WAIT_SECONDS) - TIMEOUT_MARGIN_SECONDS
     question = await run_in_thread(
         questions.ask_question,
@@ -101,6 +104,6 @@ TOOL = Tool(
     ),
     timeout_seconds=MAX_TOOL_WAIT_SECONDS,
     exclusive=True,
-    repeatable=True,  # asked again after a redelivery, it finds its own question (A12.4)
+    repeatable=True,  # a repeated call finds its own question
     interactive=True,
 )

@@ -1,4 +1,4 @@
-"""Lets the model run shell commands in the sandbox (A23.3)."""
+"""The `bash_exec` tool: run shell commands in the sandbox."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lets the model take a task off the clock (A26.1)."""
+"""The `cancel_scheduled_task` tool: cancel one of the user's scheduled tasks."""
 
 from __future__ import annotations
 

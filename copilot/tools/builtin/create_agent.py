@@ -1,4 +1,4 @@
-"""Saves a way of working as an agent of the user (A27.2)."""
+"""The `create_agent` tool: save instructions, model and tools as an agent of the user."""
 
 from __future__ import annotations
 

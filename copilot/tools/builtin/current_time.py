@@ -1,4 +1,4 @@
-"""Tells the model what time it is."""
+"""The `current_time` tool: tell the model what time it is."""
 
 from __future__ import annotations
 

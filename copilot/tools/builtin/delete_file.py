@@ -1,4 +1,4 @@
-"""Lets the model delete a file of the workspace, after the user has agreed (A22.3)."""
+"""The `delete_file` tool: move a workspace file to the trash after the user approved it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from copilot.tools.base import (
     load_description,
 )
 
-SHARED_WARNING = "A link shares this file; deleting it ends that for good."
+SHARED_WARNING = "This file has a public link. Deleting the file turns the link off for good."
 
 
 class DeleteFile(ToolArguments):
@@ -31,7 +31,7 @@ class DeleteFile(ToolArguments):
 async def delete_file(arguments: DeleteFile, invocation: ToolInvocation) -> ToolOutput:
     file = await run_in_thread(_trash_file, arguments, invocation)
     return ToolOutput(
-        value=f"{file.name} is in the trash; the user can bring it back for {settings.WORKSPACE_TRASH_DAYS} days."
+        value=f"{file.name} is in the trash; the user can restore it for {settings.WORKSPACE_TRASH_DAYS} days."
     )
 
 
@@ -43,7 +43,6 @@ def _trash_file(arguments: DeleteFile, invocation: ToolInvocation) -> WorkspaceF
 
 
 def _approval_reason(arguments: DeleteFile, context: TurnContext) -> str:
-    """What a person should know of this very file before it goes (S3)."""
     try:
         file = files.find_file(context.user_id, arguments.file, session_id=get_file_scope(context))
     except NotFound:

@@ -1,4 +1,4 @@
-"""Changes an agent: each edit is a new version (A27.2)."""
+"""The `edit_agent` tool: change an agent; each edit is a new version."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class EditAgent(ToolArguments):
     )
 
     def get_changes(self) -> agents.AgentVersionChanges:
-        """What was given; what was left out stays."""
-        given: agents.AgentVersionChanges = {}
-        given.update(self.model_dump(include=self.model_fields_set - {"agent_id", "expected_version"}))  # type: ignore[typeddict-item]
-        return given
+        """Return the fields the model gave; the others stay as they are."""
+        changes: agents.AgentVersionChanges = {}
+        changes.update(self.model_dump(include=self.model_fields_set - {"agent_id", "expected_version"}))  # type: ignore[typeddict-item]
+        return changes
 
 
 async def edit_agent(arguments: EditAgent, invocation: ToolInvocation) -> ToolOutput:
@@ -49,11 +49,11 @@ def _edit_agent(context: TurnContext, arguments: EditAgent) -> AgentVersion:
 
 
 def _approval_reason(arguments: EditAgent, context: TurnContext) -> str:
-    """Where an agent is built, changing it is what the user came for (A32)."""
+    """Ask outside builder sessions only; inside one, changing the agent is what the user came for."""
     return (
         ""
         if agent_tools.get_builder_binding(context).bound_to is not None
-        else "This changes an agent of yours."
+        else "This changes one of your agents."
     )
 
 

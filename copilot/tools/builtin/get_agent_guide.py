@@ -1,4 +1,4 @@
-"""Shows how agents are made; without it none may be written outside a builder's conversation (A27.3)."""
+"""The `get_agent_guide` tool: show how agents are written, which the model must read before writing one."""
 
 from __future__ import annotations
 

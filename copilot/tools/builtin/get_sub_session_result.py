@@ -1,9 +1,8 @@
-"""Looks what became of a sub-session, waits for it, or has it stopped (A21)."""
+"""The `get_sub_session_result` tool: report on a sub-session, wait for it, or stop it."""
 
 from __future__ import annotations
 
-import logging
-
+import structlog
 from django.conf import settings
 from django.db import DatabaseError
 from pydantic import Field
@@ -27,12 +26,12 @@ from copilot.tools.base import (
 from copilot.tools.builtin import sub_session_tools
 from copilot.tools.builtin.sub_session_tools import SubSessionPrompt
 
-STOP_WAIT_SECONDS = 5.0  # a stopped turn has ended within one; then it is overridden (T7.1)
+STOP_WAIT_SECONDS = 5.0  # a stopped turn ends within one second; after that recovery ends it
 MAX_PROGRESS_ROWS = 5
 MAX_PROGRESS_CHARACTERS = 400
 PROGRESS_KINDS = ("user", "assistant", "tool_call", "tool_result", "notice")
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 
 class GetSubSessionResult(ToolArguments):
@@ -53,13 +52,13 @@ async def get_sub_session_result(arguments: GetSubSessionResult, invocation: Too
         stopped = await run_in_thread(_cancel_prompt, context, prompt)
         seconds = STOP_WAIT_SECONDS
     outcome = await sub_session_tools.wait_for_outcome(context, prompt, seconds)
-    told = await run_in_thread(sub_session_tools.build_report, context, prompt, outcome, poll=TOOL.name)
+    report = await run_in_thread(sub_session_tools.build_report, context, prompt, outcome, poll=TOOL.name)
     if stopped and outcome.status in sub_session_tools.UNFINISHED_STATUSES:
-        told |= {"status": "cancelled", "cancelled_by": "the parent", "note": "It is about to end."}
+        report |= {"status": "cancelled", "cancelled_by": "the parent", "note": "It is about to end."}
     if arguments.include_progress:
-        told |= await run_in_thread(_read_progress, prompt)
+        report |= await run_in_thread(_read_progress, prompt)
     sources = await run_in_thread(list_session_sources, prompt.session_id)
-    return ToolOutput(value=told, session_id=str(prompt.session_id), sources=sources)
+    return ToolOutput(value=report, session_id=str(prompt.session_id), sources=sources)
 
 
 def _find_prompt(context: TurnContext, session_id: str) -> SubSessionPrompt:
@@ -67,7 +66,7 @@ def _find_prompt(context: TurnContext, session_id: str) -> SubSessionPrompt:
 
 
 def _cancel_prompt(context: TurnContext, prompt: SubSessionPrompt) -> bool:
-    """Whether there was something to stop; if not, its end is what is reported (A21.6)."""
+    """Stop the prompt, and return whether there was anything left to stop."""
     user_id, session_id = context.user_id, prompt.session_id
     if prompt.message_id is not None and service_bindings.withdraw_queued_message(
         user_id, session_id, prompt.message_id
@@ -77,7 +76,7 @@ def _cancel_prompt(context: TurnContext, prompt: SubSessionPrompt) -> bool:
 
 
 def _read_progress(prompt: SubSessionPrompt) -> dict[str, JSON]:
-    """How far it is; not being able to tell costs only this (A21.5)."""
+    """Return the last rows of the sub-session; a failed read only omits them."""
     rows = Message.objects.filter(
         session=prompt.session_id, hidden="", sequence__isnull=False, kind__in=PROGRESS_KINDS
     )
@@ -87,7 +86,7 @@ def _read_progress(prompt: SubSessionPrompt) -> dict[str, JSON]:
             chat_serializers.serialize_message(row) for row in rows.order_by("-sequence")[:MAX_PROGRESS_ROWS]
         ]
     except DatabaseError:
-        log.warning("the progress of a sub-session could not be read", exc_info=True)
+        log.warning("sub_session_progress_unreadable", child_session_id=str(prompt.session_id), exc_info=True)
         return {}
     shown: list[JSON] = [{"kind": row.kind, "text": _row_text(row)} for row in reversed(last)]
     return {"rows": count, "last_rows": shown}

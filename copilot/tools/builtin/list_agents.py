@@ -1,4 +1,4 @@
-"""Lists the user's agents (A27.2)."""
+"""The `list_agents` tool: list the user's agents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shows the model which files the workspace holds (A22.1)."""
+"""The `list_files` tool: list the files of the workspace."""
 
 from __future__ import annotations
 

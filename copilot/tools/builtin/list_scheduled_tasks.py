@@ -1,4 +1,4 @@
-"""Lets the model see which of the user's tasks run by the clock (A26.1)."""
+"""The `list_scheduled_tasks` tool: list the user's scheduled tasks."""
 
 from __future__ import annotations
 

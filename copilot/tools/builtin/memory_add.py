@@ -1,4 +1,4 @@
-"""Lets the model remember something of the user for later conversations (A25.1)."""
+"""The `memory_add` tool: remember a fact about the user across sessions."""
 
 from __future__ import annotations
 

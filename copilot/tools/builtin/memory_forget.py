@@ -1,4 +1,4 @@
-"""Lets the model forget something of the user (A25.1)."""
+"""The `memory_forget` tool: forget a fact about the user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lets the model look up what it remembers of the user (A25.1)."""
+"""The `memory_search` tool: search the memories of the user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lets the model run Python in the sandbox, and see the pictures it draws (A23.5)."""
+"""The `python_exec` tool: run Python in the sandbox and show the images it makes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def python_exec(arguments: PythonExec, invocation: ToolInvocation) -> Tool
 
 
 def _find_python() -> str | None:
-    """The system's Python, as the sandbox sees it; ours lies outside."""
+    """Return the system's Python as the sandbox sees it; our own is not visible there."""
     return shutil.which("python3", path=bubblewrap.SANDBOX_ENVIRONMENT["PATH"])
 
 

@@ -1,4 +1,4 @@
-"""Lets the model read a file of the workspace: text in parts, images as images (A22)."""
+"""The `read_file` tool: read a workspace file, text in parts and images as images."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ from copilot.tools.base import (
     load_description,
 )
 
-MAX_CHARACTERS = min(50_000, settings.TOOL_OUTPUT_CHARACTERS - 1_000)  # a part is not cut again
-SKIP_CHUNK_CHARACTERS = 1_000_000  # characters in front of the offset, read and forgotten in pieces
+MAX_CHARACTERS = min(
+    50_000, settings.TOOL_OUTPUT_CHARACTERS - 1_000
+)  # below the limit, so that a part is not truncated again
+SKIP_CHUNK_CHARACTERS = 1_000_000  # characters before the offset are read and dropped in pieces of this size
 
 
 class ReadFile(ToolArguments):

@@ -1,4 +1,4 @@
-"""Gives the model the parts of an output, or of a long message, that it was not shown (A22.5)."""
+"""The `read_tool_result` tool: read the parts of an output or a long message that the model was not shown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from config.core.db import run_in_thread
 from copilot.files import services as files
 from copilot.tools.base import Tool, ToolArguments, ToolInvocation, ToolOutput, load_description
 
-MAX_CHARACTERS = min(50_000, settings.TOOL_OUTPUT_CHARACTERS - 1_000)  # a part is not cut again
+MAX_CHARACTERS = min(
+    50_000, settings.TOOL_OUTPUT_CHARACTERS - 1_000
+)  # below the limit, so that a part is not truncated again
 
 
 class ReadToolResult(ToolArguments):

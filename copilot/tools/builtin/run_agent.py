@@ -1,4 +1,4 @@
-"""Runs an agent of the user as a sub-session, or shows what a run would be told (A27.5)."""
+"""The `run_agent` tool: run an agent as a sub-session, or show what a run would do."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from copilot.tools.base import (
 from copilot.tools.builtin import agent_tools, sub_session_tools
 from copilot.tools.builtin.sub_session_tools import SubSessionPrompt
 
-MAX_UNASKED_MICRODOLLARS = 100_000  # what may be spent without asking first (A32)
+MAX_UNAPPROVED_MICRODOLLARS = 100_000  # a run that may cost more needs approval
 POLL_TOOL = "view_agent_output"
 
 
@@ -46,10 +46,10 @@ async def run_agent(arguments: RunAgent, invocation: ToolInvocation) -> ToolOutp
         return agent_tools.report_refusal(problem)
     seconds = sub_session_tools.compute_wait_seconds(context, arguments.wait_seconds)
     outcome = await sub_session_tools.wait_for_outcome(context, prompt, seconds)
-    told = await run_in_thread(sub_session_tools.build_report, context, prompt, outcome, poll=POLL_TOOL)
-    told |= {"run_id": told.pop("session_id"), "version": version.number}
+    report = await run_in_thread(sub_session_tools.build_report, context, prompt, outcome, poll=POLL_TOOL)
+    report |= {"run_id": report.pop("session_id"), "version": version.number}
     return ToolOutput(
-        value=told,
+        value=report,
         success=outcome.status not in ("failed", "cancelled"),
         session_id=str(prompt.session_id),
         sources=await run_in_thread(list_session_sources, prompt.session_id),
@@ -69,7 +69,7 @@ def _start_run(context: TurnContext, version: AgentVersion, request: str) -> Sub
 
 
 def _describe_dry_run(context: TurnContext, version: AgentVersion, request: str) -> dict[str, JSON]:
-    """The request as it would go out, without a model being asked."""
+    """Return the prompt as it would be sent, without a model call."""
     allowed = [name for name in version.tools or () if context.permissions.allows_tool(name)]
     return {
         "dry_run": True,
@@ -87,8 +87,8 @@ def _estimate_cost(arguments: RunAgent, context: TurnContext) -> int:
 
 
 def _approval_reason(arguments: RunAgent, context: TurnContext) -> str:
-    expensive = _estimate_cost(arguments, context) > MAX_UNASKED_MICRODOLLARS
-    return "A run of an agent costs money of its own." if expensive else ""
+    expensive = _estimate_cost(arguments, context) > MAX_UNAPPROVED_MICRODOLLARS
+    return "Running an agent counts toward your usage." if expensive else ""
 
 
 def _pin_arguments(arguments: RunAgent, context: TurnContext) -> dict[str, JSON]:

@@ -1,4 +1,4 @@
-"""Gives a piece of work to a conversation of its own, and waits for it as long as asked (A21)."""
+"""The `run_sub_session` tool: give a task to a sub-session and wait for it."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ async def run_sub_session(arguments: RunSubSession, invocation: ToolInvocation) 
     prompt = await run_in_thread(_send_prompt, context, arguments)
     seconds = sub_session_tools.compute_wait_seconds(context, arguments.wait_seconds)
     outcome = await sub_session_tools.wait_for_outcome(context, prompt, seconds)
-    told = await run_in_thread(sub_session_tools.build_report, context, prompt, outcome, poll=POLL_TOOL)
+    report = await run_in_thread(sub_session_tools.build_report, context, prompt, outcome, poll=POLL_TOOL)
     return ToolOutput(
-        value=told,
+        value=report,
         success=outcome.status not in ("failed", "cancelled"),
         session_id=str(prompt.session_id),
         sources=await run_in_thread(list_session_sources, prompt.session_id),
@@ -64,7 +64,7 @@ def _send_prompt(context: TurnContext, arguments: RunSubSession) -> SubSessionPr
 
 
 def _check_not_busy(context: TurnContext, child: Session) -> None:
-    """A prompt may wait behind work that may do no more than its caller (A21.7)."""
+    """Refuse to queue behind work that has more permissions than the caller."""
     running = Turn.objects.filter(session=child, status__in=Turn.UNFINISHED).first()
     if running is not None and not Permissions.from_json(running.permissions).is_within(context.permissions):
         raise ToolError(

@@ -1,4 +1,4 @@
-"""Lets the model put a task on the clock, once a person has agreed (A26.1, A26.2)."""
+"""The `schedule_task` tool: schedule a task after a person approved it."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class ScheduleTask(ToolArguments):
     session: Literal["this", "new"] = Field(default="new", description="Where the runs take place.")
 
     @model_validator(mode="after")
-    def _comes_true(self) -> Self:
-        """Before a person is asked: nobody is to approve what cannot be."""
+    def _check_schedule(self) -> Self:
+        """Validate before a person is asked, so that nobody approves an impossible schedule."""
         if bool(self.prompt) == (self.agent_id is not None):
             raise ValueError("give either a prompt or an agent_id")
         try:
@@ -56,27 +56,27 @@ class ScheduleTask(ToolArguments):
 
 async def schedule_task(arguments: ScheduleTask, invocation: ToolInvocation) -> ToolOutput:
     context = invocation.context
-    here = arguments.session == "this"
-    if here and context.reply is not None and not context.channel.async_delivery:
+    in_this_session = arguments.session == "this"
+    if in_this_session and context.reply is not None and not context.channel.async_delivery:
         return ToolOutput(value={"delivery_unsupported": True, "error": NO_DELIVERY_MESSAGE}, success=False)
     sources = await run_in_thread(list_session_sources, UUID(context.session_id))
-    arrival = context.arrival if here else InboundContext()
-    asked = schedules.ScheduleRequest(
+    arrival = context.arrival if in_this_session else InboundContext()
+    request = schedules.ScheduleRequest(
         prompt=redact_secret_patterns(arguments.prompt),
         agent_id=arguments.agent_id,
         inputs=arguments.inputs,
         cron=arguments.cron,
         timezone=arguments.timezone,
         name=arguments.name,
-        session_id=UUID(context.session_id) if here else None,
+        session_id=UUID(context.session_id) if in_this_session else None,
         arrival=replace(arrival, sources=sources),
     )
-    made = await run_in_thread(schedules.create_schedule, context.user_id, asked, context.permissions)
+    schedule = await run_in_thread(schedules.create_schedule, context.user_id, request, context.permissions)
     return ToolOutput(
         value={
-            "id": str(made.pk),
-            "name": made.name,
-            "next_runs": list(schedules.list_next_runs(made)),
+            "id": str(schedule.pk),
+            "name": schedule.name,
+            "next_runs": list(schedules.list_next_runs(schedule)),
             "results_appear_in": RESULT_PLACES[arguments.session],
         }
     )

@@ -1,4 +1,4 @@
-"""Lets the model publish a file by a link that its owner can revoke, once a person has agreed (A22.1, A11.12)."""
+"""The `share_file` tool: publish a file by a revocable link after a person approved it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from copilot.tools.base import (
     load_description,
 )
 
-REVOKE_NOTE = "The user can end the link at any time under Shared links."
+REVOKE_NOTE = "The user can revoke the link at any time under Shared links."
 
 
 class ShareFile(ToolArguments):
@@ -53,12 +53,12 @@ def _publish_share(arguments: ShareFile, context: TurnContext) -> Share:
 
 
 def _approval_reason(arguments: ShareFile, context: TurnContext) -> str:
-    """Which of the files of this name it is."""
+    """Name the file that was found, as several may have the same name."""
     try:
         file = files.find_file(context.user_id, arguments.file, session_id=get_file_scope(context))
     except NotFound:
-        return ALWAYS_ASKS_REASON  # what cannot be found is not asked about
-    return f"Anybody with the link could read {file.name} ({file.size_bytes:,} bytes)."
+        return ALWAYS_ASKS_REASON  # the call itself will report it
+    return f"Anyone with the link can read {file.name} ({file.size_bytes:,} bytes)."
 
 
 def _pin_arguments(arguments: ShareFile, context: TurnContext) -> dict[str, JSON]:

@@ -1,4 +1,4 @@
-"""Sub-sessions as a tool sees them: which are the caller's, what they are told, and what became of it (A21)."""
+"""Shared helpers of the tools for sub-sessions: find, prompt, wait for and report on them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from copilot.models import AgentVersion, Message, Session, Turn
 from copilot.realtime import fanout
 from copilot.tools.base import ToolError
 
-WAIT_MARGIN_SECONDS = 10  # between the end of a wait and the call's own limit (A32)
+WAIT_MARGIN_SECONDS = 10  # between the end of a wait and the call's own timeout
 MAX_WAIT_SECONDS = settings.SUB_SESSION_MAX_WAIT_SECONDS
 WAIT_DESCRIPTION = f"How long to wait: 0 to {MAX_WAIT_SECONDS}."
 WaitSeconds = Annotated[int, AfterValidator(lambda seconds: min(max(seconds, 0), MAX_WAIT_SECONDS))]
-DEFAULT_BUDGET_MICRODOLLARS = 200_000  # what a child may spend unless its parent has less left (A32.1)
+DEFAULT_BUDGET_MICRODOLLARS = 200_000  # of a child, unless its parent has less left
 UNFINISHED_STATUSES = ("queued", "running")
 POLL_IN_THIS_TURN_NOTE = (
     "It is not finished, and nothing will tell you later: ask with {poll} in this turn, "
@@ -41,26 +41,26 @@ WAITS_FOR_APPROVAL_NOTE = "It waits for the user to approve something, which is 
 
 @dataclass(frozen=True, kw_only=True)
 class SubSessionPrompt:
-    """Something that was said to a child: it is followed by its run_id, whatever else happens there (A21.7)."""
+    """A message to a child session, tracked by its run_id whatever else happens in that session."""
 
     session_id: UUID
-    turn_id: UUID  # its own, or the one it waits behind
+    turn_id: UUID  # of this message, or the turn it is queued behind
     run_id: str | None
     message_id: UUID | None = None  # while it is queued
 
 
-# --- whose -------------------------------------------------------------------------------------------
+# --- Find --------------------------------------------------------------------------------------------
 
 
 def get_sub_session(context: TurnContext, session_id: str) -> Session:
-    """A descendant of the caller's session; everything else looks the same (A21.8)."""
+    """Return a descendant of the caller's session; any other session is reported as not found."""
     try:
-        wanted = UUID(session_id)
+        child_id = UUID(session_id)
     except ValueError:
         raise make_not_found_error() from None
-    mine = context.session_id
-    family = Q(parent=mine) | Q(parent__parent=mine) | Q(parent__parent__parent=mine)
-    child = Session.objects.filter(family, pk=wanted, owner=context.user_id, deleted_at=None).first()
+    parent_id = context.session_id
+    family = Q(parent=parent_id) | Q(parent__parent=parent_id) | Q(parent__parent__parent=parent_id)
+    child = Session.objects.filter(family, pk=child_id, owner=context.user_id, deleted_at=None).first()
     if child is None:
         raise make_not_found_error()
     return child
@@ -71,7 +71,7 @@ def make_not_found_error() -> ToolError:
 
 
 def find_latest_prompt(session: Session) -> SubSessionPrompt:
-    """What a child did last, or will do next for its parent."""
+    """Return the parent's newest queued message, or else the last turn."""
     last = Turn.objects.filter(session=session).order_by("-created_at").first()
     if last is None:
         raise ToolError("nothing_started", "Nothing was started in this sub-session.")
@@ -85,7 +85,7 @@ def find_latest_prompt(session: Session) -> SubSessionPrompt:
     )
 
 
-# --- saying ------------------------------------------------------------------------------------------
+# --- Prompt ------------------------------------------------------------------------------------------
 
 
 def start_sub_session(
@@ -96,7 +96,7 @@ def start_sub_session(
     agent_version: AgentVersion | None = None,
     tier: str = "",
 ) -> SubSessionPrompt:
-    """A new child, told its task; of one that may not start nothing stays."""
+    """Create a child session and send it its first prompt; delete the child if that is refused."""
     parent = Session.objects.get(pk=context.session_id)
     child = sub_sessions.create_sub_session(parent, agent_version=agent_version)
     try:
@@ -109,13 +109,13 @@ def start_sub_session(
 def prompt_sub_session(
     context: TurnContext, child: Session, text: str, *, permissions: Permissions, tier: str = ""
 ) -> SubSessionPrompt:
-    """The ordinary way in, on behalf of the running turn (A21.2)."""
+    """Submit a message to a child session on behalf of the running turn."""
     run_id = uuid4().hex
     budget = compute_budget(context)
     if not budget:
         raise ToolError("budget_reached", "Nothing is left of this turn's budget. Finish with what you have.")
     parent = ParentTurn(turn_id=UUID(context.turn_id), fence=context.fence, budget_microdollars=budget)
-    heard = service_bindings.submit_internal_message(
+    submission = service_bindings.submit_internal_message(
         InternalMessage(
             user_id=context.user_id,
             session_id=child.pk,
@@ -131,13 +131,14 @@ def prompt_sub_session(
             ),
         )
     )
-    return SubSessionPrompt(session_id=child.pk, turn_id=heard.turn_id, run_id=run_id)
+    return SubSessionPrompt(session_id=child.pk, turn_id=submission.turn_id, run_id=run_id)
 
 
 def compute_budget(context: TurnContext) -> int:
-    """What a child is given, in microdollars: at most half of what its parent has left (A32.1).
+    """Return the budget of a child in microdollars: at most half of what its parent has left.
 
-    What is given is reserved while the child runs or waits for a person; its parent must be able to answer meanwhile.
+    The budget is reserved while the child runs or waits for a person, and the parent must be able to answer
+    meanwhile.
     """
     spending = model_calls.get_turn_spending(UUID(context.turn_id))
     ceiling = plan_status.get_plan_terms(context.user_id).turn_ceiling_microdollars
@@ -148,18 +149,18 @@ def compute_budget(context: TurnContext) -> int:
     return max(0, min(DEFAULT_BUDGET_MICRODOLLARS, left // 2))
 
 
-# --- what became of it -------------------------------------------------------------------------------
+# --- Wait and report ---------------------------------------------------------------------------------
 
 
-def compute_wait_seconds(context: TurnContext, asked: int) -> float:
-    """Where no news can come later, the call waits as long as it may (A31.4)."""
+def compute_wait_seconds(context: TurnContext, requested: int) -> float:
+    """Return how long to wait: as long as possible where the result cannot be delivered later."""
     left = min(float(settings.MAX_TOOL_WAIT_SECONDS), context.seconds_left(datetime.now(UTC)))
     longest = max(0.0, left - WAIT_MARGIN_SECONDS)
-    return min(float(asked), longest) if context.channel.async_delivery else longest
+    return min(float(requested), longest) if context.channel.async_delivery else longest
 
 
 async def wait_for_outcome(context: TurnContext, prompt: SubSessionPrompt, seconds: float) -> TurnResult:
-    """Subscribed before the rows are looked at; not being able to look is an error, never a status (A21.4)."""
+    """Wait for the prompt's turn. A failed read raises; it never looks like a status."""
     user_id, turn_id, run_id = context.user_id, prompt.turn_id, prompt.run_id
     if seconds <= 0:
         return await run_in_thread(turn_results.get_turn_result, user_id, turn_id, run_id=run_id)
@@ -171,8 +172,8 @@ async def wait_for_outcome(context: TurnContext, prompt: SubSessionPrompt, secon
 def build_report(
     context: TurnContext, prompt: SubSessionPrompt, outcome: TurnResult, *, poll: str
 ) -> dict[str, JSON]:
-    """What the model is told of a child (A21.5)."""
-    told: dict[str, JSON] = {
+    """Build the tool's answer about a child session."""
+    report: dict[str, JSON] = {
         "status": outcome.status,
         "session_id": str(prompt.session_id),
         "link": turn_results.build_session_url(prompt.session_id),
@@ -182,22 +183,22 @@ def build_report(
     }
     turn = Turn.objects.get(pk=outcome.turn_id)
     if outcome.status in ("queued", "running") and not context.channel.async_delivery:
-        told["delivery_unsupported"] = True
+        report["delivery_unsupported"] = True
     if outcome.status == "queued":
-        return told | {"note": _poll_note(context, poll)}
-    told["elapsed_seconds"] = _elapsed_seconds(turn)
+        return report | {"note": _poll_note(context, poll)}
+    report["elapsed_seconds"] = _elapsed_seconds(turn)
     match outcome.status:
         case "running":
-            told["note"] = _poll_note(context, poll)
+            report["note"] = _poll_note(context, poll)
         case "waiting":
-            told["note"] = WAITS_FOR_APPROVAL_NOTE
+            report["note"] = WAITS_FOR_APPROVAL_NOTE
         case "cancelled":
-            told["cancelled_by"] = (
+            report["cancelled_by"] = (
                 "the parent" if turn_transitions.get_cancel_reason(turn) == "parent" else "a person"
             )
         case "failed" if outcome.error is not None:
-            told["error"] = {"code": outcome.error.code, "message": _error_sentence(outcome.error)}
-    return told
+            report["error"] = {"code": outcome.error.code, "message": _error_sentence(outcome.error)}
+    return report
 
 
 def _poll_note(context: TurnContext, poll: str) -> str:

@@ -1,4 +1,4 @@
-"""Lets the model keep a visible list of what it has to do (A25.3)."""
+"""The `todos_write` tool: keep a visible to-do list."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TodosWrite(ToolArguments):
     items: list[Item] = Field(max_length=MAX_ITEMS, description="The whole list; it replaces the old one.")
 
     @model_validator(mode="after")
-    def _one_at_a_time(self) -> Self:
+    def _check_single_in_progress(self) -> Self:
         if sum(item.status == "in_progress" for item in self.items) > 1:
             raise ValueError("at most one item may be in_progress")
         return self

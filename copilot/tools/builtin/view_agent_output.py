@@ -1,4 +1,4 @@
-"""Looks what became of a run of an agent (A27.2)."""
+"""The `view_agent_output` tool: report on a run of an agent."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ async def view_agent_output(arguments: ViewAgentOutput, invocation: ToolInvocati
     prompt = await run_in_thread(_find_prompt, context, arguments.run_id)
     seconds = sub_session_tools.compute_wait_seconds(context, arguments.wait_seconds)
     outcome = await sub_session_tools.wait_for_outcome(context, prompt, seconds)
-    told = await run_in_thread(sub_session_tools.build_report, context, prompt, outcome, poll=TOOL.name)
-    told |= {"run_id": told.pop("session_id")}
+    report = await run_in_thread(sub_session_tools.build_report, context, prompt, outcome, poll=TOOL.name)
+    report |= {"run_id": report.pop("session_id")}
     sources = await run_in_thread(list_session_sources, prompt.session_id)
-    return ToolOutput(value=told, session_id=str(prompt.session_id), sources=sources)
+    return ToolOutput(value=report, session_id=str(prompt.session_id), sources=sources)
 
 
 def _find_prompt(context: TurnContext, run_id: str) -> SubSessionPrompt:
-    no_such = ToolError("run_not_found", "This conversation has started no such run.")
+    not_found = ToolError("run_not_found", "This conversation has started no such run.")
     try:
         session = sub_session_tools.get_sub_session(context, run_id)
     except ToolError:
-        raise no_such from None
+        raise not_found from None
     if session.agent_version_id is None:
-        raise no_such
+        raise not_found
     return sub_session_tools.find_latest_prompt(session)
 
 

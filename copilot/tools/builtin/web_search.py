@@ -1,4 +1,4 @@
-"""Lets the model search the web with the engine this installation has (A24.3)."""
+"""The `web_search` tool: search the web with the configured engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lets the model put a file into the workspace, where the user finds it (A22)."""
+"""The `write_file` tool: put a file into the workspace, where the user finds it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class WriteFile(ToolArguments):
     overwrite: bool = Field(default=False, description="Let the name mean this file from now on.")
 
     @model_validator(mode="after")
-    def _one_content(self) -> Self:
+    def _check_single_content(self) -> Self:
         if (self.content is None) == (self.base64 is None):
             raise ValueError("give either content or base64")
         return self
@@ -70,7 +70,7 @@ def _store_file(arguments: WriteFile, context: TurnContext, call_id: str) -> Wor
     if arguments.overwrite:
         return _write_content(name, arguments, context, call_id)
     with transaction.atomic(), connection.cursor() as cursor:
-        # Calls of one reply run side by side: of two that give one name, the second finds the first.
+        # Calls of one reply run in parallel. Of two calls with the same name, the second must find the first's file.
         cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"{context.user_id}/{name}"])
         if _name_exists(context, name):
             raise ToolError("exists", f"There is a file named {name}. Choose another name, or set overwrite.")

@@ -1,9 +1,10 @@
-"""Run programs in bubblewrap: without network, in one folder, within limits, and with nothing of them left afterwards.
+"""Run programs in bubblewrap: without network, in one folder, within limits, and with no process left
+afterwards.
 
-bubblewrap starts the first process of a new set of namespaces and tells us its number. We hold that process by a
-descriptor before the program may begin. When a call ends, for whatever reason, we kill the first process; the kernel
-kills every other one of its namespace with it, and reports its end only when none is left. Until then nothing that the
-program wrote is read.
+bubblewrap starts the first process of a new set of namespaces and tells us its pid. We hold that process by a
+pidfd before the program may begin. When a call ends, for whatever reason, we kill the first process; the
+kernel kills every other process of its namespace with it, and reports its end only when none is left. Until
+then nothing that the program wrote is read.
 """
 
 from __future__ import annotations
@@ -32,33 +33,33 @@ from copilot.tools.base import ToolError
 from copilot.tools.sandbox import resources, seccomp
 from copilot.tools.sandbox.directory_tree import DirectoryTree
 
-MAX_CAPTURED_BYTES = 2**20  # of each stream; the rest is counted and thrown away
+MAX_CAPTURED_BYTES = 2**20  # of each stream; the rest is counted and dropped
 MAX_MEMORY_BYTES = 2**30
 MAX_FILE_BYTES = 200 * 2**20
 MAX_PROCESSES = 256
-MAX_OPEN_FILES = 1_024  # of each process …
+MAX_OPEN_FILES = 1_024  # of each process
 MAX_TOTAL_OPEN_FILES = (
-    16_384  # … and of all together: a pipe may take 8 KiB of the kernel, and looking at them takes time
+    16_384  # of all processes: a pipe may take 8 KiB in the kernel, and counting takes time
 )
 MAX_TMP_BYTES = 256 * 2**20  # /tmp and /dev/shm live in memory
 MAX_FOLDER_BYTES = 2**30
-MIN_FREE_BYTES = 2**29  # of the disk, and names on it, below which every program is stopped
-MIN_FREE_NAMES = 10_000
+MIN_FREE_BYTES = 2**29  # of the disk; below this every program is stopped
+MIN_FREE_NAMES = 10_000  # inodes of the disk, likewise
 WATCH_INTERVAL_SECONDS = (
-    0.25  # a look costs about a millisecond; in this time a program can take some hundred MiB more
+    0.25  # a check takes about a millisecond; meanwhile a program can take some hundred MiB
 )
 PROBE_TIMEOUT_SECONDS = 10.0
-START_TIMEOUT_SECONDS = 30.0  # bubblewrap takes some milliseconds
+START_TIMEOUT_SECONDS = 30.0  # bubblewrap itself takes a few milliseconds
 NICENESS = 10  # the worker's own loop comes first
-TERM_GRACE_SECONDS = 2.0  # what a program has to leave by itself when the turn is stopped (A1.7)
-KILL_WAIT_SECONDS = 1.5  # a killed namespace is gone at once; waiting longer would make a stop late (A1.7)
+TERM_GRACE_SECONDS = 2.0  # for a program to exit by itself when the turn is stopped
+KILL_WAIT_SECONDS = 1.5  # a killed namespace is gone at once; a longer wait would delay a stop
 CLEANUP_WAIT_SECONDS = (
-    20.0  # giving much memory back takes a moment, and a disk may hang; then nothing is read at all
+    20.0  # freeing much memory takes a moment, and a disk may hang; after that nothing is read
 )
 WORKSPACE_MOUNT = "/workspace"
 SANDBOX_ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
-    "HOME": "/tmp",  # noqa: S108 - what programs keep for themselves is not the user's
+    "HOME": "/tmp",  # noqa: S108 - private files of programs do not belong to the workspace
     "LANG": "C.UTF-8",
     "TERM": "dumb",
     "TMPDIR": "/tmp",  # noqa: S108
@@ -70,9 +71,9 @@ _CHUNK_BYTES = 64 * 1024
 _SYSTEM_FOLDERS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _COVERED_FOLDERS = ("/usr/local/etc", "/usr/etc")  # configuration of this machine, which may hold secrets
 _CONFIGURATION_FILES = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types")
-# Nothing in /proc may be used to change the first process, nor tell about keys and addresses of the kernel.
+# Files of /proc that reveal keys and addresses of the kernel.
 _HIDDEN_PROC_FILES = ("keys", "key-users", "kallsyms", "kcore", "timer_list", "sched_debug", "latency_stats")
-# The program waits behind the gate until its first process is held. When memory of the machine runs out, it goes first.
+# The program waits at the gate until its first process is held. If the machine runs out of memory, it is killed first.
 _LIMITS_SCRIPT = (
     'read -r -N 1 <&"$1" || exit 125; eval "exec $1<&-"; shift; echo 1000 > /proc/self/oom_score_adj; '
     f"ulimit -c 0 -u {MAX_PROCESSES} -n {MAX_OPEN_FILES} -f {MAX_FILE_BYTES // 1024} -v {MAX_MEMORY_BYTES // 1024} "
@@ -83,7 +84,7 @@ _ADMIT_BYTE = b"g"
 
 @dataclass(frozen=True, kw_only=True)
 class CapturedOutput:
-    """What came out of one stream; `left_out` bytes followed that nobody kept."""
+    """The captured output of one stream; `left_out` more bytes were dropped."""
 
     text: str
     left_out: int
@@ -95,11 +96,11 @@ class ProgramResult:
     stderr: CapturedOutput
     exit_code: int
     timed_out: bool
-    excess: str  # why it was stopped before its time, or nothing
+    excess: str  # which limit it was stopped for, or nothing
 
 
 def find_sandbox_problem() -> str:
-    """Why nothing can be run here, or nothing; found out once per process (A23.2)."""
+    """Return why nothing can be run here, or nothing. The answer is cached per process."""
     return _probe_once(settings.SANDBOX_PROGRAM, settings.SANDBOX_UID)
 
 
@@ -114,7 +115,7 @@ def _probe_once(program: str, uid: int) -> str:
 
 
 def _probe() -> str:
-    """Run nothing, as every program is run, and see whether it can be held and measured."""
+    """Run `true` like any other program, and check that it can be held and measured."""
     try:
         with _Pipes() as channels, tempfile.TemporaryDirectory(prefix="pilothouse-probe-") as folder:
             prepare_folder(Path(folder))
@@ -137,19 +138,19 @@ def _probe() -> str:
 
 
 def _judge_probe(started: subprocess.Popen[bytes], channels: _Pipes) -> str:
-    said = bytearray()
+    report = bytearray()
     while select.select([channels.report], [], [], PROBE_TIMEOUT_SECONDS)[0] and (
         piece := os.read(channels.report, 4096)
     ):
-        said += piece
-    first = _InitProcess.from_report(bytes(said), started.pid)
+        report += piece
+    first = _InitProcess.from_report(bytes(report), started.pid)
     if first is not None:
         try:
             os.listdir(f"/proc/{first.pid}/fd")
         except PermissionError:
-            return "The sandbox does not work here: what programs take cannot be measured (root needs CAP_SYS_PTRACE)."
+            return "The sandbox does not work here: memory of programs cannot be measured (root needs CAP_SYS_PTRACE)."
         except OSError:
-            pass  # it ended at once, and says why
+            pass  # it ended at once, and stderr says why
         finally:
             first.close()
     channels.admit()
@@ -164,7 +165,7 @@ def _judge_probe(started: subprocess.Popen[bytes], channels: _Pipes) -> str:
 
 
 def prepare_folder(folder: Path) -> None:
-    """Make a folder and what lies in it the sandboxed account's own."""
+    """Make the sandbox account the owner of a folder and everything in it."""
     account = privileges.get_unprivileged_account(settings.SANDBOX_UID)
     if account is not None:
         with DirectoryTree(folder) as tree:
@@ -174,23 +175,23 @@ def prepare_folder(folder: Path) -> None:
 async def run_program(
     program: Sequence[str], *, folder: Path, workdir: str = "", seconds: float
 ) -> ProgramResult:
-    """Run a program in the sandbox; whatever happens, cancellation too, none of its processes is left.
+    """Run a program in the sandbox; whatever happens, even cancellation, none of its processes is left.
 
-    Raises ToolFailed rather than return while one of them may still write to the folder.
+    Raises ToolError rather than return while one of them may still write to the folder.
     """
     with _Pipes() as channels:
         process = await _start_process(program, channels, folder, workdir)
         run = _SandboxRun(process)
-        patience = KILL_WAIT_SECONDS
+        wait_seconds = KILL_WAIT_SECONDS
         try:
             await run.admit_program(channels)
             timed_out, excess = await run.wait_until_over(folder, seconds)
-            patience = CLEANUP_WAIT_SECONDS  # somebody waits for its files, not for it to be gone
+            wait_seconds = CLEANUP_WAIT_SECONDS  # the caller needs its files, so waiting longer is worth it
         except asyncio.CancelledError:
             await asyncio.shield(run.terminate())
             raise
         finally:
-            is_empty = await asyncio.shield(run.kill_all(patience))
+            is_empty = await asyncio.shield(run.kill_all(wait_seconds))
     if not is_empty:
         raise ToolError(
             "sandbox_stuck", "Processes of the program could not be ended, so none of its files was read."
@@ -240,17 +241,17 @@ class _SandboxRun:
         """Take hold of the first process, then let the program begin. One that cannot be held never begins."""
         try:
             async with asyncio.timeout(START_TIMEOUT_SECONDS):
-                said = await channels.read_report()
+                report = await channels.read_report()
         except TimeoutError as problem:
             raise ToolError("sandbox_failed", "The sandbox did not start. Try again.") from problem
-        self._first = _InitProcess.from_report(said, self._process.pid)
+        self._first = _InitProcess.from_report(report, self._process.pid)
         if self._first is None:
             channels.refuse()
         else:
             channels.admit()
 
     async def wait_until_over(self, folder: Path, seconds: float) -> tuple[bool, str]:
-        """Wait until the program ends or has to be ended: whether its time was over, and what it took too much of."""
+        """Wait until the program ends or must be stopped. Return whether it timed out, and which limit it broke."""
         watching = asyncio.create_task(_watch_limits(self._process.pid, folder))
         try:
             done, _ = await asyncio.wait(
@@ -261,12 +262,12 @@ class _SandboxRun:
             watching.cancel()
 
     async def terminate(self) -> None:
-        """A stop is no crash: what runs may finish its line. bubblewrap itself is not asked, it would end at once."""
+        """Let the program exit cleanly. bubblewrap itself is not signalled, because it would end at once."""
         await asyncio.to_thread(resources.signal_descendants, self._process.pid, signal.SIGTERM)
         await asyncio.wait({self._waiting}, timeout=TERM_GRACE_SECONDS)
 
     async def kill_all(self, seconds: float) -> bool:
-        """Kill what still runs; whether all of it was gone in time."""
+        """Kill what still runs, and return whether all of it was gone in time."""
         try:
             if self._process.returncode is None:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -284,21 +285,21 @@ class _SandboxRun:
 
 
 class _InitProcess:
-    """The first process of a sandbox, held by a descriptor, which never comes to mean another process."""
+    """The first process of a sandbox, held by a pidfd, which can never refer to another process."""
 
     def __init__(self, pid: int, descriptor: int) -> None:
         self.pid = pid
         self._descriptor = descriptor
 
     @classmethod
-    def from_report(cls, said: bytes, parent: int) -> _InitProcess | None:
-        """Take hold of the process that bubblewrap named; None: it has ended, and the program never began.
+    def from_report(cls, report: bytes, parent: int) -> _InitProcess | None:
+        """Take hold of the process that bubblewrap named, or return None if it has already ended.
 
-        Its number may be another process's by now. It is the right one if it is the first of its namespace, a child of
-        bubblewrap, and still lives after this was read.
+        The pid may belong to another process by now. It is the right one if it is the first of its namespace,
+        a child of bubblewrap, and still alive after this was read.
         """
         try:
-            pid = int(json.loads(said)["child-pid"])
+            pid = int(json.loads(report)["child-pid"])
             descriptor = os.pidfd_open(pid)
         except (ValueError, KeyError, ProcessLookupError):
             return None
@@ -322,7 +323,7 @@ class _InitProcess:
             signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
 
     async def has_ended(self, seconds: float) -> bool:
-        """The kernel says so only after every other process of the namespace is gone."""
+        """Wait for the end, which the kernel reports only after every other process of the namespace is gone."""
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
         loop.add_reader(self._descriptor, ended.set)
@@ -333,7 +334,7 @@ class _InitProcess:
             return False
         finally:
             loop.remove_reader(self._descriptor)
-        with contextlib.suppress(ChildProcessError):  # in a container we may be the one who buries it
+        with contextlib.suppress(ChildProcessError):  # in a container we may be the one that reaps it
             os.waitid(os.P_PIDFD, self._descriptor, os.WEXITED | os.WNOHANG)  # noqa: ASYNC222 - it does not wait
         return True
 
@@ -388,12 +389,11 @@ def _open_pipe(undo: contextlib.ExitStack) -> tuple[io.FileIO, io.FileIO]:
 
 
 async def _watch_limits(pid: int, folder: Path) -> str:
-    """Returns when the program takes too much: limits of the kernel hold for each process, not for all together."""
+    """Return when the program exceeds a limit: limits of the kernel apply to each process, not to all together."""
     took = 0.0
     while True:
-        await asyncio.sleep(
-            max(WATCH_INTERVAL_SECONDS, took)
-        )  # who makes looking slow is looked at less often
+        # A program that makes measuring slow is measured less often.
+        await asyncio.sleep(max(WATCH_INTERVAL_SECONDS, took))
         began = time.monotonic()
         if await asyncio.to_thread(resources.count_open_files, pid) > MAX_TOTAL_OPEN_FILES:
             return f"it held more than {MAX_TOTAL_OPEN_FILES:,} files open"
@@ -403,7 +403,7 @@ async def _watch_limits(pid: int, folder: Path) -> str:
         if use.size_bytes > MAX_FOLDER_BYTES:
             return f"it wrote more than {MAX_FOLDER_BYTES // 2**30} GiB"
         if use.hidden:
-            return "it made folders that are nested too deeply or cannot be looked into"
+            return "it made folders that are nested too deeply or cannot be read"
         if resources.is_disk_full(folder, least_bytes=MIN_FREE_BYTES, least_names=MIN_FREE_NAMES):
             return "the disk of the server is nearly full"
         took = time.monotonic() - began
@@ -428,7 +428,7 @@ class _OutputCapture:
         return CapturedOutput(text=self._kept.decode(errors="replace"), left_out=self._left_out)
 
 
-# --- the walls ---------------------------------------------------------------------------------------
+# --- bubblewrap arguments ----------------------------------------------------------------------------
 
 
 def _build_command(channels: _Pipes, folder: Path, workdir: str) -> list[str]:
@@ -445,18 +445,18 @@ def _build_command(channels: _Pipes, folder: Path, workdir: str) -> list[str]:
 
 
 def _limit_arguments(channels: _Pipes) -> list[str]:
-    # The root of the sandbox lies in memory too, and would be writable.
+    # The root of the sandbox is a tmpfs too, and would be writable.
     return ["--remount-ro", "/", "--", "/bin/bash", "-c", _LIMITS_SCRIPT, "limits", str(channels.gate)]
 
 
 def _isolation_arguments(channels: _Pipes) -> list[str]:
-    """Every namespace its own and none below it, the system read-only, nothing of our environment."""
+    """Isolate every namespace, mount the system read-only, and pass nothing of our environment."""
     return [
         *("nice", "-n", str(NICENESS)),
-        # Never as root, whose processes the kernel does not count, and who may read everything should a wall fall.
+        # Never as root: the kernel does not count root's processes, and an escaped root could read everything.
         *privileges.build_setpriv_command(privileges.get_unprivileged_account(settings.SANDBOX_UID)),
         shutil.which(settings.SANDBOX_PROGRAM) or settings.SANDBOX_PROGRAM,
-        # Who makes a namespace below this one is its administrator: it could mount memory without end.
+        # The creator of a nested namespace is its administrator and could mount unlimited memory.
         *("--unshare-user", "--disable-userns", "--seccomp", str(channels.filter)),
         *("--info-fd", str(channels.reporter)),
         *("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net"),
@@ -471,7 +471,7 @@ def _isolation_arguments(channels: _Pipes) -> list[str]:
 
 
 def _hidden_proc_arguments() -> list[str]:
-    """The first process could be rewritten by its memory file, as the program has the same account."""
+    """Hide the first process: the program has the same account and could rewrite its memory."""
     words = ["--tmpfs", "/proc/1", "--remount-ro", "/proc/1"]
     for name in _HIDDEN_PROC_FILES:
         if os.path.exists(f"/proc/{name}"):
@@ -480,7 +480,7 @@ def _hidden_proc_arguments() -> list[str]:
 
 
 def _system_mount_arguments() -> list[str]:
-    """Programs and libraries, nothing else of this machine; our own code and files, should they lie among them, are covered."""
+    """Mount programs and libraries only, and cover our own code and files if they lie below /usr."""
     words = ["--ro-bind", "/usr", "/usr"]
     for place in _SYSTEM_FOLDERS:
         if os.path.islink(place):

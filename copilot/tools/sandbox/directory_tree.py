@@ -1,7 +1,7 @@
 """Read and write directory trees that a hostile program may have laid out, without ever following a link.
 
-Every part of a path is opened by itself, relative to the descriptor of the part before it, and judged by the open
-descriptor: a folder that is swapped for a symbolic link between two looks leads nowhere.
+Every part of a path is opened by itself, relative to the descriptor of the part before it, and judged by the
+open descriptor: a folder that is swapped for a symbolic link between two calls leads nowhere.
 """
 
 from __future__ import annotations
@@ -17,23 +17,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-MAX_TREE_DEPTH = 100  # folders in folders; what programs unpack or build has seldom more than thirty
-MAX_PATH_BYTES = 3_000  # below what a program can name with one path in its working directory
+MAX_TREE_DEPTH = 100  # folders in folders; archives and builds seldom have more than thirty
+MAX_PATH_BYTES = 3_000  # below the kernel's limit for one path
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_READ_FLAGS = (
-    os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-)  # a pipe must not hold us up
+# O_NONBLOCK: opening a pipe must not block.
+_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _WRITE_FLAGS = (
     os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 )
 
 
 class PathRefused(ValueError):
-    """A path that leaves the tree, or has no place in one."""
+    """A path that leaves the tree, or is too long or too deep."""
 
 
 class FileIdentity:
-    """Two looks at a file with equal identities saw the same content, as far as the kernel tells."""
+    """Stat fields that are equal only if the content is the same, as far as the kernel tells."""
 
     __slots__ = ("_fields",)
 
@@ -53,7 +52,7 @@ class TreeEntry:
 
     path: str  # relative to the tree
     name: str
-    parent: int  # descriptor of its folder, open until the next entry is asked for
+    parent: int  # descriptor of its folder, open until the next entry is requested
     status: os.stat_result
     problem: str = ""
 
@@ -88,9 +87,9 @@ class DirectoryTree:
         os.close(self._root)
 
     def walk(self) -> Iterator[TreeEntry]:
-        """Yield every name once, folders before what lies in them; links, pipes, sockets and devices too.
+        """Yield every name once, folders before their content; links, pipes, sockets and devices too.
 
-        One descriptor is open for every level, so that no folder costs more for lying deep.
+        One descriptor is open per level, so that deep folders cost no more than others.
         """
         levels = [_OpenFolder(path="", folder=os.dup(self._root))]
         try:
@@ -104,7 +103,7 @@ class DirectoryTree:
                 try:
                     folder = os.open(name, _FOLDER_FLAGS, dir_fd=level.folder)
                 except OSError:
-                    continue  # it has gone since, or is no folder any more
+                    continue  # it is gone by now, or is no longer a folder
                 levels.append(_OpenFolder(path=_join_path(level.path, name), folder=folder))
                 yield from levels[-1].entries()
         finally:
@@ -122,7 +121,7 @@ class DirectoryTree:
             return os.fstat(folder)
 
     def make_folder(self, path: str) -> int:
-        """Make a folder and those above it; answers how many were new."""
+        """Make a folder and its parents, and return how many were new."""
         made = 0
         current = os.dup(self._root)
         try:
@@ -140,7 +139,7 @@ class DirectoryTree:
         return made
 
     def create_file(self, path: str) -> io.BufferedWriter:
-        """Open a regular file for writing, new or emptied; its folder exists."""
+        """Open a regular file for writing, new or emptied. Its folder must exist."""
         *folders, name = split_path(path)
         with self._opened_folder(folders) as parent:
             descriptor = os.open(name, _WRITE_FLAGS, 0o644, dir_fd=parent)
@@ -149,7 +148,6 @@ class DirectoryTree:
         return io.BufferedWriter(file)
 
     def change_owner(self, uid: int, gid: int) -> None:
-        """Make everything the property of another account."""
         os.fchown(self._root, uid, gid)
         for entry in self.walk():
             os.chown(entry.name, uid, gid, dir_fd=entry.parent, follow_symlinks=False)
@@ -174,7 +172,7 @@ class DirectoryTree:
 
 
 def split_path(path: str) -> list[str]:
-    """Parts of a relative path that stays where it begins."""
+    """Split a relative path that stays inside the tree."""
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if path.startswith("/") or ".." in parts or "\0" in path:
         raise PathRefused("a path outside the tree")
@@ -197,7 +195,7 @@ def _check_regular(file: io.FileIO) -> None:
 
 
 class _OpenFolder:
-    """One open folder on the way down, and the names in it that are still to be entered."""
+    """An open folder on the way down, and the subfolders that are still to be entered."""
 
     def __init__(self, *, path: str, folder: int) -> None:
         self.path = path
@@ -206,17 +204,17 @@ class _OpenFolder:
 
     def entries(self) -> Iterator[TreeEntry]:
         with os.scandir(self.folder) as found:
-            for one in found:
+            for item in found:
                 try:
-                    status = one.stat(follow_symlinks=False)
+                    status = item.stat(follow_symlinks=False)
                 except OSError:
-                    continue  # it has gone since
-                path = _join_path(self.path, one.name)
+                    continue  # it is gone by now
+                path = _join_path(self.path, item.name)
                 is_folder = stat.S_ISDIR(status.st_mode)
-                problem = _folder_problem(self.folder, one.name, path) if is_folder else ""
+                problem = _folder_problem(self.folder, item.name, path) if is_folder else ""
                 if is_folder and not problem:
-                    self.waiting.append(one.name)
-                yield TreeEntry(path=path, name=one.name, parent=self.folder, status=status, problem=problem)
+                    self.waiting.append(item.name)
+                yield TreeEntry(path=path, name=item.name, parent=self.folder, status=status, problem=problem)
 
 
 def _join_path(path: str, name: str) -> str:

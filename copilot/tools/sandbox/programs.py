@@ -1,4 +1,4 @@
-"""Run one program in the sandbox with the session's files around it, and tell its result as fields."""
+"""Run one program in the sandbox with the session's files in its folder, and report the result."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from copilot.tools.base import ToolError, ToolInvocation, ToolOutput
 from copilot.tools.sandbox import bubblewrap, workspace_sync
 
 MAX_PROGRAM_SECONDS = int(settings.MAX_TOOL_WAIT_SECONDS)
-FILE_SYNC_MARGIN_SECONDS = 15.0  # of the longest wait, for the files before and after
+FILE_SYNC_MARGIN_SECONDS = 15.0  # reserved for laying out and saving files
 MAX_NAMED_FILES = 20  # files named one by one in a result
 MAX_SHOWN_IMAGES = 4
 FOLDER_PREFIX = "pilothouse-sandbox-"
-WORK_FOLDER_NAME = "work"  # in the folder of a call: what the program sees
-ABANDONED_AFTER_SECONDS = 3_600  # far beyond the longest call: whoever made it was killed
-QUEUE_TIMEOUT_SECONDS = 60.0  # for another program to end
+WORK_FOLDER_NAME = "work"  # inside the call's folder; the part the program sees
+ABANDONED_AFTER_SECONDS = 3_600  # far beyond the longest call: its worker was killed
+QUEUE_TIMEOUT_SECONDS = 60.0  # waiting for another program to end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class SandboxProgram:
 
 
 async def execute_program(program: SandboxProgram, invocation: ToolInvocation) -> ToolOutput:
-    """Lay out, run, save. A program that fails is a result; only a broken sandbox is a failure."""
+    """Lay out files, run the program and save changes. A program that fails is a result, not an error."""
     _check_workdir(program.workdir)
     owner_id = invocation.context.user_id
     began = time.monotonic()
@@ -86,7 +86,10 @@ async def _run_in_folder(
 
 
 def _make_work_folder(folder: Path) -> Path:
-    """Below a folder of our own, so that nobody else can put something in its place; its account only passes through."""
+    """Make the program's folder inside one of ours, so that nobody else can replace it.
+
+    The sandbox account may only pass through the outer folder.
+    """
     folder.chmod(0o711)
     work = folder / WORK_FOLDER_NAME
     work.mkdir(0o700)
@@ -94,7 +97,7 @@ def _make_work_folder(folder: Path) -> Path:
 
 
 class _ProgramSlots:
-    """Programs that run at once in this process: each may take a gigabyte of memory. An account has half of them."""
+    """Limits for concurrent programs in this process, as each may take a gigabyte. An account gets half of them."""
 
     def __init__(self) -> None:
         self.all = asyncio.Semaphore(settings.SANDBOX_CONCURRENCY)
@@ -124,12 +127,15 @@ async def _acquire_slot(owner_id: int) -> AsyncIterator[None]:
 
 
 def _remove_abandoned_folders() -> None:
-    """Remove what killed workers left of people's files; anybody may make names in a folder that all share."""
+    """Remove folders that killed workers left behind.
+
+    Only our own are touched, as the temporary directory is shared.
+    """
     for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
         with contextlib.suppress(FileNotFoundError):  # another worker was quicker
-            found = folder.lstat()
-            ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-            if ours and time.time() - found.st_ctime > ABANDONED_AFTER_SECONDS:
+            status = folder.lstat()
+            is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+            if is_ours and time.time() - status.st_ctime > ABANDONED_AFTER_SECONDS:
                 workspace_sync.remove_folder(folder)
 
 
@@ -176,14 +182,14 @@ def _list_remarks(
     before: workspace_sync.WorkspaceLayout,
     saved: workspace_sync.SavedChanges,
 ) -> list[str]:
-    said: list[str] = []
+    remarks: list[str] = []
     if finished.timed_out:
-        said.append(f"Stopped after {program.seconds:g} s; what it had put out by then is here.")
+        remarks.append(f"Stopped after {program.seconds:g} s; what it had put out by then is here.")
     if finished.excess:
-        said.append(f"Stopped, because {finished.excess}.")
+        remarks.append(f"Stopped, because {finished.excess}.")
     for name, stream in (("stdout", finished.stdout), ("stderr", finished.stderr)):
         if stream.left_out:
-            said.append(f"{stream.left_out:,} more bytes of {name} were not kept.")
+            remarks.append(f"{stream.left_out:,} more bytes of {name} were not kept.")
     for sentence, names in (
         ("Not in the working directory, for want of room:", before.left_out),
         ("Not in the working directory, because no scan has let them through:", before.unsafe),
@@ -192,8 +198,8 @@ def _list_remarks(
     ):
         if names:
             more = f" and {len(names) - MAX_NAMED_FILES} more" if len(names) > MAX_NAMED_FILES else ""
-            said.append(f"{sentence} {', '.join(names[:MAX_NAMED_FILES])}{more}.")
-    return said
+            remarks.append(f"{sentence} {', '.join(names[:MAX_NAMED_FILES])}{more}.")
+    return remarks
 
 
 def _load_shown_images(saved: Sequence[WorkspaceFile]) -> tuple[ImagePart, ...]:

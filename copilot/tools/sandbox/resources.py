@@ -1,7 +1,7 @@
-"""What the kernel keeps in memory for a program in the sandbox, beside the program's own (A23.1).
+"""Measure from outside what the processes of a sandbox use: memory, kernel buffers, open files and disk.
 
-No file says how much a socket holds, so each counts as much as it may: `seccomp` keeps their buffers from growing. Read
-from outside, by the namespaces of a process inside.
+No file says how much memory a socket holds, so each counts as much as it may: `seccomp` keeps buffers from
+growing. Kernel memory is read through the namespaces of a process inside the sandbox.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from typing import NamedTuple
 
 from copilot.tools.sandbox.directory_tree import DirectoryTree
 
-_DATAGRAM_QUEUE_LENGTH = 11  # that a socket for datagrams takes before senders wait, in a new namespace
-_MIN_CONNECTION_BYTES = 128 * 1024  # small packets fill a TCP buffer with little in it
-_BUFFERLESS_STATES = ("06", "0A")  # gone but remembered; listening
+_DATAGRAM_QUEUE_LENGTH = 11  # datagrams a socket takes before senders block, in a new namespace
+_MIN_CONNECTION_BYTES = 128 * 1024  # small packets fill a TCP buffer with little payload
+_BUFFERLESS_STATES = ("06", "0A")  # TIME_WAIT; LISTEN
 _DATAGRAM_TYPE = "0002"
 _TMPFS_MOUNTS = ("tmp", "dev/shm")
 
 
 def measure_kernel_memory(pid: int) -> int:
-    """For all processes that share the namespaces of this one."""
+    """Return the kernel memory of all processes that share this one's namespaces."""
     return _local_socket_bytes(pid) + _connection_bytes(pid) + _datagram_bytes(pid) + _tmpfs_bytes(pid)
 
 
 def _local_socket_bytes(pid: int) -> int:
-    """Those that wait to be accepted among them, and those that are on their way inside a message."""
+    """Count sockets that wait to be accepted or are in transit inside a message, too."""
     sockets = sum(
         _DATAGRAM_QUEUE_LENGTH if fields[4] == _DATAGRAM_TYPE else 1
         for fields in _read_proc_table(pid, "unix", columns=5)
     )
-    to_the_kernel = sum(fields[2] != "0" for fields in _read_proc_table(pid, "netlink", columns=3))
-    return (sockets + to_the_kernel) * _socket_buffer_bytes()
+    netlink_sockets = sum(fields[2] != "0" for fields in _read_proc_table(pid, "netlink", columns=3))
+    return (sockets + netlink_sockets) * _socket_buffer_bytes()
 
 
 def _connection_bytes(pid: int) -> int:
-    """Of these the queues are known, in bytes that were sent: what holds them takes up to as much again."""
+    """Count twice the queued bytes of each connection: packet overhead takes up to as much again."""
     return sum(
         max(2 * _queued_bytes(fields[4]), _MIN_CONNECTION_BYTES)
         for name in ("tcp", "tcp6")
@@ -74,7 +74,7 @@ def _tmpfs_bytes(pid: int) -> int:
 
 
 def _read_proc_table(pid: int, name: str, *, columns: int) -> Iterator[list[str]]:
-    """Names of sockets may hold anything, line ends too: a line that is none of the table is left out."""
+    """Yield the rows of a table in /proc/net. Socket names may contain line ends, so odd lines are skipped."""
     try:
         lines = Path(f"/proc/{pid}/net/{name}").read_text(errors="replace").split("\n")
     except OSError:
@@ -90,18 +90,14 @@ def _socket_buffer_bytes() -> int:
     return int(Path("/proc/sys/net/core/wmem_default").read_text())
 
 
-# MERGED tools.footprint: Measure from outside what a family of processes and a folder take of this machine.
-
-MIN_FILE_BYTES = (
-    16_384  # of every name: one that holds nothing takes its part of a disk, and of the time to look
-)
+MIN_FILE_BYTES = 16_384  # counted for every name: even an empty file takes disk and time to check
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def measure_memory(pid: int) -> int:
-    """Memory of a process and all its descendants, and what the kernel keeps for them.
+    """Return the memory of a process and all its descendants, and what the kernel keeps for them.
 
-    Pages they share are counted once, but for those of files in memory.
+    Shared pages are counted once, except those of files in memory.
     """
     family = _list_process_family(pid)
     inside = _find_sandboxed_pid(family)
@@ -111,20 +107,18 @@ def measure_memory(pid: int) -> int:
 
 
 def count_open_files(pid: int) -> int:
-    """Open files of a process and all its descendants."""
     return sum(_count_descriptors(member) for member in _list_process_family(pid))
 
 
 def list_descendants(pid: int) -> list[int]:
-    """Everything that a process has started, and what that has started."""
     return _list_process_family(pid)[1:]
 
 
 def signal_descendants(pid: int, number: signal.Signals) -> None:
-    """Send a signal to everything that a process has started, and to nothing else.
+    """Send a signal to the descendants of a process, and to nothing else.
 
-    A process may end, and its number go to another program of this machine, while we look. Only what is a descendant
-    both before and after its descriptor was opened is signalled, by that descriptor.
+    A process may end and its pid be reused while we look. Only what is a descendant both before and after its
+    pidfd was opened is signalled, through that pidfd.
     """
     opened: dict[int, int] = {}
     try:
@@ -141,14 +135,11 @@ def signal_descendants(pid: int, number: signal.Signals) -> None:
 
 class DiskUsage(NamedTuple):
     size_bytes: int
-    hidden: bool  # some folder cannot be looked into, so that nobody knows what lies there
+    hidden: bool  # some folder cannot be read, so its size is unknown
 
 
 def measure_disk_usage(pid: int, folder: Path, *, most: int) -> DiskUsage:
-    """Measure what lies in a folder, with what a family of processes holds open and has no name any more.
-
-    Looking ends when it is more than `most`.
-    """
+    """Measure a folder, and deleted files that the processes still hold open. Stops counting above `most`."""
     use = _measure_folder(folder, most)
     return (
         use if use.size_bytes > most else use._replace(size_bytes=use.size_bytes + _deleted_file_bytes(pid))
@@ -156,9 +147,9 @@ def measure_disk_usage(pid: int, folder: Path, *, most: int) -> DiskUsage:
 
 
 def is_disk_full(folder: Path, *, least_bytes: int, least_names: int) -> bool:
-    """Whatever was hidden from the other figures shows here."""
+    """Return whether the disk is nearly full, which also catches what the other measurements miss."""
     system = os.statvfs(folder)
-    names_counted = system.f_files > 0  # some file systems have no end of them
+    names_counted = system.f_files > 0  # 0 on file systems without a limit of inodes
     return system.f_bavail * system.f_frsize < least_bytes or (
         names_counted and system.f_favail < least_names
     )
@@ -191,7 +182,7 @@ def _deleted_file_bytes(pid: int) -> int:
 
 def _list_process_family(pid: int) -> list[int]:
     found = [pid]
-    for member in found:  # it grows while it is read
+    for member in found:  # the list grows while it is read
         for children in Path(f"/proc/{member}/task").glob("*/children"):
             try:
                 found += (int(child) for child in children.read_text().split())
@@ -201,7 +192,7 @@ def _list_process_family(pid: int) -> list[int]:
 
 
 def _find_sandboxed_pid(family: list[int]) -> int | None:
-    """The walls stand outside of themselves: their first process has our network."""
+    """Find a process inside the sandbox: bubblewrap's own first process still has our network namespace."""
     ours = os.stat("/proc/self/ns/net").st_ino
     for member in family:
         try:
@@ -230,7 +221,7 @@ def _process_memory(pid: int) -> int:
 
 
 def _resident_memory(pid: int) -> int:
-    """Where the exact share may not be read, what is resident and not of a file."""
+    """Estimate by the resident memory that is not backed by files, where the exact share may not be read."""
     try:
         _, resident, shared, *_ = Path(f"/proc/{pid}/statm").read_text().split()
     except OSError:

@@ -1,11 +1,11 @@
-"""Compile the seccomp filter of the sandbox: the system calls that its programs do not have.
+"""Compile the seccomp filter of the sandbox: the system calls that its programs may not make.
 
-Barred are the calls that look into or take from other processes (the first process of the sandbox among them, which
-must die when the worker does), that make or enter namespaces and mounts, that use keys, which are in no namespace, and
-that keep memory where nobody measures it: files in memory, segments, watches of files. Further those for administrators
-and those that have been ways out of other sandboxes, and every call newer than the ones reviewed here. Most kinds of
-sockets are barred too; the buffers of the usual ones keep their size, as `buffers` counts them: a program that asks for
-more is told yes, as when the kernel cuts it.
+Blocked are calls that inspect other processes (such as the first process of the sandbox, which must die with
+the worker), that make or enter namespaces and mounts, that use kernel keys, which have no namespace, and that
+keep memory where it cannot be measured: memfds, shared segments, inotify watches. Also blocked are calls for
+administrators, calls that were ways out of other sandboxes, and every call newer than the ones reviewed here.
+Most kinds of sockets are blocked too. Buffers of the others keep their size, because `resources` counts on
+it: a request for a larger one pretends to succeed, as when the kernel clamps it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 
 class _CheckedSyscalls(NamedTuple):
-    """Numbers of the calls whose arguments are looked at."""
+    """Numbers of the calls whose arguments are checked."""
 
     socket: int
     socketpair: int
@@ -31,12 +31,12 @@ class _CheckedSyscalls(NamedTuple):
 
 
 class _SyscallTable(NamedTuple):
-    mark: int  # as the kernel names it to a filter
-    barred: dict[str, int]
-    judged: _CheckedSyscalls
+    mark: int  # the kernel's id of the architecture
+    blocked: dict[str, int]
+    checked: _CheckedSyscalls
 
 
-_BARRED_EVERYWHERE = {  # since 2019 a call has the same number on every architecture
+_BLOCKED_EVERYWHERE = {  # since 2019 a call has the same number on every architecture
     "io_uring_setup": 425,
     "io_uring_enter": 426,
     "io_uring_register": 427,
@@ -46,7 +46,7 @@ _BARRED_EVERYWHERE = {  # since 2019 a call has the same number on every archite
     "fsconfig": 431,
     "fsmount": 432,
     "fspick": 433,
-    "clone3": 435,  # its flags lie in memory, where a filter cannot read them; libraries fall back to clone
+    "clone3": 435,  # its flags are in memory, which a filter cannot read; libraries fall back to clone
     "pidfd_getfd": 438,
     "process_madvise": 440,
     "mount_setattr": 442,
@@ -60,7 +60,7 @@ _NEWEST_REVIEWED = 462  # mseal
 _ARCHITECTURES = {
     "x86_64": _SyscallTable(
         mark=0xC000_003E,
-        barred={
+        blocked={
             "ptrace": 101,
             "process_vm_readv": 310,
             "process_vm_writev": 311,
@@ -106,11 +106,11 @@ _ARCHITECTURES = {
             "iopl": 172,
             "ioperm": 173,
         },
-        judged=_CheckedSyscalls(socket=41, socketpair=53, setsockopt=54, clone=56, ioctl=16),
+        checked=_CheckedSyscalls(socket=41, socketpair=53, setsockopt=54, clone=56, ioctl=16),
     ),
     "aarch64": _SyscallTable(
         mark=0xC000_00B7,
-        barred={
+        blocked={
             "ptrace": 117,
             "process_vm_readv": 270,
             "process_vm_writev": 271,
@@ -152,32 +152,36 @@ _ARCHITECTURES = {
             "migrate_pages": 238,
             "move_pages": 239,
         },
-        judged=_CheckedSyscalls(socket=198, socketpair=199, setsockopt=208, clone=220, ioctl=29),
+        checked=_CheckedSyscalls(socket=198, socketpair=199, setsockopt=208, clone=220, ioctl=29),
     ),
 }
 # Flags of clone: NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET
 _NAMESPACES = 0x2_0000 | 0x200_0000 | 0x400_0000 | 0x800_0000 | 0x1000_0000 | 0x2000_0000 | 0x4000_0000
 _TERMINAL_INPUT = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: type into a terminal
 _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
-_USUAL_PROTOCOLS = (0, 6, 17)  # the kind's own, TCP, UDP
-_SOCKET_LEVEL, _BUFFER_SIZES = 1, (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF, and both by force
+_USUAL_PROTOCOLS = (0, 6, 17)  # the default of the socket type, TCP, UDP
+_SOCKET_LEVEL, _BUFFER_SIZES = 1, (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF, and their FORCE variants
 _LOAD, _EQUALS, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NUMBER, _ARCHITECTURE = 0, 4  # where they stand in what the filter sees
-_FIRST_ARGUMENT, _ARGUMENT_BYTES = 16, 8  # of each the lower half, which is all of an int
+_NUMBER, _ARCHITECTURE = 0, 4  # offsets in struct seccomp_data
+_FIRST_ARGUMENT, _ARGUMENT_BYTES = 16, 8  # the lower half of each argument, which is all of an int
 _ALLOW, _KILL, _ERROR = 0x7FFF_0000, 0x8000_0000, 0x0005_0000
-_REFUSE, _PRETEND = _ERROR | errno.ENOSYS, _ERROR  # an error of none is a success that did nothing
+_REFUSE, _PRETEND = _ERROR | errno.ENOSYS, _ERROR  # errno 0 is a success that did nothing
 
 _Instruction = tuple[int, int, int, int]
 
 
 def find_seccomp_problem() -> str:
     machine = platform.machine()
-    return "" if machine in _ARCHITECTURES else f"The sandbox knows no filter for this processor ({machine})."
+    return (
+        ""
+        if machine in _ARCHITECTURES
+        else f"The sandbox has no system call filter for this processor ({machine})."
+    )
 
 
 @contextmanager
 def open_filter() -> Iterator[int]:
-    """A descriptor that bubblewrap reads the filter from, once."""
+    """Open a descriptor from which bubblewrap reads the filter once."""
     reading, writing = os.pipe()
     try:
         with os.fdopen(writing, "wb") as pipe:
@@ -189,9 +193,10 @@ def open_filter() -> Iterator[int]:
 
 @cache
 def _compile_filter(machine: str) -> bytes:
-    """What is barred does not exist, so that programs take another way; a foreign architecture's call ends them.
+    """Compile the filter. Blocked calls look unimplemented, so that programs fall back to another way.
 
-    x86-64 has every call a second time with a high bit in its number: these are newer than all that was reviewed.
+    Calls of a foreign architecture kill the program. x86-64 has every call a second time with a high bit in
+    its number; these count as newer than all that was reviewed.
     """
     architecture = _ARCHITECTURES[machine]
     lines: list[_Instruction] = [
@@ -202,22 +207,22 @@ def _compile_filter(machine: str) -> bytes:
         (_AT_LEAST, 0, 1, _NEWEST_REVIEWED + 1),
         (_RETURN, 0, 0, _REFUSE),
     ]
-    for number in (*architecture.barred.values(), *_BARRED_EVERYWHERE.values()):
+    for number in (*architecture.blocked.values(), *_BLOCKED_EVERYWHERE.values()):
         lines += _when_equal(number, [(_RETURN, 0, 0, _REFUSE)])
-    judged = architecture.judged
-    for number in (judged.socket, judged.socketpair):
+    checked = architecture.checked
+    for number in (checked.socket, checked.socketpair):
         lines += _when_equal(number, _socket_rules())
-    lines += _when_equal(judged.setsockopt, _setsockopt_rules())
-    lines += _when_equal(judged.clone, _clone_rules())
+    lines += _when_equal(checked.setsockopt, _setsockopt_rules())
+    lines += _when_equal(checked.clone, _clone_rules())
     lines += _when_equal(
-        judged.ioctl, [_load_argument(1), *_match_any(_TERMINAL_INPUT, _ERROR | errno.EPERM, _ALLOW)]
+        checked.ioctl, [_load_argument(1), *_match_any(_TERMINAL_INPUT, _ERROR | errno.EPERM, _ALLOW)]
     )
     lines.append((_RETURN, 0, 0, _ALLOW))
     return b"".join(struct.pack("HBBI", *line) for line in lines)
 
 
 def _when_equal(number: int, body: list[_Instruction]) -> list[_Instruction]:
-    """`body` returns on each of its ways, so that the number is still there for the next."""
+    """Run `body` for one number. It returns on every path, so the number stays loaded for the next check."""
     return [(_EQUALS, 0, len(body), number), *body]
 
 

@@ -1,6 +1,7 @@
-"""Lay a session's files out as a folder on disk, and store what changed there, so that any worker serves any call.
+"""Lay a session's files out in a folder and store what changed there, so that any worker can serve any call.
 
-The folder is read after every process that could write to it has ended, and even so by descriptors alone, see `trees`.
+The folder is read only after every process that could write to it has ended, and even then through
+descriptors alone, see `directory_tree`.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from copilot.models import Message, WorkspaceFile
 from copilot.tools.sandbox import directory_tree
 from copilot.tools.sandbox.directory_tree import UNREADABLE, DirectoryTree, FileIdentity, PathRefused
 
-FOLDERS_ARCHIVE = "folders.tar"  # names in a workspace have no folders, so what lies in some is kept together
+FOLDERS_ARCHIVE = "folders.tar"  # a workspace has no folders, so files in folders are stored in one archive
 MAX_SAVED_FILES = 200  # files per call
-MAX_LAID_OUT_FILES = 500  # the newest names of a session
+MAX_LAID_OUT_FILES = 500  # the newest files of a session
 MAX_LAID_OUT_BYTES = 256 * 2**20
-MAX_SCANNED_NAMES = 20_000  # a program can make more files than anybody wants back
-MAX_READ_BYTES = 2**30  # of one folder, holes included: a file can be said to be far larger than it is
+MAX_SCANNED_NAMES = 20_000  # a program can make more files than anybody needs
+MAX_READ_BYTES = 2**30  # of one folder, holes included: a sparse file can claim to be far larger than it is
 TOO_LARGE_NOTE = "too much for one call"
 CHANGED_NOTE = "it changed while it was read"
 _CHUNK_BYTES = 256 * 1024
@@ -40,7 +41,7 @@ _CHUNK_BYTES = 256 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class WorkspaceLayout:
-    """What lay in the folder before a call: digests by path, and the names that found no room, or passed no scan."""
+    """The folder before a call: digests by path, and the names left out for lack of space or for the scan."""
 
     digests: dict[str, str]
     left_out: list[str]
@@ -55,22 +56,21 @@ class SavedChanges:
 
 
 def lay_out_files(owner_id: int, session_id: UUID, folder: Path) -> WorkspaceLayout:
-    """Write the session's files into `folder`, the newest of each name, attachments included."""
+    """Write the session's files into `folder`: the newest of each name, and attachments."""
     left_out: list[str] = []
     unsafe: list[str] = []
-    room = MAX_LAID_OUT_BYTES
+    bytes_left = MAX_LAID_OUT_BYTES
     wanted = _newest_files(owner_id, session_id)
     with DirectoryTree(folder) as tree:
-        for name in sorted(
-            wanted, key=lambda name: name != FOLDERS_ARCHIVE
-        ):  # folders first: a file wins over one
+        # Folders come first, because a file wins over a folder of the same name.
+        for name in sorted(wanted, key=lambda name: name != FOLDERS_ARCHIVE):
             file = wanted[name]
             if file.scan not in files.USABLE_SCANS:
                 unsafe.append(name)
-            elif file.size_bytes > room or not _write_file(file, tree):
+            elif file.size_bytes > bytes_left or not _write_file(file, tree):
                 left_out.append(name)
             else:
-                room -= file.size_bytes
+                bytes_left -= file.size_bytes
         digests = _read_contents(tree).digests
     return WorkspaceLayout(digests=digests, left_out=left_out, unsafe=unsafe)
 
@@ -78,7 +78,7 @@ def lay_out_files(owner_id: int, session_id: UUID, folder: Path) -> WorkspaceLay
 def save_changes(
     owner_id: int, session_id: UUID, call_id: str, folder: Path, before: WorkspaceLayout
 ) -> SavedChanges:
-    """Store what is new or different; what cannot be stored is named, never dropped in silence."""
+    """Store what is new or different. Whatever cannot be stored is named in the result."""
     with DirectoryTree(folder) as tree:
         after = _read_contents(tree)
         digests = after.digests
@@ -118,9 +118,9 @@ def save_changes(
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete a folder, though a program may have closed parts of it, or nested it deeper than a path can say.
+    """Delete a folder even if a program removed permissions or nested it deeper than PATH_MAX.
 
-    rm follows no links. Opening what was closed is only needed, and only harmless, for whoever owns the files.
+    rm follows no links. Restoring permissions works, and is safe, only for the owner of the files.
     """
     for words in (["rm", "-rf"], ["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
         subprocess.run([*words, "--", str(folder)], check=False, stderr=subprocess.DEVNULL)  # noqa: S603
@@ -128,7 +128,7 @@ def remove_folder(folder: Path) -> None:
             return
 
 
-# --- from rows to disk -------------------------------------------------------------------------------
+# --- From rows to disk -------------------------------------------------------------------------------
 
 
 def _newest_files(owner_id: int, session_id: UUID) -> dict[str, WorkspaceFile]:
@@ -160,7 +160,7 @@ def _attached_files(owner_id: int, session_id: UUID) -> Iterator[WorkspaceFile]:
 
 
 def _write_file(file: WorkspaceFile, tree: DirectoryTree) -> bool:
-    """Whether the file is on disk now; one that a folder is in the way of is not."""
+    """Write a file, and return False if it could not be written, such as when a folder is in its way."""
     try:
         with files.open_file(file) as content:
             if file.name == FOLDERS_ARCHIVE:
@@ -173,26 +173,25 @@ def _write_file(file: WorkspaceFile, tree: DirectoryTree) -> bool:
 
 
 def _unpack_archive(content: IO[bytes], tree: DirectoryTree) -> bool:
-    """Plain files and folders only, and never outside: anybody may have uploaded an archive of this name."""
+    """Unpack plain files and folders inside the tree. Anybody may have uploaded an archive of this name."""
     names = 0
     try:
         with tarfile.open(fileobj=content, mode="r:") as archive:
             for member in archive:
                 names += 1 + _unpack_member(archive, member, tree)
-                if names > MAX_SCANNED_NAMES:  # folders count that a single long path makes
+                if names > MAX_SCANNED_NAMES:  # includes the folders that a single long path makes
                     return False
-    except (
-        tarfile.TarError,
-        ValueError,  # among them a path that leaves the tree
-        OverflowError,
-        RecursionError,
-    ):  # a name, a date, a chain of headers
+    # ValueError includes PathRefused. The others come from bad dates and endless chains of headers.
+    except (tarfile.TarError, ValueError, OverflowError, RecursionError):
         return False
     return True
 
 
 def _unpack_member(archive: tarfile.TarFile, member: tarfile.TarInfo, tree: DirectoryTree) -> int:
-    """Answers how many folders were made. By hand: `extract` has filters only since Python 3.11.4."""
+    """Unpack one member, and return how many folders were made.
+
+    Done by hand because `extract` has filters only since Python 3.11.4.
+    """
     parts = directory_tree.split_path(member.name)
     if member.isdir():
         return tree.make_folder(member.name)
@@ -209,36 +208,36 @@ def _unpack_member(archive: tarfile.TarFile, member: tarfile.TarInfo, tree: Dire
     return made
 
 
-# --- from disk to rows -------------------------------------------------------------------------------
+# --- From disk to rows -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class _FolderContents:
-    digests: dict[str, str]  # by relative path, as far as one looks; those of folders end in a slash
+    digests: dict[str, str]  # by relative path; those of folders end in a slash
     identities: dict[str, FileIdentity]
 
 
 def _read_contents(tree: DirectoryTree) -> _FolderContents:
-    """Links, pipes, sockets and devices are nobody's files."""
+    """Hash regular files. Links, pipes, sockets and devices are ignored."""
     digests: dict[str, str] = {}
     identities: dict[str, FileIdentity] = {}
-    room = MAX_READ_BYTES
+    bytes_left = MAX_READ_BYTES
     for entry in tree.walk():
         if len(digests) == MAX_SCANNED_NAMES:
             break
         if entry.is_folder:
             digests[entry.path + "/"] = entry.problem
-        elif entry.is_file and entry.status.st_size > room:
+        elif entry.is_file and entry.status.st_size > bytes_left:
             digests[entry.path] = TOO_LARGE_NOTE
         elif entry.is_file:
-            room -= entry.status.st_size
+            bytes_left -= entry.status.st_size
             identities[entry.path] = FileIdentity(entry.status)
             digests[entry.path] = _hash_entry(entry)
     return _FolderContents(digests=digests, identities=identities)
 
 
 def _hash_entry(entry: directory_tree.TreeEntry) -> str:
-    """Of no more bytes than its size was: a file that grows must not keep us reading."""
+    """Hash no more bytes than the known size: a file that grows must not keep us reading."""
     try:
         with directory_tree.open_regular_file(entry.parent, entry.name) as content:
             digest = hashlib.sha256()
@@ -252,7 +251,7 @@ def _hash_entry(entry: directory_tree.TreeEntry) -> str:
 
 
 def _open_unchanged(tree: DirectoryTree, path: str, contents: _FolderContents) -> io.BufferedReader:
-    """The very file that was looked at."""
+    """Open a file only if it is still the one that was hashed."""
     content = tree.open_file(path)
     if FileIdentity(os.fstat(content.fileno())) != contents.identities.get(path):
         content.close()
@@ -265,7 +264,7 @@ def _nested_paths(digests: dict[str, str]) -> dict[str, str]:
 
 
 def _pack_folders(tree: DirectoryTree, contents: _FolderContents) -> IO[bytes]:
-    """One archive of everything that lies in folders, or nothing: half of it would look like all."""
+    """Pack everything in folders into one archive, or raise: a partial archive would look complete."""
     nested = _nested_paths(contents.digests)
     for problem in (TOO_LARGE_NOTE, directory_tree.TOO_DEEP):
         if problem in nested.values():
@@ -281,7 +280,7 @@ def _pack_folders(tree: DirectoryTree, contents: _FolderContents) -> IO[bytes]:
 
 
 def _pack_member(archive: tarfile.TarFile, tree: DirectoryTree, path: str, contents: _FolderContents) -> None:
-    """Every name by itself, hard links too, and without the account that wrote it."""
+    """Add one name, without the account that wrote it. Hard links become separate files."""
     member = tarfile.TarInfo(path.rstrip("/"))
     if path.endswith("/"):
         member.type, member.mode = tarfile.DIRTYPE, 0o755
