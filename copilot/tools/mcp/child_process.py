@@ -1,8 +1,9 @@
-"""Run a program that dies with the process that asked for it, and with it whatever it started.
+"""Run a program that dies with its parent process, together with everything it started.
 
-A script of its own, without imports of ours: `python leash.py parent program argument …`. The kernel tells it when its
-parent dies, also by kill -9; then, and when the program ends, everything goes that the program started. What has left its
-process group or lost its parent is found all the same: orphans become children of this script.
+This is a script of its own, without imports of ours: `python child_process.py parent program argument …`. The
+kernel tells it when its parent dies, even by kill -9. Then, and when the program ends, everything that the
+program started is killed. Processes that left the process group or lost their parent are found too, because
+orphans become children of this script.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ import sys
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _MAX_KILL_ROUNDS = 100
-NOT_STARTED_EXIT_CODE = 127  # what a shell says of a program it cannot find
+NOT_STARTED_EXIT_CODE = 127  # as a shell exits when a program is not found
 
 
 def main(parent: int, command: list[str]) -> int:
     if os.getpgid(0) != os.getpid():
-        os.setsid()  # the group that goes is ours alone
+        os.setsid()  # so that killing the group kills nothing else
     signal.signal(signal.SIGTERM, _kill_all)
     if sys.platform == "linux":
         kernel = ctypes.CDLL(None)
         kernel.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         kernel.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
-        if os.getppid() != parent:  # it died before the kernel was asked
+        if os.getppid() != parent:  # it died before prctl took effect
             return NOT_STARTED_EXIT_CODE
     try:
         child = subprocess.Popen(command)  # noqa: S603 - an administrator wrote it
@@ -39,7 +40,10 @@ def main(parent: int, command: list[str]) -> int:
 
 
 def _kill_all(*signalled: object) -> None:
-    """Until nothing is left: what one round orphans is our child in the next. Who forks on and on goes with its group."""
+    """Kill children until none is left: orphans of one round are our children in the next.
+
+    Whatever keeps forking is killed with the process group.
+    """
     for _ in range(_MAX_KILL_ROUNDS):
         for pid in _list_children():
             try:

@@ -1,4 +1,4 @@
-"""What an MCP server answered, as the output of a tool; whoever wrote it, it is data (A28.5)."""
+"""Pool the connections to MCP servers of a process, and offer their tools to turns."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import base64
 import binascii
 import contextvars
 import json
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+import structlog
 from django.db import DatabaseError
 from mcp import MCPError, types
 from pydantic import ValidationError
@@ -46,6 +46,8 @@ from copilot.tools.mcp.server_connection import (
 from copilot.tools.mcp.services import McpServerConfig
 from copilot.tools.mcp.tool_listing import DescribedTool, ToolLocation
 
+# --- Results -----------------------------------------------------------------------------------------
+
 MAX_RESULT_IMAGES = 4
 MAX_IMAGE_BYTES = 5 * 1024 * 1024
 
@@ -58,7 +60,7 @@ class _GatheredContent:
 
 def build_tool_output(server: str, reply: types.CallToolResult | types.InputRequiredResult) -> ToolOutput:
     if isinstance(reply, types.InputRequiredResult):
-        raise ToolError("refused", "The server asked for something in return, which is never given.")
+        raise ToolError("refused", "The server asked for input, which this client does not give.")
     found = _GatheredContent()
     for item in reply.content:
         _collect_block(item, found)
@@ -89,7 +91,7 @@ def _collect_block(item: types.ContentBlock, found: _GatheredContent) -> None:
 
 
 def _collect_image(item: types.ImageContent, found: _GatheredContent) -> None:
-    """One that is not what it says makes the whole result invalid, like any tool's (A9.9)."""
+    """Collect an image. One that does not match its type makes the whole result invalid, as for any tool."""
     if len(found.images) >= MAX_RESULT_IMAGES or len(item.data) > MAX_IMAGE_BYTES * 4 // 3:
         found.texts.append("[An image was left out: too many, or too large.]")
         return
@@ -100,14 +102,17 @@ def _collect_image(item: types.ImageContent, found: _GatheredContent) -> None:
     found.images.append(ImagePart(mime=item.mime_type, data=data))
 
 
-# MERGED tools.mcp_client: The MCP servers of a process, and their tools as a turn sees them (A28).
-# MERGED tools.mcp_client: A `_Keeper` keeps one connection per (owner, server, version) and makes it anew when it was lost; turns share it.
+log = structlog.get_logger(__name__)
 
-_log = logging.getLogger(__name__)
+
+# --- Connections -------------------------------------------------------------------------------------
 
 
 class _PooledConnection:
-    """Keeps one connection to one server, and counts how often it was lost without having been of use."""
+    """The connection to one version of a server, reopened when lost, and shared by turns.
+
+    `losses` counts how often it was lost in a row without a successful call.
+    """
 
     def __init__(self, server: McpServerConfig, opened: set[McpConnection]) -> None:
         self.server = server
@@ -119,12 +124,12 @@ class _PooledConnection:
 
     @property
     def is_connected(self) -> bool:
-        """Connected, or about to be."""
+        """Return whether it is connected or about to be."""
         busy = self._attempt is not None and not self._attempt.done()
         return busy or (self._connection is not None and not self._connection.is_closed)
 
     async def get_listing(self) -> ServerListing:
-        """What the server lists now; people see the same."""
+        """Return the server's current tools, and store them for people to see."""
         connection = await self.get_connection()
         try:
             listing = await connection.get_listing()
@@ -137,7 +142,7 @@ class _PooledConnection:
         return listing
 
     async def get_connection(self) -> McpConnection:
-        """The connection that stands, or a new one; those who wait share one attempt."""
+        """Return the open connection or open one; concurrent callers share the attempt."""
         if self._attempt is None or not self.is_connected:
             self._attempt = asyncio.create_task(self._connect(), context=contextvars.Context())
             self._attempt.add_done_callback(_retrieve_exception)
@@ -146,7 +151,7 @@ class _PooledConnection:
     async def call_tool(
         self, tool: str, arguments: Mapping[str, JSON], invocation: ToolInvocation
     ) -> ToolReply:
-        """A call that was cut off is not repeated; the next one finds a new connection, once (A28.3)."""
+        """Call a tool. A call that was cut off is not repeated; the next one gets a new connection, once."""
         if self.losses > 1:
             raise self._make_unavailable_error("it keeps hanging up.")
         try:
@@ -172,7 +177,7 @@ class _PooledConnection:
             self._connection.close()
 
     def cancel_attempt(self) -> None:
-        """Give up an attempt that nobody waits for any more; it says nothing about the server."""
+        """Cancel an attempt that nobody waits for any more, without blaming the server."""
         if self._attempt is not None:
             self._attempt.cancel()
 
@@ -187,8 +192,8 @@ class _PooledConnection:
             connection = await self.get_connection()
             return await connection.call_tool(tool, arguments, invocation)
 
-    def _make_unavailable_error(self, why: str) -> ToolError:
-        return ToolError("server_unavailable", f"The MCP server {self.server.name}: {why}")
+    def _make_unavailable_error(self, reason: str) -> ToolError:
+        return ToolError("server_unavailable", f"The MCP server {self.server.name}: {reason}")
 
     async def _connect(self) -> McpConnection:
         self._connection = connection = McpConnection(self.server)
@@ -210,53 +215,53 @@ class _PooledConnection:
 
 
 def _retrieve_exception(attempt: asyncio.Task[McpConnection]) -> None:
-    """Whoever asked for it may have been stopped; without this the loop would report a failure."""
+    """Mark the failure as seen: the caller may have been cancelled, and the loop would report it."""
     if not attempt.cancelled():
         attempt.exception()
 
 
 async def _store_quietly(write: partial[None]) -> None:
-    """What becomes of a server is worth a note, not a turn."""
+    """Write the state of a server; a failed write never fails the turn."""
     try:
         await run_in_thread(write)
     except DatabaseError as problem:
-        _log.warning("the state of an MCP server could not be stored: %s", type(problem).__name__)
+        log.warning("mcp_server_state_not_stored", error_kind=type(problem).__name__)
 
 
 class McpConnectionPool:
-    """One per process, on its event loop."""
+    """The connections of one process, on its event loop."""
 
     def __init__(self) -> None:
-        self._keepers: dict[tuple[object, ...], _PooledConnection] = {}
+        self._connections: dict[tuple[object, ...], _PooledConnection] = {}
         self._opened: set[McpConnection] = set()
 
     async def collect_tools(self, servers: Sequence[McpServerConfig], permissions: Permissions) -> McpToolset:
-        """All servers at once; one that fails is absent, and never fails the turn (A28.3)."""
+        """List the tools of all servers concurrently. One that fails is absent, and never fails the turn."""
         self._drop_outdated(servers)
         listings = await asyncio.gather(*(self._get_listing(server) for server in servers))
         answered = [(server, found) for server, found in zip(servers, listings, strict=True) if found]
         away = [server for server, found in zip(servers, listings, strict=True) if not found]
-        said = ((server.name, listing.instructions) for server, listing in answered)
+        instructions = ((server.name, listing.instructions) for server, listing in answered)
         return McpToolset(
             tools=self._build_tools(answered, permissions, away=_list_last_known(away)),
-            instructions=tool_listing.build_instructions(said),
+            instructions=tool_listing.build_instructions(instructions),
             absent=tuple(server.name for server in away),
         )
 
     async def list_once(self, server: McpServerConfig) -> ServerListing:
-        """For somebody who wants to know now; raises Unavailable."""
+        """Connect only to list the tools. Raises McpServerUnavailable."""
         if server.absent:
             raise McpServerUnavailable(server.absent)
-        keeper = _PooledConnection(server, self._opened)
+        pooled = _PooledConnection(server, self._opened)
         try:
-            return await keeper.get_listing()
+            return await pooled.get_listing()
         finally:
-            keeper.cancel_attempt()
+            pooled.cancel_attempt()
             await self.close()
 
     async def close(self) -> None:
-        """Before the process leaves: every connection is let go of, and children with them."""
-        self._keepers.clear()
+        """Close every connection, and with it every child process, before this process exits."""
+        self._connections.clear()
         opened = [connection.close_and_wait() for connection in self._opened]
         if opened:
             await asyncio.wait([asyncio.ensure_future(end) for end in opened], timeout=CLOSE_TIMEOUT_SECONDS)
@@ -270,17 +275,17 @@ class McpConnectionPool:
             return None
 
     def _get_pooled(self, server: McpServerConfig) -> _PooledConnection:
-        return self._keepers.setdefault(server.pool_key, _PooledConnection(server, self._opened))
+        return self._connections.setdefault(server.pool_key, _PooledConnection(server, self._opened))
 
     def _drop_outdated(self, servers: Sequence[McpServerConfig]) -> None:
-        """What is tried again begins anew; what ended by itself or has another configuration now is forgotten."""
+        """Forget connections that ended, and close those whose configuration has changed."""
         newest = {server.id: server.version for server in servers}
-        for key, keeper in tuple(self._keepers.items()):
-            outdated = keeper.server.version < newest.get(keeper.server.id, 0)
+        for key, pooled in tuple(self._connections.items()):
+            outdated = pooled.server.version < newest.get(pooled.server.id, 0)
             if outdated:
-                keeper.close()
-            if outdated or not keeper.is_connected:
-                del self._keepers[key]
+                pooled.close()
+            if outdated or not pooled.is_connected:
+                del self._connections[key]
 
     def _build_tools(
         self,
@@ -289,12 +294,15 @@ class McpConnectionPool:
         *,
         away: Sequence[ToolLocation] = (),
     ) -> tuple[BaseTool, ...]:
-        """By name, the first 64; of two with one name, the first (A28.4). What is away keeps its part of a name."""
+        """Build tools sorted by name, up to the limit; of two with the same name the first wins.
+
+        Tools of absent servers take part in the naming, so that names stay the same.
+        """
         described = [
             (server, tool) for server, listing in answered for tool in listing.tools if not tool.left_out
         ]
-        here = [ToolLocation(server.id, server.name, tool.tool) for server, tool in described]
-        named = tool_listing.assign_tool_names([*here, *away])
+        present = [ToolLocation(server.id, server.name, tool.tool) for server, tool in described]
+        named = tool_listing.assign_tool_names([*present, *away])
         tools: dict[str, BaseTool] = {}
         for name, (server, tool) in zip(named, described, strict=False):
             if permissions.allows_tool(name):
@@ -303,7 +311,7 @@ class McpConnectionPool:
 
 
 def _list_last_known(away: Sequence[McpServerConfig]) -> list[ToolLocation]:
-    """The tools of servers that do not answer now, as they listed them last."""
+    """Return the tools of unavailable servers, as they were last listed."""
     return [
         ToolLocation(server.id, server.name, tool["name"])
         for server in away
@@ -312,7 +320,7 @@ def _list_last_known(away: Sequence[McpServerConfig]) -> list[ToolLocation]:
     ]
 
 
-# --- tools -------------------------------------------------------------------------------------------
+# --- Tools -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -326,7 +334,7 @@ class McpTool(BaseTool):
         return ToolSpecification(name=self.name, description=self.description, parameters=self.parameters)
 
     def pin_arguments(self, arguments: Mapping[str, JSON], context: TurnContext) -> dict[str, JSON]:
-        """The very server in this configuration, and its tool: a name here may come to mean another one."""
+        """Pin the server, its configuration and its tool, because the same name may mean another tool later."""
         server = self.pooled.server
         return {"server_id": str(server.id), "version": server.version, "tool": self.remote_name}
 
@@ -344,20 +352,23 @@ class McpTool(BaseTool):
         return build_tool_output(self.server, reply)
 
 
-def _make_tool(name: str, server: McpServerConfig, tool: DescribedTool, keeper: _PooledConnection) -> McpTool:
-    """It asks, unless an administrator said otherwise; a hint counts from a trusted server alone (A28.6)."""
-    believed = server.trusted and tool.read_only
+def _make_tool(name: str, server: McpServerConfig, tool: DescribedTool, pooled: _PooledConnection) -> McpTool:
+    """Make a tool that asks for approval unless an administrator waived it.
+
+    A read-only hint counts only if the server is trusted.
+    """
+    is_read_only = server.trusted and tool.read_only
     return McpTool(
         name=name,
         description=f"{tool.description}\n(A tool of the MCP server {server.name}.)".strip(),
         timeout_seconds=MAX_TOOL_WAIT_SECONDS,
-        read_only=believed,
+        read_only=is_read_only,
         returns_user_text=server.owner_id is not None,
         untrusted_source=format_source_label(f"the MCP server {server.name}"),
         network=True,
-        approval="never" if believed or tool.tool in server.never_ask else "ask",
+        approval="never" if is_read_only or tool.tool in server.never_ask else "ask",
         parameters=tool.parameters,
         remote_name=tool.tool,
         server=server.name,
-        pooled=keeper,
+        pooled=pooled,
     )

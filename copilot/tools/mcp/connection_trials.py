@@ -1,6 +1,7 @@
-"""Try an MCP server for somebody who wants to know now, and remember what came of it.
+"""Test the connection to an MCP server on request.
 
-A trial waits on the event loop and holds no thread: a foreign server, and whoever owns its name, decide how long they take.
+A trial waits on the event loop and holds no thread, because a foreign server and its DNS decide how long they
+take.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from copilot.tools.mcp import services as mcp
 
 MAX_TRIALS_PER_MINUTE = 10  # of one account, in all processes
 MAX_CONCURRENT_PER_ACCOUNT = 2  # at once, in one process
-MAX_CONCURRENT_TRIALS = 8  # in one process: each keeps a connection, and an answer of up to 16 MB
-TRIAL_TIMEOUT_SECONDS = 12.0  # connecting and listing have 10 of them; saying goodbye comes after
+MAX_CONCURRENT_TRIALS = 8  # in one process: each holds a connection, and an answer of up to 16 MB
+TRIAL_TIMEOUT_SECONDS = 12.0  # 10 for connecting and listing, the rest for closing
 TRIAL_RETRY_AFTER_SECONDS = 5
 
 
@@ -32,9 +33,9 @@ class TrialResult:
 
 
 async def try_server(user_id: int, owner_id: int | None, server_id: UUID) -> TrialResult:
-    """Connect and list the tools, for this user; the server is the owner's, or with no owner everybody's.
+    """Connect and list the tools for this user. A server without an owner belongs to everybody.
 
-    Raises NotFound, and TooMany when the account or this process has as many trials under way as it may have.
+    Raises NotFound, and TooManyRequests when the account or this process runs too many trials.
     """
     with _running_trials.acquire_slot(user_id):
         server = await run_in_thread(_admit_trial, user_id, owner_id, server_id)
@@ -46,7 +47,9 @@ def _admit_trial(user_id: int, owner_id: int | None, server_id: UUID) -> mcp.Mcp
     wait = rate_limits.count_request("mcp-trial", f"user:{user_id}", limit=MAX_TRIALS_PER_MINUTE, seconds=60)
     if wait is not None:
         raise TooManyRequests(
-            "Too many trials. Please wait a moment.", code="too_many_trials", retry_after_seconds=wait
+            "Too many connection tests. Try again in a moment.",
+            code="too_many_trials",
+            retry_after_seconds=wait,
         )
     return mcp.build_trial_config(row)
 
@@ -66,8 +69,6 @@ async def _list_server_tools(server: mcp.McpServerConfig) -> TrialResult:
 
 
 class _RunningTrials:
-    """Count the trials that run in this process, by account."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._by_account: Counter[int] = Counter()
@@ -77,11 +78,11 @@ class _RunningTrials:
         with self._lock:
             if self._by_account[user_id] >= MAX_CONCURRENT_PER_ACCOUNT:
                 raise _make_too_many_error(
-                    "You are testing other servers already. Try again when those tests have ended."
+                    "You're already testing other servers. Try again when those tests are done."
                 )
             if self._by_account.total() >= MAX_CONCURRENT_TRIALS:
                 raise _make_too_many_error(
-                    "Too many servers are being tested right now. Please try again in a moment."
+                    "Too many servers are being tested right now. Try again in a moment."
                 )
             self._by_account[user_id] += 1
         try:

@@ -1,7 +1,7 @@
-"""One connection to an MCP server, from being opened until it is closed, idle or lost (A28.2).
+"""Hold one connection to an MCP server, from opening it until it is closed, idle or lost.
 
-It lives in a task of its own, which alone enters and leaves what the SDK opens; others only wait for it and send
-through it.
+It lives in a task of its own, which alone enters and leaves what the SDK opens; others only wait for it and
+send through it.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from copilot.tools.mcp import tool_listing, transports
 from copilot.tools.mcp.services import McpServerConfig
 from copilot.tools.mcp.tool_listing import DescribedTool
 
-CONNECT_TIMEOUT_SECONDS = 10.0  # with the list of tools (A28.2)
+CONNECT_TIMEOUT_SECONDS = 10.0  # including the list of tools
 IDLE_TIMEOUT_SECONDS = 600.0
-CLOSE_TIMEOUT_SECONDS = 5.0  # for a last word to the server
+CLOSE_TIMEOUT_SECONDS = 5.0  # to say goodbye to the server
 REDACTION_GRACE_SECONDS = (
-    60.0  # after the end of everybody's server: its last answers are still on their way to rows
+    60.0  # secrets stay redacted while the last answers of a shared server are being stored
 )
-MAX_LISTED_TOOLS = 500  # a server that lists without end is cut off
-PROGRESS_INTERVAL_SECONDS = 1.0  # at most one remark of a server's per second reaches people
+MAX_LISTED_TOOLS = 500  # a server that lists more is cut off
+PROGRESS_INTERVAL_SECONDS = 1.0  # at most one progress message per second reaches people
 TIMEOUT_MESSAGE = f"It did not answer within {CONNECT_TIMEOUT_SECONDS:g} s."
 
 ToolReply = types.CallToolResult | types.InputRequiredResult
 _reply_adapter: TypeAdapter[ToolReply] = TypeAdapter(ToolReply)
-# What the SDK and the ways out of it raise; it wraps what its tasks raised in groups.
+# Exceptions of the SDK and its transports. The SDK wraps those of its tasks in groups.
 _CONNECTION_ERRORS = (
     MCPError,
     httpx2.HTTPError,
@@ -54,28 +54,26 @@ _CONNECTION_ERRORS = (
 
 
 class McpServerUnavailable(Exception):
-    """A server that cannot be reached or does not answer as one, in a sentence for people."""
+    """A server that cannot be reached or does not speak MCP, with a sentence for people."""
 
 
 class McpSessionLost(Exception):
-    """The server does not know us any more, so it did nothing."""
+    """The server no longer knows our session, so the call did nothing."""
 
 
 class McpConnectionLost(Exception):
-    """The connection went while a call was under way: nobody knows whether it was carried out."""
+    """The connection broke during a call, so it is unknown whether the call was carried out."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerListing:
-    """What a server said when it was reached."""
+    """The tools and instructions of a server."""
 
     tools: tuple[DescribedTool, ...]
     instructions: str
 
 
 class McpConnection:
-    """One way to one server, from being opened until it is closed, idle or lost."""
-
     def __init__(self, server: McpServerConfig) -> None:
         self.server = server
         self.is_closed = False
@@ -84,14 +82,14 @@ class McpConnection:
         self._closing = anyio.Event()
         self._used_at = time.monotonic()
         self._calls = 0
-        self._forgotten = False
-        self._changed = False  # the server says that it has other tools now
+        self._session_lost = False
+        self._changed = False  # the server announced a new list of tools
         self._listed: asyncio.Future[ServerListing] = asyncio.get_running_loop().create_future()
-        # Without the context of the turn that happened to come first: others will use it.
+        # An empty context, because other turns than the first will use the connection.
         self._task = asyncio.create_task(self._run(), context=contextvars.Context(), name="mcp connection")
 
     async def get_listing(self) -> ServerListing:
-        """Waits for the list of tools, no longer than connecting and listing may take."""
+        """Wait for the list of tools, no longer than CONNECT_TIMEOUT_SECONDS."""
         await asyncio.wait({self._listed}, timeout=CONNECT_TIMEOUT_SECONDS)
         if not self._listed.done():
             self.close()
@@ -101,9 +99,9 @@ class McpConnection:
         return self._listed.result()
 
     async def _refresh_listing(self) -> None:
-        """For the turns that begin from now on: one that runs keeps the tools it began with (A28.7)."""
-        assert self._client is not None  # it has spoken
-        self._changed = False  # before the question: what changes meanwhile is asked for the next time
+        """Fetch the tools again for turns that begin from now on; a running turn keeps its tools."""
+        assert self._client is not None  # it was listed before
+        self._changed = False  # before the request: a change meanwhile is fetched the next time
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
                 listing = await self._fetch_listing(self._client)
@@ -127,7 +125,7 @@ class McpConnection:
     async def call_tool(
         self, tool: str, arguments: Mapping[str, JSON], invocation: ToolInvocation
     ) -> ToolReply:
-        """Without the SDK's own look at the result: a hostile schema could make that last for ever."""
+        """Call a tool without the SDK's validation of the result, which a hostile schema could make endless."""
         assert self._client is not None  # it was listed
         request = types.CallToolRequest(
             params=types.CallToolRequestParams(name=tool, arguments=dict(arguments))
@@ -143,7 +141,7 @@ class McpConnection:
         except MCPError as problem:
             if problem.code == CONNECTION_CLOSED:
                 raise McpConnectionLost from problem
-            if self._forgotten:
+            if self._session_lost:
                 raise McpSessionLost from problem
             raise
         finally:
@@ -155,17 +153,17 @@ class McpConnection:
         self._closing.set()
 
     async def close_and_wait(self) -> None:
-        """After its last word; one that takes too long is cut short, and one that is only being opened at once."""
+        """Close gracefully within the close timeout; a connection that is still being opened is cancelled."""
         self.close()
         if self._client is None and self._scope is not None:
             self._scope.cancel()
         await asyncio.wait({self._task})
 
-    def on_end(self, act: Callable[[McpConnection], None]) -> None:
-        self._task.add_done_callback(lambda task: act(self))
+    def on_end(self, callback: Callable[[McpConnection], None]) -> None:
+        self._task.add_done_callback(lambda task: callback(self))
 
     def _mark_session_lost(self) -> None:
-        self._forgotten = True
+        self._session_lost = True
 
     async def _run(self) -> None:
         shared = self.server.secret_values() if self.server.owner_id is None else []
@@ -183,7 +181,7 @@ class McpConnection:
             )
 
     async def _run_until_closed(self) -> None:
-        """The scope is around everything that is opened: what ends it, ends that in the right order."""
+        """Run inside one cancel scope, so that everything is closed in the right order."""
         with anyio.CancelScope(deadline=anyio.current_time() + CONNECT_TIMEOUT_SECONDS) as scope:
             self._scope = scope
             client = Client(
@@ -191,7 +189,7 @@ class McpConnection:
                 client_info=Implementation(name="Pilothouse", version="1"),
                 cache=None,
                 message_handler=self._handle_message,
-                # Without callbacks for sampling, elicitation and roots the SDK declines them (A28.5).
+                # Without callbacks for sampling, elicitation and roots the SDK declines them.
             )
             async with client:
                 listing = await self._fetch_listing(client)
@@ -215,14 +213,13 @@ class McpConnection:
             ):
                 await self._closing.wait()
 
-    def _fail_waiters(self, why: str) -> None:
+    def _fail_waiters(self, reason: str) -> None:
         if not self._listed.done():
-            self._listed.set_exception(McpServerUnavailable(why))
-            self._listed.exception()  # nobody may be waiting any more
+            self._listed.set_exception(McpServerUnavailable(reason))
+            self._listed.exception()  # marked as seen, as nobody may be waiting any more
 
 
 async def _list_all_tools(client: Client) -> list[types.Tool]:
-    """All pages of the list."""
     found: list[types.Tool] = []
     cursor: str | None = None
     while True:
@@ -234,30 +231,30 @@ async def _list_all_tools(client: Client) -> list[types.Tool]:
 
 
 class _ProgressReporter:
-    """What a server says while it works, seldom enough to be read."""
+    """Pass on progress messages of a server, at most one per interval."""
 
     def __init__(self, invocation: ToolInvocation) -> None:
         self._invocation = invocation
-        self._told_at = -math.inf
+        self._reported_at = -math.inf
 
     async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
         now = time.monotonic()
-        if now - self._told_at >= PROGRESS_INTERVAL_SECONDS:
-            self._told_at = now
+        if now - self._reported_at >= PROGRESS_INTERVAL_SECONDS:
+            self._reported_at = now
             share = f"{progress:g} of {total:g}" if total else f"{progress:g}"
             self._invocation.report_progress(tool_listing.escape_server_text(message or share))
 
 
-# --- words -------------------------------------------------------------------------------------------
+# --- Error messages ----------------------------------------------------------------------------------
 
 
 def choose_redaction(server: McpServerConfig) -> Callable[[str], str]:
-    """A user's server was never given a secret of the installation, so what it says cannot hold one."""
+    """Return the redaction for a server's text: a user's server never got a secret of the installation."""
     return redaction.redact if server.owner_id is None else redaction.redact_user_text
 
 
 def describe_error(problem: BaseException, server: McpServerConfig) -> str:
-    """One sentence for people; what libraries say may name inner addresses and secrets."""
+    """Describe a problem in one sentence for people; messages of libraries may name internal addresses and secrets."""
     while isinstance(problem, BaseExceptionGroup):
         problem = problem.exceptions[0]
     match problem:
@@ -272,9 +269,9 @@ def describe_error(problem: BaseException, server: McpServerConfig) -> str:
         case httpx2.TimeoutException() | TimeoutError():
             return "It did not answer in time."
         case httpx2.HTTPError() | httpx2.InvalidURL():
-            return "Its answer broke off or could not be read."
+            return "Its answer was cut off or could not be read."
         case ValidationError():
-            return "Its answer is not what the protocol says."
+            return "Its answer does not follow the MCP protocol."
         case OSError():
             return "It could not be started."
         case _:

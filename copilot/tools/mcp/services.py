@@ -1,4 +1,4 @@
-"""MCP servers: whose they are, how they are reached, and how they fared; the only writer of their table (A28)."""
+"""Create, change, check and read MCP servers. The only writer of their table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from config.core.text import make_storable
 from copilot.chat.permissions import Permissions
 from copilot.models import McpServer
 
-MAX_SERVERS = 20  # per owner: all of them are asked at the start of a turn
+MAX_SERVERS = 20  # per owner: a turn connects to all of them when it starts
 MAX_SECRETS = 20
 MAX_SECRET_CHARACTERS = 4_000
 MAX_COMMAND_WORDS = 50
@@ -33,15 +33,15 @@ FIRST_RETRY_DELAY = timedelta(minutes=1)
 MAX_RETRY_DELAY = timedelta(minutes=15)
 MAX_ERROR_CHARACTERS = 500
 SECRETS_UNREADABLE_MESSAGE = (
-    "Its secrets can no longer be read: the installation's key was changed. Enter them again."
+    "Its secrets can't be read because the encryption key has changed. Enter them again."
 )
 
 Transport = Literal["http", "stdio"]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
-_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")  # what a header can carry
-# Written by the transport itself; another value would break it or smuggle a second request in.
+_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")  # characters allowed in a header
+# Headers written by the transport itself; another value would break it or smuggle in a second request.
 _OUR_HEADERS = frozenset(
     {"host", "content-length", "content-type", "transfer-encoding", "connection", "accept", "accept-encoding"}
 )
@@ -57,18 +57,18 @@ _LOADER_PREFIXES = ("LD_", "DYLD_", "PYTHON", "BASH_FUNC")
 
 
 class ListedTool(TypedDict):
-    """One tool from the server's last list: for people, and for judging a call where no server is at hand."""
+    """One tool from the server's last list: for people, and for checking calls without the server."""
 
     name: str
     description: str
     parameters: dict[str, JSON]
-    read_only: bool  # it says so itself
+    read_only: bool  # according to the server
     left_out: str  # why models are not offered it, or nothing
 
 
 @dataclass(frozen=True, kw_only=True)
 class McpServerDraft:
-    """What somebody wants a server to be. Absent secrets stay as they are, while the origin does."""
+    """The wanted configuration of a server. Secrets left out stay as they are, unless the origin changes."""
 
     name: str
     transport: Transport = "http"
@@ -82,7 +82,7 @@ class McpServerDraft:
 
 @dataclass(frozen=True, kw_only=True)
 class McpServerConfig:
-    """One server as a turn uses it."""
+    """A server as a turn uses it."""
 
     id: UUID
     owner_id: int | None
@@ -96,31 +96,33 @@ class McpServerConfig:
     version: int = 1
     failures: int = 0
     tools: tuple[ListedTool, ...] = ()  # as it listed them last
-    absent: str = ""  # why it is not tried now, or nothing
+    absent: str = ""  # why turns skip it for now, or nothing
 
     @property
     def pool_key(self) -> tuple[int | None, UUID, int]:
-        """Two users' servers of one name are two, and a changed one is another (A28.2)."""
+        """Return the key of its connection: servers of different owners or versions never share one."""
         return self.owner_id, self.id, self.version
 
     def secret_values(self) -> list[str]:
-        """Whole values, and the credential after a scheme such as Bearer."""
+        """Return whole values, and the credential after a scheme such as Bearer."""
         values = list(self.secrets.values())
         return values + [value.split()[-1] for value in values if len(value.split()) > 1]
 
     def own_secret_values(self) -> list[str]:
-        """Those of a user, which are masked in that user's turns alone."""
+        """Return the secrets of a user's server, which are redacted in that user's turns only."""
         return self.secret_values() if self.owner_id is not None else []
 
 
-# --- writing -----------------------------------------------------------------------------------------
+# --- Write -------------------------------------------------------------------------------------------
 
 
 def create_server(owner_id: int | None, draft: McpServerDraft) -> McpServer:
-    """Make a server of a user's, or with no owner one of everybody's."""
+    """Create a server of a user, or of everybody if there is no owner."""
     check_draft(owner_id, draft)
     if McpServer.objects.filter(owner_id=owner_id).count() >= MAX_SERVERS:
-        raise Conflict(f"There are {MAX_SERVERS} servers already. Remove one first.", code="too_many_servers")
+        raise Conflict(
+            f"You can have up to {MAX_SERVERS} servers. Remove one first.", code="too_many_servers"
+        )
     server = McpServer(
         owner_id=owner_id, **_draft_fields(draft), secrets=_encrypt_secrets(draft.secrets or {})
     )
@@ -129,9 +131,10 @@ def create_server(owner_id: int | None, draft: McpServerDraft) -> McpServer:
 
 
 def update_server(owner_id: int | None, server_id: UUID, draft: McpServerDraft) -> McpServer:
-    """Everything as the draft says; the next turn connects anew (A28.2).
+    """Apply the draft; the next turn reconnects.
 
-    Kept secrets were given to one origin: at another one the server starts without them, and without what it listed.
+    Stored secrets were meant for one origin: at a new origin the server starts without them and without its
+    listed tools.
     """
     check_draft(owner_id, draft)
     with transaction.atomic():
@@ -156,7 +159,7 @@ def delete_server(owner_id: int | None, server_id: UUID) -> None:
 
 
 def record_failure(server: McpServerConfig, error: str) -> None:
-    """Not tried again for a minute, then two, up to a quarter of an hour (A28.3)."""
+    """Back off: do not try again for a minute, then two, up to a quarter of an hour."""
     wait = min(FIRST_RETRY_DELAY * 2 ** min(server.failures, 10), MAX_RETRY_DELAY)
     McpServer.objects.filter(pk=server.id, version=server.version, failures=server.failures).update(
         failures=F("failures") + 1,
@@ -166,23 +169,23 @@ def record_failure(server: McpServerConfig, error: str) -> None:
 
 
 def record_tools(server: McpServerConfig, tools: Sequence[ListedTool]) -> None:
-    """It answered: nothing stands against it any more."""
+    """Store the listed tools and clear earlier failures."""
     McpServer.objects.filter(pk=server.id, version=server.version).update(
         failures=0, retry_at=None, last_error="", tools=list(tools), listed_at=Now()
     )
 
 
-# --- reading -----------------------------------------------------------------------------------------
+# --- Read --------------------------------------------------------------------------------------------
 
 
 def list_usable_servers(user_id: int, permissions: Permissions) -> tuple[McpServerConfig, ...]:
-    """The servers a turn of this user may use, those that are not tried now included (A28.6)."""
+    """Return the servers a turn of this user may use, including those that are backing off."""
     rows = _visible_servers(user_id).filter(enabled=True).order_by("name", "id")
     return tuple(_build_config(row) for row in rows if _is_permitted(row, permissions))
 
 
 def list_visible_servers(user_id: int) -> list[McpServer]:
-    """A user's own servers, then everybody's that are switched on."""
+    """Return a user's own servers, then everybody's that are enabled."""
     own = Q(owner_id=user_id) | Q(enabled=True)
     return list(
         _visible_servers(user_id).filter(own).order_by(F("owner_id").asc(nulls_last=True), "name", "id")
@@ -190,7 +193,7 @@ def list_visible_servers(user_id: int) -> list[McpServer]:
 
 
 def get_own_server(owner_id: int | None, server_id: UUID) -> McpServer:
-    """Foreign, unknown and, for users, everybody's look the same."""
+    """Return a server of this owner. Any other server is reported as not found."""
     row = McpServer.objects.filter(pk=server_id, owner_id=owner_id).first()
     if row is None:
         raise NotFound
@@ -198,7 +201,6 @@ def get_own_server(owner_id: int | None, server_id: UUID) -> McpServer:
 
 
 def draft_from_server(row: McpServer) -> McpServerDraft:
-    """The row as it is, for those who change a part of it."""
     return McpServerDraft(
         name=row.name,
         transport=_get_transport(row),
@@ -211,12 +213,12 @@ def draft_from_server(row: McpServer) -> McpServerDraft:
 
 
 def build_trial_config(row: McpServer) -> McpServerConfig:
-    """To be tried at once, whatever became of it last time."""
-    return _build_config(row, waits=False)
+    """Build a configuration that ignores the back-off."""
+    return _build_config(row, respect_back_off=False)
 
 
 def list_secret_names(row: McpServer) -> list[str]:
-    """Which secrets there are; what they are is never shown again (A28.1)."""
+    """Return the names of the secrets; their values are never shown again."""
     try:
         return sorted(_decrypt_secrets(row.secrets))
     except encryption.DecryptionFailed:
@@ -240,11 +242,11 @@ def _get_transport(row: McpServer) -> Transport:
     return "stdio" if row.transport == McpServer.Transport.STDIO else "http"
 
 
-def _build_config(row: McpServer, *, waits: bool = True) -> McpServerConfig:
+def _build_config(row: McpServer, *, respect_back_off: bool = True) -> McpServerConfig:
     absent = ""
     secrets: dict[str, str] = {}
-    if waits and row.retry_at is not None and row.retry_at > timezone.now():
-        absent = row.last_error or "It is tried again later."
+    if respect_back_off and row.retry_at is not None and row.retry_at > timezone.now():
+        absent = row.last_error or "It will be tried again later."
     try:
         secrets = _decrypt_secrets(row.secrets)
     except encryption.DecryptionFailed:
@@ -268,19 +270,17 @@ def _build_config(row: McpServer, *, waits: bool = True) -> McpServerConfig:
     )
 
 
-# --- checks ------------------------------------------------------------------------------------------
+# --- Checks ------------------------------------------------------------------------------------------
 
 
 def check_draft(owner_id: int | None, draft: McpServerDraft) -> None:
-    """Raises what is wrong with it, in words for whoever wrote it."""
+    """Raise InvalidRequest with a message for the person who wrote the draft."""
     if not _NAME.fullmatch(draft.name):
-        raise InvalidRequest(
-            "name: 1 to 40 letters, digits, hyphens and underscores; the first a letter or a digit."
-        )
+        raise InvalidRequest("name: Use 1–40 letters, digits, - or _, starting with a letter or digit.")
     if draft.transport not in get_args(Transport):
         raise InvalidRequest("transport: http or stdio.")
     if owner_id is not None and (draft.transport != "http" or draft.trusted or draft.never_ask):
-        raise InvalidRequest("A user's server is reached over http, and its tools always ask.")
+        raise InvalidRequest("Your own servers must use http, and their tools always need approval.")
     if draft.transport == "http":
         _check_url(draft.url, public=owner_id is not None)
         _check_secrets(draft.secrets or {}, names=_HEADER, taken=_OUR_HEADERS)
@@ -292,8 +292,11 @@ def check_draft(owner_id: int | None, draft: McpServerDraft) -> None:
 
 
 def _check_url(text: str, *, public: bool) -> None:
-    """Refuse what can be told without the network. Whoever owns a name decides how long it takes to resolve, so that
-    is left to the connection, which checks every address of the name anyway."""
+    """Refuse what can be judged without the network.
+
+    Resolving a name may take as long as its owner likes, so that is left to the connection, which checks
+    every address of the name anyway.
+    """
     if len(text) > MAX_URL_CHARACTERS:
         raise InvalidRequest(f"url: at most {MAX_URL_CHARACTERS:,} characters.")
     try:
@@ -311,7 +314,7 @@ def _check_url(text: str, *, public: bool) -> None:
         if not url_safety.is_public_address(address):
             raise InvalidRequest(f"url: {url_safety.NOT_PUBLIC_MESSAGE}", code="address_refused")
     elif not url_safety.is_valid_hostname(url.host or ""):
-        raise InvalidRequest("url: there is no host of this name.", code="unreachable")
+        raise InvalidRequest("url: this is not a valid host name.", code="unreachable")
 
 
 def _check_command(command: Sequence[str]) -> None:
@@ -321,18 +324,21 @@ def _check_command(command: Sequence[str]) -> None:
         or len(command) > MAX_COMMAND_WORDS
         or any("\x00" in word for word in command)
     ):
-        raise InvalidRequest("command: a program and its arguments, one after the other.")
+        raise InvalidRequest("command: enter a program and its arguments.")
 
 
 def find_command_problem(command: Sequence[str]) -> str:
-    """Why workers do not start a command, or nothing. Programs of the environment's list run alone, never as root."""
+    """Return why workers would not start a command, or nothing.
+
+    Only commands listed in MCP_STDIO_COMMANDS run, and never as root.
+    """
     if tuple(command) not in settings.MCP_STDIO_COMMANDS:
-        return "Workers start only commands listed in MCP_STDIO_COMMANDS, with exactly these arguments."
+        return "Only commands listed in MCP_STDIO_COMMANDS can run, with exactly the listed arguments."
     return privileges.find_account_problem(settings.SANDBOX_UID)
 
 
 def _check_variables(variables: Mapping[str, str]) -> None:
-    """Refuse those that make a listed program load or run something else."""
+    """Refuse variables that make a listed program load or run something else."""
     _check_secrets(variables, names=_VARIABLE, taken=_OUR_VARIABLES)
     for name in variables:
         if name.upper().startswith(_LOADER_PREFIXES):
@@ -351,7 +357,7 @@ def _check_secrets(secrets: Mapping[str, str], *, names: re.Pattern[str], taken:
             )
 
 
-# --- rows --------------------------------------------------------------------------------------------
+# --- Rows --------------------------------------------------------------------------------------------
 
 
 class _ServerFields(TypedDict):
@@ -378,7 +384,7 @@ def _draft_fields(draft: McpServerDraft) -> _ServerFields:
 
 
 def _server_origin(row: McpServer) -> tuple[str, ...]:
-    """The other side that gets the secrets: scheme, host and port of a URL, or the whole command."""
+    """Return who gets the secrets: scheme, host and port of a URL, or the whole command."""
     if row.transport == McpServer.Transport.STDIO:
         return ("stdio", *row.command)
     url = URL(row.url)
@@ -401,18 +407,18 @@ def _save_unique(server: McpServer) -> None:
         with transaction.atomic():
             server.save()
     except IntegrityError as problem:
-        raise Conflict(f"There is a server named {server.name} already.", code="name_taken") from problem
+        raise Conflict(f"You already have a server named {server.name}.", code="name_taken") from problem
 
 
 def _encrypt_secrets(secrets: Mapping[str, str]) -> str:
     return encryption.encrypt_text(msgspec.json.encode(dict(secrets)).decode()) if secrets else ""
 
 
-def _decrypt_secrets(sealed: str) -> dict[str, str]:
-    return msgspec.json.decode(encryption.decrypt_text(sealed), type=dict[str, str]) if sealed else {}
+def _decrypt_secrets(encrypted: str) -> dict[str, str]:
+    return msgspec.json.decode(encryption.decrypt_text(encrypted), type=dict[str, str]) if encrypted else {}
 
 
 def erase_mcp_servers(owner_id: int) -> int:
-    """Of an account that goes, secrets included (S17)."""
+    """Delete the servers of an account that is purged, secrets included."""
     removed, _ = McpServer.objects.filter(owner=owner_id).delete()
     return removed

@@ -1,4 +1,4 @@
-"""What a server says of its tools, made fit for models and people; whatever is unfit is left out by name (A28.4)."""
+"""Prepare the tools and instructions that an MCP server lists for models and people. Unusable tools get a reason."""
 
 from __future__ import annotations
 
@@ -33,27 +33,25 @@ MAX_NAME_CHARACTERS = 64
 NAME_HASH_CHARACTERS = 8
 MAX_SCHEMA_CHARACTERS = 8_000
 MAX_DESCRIPTION_CHARACTERS = 2_000
-SHOWN_DESCRIPTION_CHARACTERS = 300  # of a description, on a page
+SHOWN_DESCRIPTION_CHARACTERS = 300  # of a description shown on a page
 MAX_OFFERED_TOOLS = 64
 MAX_INSTRUCTIONS_CHARACTERS = 4_000
 MAX_TOTAL_INSTRUCTIONS_CHARACTERS = 12_000
 
 TOO_MANY_TOOLS_MESSAGE = f"Only the first {MAX_OFFERED_TOOLS} tools of all servers are offered."
 _not_in_names = re.compile(r"[^A-Za-z0-9_-]")
-_usable_key = re.compile(
-    r"[A-Za-z0-9_.-]{1,64}"
-)  # others are refused by a provider, and the request with them
+_usable_key = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # a provider would refuse the whole request for any other
 _control = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DescribedTool:
-    """One tool of a server: fit for a model, or left out for a reason."""
+    """A tool of a server, usable by a model or left out for a reason."""
 
     tool: str  # the server's own name for it
     description: str = ""
     parameters: Mapping[str, JSON] = field(default_factory=dict)
-    read_only: bool = False  # the server says so
+    read_only: bool = False  # according to the server
     left_out: str = ""
 
     def to_listed_tool(self) -> ListedTool:
@@ -70,7 +68,7 @@ class DescribedTool:
 def describe_tools(
     tools: Iterable[types.Tool], redact: Callable[[str], str] = str
 ) -> tuple[DescribedTool, ...]:
-    """Every tool of a server's list; takes its time, so not on the loop."""
+    """Describe every listed tool. Slow enough to be kept off the event loop."""
     return tuple(_describe_tool(tool, redact) for tool in tools)
 
 
@@ -94,15 +92,15 @@ def _describe_tool(tool: types.Tool, redact: Callable[[str], str]) -> DescribedT
 
 
 def escape_server_text(text: str) -> str:
-    """A server's words: data, that can neither pass for ours nor break what carries them."""
+    """Clean a server's text, so that it can neither imitate our tags nor break what carries it."""
     return escape_server_tags(_control.sub("", make_storable(text)))
 
 
-# --- schemas -----------------------------------------------------------------------------------------
+# --- Schemas -----------------------------------------------------------------------------------------
 
 
 class _UnusableSchema(Exception):
-    """Why a schema cannot be offered to a model."""
+    """A schema that cannot be offered to a model."""
 
 
 def _parse_parameters(schema: dict[str, object]) -> dict[str, JSON]:
@@ -152,7 +150,8 @@ _JSON_TYPES: dict[str, tuple[type, ...]] = {
 
 
 def check_arguments(arguments: Mapping[str, JSON], parameters: Mapping[str, JSON]) -> None:
-    """The outermost layer alone: a hostile schema makes a full check run for ever, and the server makes one itself."""
+    """Check the outermost level only: a hostile schema could make a full check endless, and the server checks
+    anyway."""
     properties = _get_properties(parameters)
     required = parameters.get("required")
     problems = [
@@ -179,22 +178,22 @@ def _make_argument_error(name: str, message: str) -> InitErrorDetails:
 
 def _matches_type(value: JSON, kind: JSON) -> bool:
     kinds = kind if isinstance(kind, list) else [kind]
-    known = [_JSON_TYPES[one] for one in kinds if isinstance(one, str) and one in _JSON_TYPES]
+    known = [_JSON_TYPES[name] for name in kinds if isinstance(name, str) and name in _JSON_TYPES]
     if len(known) < len(kinds):
-        return True  # nothing is said, or something the server alone understands
+        return True  # no type, or one that only the server understands
     if isinstance(value, bool):
         return (bool,) in known
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return any(isinstance(value, one) for one in known)
+    return any(isinstance(value, types_) for types_ in known)
 
 
-# --- names -------------------------------------------------------------------------------------------
+# --- Names -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class ToolLocation:
-    """Where a tool is: its server and its own name there."""
+    """The server of a tool and the tool's own name there."""
 
     server_id: UUID
     server: str
@@ -202,15 +201,15 @@ class ToolLocation:
 
 
 def assign_tool_names(places: Sequence[ToolLocation]) -> list[str]:
-    """The names models use: the same after every restart, whichever server answered first."""
-    wished = [f"mcp_{place.server}_{place.tool}" for place in places]
-    plain = [_not_in_names.sub("_", name) for name in wished]
-    times = Counter(plain)
+    """Return the names models use: the same after every restart, whichever server answered first."""
+    wanted = [f"mcp_{place.server}_{place.tool}" for place in places]
+    plain = [_not_in_names.sub("_", name) for name in wanted]
+    counts = Counter(plain)
     return [
         name
-        if times[name] == 1 and name == wish and len(name) <= MAX_NAME_CHARACTERS
+        if counts[name] == 1 and name == wanted_name and len(name) <= MAX_NAME_CHARACTERS
         else _hash_name(name, place)
-        for name, wish, place in zip(plain, wished, places, strict=True)
+        for name, wanted_name, place in zip(plain, wanted, places, strict=True)
     ]
 
 
@@ -219,14 +218,14 @@ def _hash_name(name: str, place: ToolLocation) -> str:
     return f"{name[: MAX_NAME_CHARACTERS - NAME_HASH_CHARACTERS - 1]}_{digest}"
 
 
-# --- instructions ------------------------------------------------------------------------------------
+# --- Instructions ------------------------------------------------------------------------------------
 
 
-def build_instructions(said: Iterable[tuple[str, str]]) -> str:
-    """What servers want models to know, by server name, as one block of the session's suffix (A28.5)."""
+def build_instructions(instructions: Iterable[tuple[str, str]]) -> str:
+    """Join the servers' instructions, sorted by server name, into one block of the system prompt."""
     parts: list[str] = []
     left = MAX_TOTAL_INSTRUCTIONS_CHARACTERS
-    for server, text in sorted(said):
+    for server, text in sorted(instructions):
         words = escape_text(_control.sub("", make_storable(text.strip())))[:MAX_INSTRUCTIONS_CHARACTERS]
         part = f"From the MCP server {escape_text(server)}:\n{words}"[:left]
         if words and part:
@@ -235,13 +234,10 @@ def build_instructions(said: Iterable[tuple[str, str]]) -> str:
     return build_server_block("mcp_instructions", "\n\n".join(parts)) if parts else ""
 
 
-# MERGED tools.mcp_offline: Judges a call of an MCP tool without its server, by what the server listed last (A11.6).
-
-
 def check_offline_call(
     user_id: int, permissions: Permissions, name: str, arguments: Mapping[str, JSON]
 ) -> bool:
-    """Whether a server of the user's has such a tool and its schema can be checked here.
+    """Check a call against the server's last list, and return False if that is not possible.
 
     Raises pydantic's ValidationError for arguments that the schema does not allow.
     """
@@ -257,12 +253,12 @@ def check_offline_call(
         return False
     if problems:
         raise ValidationError.from_exception_data(
-            "arguments", [_make_validation_error(*one) for one in problems]
+            "arguments", [_make_validation_error(*problem) for problem in problems]
         )
     return True
 
 
-def _make_validation_error(place: tuple[str | int, ...], words: str) -> InitErrorDetails:
+def _make_validation_error(path: tuple[str | int, ...], message: str) -> InitErrorDetails:
     return InitErrorDetails(
-        type=PydanticCustomError("mcp", "{words}", {"words": words}), loc=place, input=None
+        type=PydanticCustomError("mcp", "{words}", {"words": message}), loc=path, input=None
     )

@@ -1,4 +1,4 @@
-"""Reach an MCP server: over HTTP to a checked address, or as a child that dies with us."""
+"""Open streams to an MCP server: over HTTP to a checked address, or to a child process that dies with us."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from copilot.tools.sandbox import workspace_sync
 from copilot.tools.web import http_client
 
 CONNECT_TIMEOUT_SECONDS = 10.0
-MAX_ANSWER_BYTES = 16 * 1024 * 1024  # of one message; what a tool may say is cut far below it
-SESSION_LOST_STATUS = 404  # to a request with a session: the protocol's way to say that it is no more
+MAX_ANSWER_BYTES = 16 * 1024 * 1024  # of one message; tool results are truncated far below it
+SESSION_LOST_STATUS = 404  # the protocol's answer to a request with an unknown session
 CHILD_PROCESS_SCRIPT = Path(__file__).with_name("child_process.py")
 CHILD_PATH = "/usr/local/bin:/usr/bin:/bin"
 HOME_PREFIX = "pilothouse-mcp-"
@@ -40,7 +40,7 @@ ServerStreams = tuple[IncomingStream, WriteStream[SessionMessage]]
 
 
 def make_http_client() -> http_client.PublicHttpClient:
-    """The rules of `web_fetch`: which ports and addresses a user's own server may have (A24.1)."""
+    """Make a client with the rules of `web_fetch` for ports and addresses of users' servers."""
     return http_client.PublicHttpClient(ports=settings.WEB_FETCH_PORTS)
 
 
@@ -48,14 +48,14 @@ def make_http_client() -> http_client.PublicHttpClient:
 async def open_streams(
     server: McpServerConfig, *, gone: Callable[[], None], forgotten: Callable[[], None]
 ) -> AsyncIterator[ServerStreams]:
-    """The server's two streams. It may hang up, or lose the session it gave us."""
+    """Open the server's two streams. `gone` is called when it hangs up, `forgotten` when it lost our session."""
     inner = _open_http(server, forgotten) if server.transport == "http" else _open_stdio(server)
     async with inner as (read, write):
         yield _WatchedStream(read, gone), write
 
 
 class _WatchedStream:
-    """A stream that tells of its end: a server that left while idle is known to have left before it is called."""
+    """A stream that reports its end, so that a server that left while idle is known before the next call."""
 
     def __init__(self, inner: IncomingStream, gone: Callable[[], None]) -> None:
         self._inner = inner
@@ -90,12 +90,12 @@ class _WatchedStream:
         return await self._inner.__aexit__(kind, problem, trace)
 
 
-# --- a child -----------------------------------------------------------------------------------------
+# --- Child process -----------------------------------------------------------------------------------
 
 
 @asynccontextmanager
 async def _open_stdio(server: McpServerConfig) -> AsyncIterator[ServerStreams]:
-    """Start a listed command in an empty home, with nothing of our environment but what the server was given."""
+    """Start a listed command in an empty home, with nothing of our environment but the server's secrets."""
     if problem := mcp.find_command_problem(server.command):
         raise ToolError("command_not_allowed", problem)
     account = privileges.get_unprivileged_account(settings.SANDBOX_UID)
@@ -107,7 +107,7 @@ async def _open_stdio(server: McpServerConfig) -> AsyncIterator[ServerStreams]:
         parameters = StdioServerParameters(
             command=sys.executable,
             args=["-I", "-S", str(CHILD_PROCESS_SCRIPT), str(os.getpid()), *words],
-            env=environment,  # the SDK adds some of ours, which are unset again
+            env=environment,  # the SDK adds variables of ours, which `env` unsets again
             cwd=home,
             encoding_error_handler="replace",
         )
@@ -127,7 +127,7 @@ async def _child_home(account: privileges.UnixAccount | None) -> AsyncIterator[P
 
 
 def _make_home(place: Path, account: privileges.UnixAccount | None) -> Path:
-    """An empty folder of the child's own, in one of ours, so that nobody else can put something in its place."""
+    """Make an empty home inside a folder of ours, so that nobody else can replace it."""
     place.chmod(0o711)
     home = place / "home"
     home.mkdir(0o700)
@@ -137,13 +137,13 @@ def _make_home(place: Path, account: privileges.UnixAccount | None) -> Path:
 
 
 def _remove_abandoned_homes() -> None:
-    """Remove those whose worker was killed; its number is in the name."""
+    """Remove the homes of killed workers, whose pid is in the name."""
     for place in Path(tempfile.gettempdir()).glob(f"{HOME_PREFIX}*-*"):
         worker = place.name.removeprefix(HOME_PREFIX).partition("-")[0]
         with contextlib.suppress(FileNotFoundError):  # another worker was quicker
-            found = place.lstat()
-            ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-            if ours and worker.isdigit() and not Path(f"/proc/{worker}").exists():
+            status = place.lstat()
+            is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+            if is_ours and worker.isdigit() and not Path(f"/proc/{worker}").exists():
                 workspace_sync.remove_folder(place)
 
 
@@ -170,7 +170,7 @@ async def _open_http(server: McpServerConfig, forgotten: Callable[[], None]) -> 
 
 
 class _PublicTransport(httpx2.AsyncBaseTransport):
-    """Every request, redirected ones too, goes to an address that was checked, under the name that was asked for."""
+    """Send every request, redirects included, to a checked address under the requested host name."""
 
     def __init__(
         self, inner: httpx2.AsyncBaseTransport, client: http_client.PublicHttpClient, owner_id: int
@@ -197,14 +197,14 @@ def _redirect_to_address(request: httpx2.Request, address: str) -> httpx2.Reques
     return httpx2.Request(
         request.method,
         request.url.copy_with(host=address),
-        headers=request.headers,  # the host's name among them
+        headers=request.headers,  # includes Host
         stream=request.stream,
         extensions={**request.extensions, "sni_hostname": request.url.host},
     )
 
 
 class _BoundedTransport(httpx2.AsyncBaseTransport):
-    """No answer is larger than a message may be, and none is compressed: a bomb has nowhere to go off."""
+    """Limit answers to the size of a message and refuse compressed ones, which could be bombs."""
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, forgotten: Callable[[], None]) -> None:
         self._inner = inner
@@ -216,9 +216,9 @@ class _BoundedTransport(httpx2.AsyncBaseTransport):
             self._forgotten()
         if response.headers.get("Content-Encoding", "identity").lower() != "identity":
             await response.aclose()
-            raise httpx2.RemoteProtocolError("an answer in a compression that was not asked for")
+            raise httpx2.RemoteProtocolError("a response in a compression that was not requested")
         if _is_event_stream(response.headers):
-            return response  # its messages are bounded one by one
+            return response  # the SDK limits its messages one by one
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         return httpx2.Response(
             response.status_code,
@@ -244,7 +244,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
         async for piece in self._inner:
             received += len(piece)
             if received > MAX_ANSWER_BYTES:
-                raise httpx2.RemoteProtocolError("an answer larger than any message may be")
+                raise httpx2.RemoteProtocolError("a response larger than any message may be")
             yield piece
 
     async def aclose(self) -> None:

@@ -1,4 +1,4 @@
-"""Characters that HTML writes as names and numbers, as characters again."""
+"""Turn HTML into a title and readable text, in one pass whose time is proportional to the size of the page."""
 
 from __future__ import annotations
 
@@ -8,20 +8,16 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urljoin
 
-_OVERLONG_NUMBERS = re.compile(
-    r"&#\d{16,};?"
-)  # Python refuses to read thousands of digits, and no character needs them
+_OVERLONG_NUMBERS = re.compile(r"&#\d{16,};?")  # int() refuses thousands of digits
 
 
 def unescape_html(text: str) -> str:
     return html.unescape(_OVERLONG_NUMBERS.sub("\ufffd", text)) if "&" in text else text
 
 
-# MERGED tools.pages: Turns HTML into a title and text a model can read, in one pass that no page can make slow (A24.2).
-
 TextStyle = Literal["text", "markdown"]
 
-# Neither part can run past the next "<", and nothing is tried twice: every page costs time in proportion to its size.
+# No part matches past the next "<" and nothing is tried twice, so that the time is proportional to the size.
 _TAG = re.compile(r"""<(/?)([A-Za-z][A-Za-z0-9:-]*+)((?:[^<>"']|"[^"<]*"|'[^'<]*')*+)>""")
 _MARKUP = re.compile(r"<[!?/A-Za-z]")
 _ATTRIBUTE = re.compile(r"""(?:^|\s)(href|alt)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""", re.IGNORECASE)
@@ -69,19 +65,15 @@ _LINE_ELEMENTS = frozenset(["br", "tr", "li", "dt", "dd", "option", "figcaption"
 _HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
 _WEB_SCHEMES = ("http://", "https://")
 MAX_TITLE_CHARACTERS = 300
-MAX_SOURCE_CHARACTERS = (
-    2_000_000  # characters looked at: a second or two at worst, and far more than anybody reads
-)
-MAX_TEXT_CHARACTERS = (
-    500_000  # characters written: a link can be a thousand times longer than what it is made of
-)
+MAX_SOURCE_CHARACTERS = 2_000_000  # read: a second or two at worst
+MAX_TEXT_CHARACTERS = 500_000  # written: an absolute link can be a thousand times longer than its source
 
 
 @dataclass(frozen=True, kw_only=True)
 class HtmlPage:
     title: str
     text: str
-    cut: bool  # there is more of it
+    cut: bool  # the text is incomplete
 
 
 def extract_text(source: str, *, base_url: str, style: TextStyle) -> HtmlPage:
@@ -102,7 +94,10 @@ def _scan_html(source: str, writer: _TextWriter) -> None:
 
 
 def _skip_markup(source: str, at: int, writer: _TextWriter, endless: set[str]) -> int:
-    """Deal with the markup at `at`; where to go on. `endless` remembers elements whose end was sought in vain."""
+    """Handle the markup at `at`, and return where to continue.
+
+    `endless` remembers elements whose end tag was sought in vain.
+    """
     if source.startswith("<!--", at):
         end = source.find("-->", at + 4)
         return len(source) if end == -1 else end + 3
@@ -125,8 +120,6 @@ def _skip_markup(source: str, at: int, writer: _TextWriter, endless: set[str]) -
 
 
 class _TextWriter:
-    """Collects text as tags and words go by."""
-
     def __init__(self, base_url: str, style: TextStyle) -> None:
         self._base_url = base_url
         self._markdown = style == "markdown"
@@ -135,7 +128,7 @@ class _TextWriter:
         self._title: list[str] = []
         self._in_title = False
         self._preformatted = 0
-        self._link: tuple[str, int] | None = None  # its target, and where its words begin
+        self._link: tuple[str, int] | None = None  # its target, and where its text begins
 
     @property
     def is_full(self) -> bool:

@@ -1,4 +1,4 @@
-"""Fetches from the open internet: public addresses only, checked when connecting and at every redirect (A24.1)."""
+"""Fetch from the public internet. Addresses are checked when connecting and at every redirect."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from copilot.tools.base import ToolError
 
 MAX_BODY_BYTES = 5 * 1024 * 1024  # of the body, after decompression
 MAX_REDIRECTS = 5
-TOTAL_TIMEOUT_SECONDS = 28.0  # of the tool's 30: the rest is for reading the page and naming what went wrong
+TOTAL_TIMEOUT_SECONDS = 28.0  # of the tool's 30: the rest is for reading the page and reporting errors
 CONNECT_TIMEOUT_SECONDS = 10.0
 DEFAULT_PORTS = frozenset({80, 443})
 CHUNK_BYTES = 64 * 1024
@@ -32,15 +32,15 @@ _ZLIB_WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "de
 
 @dataclass(frozen=True, kw_only=True)
 class FetchedResource:
-    url: str  # where the redirects led
+    url: str  # after redirects
     status: int
-    content_type: str  # as the server said it, parameters included
+    content_type: str  # as sent by the server, parameters included
     body: bytes = field(repr=False)
-    cut: bool  # the body went on beyond the limit
+    cut: bool  # the body was longer than the limit
 
 
 class PublicHttpClient:
-    """One way out. `unchecked` addresses and `resolver` exist for tests; no setting leads to them."""
+    """An HTTP client for public addresses only. `unchecked` and `resolver` exist for tests; no setting reaches them."""
 
     def __init__(
         self,
@@ -51,16 +51,16 @@ class PublicHttpClient:
         total_seconds: float = TOTAL_TIMEOUT_SECONDS,
     ) -> None:
         self._ports = frozenset(ports)
-        self._way_out = PublicAddressGuard(unchecked=unchecked, resolver=resolver)
+        self._address_guard = PublicAddressGuard(unchecked=unchecked, resolver=resolver)
         self._total_seconds = total_seconds
 
     async def fetch(
         self, url: str, *, ask_first: Collection[str] = (), stay_on: Collection[str] = ()
     ) -> FetchedResource:
-        """The resource behind `url`; raises ToolFailed in words the model can act on.
+        """Fetch the resource at `url`. Raises ToolError in words the model can act on.
 
-        Redirects lead to no host of `ask_first` that `url` does not name itself, and from a host of `stay_on` to
-        nowhere else: what such a host forwards was not looked at.
+        Redirects never lead to a host of `ask_first` that `url` does not name itself, and never away from a
+        host of `stay_on`: nobody has checked where such a host forwards to.
         """
         try:
             async with asyncio.timeout(self._total_seconds), self._open_session() as session:
@@ -73,12 +73,12 @@ class PublicHttpClient:
             raise _to_tool_error(problem) from problem
 
     async def resolve_addresses(self, url: str) -> tuple[str, ...]:
-        """Where `url` leads, every address checked; for those who connect by themselves to one of exactly these."""
+        """Resolve `url` to checked addresses, for callers that connect to exactly these by themselves."""
         try:
             checked = self._check_url(url)
             if url_safety.is_ip_address(checked.host or ""):
                 return (checked.host or "",)
-            resolver = self._way_out.make_resolver()
+            resolver = self._address_guard.make_resolver()
             found = await resolver.resolve(checked.host or "", checked.port or 0)
         except OSError as problem:
             raise _to_tool_error(problem) from problem
@@ -88,21 +88,21 @@ class PublicHttpClient:
     async def _follow_redirects(
         self, session: aiohttp.ClientSession, url: URL, ask_first: Collection[str], stay_on: Collection[str]
     ) -> FetchedResource:
-        asked, stays = url_safety.match_host(url, ask_first), url_safety.match_host(url, stay_on)
+        asked_host, trusted_host = url_safety.match_host(url, ask_first), url_safety.match_host(url, stay_on)
         for _ in range(MAX_REDIRECTS + 1):
             async with session.get(url, allow_redirects=False) as response:
                 location = response.headers.get("Location", "")
                 if response.status not in _REDIRECT_STATUSES or not location:
                     return await _read_response(response, url)
                 url = self._check_url(location, base=url)
-                if url_safety.match_host(url, ask_first) not in {"", asked}:
+                if url_safety.match_host(url, ask_first) not in {"", asked_host}:
                     raise ToolError("ask_first", f"It leads to {url.host}: fetch that address itself.")
-                if stays and not url_safety.match_host(url, stay_on):
+                if trusted_host and not url_safety.match_host(url, stay_on):
                     raise ToolError("redirected", f"It leads to {url}: fetch that address itself.")
         raise ToolError("too_many_redirects", f"More than {MAX_REDIRECTS} redirects.")
 
     def _check_url(self, text: str, base: URL | None = None) -> URL:
-        """The URL that will be requested, parsed once: what is checked is what is used."""
+        """Parse and check the URL once, so that what is checked is what is requested."""
         try:
             url = base.join(URL(text)) if base is not None else URL(text)
             objection = url_safety.find_url_problem(url, self._ports)
@@ -110,26 +110,26 @@ class PublicHttpClient:
             raise ToolError("invalid_url", "This is not a URL.") from problem
         if objection is not None:
             raise ToolError(*objection)
-        assert url.host is not None  # one without is objected to
+        assert url.host is not None  # find_url_problem refuses a URL without a host
         if url_safety.is_ip_address(url.host):
-            self._way_out.check_address(url.host)
+            self._address_guard.check_address(url.host)
         return url.with_fragment(None)
 
     def _open_session(self) -> aiohttp.ClientSession:
-        """No cookies, no credentials, no proxies of the environment; nothing outlives the call (A24.2)."""
+        """Open a session without cookies, credentials or proxies of the environment."""
         return aiohttp.ClientSession(
-            connector=self._way_out.make_connector(),
+            connector=self._address_guard.make_connector(),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers=REQUEST_HEADERS,
             trust_env=False,
-            auto_decompress=False,  # a bomb must be stopped while it goes off
+            auto_decompress=False,  # a decompression bomb must be stopped while it expands
             timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_TIMEOUT_SECONDS),
             max_line_size=16_384,
             max_field_size=16_384,
         )
 
 
-# --- receiving ---------------------------------------------------------------------------------------
+# --- Responses ---------------------------------------------------------------------------------------
 
 
 async def _read_response(response: aiohttp.ClientResponse, url: URL) -> FetchedResource:
@@ -148,14 +148,14 @@ async def _read_response(response: aiohttp.ClientResponse, url: URL) -> FetchedR
 
 
 async def _iter_decompressed(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """The decompressed body in pieces; however small the parcel, no piece is larger than a chunk."""
+    """Yield the decompressed body in pieces of at most CHUNK_BYTES, however small the compressed input."""
     encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding in {"", "identity"}:
         async for chunk in response.content.iter_chunked(CHUNK_BYTES):
             yield chunk
         return
     if encoding not in _ZLIB_WINDOWS:
-        raise ToolError("unreadable", "The server answered in a compression that was not asked for.")
+        raise ToolError("unreadable", "The server answered in a compression that was not requested.")
     inflater = _Decompressor(_ZLIB_WINDOWS[encoding])
     async for chunk in response.content.iter_chunked(CHUNK_BYTES):
         while piece := inflater.read_piece(chunk):
@@ -166,7 +166,7 @@ async def _iter_decompressed(response: aiohttp.ClientResponse) -> AsyncIterator[
 
 
 class _Decompressor:
-    """Undoes gzip or deflate piece by piece; servers that mean raw deflate are understood too."""
+    """Decompress gzip or deflate piece by piece, including raw deflate that some servers send."""
 
     def __init__(self, window: int) -> None:
         self._inflate = zlib.decompressobj(window)
@@ -177,7 +177,7 @@ class _Decompressor:
         return self._inflate.eof
 
     def read_piece(self, chunk: bytes) -> bytes:
-        """The next piece; call with the rest (`b""`) until nothing comes."""
+        """Return the next piece. Call it with b"" until nothing comes."""
         pending = self._inflate.unconsumed_tail + chunk
         try:
             piece = self._inflate.decompress(pending, CHUNK_BYTES)
@@ -190,7 +190,7 @@ class _Decompressor:
         return piece
 
 
-# --- naming what went wrong --------------------------------------------------------------------------
+# --- Errors ------------------------------------------------------------------------------------------
 
 
 def _make_address_refused_error() -> ToolError:
@@ -198,7 +198,7 @@ def _make_address_refused_error() -> ToolError:
 
 
 def _to_tool_error(problem: aiohttp.ClientError | OSError) -> ToolError:
-    """One sentence per kind of failure; the library's own words may name inner addresses."""
+    """Describe each kind of failure in one sentence; the library's own messages may name internal addresses."""
     if _is_not_public(problem):
         return _make_address_refused_error()
     match problem:

@@ -1,4 +1,4 @@
-"""Search engines by their wire: SearXNG, Brave and Tavily, each answering with titles, URLs and snippets (A24.3)."""
+"""Query the search engines SearXNG, Brave and Tavily for titles, URLs and snippets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_SNIPPET_CHARACTERS = 500
 MAX_TITLE_CHARACTERS = 300
 MAX_URL_CHARACTERS = 2_000
 _MARKUP = re.compile(r"<[^<>]{0,200}>")
-_QUOTA_STATUSES = frozenset({402, 429, 432, 433})  # the last two are Tavily's plan and spending limits
+_QUOTA_STATUSES = frozenset({402, 429, 432, 433})  # 432 and 433 are Tavily's plan and spending limits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class WebSearchHit:
 
 @dataclass(frozen=True, kw_only=True)
 class WebSearchEngine:
-    """Where to ask. The administrator chose it, so it may lie in a private network."""
+    """A configured engine. An administrator chose it, so it may be in a private network."""
 
     name: str
     url: str
@@ -120,25 +120,25 @@ ENGINE_ADAPTERS: Mapping[str, _EngineAdapter] = {
 
 
 def find_engine_problem(engine: WebSearchEngine) -> str:
-    """What the settings lack, or nothing."""
+    """Return what the settings lack, or nothing."""
     if not engine.name:
         return "No search engine is configured (WEB_SEARCH)."
-    wire = ENGINE_ADAPTERS[engine.name]
-    if not engine.url and not wire.url:
+    adapter = ENGINE_ADAPTERS[engine.name]
+    if not engine.url and not adapter.url:
         return f"WEB_SEARCH_URL is empty; {engine.name} needs the address of its server."
-    if wire.needs_key and not engine.key:
+    if adapter.needs_key and not engine.key:
         return f"WEB_SEARCH_KEY is empty; {engine.name} needs a key."
     return ""
 
 
 async def search_web(engine: WebSearchEngine, query: str, count: int) -> list[WebSearchHit]:
-    wire = ENGINE_ADAPTERS[engine.name]
-    body = await _send_request(engine.url or wire.url, wire.request(engine, query, count))
+    adapter = ENGINE_ADAPTERS[engine.name]
+    body = await _send_request(engine.url or adapter.url, adapter.request(engine, query, count))
     try:
-        found = wire.read(body)
+        found = adapter.read(body)
     except msgspec.MsgspecError as problem:
         raise ToolError("search_unavailable", "The search engine's answer could not be read.") from problem
-    hits = (_to_search_hit(one) for one in found)
+    hits = (_to_search_hit(hit) for hit in found)
     return [hit for hit in hits if hit.url.startswith(("http://", "https://"))][:count]
 
 
@@ -155,7 +155,7 @@ async def _send_request(url: str, request: _EngineRequest) -> bytes:
                 params=request.parameters,
                 json=request.body,
                 headers={"Accept": "application/json", **request.headers},
-                allow_redirects=False,  # a key goes where it was meant to go
+                allow_redirects=False,  # the key must not be sent to another host
             ) as response,
         ):
             _check_status(response.status)
@@ -196,5 +196,5 @@ def _to_search_hit(found: _RawHit) -> WebSearchHit:
 
 
 def _strip_markup(raw: str | None) -> str:
-    """Engines mark the words they found; a model needs no markup."""
+    """Remove the markup with which engines highlight the words they found."""
     return " ".join(unescape_html(_MARKUP.sub("", raw or "")).split())
