@@ -1,10 +1,10 @@
-"""Files that the agent made in a session, as clients see them (S14)."""
+"""List the files that the agent made in a session, and publish events about them."""
 
 from __future__ import annotations
 
-import logging
 from uuid import UUID
 
+import structlog
 from django.db.models import QuerySet
 
 from config.core.errors import NotFound
@@ -14,33 +14,35 @@ from copilot.realtime import event_log
 from copilot.realtime.events import ArtifactAdded, ArtifactRemoved
 from copilot.realtime.payloads import ArtifactPayload, format_timestamp
 
-_log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
-MAX_ARTIFACTS = 200  # the newest of a session; older ones are on the page of files
+MAX_ARTIFACTS = 200  # the newest of a session; older ones are on the files page
 
 
 def list_session_artifacts(session_id: UUID) -> list[ArtifactPayload]:
-    """Oldest first; the versions of one name follow each other in time."""
+    """Return the newest artifacts, oldest first; versions of one name are in order of time."""
     return _view_newest(_live_artifacts().filter(session=session_id))
 
 
 def list_turn_artifacts(turn_id: UUID) -> list[ArtifactPayload]:
-    """What a turn's calls have made, oldest first; of several versions of a name the last."""
+    """Return the files that a turn's calls made, oldest first; of several versions of a name the last."""
     calls = Message.objects.filter(turn=turn_id, kind=Message.Kind.TOOL_CALL, hidden="").exclude(call_id=None)
-    made = _live_artifacts().filter(session__turns=turn_id, call_id__in=calls.values("call_id"))
-    return list({file.name: file for file in _view_newest(made)}.values())
+    artifacts = _live_artifacts().filter(session__turns=turn_id, call_id__in=calls.values("call_id"))
+    return list({file.name: file for file in _view_newest(artifacts)}.values())
 
 
 def _live_artifacts() -> QuerySet[WorkspaceFile]:
     return WorkspaceFile.objects.filter(source=WorkspaceFile.Source.AGENT, deleted_at=None, purged_at=None)
 
 
-def _view_newest(made: QuerySet[WorkspaceFile]) -> list[ArtifactPayload]:
-    return [_to_artifact_view(file) for file in made.order_by("-created_at", "-id")[:MAX_ARTIFACTS]][::-1]
+def _view_newest(artifacts: QuerySet[WorkspaceFile]) -> list[ArtifactPayload]:
+    return [_to_artifact_view(file) for file in artifacts.order_by("-created_at", "-id")[:MAX_ARTIFACTS]][
+        ::-1
+    ]
 
 
 def make_added_event(file: WorkspaceFile) -> ArtifactAdded:
-    """The event that tells of a file whose row stands."""
+    """Make the event for a file whose row is committed."""
     view = _to_artifact_view(file)
     return ArtifactAdded(
         file_id=view.file_id,
@@ -53,23 +55,24 @@ def make_added_event(file: WorkspaceFile) -> ArtifactAdded:
 
 
 def publish_artifact_change(file: WorkspaceFile) -> None:
-    """That a file went into the trash, or came back to the chat that made it; its row says so already.
+    """Publish that a file was trashed, or restored to the chat that made it. Its row is already committed.
 
-    Any chat may have it open. What was made in none has a log of its own, named by the file.
+    Any chat may have the file open. A file that was not made in a chat has an event log of its own, named by
+    the file.
     """
-    made_in = file.session_id if file.source == WorkspaceFile.Source.AGENT else None
-    if made_in is None and file.deleted_at is None:
+    session_id = file.session_id if file.source == WorkspaceFile.Source.AGENT else None
+    if session_id is None and file.deleted_at is None:
         return
-    news = make_added_event(file) if file.deleted_at is None else ArtifactRemoved(file_id=str(file.pk))
+    event = make_added_event(file) if file.deleted_at is None else ArtifactRemoved(file_id=str(file.pk))
     try:
-        event_log.append_events(str(made_in or file.pk), [(news, None)], user_id=file.owner_id)
+        event_log.append_events(str(session_id or file.pk), [(event, None)], user_id=file.owner_id)
     except REDIS_OUTAGE_ERRORS:
-        _log.warning("the event log is unreachable; clients will catch up from the rows")
+        log.warning("artifact_event_not_published", file_id=str(file.pk))
 
 
 def get_answer_text(owner_id: int, session_id: UUID, message_id: UUID) -> str:
-    """The text of an answer in the owner's own conversation, whose code blocks can be shown too."""
-    said = Message.objects.filter(
+    """Return the text of an answer in the owner's own session, whose code blocks can be previewed."""
+    answers = Message.objects.filter(
         pk=message_id,
         session=session_id,
         session__owner=owner_id,
@@ -77,7 +80,7 @@ def get_answer_text(owner_id: int, session_id: UUID, message_id: UUID) -> str:
         kind=Message.Kind.ASSISTANT,
         hidden="",
     )
-    text = said.values_list("content", flat=True).first()
+    text = answers.values_list("content", flat=True).first()
     if text is None:
         raise NotFound
     return text

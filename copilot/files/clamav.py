@@ -1,4 +1,4 @@
-"""A scan hook that asks a ClamAV daemon: WORKSPACE_SCAN_HOOK=copilot.files.clamav.scan (S4)."""
+"""A scan hook for a ClamAV daemon: WORKSPACE_SCAN_HOOK=copilot.files.clamav.scan."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from django.conf import settings
 
 from config.core.errors import ScanFailed
 
-ANSWER_TIMEOUT_SECONDS = 120.0  # for an answer after the last byte; a large archive is unpacked first
+ANSWER_TIMEOUT_SECONDS = 120.0  # after the last byte; the daemon unpacks large archives first
 CHUNK_BYTES = 64 * 1024
 _MAX_ANSWER_BYTES = 4096
 
 
 def scan(stream: IO[bytes], meta: object) -> Literal["clean", "infected"]:
-    """Send the bytes with INSTREAM; anything but a verdict is a failure, an exceeded size limit included."""
+    """Send the bytes with INSTREAM. Anything but a verdict raises, including an exceeded size limit."""
     with _connect(settings.CLAMD_ADDRESS) as daemon:
         daemon.sendall(b"zINSTREAM\0")
         try:
@@ -24,7 +24,7 @@ def scan(stream: IO[bytes], meta: object) -> Literal["clean", "infected"]:
                 daemon.sendall(struct.pack("!I", len(chunk)) + chunk)
             daemon.sendall(struct.pack("!I", 0))
         except (BrokenPipeError, ConnectionResetError):
-            pass  # it stops listening once it has something to say
+            pass  # the daemon stops reading once it has an answer
         return _parse_verdict(_read_answer(daemon))
 
 

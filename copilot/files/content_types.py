@@ -1,4 +1,4 @@
-"""What a file is, judged by its first bytes; its name only chooses among kinds of text (S4, A29.2)."""
+"""Detect the type of a file by its first bytes; its name only chooses among kinds of text."""
 
 from __future__ import annotations
 
@@ -75,18 +75,18 @@ _TEXT_TYPES = frozenset(_TEXT_BY_EXTENSION.values())
 
 
 def detect_content_type(head: bytes, name: str) -> str:
-    """The type of a file that begins with `head`; markup first, so that nothing active passes for media."""
+    """Return the type of a file that begins with `head`. Markup is checked first, so that it cannot pass for media."""
     return _detect_markup(head) or _detect_binary(head) or _detect_text(head, name)
 
 
 def detect_image_type(content: bytes) -> str | None:
-    """The type of an image that models take natively, or None; WebP needs both its marks."""
+    """Return the type of an image that models accept natively, or None."""
     found = _detect_binary(content[:HEAD_BYTES])
     return found if found in NATIVE_IMAGES else None
 
 
 def is_native_image(mime: str, size_bytes: int) -> bool:
-    """Whether a file of this stored type and size is shown to models as it is; any other is a file (A29.2)."""
+    """Return whether models are shown a file of this type and size as an image."""
     return mime in NATIVE_IMAGES and 0 < size_bytes <= MAX_IMAGE_BYTES
 
 
@@ -137,7 +137,7 @@ def _detect_text(head: bytes, name: str) -> str:
 
 
 def _is_utf8(head: bytes) -> bool:
-    """Whether it is UTF-8; only a full head may end in the middle of a character."""
+    """Return whether it is UTF-8. Only a full head may end in the middle of a character."""
     try:
         codecs.getincrementaldecoder("utf-8")().decode(head, final=len(head) < HEAD_BYTES)
     except UnicodeDecodeError:

@@ -1,14 +1,14 @@
-"""The only responses that carry a file, and the headers that keep its content harmless (S5–S7)."""
+"""Build the responses that carry a file, with headers that keep its content harmless."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import IO
 
+import structlog
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
@@ -21,7 +21,7 @@ from copilot.files import services as files
 from copilot.files.storage import CHUNK_BYTES
 from copilot.models import WorkspaceFile
 
-_log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 _IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp", "image/avif")
 _MEDIA_TYPES = (
@@ -38,16 +38,15 @@ _ACTIVE_TYPES = ("text/html", "text/javascript", "application/xhtml+xml", "appli
 _PDF_TYPE = "application/pdf"
 
 _CLOSED_CSP = "default-src 'none'; sandbox; frame-ancestors 'self'"
-_VIEWER_CSP = (
-    f"{_CLOSED_CSP}; img-src 'self'; media-src 'self'; style-src 'unsafe-inline'"  # the browser's own viewer
-)
+# Lets the browser's own viewer show images and media.
+_VIEWER_CSP = f"{_CLOSED_CSP}; img-src 'self'; media-src 'self'; style-src 'unsafe-inline'"
 _FRAMED_CSP = "frame-ancestors 'self'"  # browsers refuse to show a PDF in a sandbox
 _RANGE_HEADER = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DownloadPolicy:
-    """How one group of S7's table is sent."""
+    """Headers and options for one group of content types."""
 
     content_type: str
     policy: str
@@ -59,7 +58,7 @@ ARCHIVE_POLICY = DownloadPolicy(content_type="application/zip", policy=_CLOSED_C
 
 
 def get_download_policy(mime: str) -> DownloadPolicy:
-    """S7's table; what it does not name is sent as unknown bytes to be saved."""
+    """Return the policy of a type. Types that are not listed are sent as unknown bytes to be saved."""
     if mime in _IMAGE_TYPES:
         return DownloadPolicy(content_type=mime, policy=_VIEWER_CSP, inline=True)
     if mime in _MEDIA_TYPES:
@@ -75,8 +74,6 @@ def get_download_policy(mime: str) -> DownloadPolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class _Download:
-    """One file on its way to one caller."""
-
     file: WorkspaceFile
     how: DownloadPolicy
     disposition: str
@@ -88,17 +85,17 @@ class _Download:
 
     @property
     def can_redirect_to_storage(self) -> bool:
-        """Not what a frame shows or our script reads: those stay on our own origin (S5)."""
+        """Return False for what a frame shows or our script reads: those must stay on our origin."""
         if self.file.mime == _PDF_TYPE:
             return self.disposition.startswith("attachment")
         return (
             not content_types.is_text(self.file.mime) or self.file.size_bytes > settings.ARTIFACT_RENDER_MAX
         )
 
-    def record_bytes(self, road: str, size: int) -> None:
-        """Who sends it, and how much: never what it is called (S19)."""
-        metrics.bytes_served.labels(road).inc(size)
-        _log.info("file %s leaves by %s: %d bytes", self.file.id, road, size)
+    def record_bytes(self, route: str, size: int) -> None:
+        """Count and log who sends the file and how much, but never its name."""
+        metrics.bytes_served.labels(route).inc(size)
+        log.info("file_sent", file_id=str(self.file.id), route=route, size_bytes=size)
 
     def set_headers(self, response: HttpResponseBase) -> HttpResponseBase:
         response["ETag"] = self.etag
@@ -110,22 +107,22 @@ class _Download:
 def build_download_response(
     request: HttpRequest, file: WorkspaceFile, *, inline: bool = False, public: bool = False
 ) -> HttpResponseBase:
-    """The file as this request may have it; the caller has checked that its sender may have it at all."""
+    """Build the response for a file. The caller has checked that the sender may have it."""
     files.check_scan(file)
     how = get_download_policy(file.mime)
     disposition = build_content_disposition("inline" if inline and how.inline else "attachment", file.name)
-    sending = _Download(file=file, how=how, disposition=disposition, public=public)
-    if sending.etag in request.headers.get("If-None-Match", ""):
-        return sending.set_headers(HttpResponse(status=304))
-    if request.method == "HEAD":  # an address signed for GET would refuse it
-        return sending.set_headers(HttpResponse(headers={"Content-Length": str(file.size_bytes)}))
-    return sending.set_headers(_send_file(request, sending))
+    download = _Download(file=file, how=how, disposition=disposition, public=public)
+    if download.etag in request.headers.get("If-None-Match", ""):
+        return download.set_headers(HttpResponse(status=304))
+    if request.method == "HEAD":  # a URL signed for GET would refuse it
+        return download.set_headers(HttpResponse(headers={"Content-Length": str(file.size_bytes)}))
+    return download.set_headers(_send_file(request, download))
 
 
 def set_download_headers(
     response: HttpResponseBase, how: DownloadPolicy, disposition: str, *, public: bool = False
 ) -> HttpResponseBase:
-    """What every response with somebody's content bears (S7)."""
+    """Set the headers of every response with user content."""
     response["Content-Type"] = how.content_type
     response["Content-Disposition"] = disposition
     response["Cache-Control"] = "private, no-cache"
@@ -137,59 +134,59 @@ def set_download_headers(
     return response
 
 
-# --- the roads a file can take -----------------------------------------------------------------------
+# --- Routes ------------------------------------------------------------------------------------------
 
 
-def _send_file(request: HttpRequest, sending: _Download) -> HttpResponseBase:
-    """Fetched from the storage itself if it can be, else sent by a proxy or by us; 503 before anything is begun."""
-    unsigned: OSError | None = None
-    if sending.can_redirect_to_storage:
+def _send_file(request: HttpRequest, download: _Download) -> HttpResponseBase:
+    """Redirect to the storage if possible; otherwise let the proxy or this process send the file."""
+    signing_problem: OSError | None = None
+    if download.can_redirect_to_storage:
         try:
-            if (response := _redirect_to_storage(sending)) is not None:
+            if (response := _redirect_to_storage(download)) is not None:
                 return response
         except OSError as problem:
-            unsigned = problem
+            signing_problem = problem
     try:
-        return _hand_to_proxy(sending) or _stream_file(request, sending)
+        return _hand_to_proxy(download) or _stream_file(request, download)
     except StorageUnavailable as problem:
-        _log.error(
-            "file %s cannot be fetched; signing: %r; reading: %r",
-            sending.file.id,
-            unsigned,
-            problem.__cause__,
+        log.error(
+            "file_unreadable",
+            file_id=str(download.file.id),
+            signing=repr(signing_problem),
+            reading=repr(problem.__cause__),
         )
         raise
 
 
-def _redirect_to_storage(sending: _Download) -> HttpResponseBase | None:
+def _redirect_to_storage(download: _Download) -> HttpResponseBase | None:
     url = storage.make_signed_url(
-        sending.file.storage_key, content_type=sending.how.content_type, disposition=sending.disposition
+        download.file.storage_key, content_type=download.how.content_type, disposition=download.disposition
     )
     if url is None:
         return None
-    sending.record_bytes("storage", sending.file.size_bytes)
+    download.record_bytes("storage", download.file.size_bytes)
     return HttpResponse(status=302, headers={"Location": url})
 
 
-def _hand_to_proxy(sending: _Download) -> HttpResponseBase | None:
-    path = storage.get_accelerated_path(sending.file.storage_key)
+def _hand_to_proxy(download: _Download) -> HttpResponseBase | None:
+    path = storage.get_accelerated_path(download.file.storage_key)
     if path is None:
         return None
-    sending.record_bytes("proxy", sending.file.size_bytes)
+    download.record_bytes("proxy", download.file.size_bytes)
     return HttpResponse(headers={"X-Accel-Redirect": path})
 
 
-def _stream_file(request: HttpRequest, sending: _Download) -> HttpResponseBase:
-    size = sending.file.size_bytes
-    asked = _get_requested_range(request, sending.how, sending.etag)
-    part = _parse_range(asked, size)
-    if asked and part is None:
+def _stream_file(request: HttpRequest, download: _Download) -> HttpResponseBase:
+    size = download.file.size_bytes
+    requested = _get_requested_range(request, download.how, download.etag)
+    part = _parse_range(requested, size)
+    if requested and part is None:
         return HttpResponse(status=416, headers={"Content-Range": f"bytes */{size}"})
     start, end = part or (0, size)
     response = ChunkedResponse(
-        _FileChunks(files.open_file(sending.file), start, end), status=206 if part else 200
+        _FileChunks(files.open_file(download.file), start, end), status=206 if part else 200
     )
-    sending.record_bytes("app", end - start)
+    download.record_bytes("app", end - start)
     response["Content-Length"] = str(end - start)
     if part:
         response["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
@@ -197,7 +194,7 @@ def _stream_file(request: HttpRequest, sending: _Download) -> HttpResponseBase:
 
 
 def build_document_response(name: str, mime: str, content: bytes) -> HttpResponseBase:
-    """What was made just now, to be saved under this name."""
+    """Build the response for a document that was made just now, to be saved under this name."""
     response = HttpResponse(content)
     response["Content-Length"] = str(len(content))
     return set_download_headers(
@@ -206,7 +203,7 @@ def build_document_response(name: str, mime: str, content: bytes) -> HttpRespons
 
 
 class ChunkedResponse(StreamingHttpResponse):
-    """Content in chunks; under ASGI each is read off the loop."""
+    """Stream content in chunks; under ASGI each is read in a thread."""
 
     def __init__(self, chunks: Iterator[bytes], *, status: int = 200) -> None:
         super().__init__(chunks, status=status)
@@ -218,9 +215,9 @@ class ChunkedResponse(StreamingHttpResponse):
 
 
 class _FileChunks(Iterator[bytes]):
-    """A part of an open file; the response can close it whether or not it was ever begun.
+    """Read a part of an open file; the response can close it even before it was started.
 
-    The first chunk is read at once: a storage that fails does so before the response has begun (A-S5.1).
+    The first chunk is read at once, so that a failing storage raises before the response has begun.
     """
 
     def __init__(self, stream: IO[bytes], start: int, end: int) -> None:
@@ -247,19 +244,19 @@ class _FileChunks(Iterator[bytes]):
 
 
 def _get_requested_range(request: HttpRequest, how: DownloadPolicy, tag: str) -> str:
-    """The one range asked for; several at once, or of an older version, are answered with the whole file."""
-    asked = request.headers.get("Range", "").replace(" ", "")
-    applies = how.ranges and asked.startswith("bytes=") and "," not in asked
-    return asked if applies and request.headers.get("If-Range", tag) == tag else ""
+    """Return the one requested range. Several ranges, or one of an older version, get the whole file."""
+    requested = request.headers.get("Range", "").replace(" ", "")
+    applies = how.ranges and requested.startswith("bytes=") and "," not in requested
+    return requested if applies and request.headers.get("If-Range", tag) == tag else ""
 
 
-def _parse_range(asked: str, size: int) -> tuple[int, int] | None:
-    """Start and end of the bytes asked for; None when there are none such."""
-    match = _RANGE_HEADER.fullmatch(asked)
+def _parse_range(requested: str, size: int) -> tuple[int, int] | None:
+    """Return start and end of the requested bytes, or None if there are none."""
+    match = _RANGE_HEADER.fullmatch(requested)
     if match is None or not any(match.groups()):
         return None
     first, last = match.groups()
-    if not first:  # the last so many bytes
+    if not first:  # a suffix range
         start, end = max(size - int(last), 0), size
     else:
         start, end = int(first), min(int(last) + 1, size) if last else size

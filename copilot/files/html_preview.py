@@ -1,7 +1,7 @@
-"""HTML that somebody else wrote, as a document without an origin: the only response whose scripts run (S14).
+"""Show untrusted HTML as a document without an origin. No other response runs scripts of users.
 
-It may run what it brings along and show pictures it brings along. It reaches no server, no storage, no cookie and no
-page around it, whether it is framed or opened alone.
+The document may run scripts and show images that it contains. It reaches no server, no storage, no cookie and
+no page around it, whether it is framed or opened alone.
 """
 
 from __future__ import annotations
@@ -18,27 +18,26 @@ from copilot.models import WorkspaceFile
 HTML_TYPES = ("text/html", "application/xhtml+xml")
 _BOM = b"\xef\xbb\xbf"
 _CLICK_SCRIPT = (Path(__file__).parent / "rendering.js").read_bytes()
-# Before any of the document's own bytes. The doctype comes first, or every document would be shown in quirks mode.
+# Sent before the document's own bytes. The doctype comes first, or every document would be shown in quirks mode.
 _PREAMBLE = b"<!doctype html><script>" + _CLICK_SCRIPT + b"</script>"
 
 
 def is_frame_request(request: HttpRequest) -> bool:
-    """Whether a frame asks. An address opened in a tab, fetched or loaded as a script is nobody's here."""
+    """Return whether a frame requests it. Opened in a tab, fetched or loaded as a script, it is not found."""
     return request.headers.get("Sec-Fetch-Dest") == "iframe"
 
 
-def render_html_file(request: HttpRequest, found: WorkspaceFile) -> HttpResponse:
-    """A file of HTML for a frame; the caller has checked that its sender may have it at all."""
-    if not is_frame_request(request) or found.mime not in HTML_TYPES:
+def render_html_file(request: HttpRequest, file: WorkspaceFile) -> HttpResponse:
+    """Render an HTML file for a frame. The caller has checked that the sender may have it."""
+    if not is_frame_request(request) or file.mime not in HTML_TYPES:
         raise NotFound
-    if found.size_bytes > settings.ARTIFACT_RENDER_MAX:
-        raise PayloadTooLarge("This file is too large to be shown.", limit_bytes=settings.ARTIFACT_RENDER_MAX)
-    with files.open_file(found) as stream:
+    if file.size_bytes > settings.ARTIFACT_RENDER_MAX:
+        raise PayloadTooLarge("This file is too large to preview.", limit_bytes=settings.ARTIFACT_RENDER_MAX)
+    with files.open_file(file) as stream:
         return _build_response(stream.read(settings.ARTIFACT_RENDER_MAX))
 
 
 def render_html_text(request: HttpRequest, html: str) -> HttpResponse:
-    """A piece of HTML from a message for a frame."""
     if not is_frame_request(request):
         raise NotFound
     return _build_response(html.encode())

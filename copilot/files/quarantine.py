@@ -1,11 +1,11 @@
-"""Tells the owner of a file that a scan found something in it: by mail, and where the file came in (S4)."""
+"""Tell the owner of a file that a scan found something in it: by mail, and in the chat the file came from."""
 
 from __future__ import annotations
 
-import logging
 import smtplib
 from uuid import UUID
 
+import structlog
 from django.core.mail import send_mail
 from django.utils.translation import gettext as _
 
@@ -15,7 +15,7 @@ from copilot.chat import selectors as chat_selectors
 from copilot.models import WorkspaceFile
 from copilot.realtime import event_log
 
-_log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 NOTICE_CODE = "file_quarantined"
 
@@ -37,20 +37,20 @@ def _post_notice(session_id: UUID, owner_id: int) -> None:
             user_id=owner_id,
         )
     except REDIS_OUTAGE_ERRORS:
-        _log.warning("the event log is unreachable; clients will catch up from the rows")
+        log.warning("quarantine_notice_not_published", session_id=str(session_id))
 
 
 def _send_email(file: WorkspaceFile) -> None:
     try:
         send_mail(
-            _("A file was put in quarantine"),
+            _("One of your files was quarantined"),
             _(
-                "A scan found something harmful in your file “%(name)s”. It cannot be opened, downloaded or shared. "
-                "You can delete it on the page of your files."
+                "A scan found something harmful in your file “%(name)s”. It can't be opened, downloaded or shared. "
+                "You can delete it on the Files page."
             )
             % {"name": file.name},
             None,
             [file.owner.email],
         )
     except (smtplib.SMTPException, OSError) as problem:
-        _log.warning("no mail about file %s: %s", file.id, type(problem).__name__)
+        log.warning("quarantine_mail_failed", file_id=str(file.id), error_kind=type(problem).__name__)

@@ -1,4 +1,4 @@
-"""How much a plan lets a workspace hold, and the one conditional update that takes it (S4)."""
+"""Limit how much a workspace may hold by plan, and reserve space with one conditional update."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def get_usage(owner_id: int) -> StorageUsage:
 
 
 class UsageFigures(TypedDict):
-    """What somebody whose workspace is full is told of it."""
+    """The usage figures in a quota error."""
 
     used_bytes: int
     quota_bytes: int
@@ -72,7 +72,7 @@ def describe_usage(use: StorageUsage) -> UsageFigures:
 def check_file_size(quota: StorageQuota, size: int) -> None:
     if size > quota.file_bytes:
         raise PayloadTooLarge(
-            f"A file may have {quota.file_bytes // MB} MB; this one has {size / MB:.1f} MB.",
+            f"Files can be up to {quota.file_bytes // MB} MB (this one is {size / MB:.1f} MB).",
             code="file_too_large",
             limit_bytes=quota.file_bytes,
             size_bytes=size,
@@ -80,7 +80,7 @@ def check_file_size(quota: StorageQuota, size: int) -> None:
 
 
 def reserve_space(owner_id: int, quota: StorageQuota, size: int) -> None:
-    """Take room for one file, or refuse with the numbers; never both less and more than there is."""
+    """Reserve space for one file atomically, or raise Conflict with the usage figures."""
     if _try_reserve(owner_id, quota, size):
         return
     StorageUse.objects.bulk_create([StorageUse(owner_id=owner_id)], ignore_conflicts=True)
@@ -88,15 +88,18 @@ def reserve_space(owner_id: int, quota: StorageQuota, size: int) -> None:
         row = StorageUse.objects.get(owner_id=owner_id)
         use = StorageUsage(used_bytes=row.used_bytes, used_files=row.used_files, quota=quota)
         raise Conflict(
-            "The workspace is full.", code="quota_exceeded", size_bytes=size, **describe_usage(use)
+            "Your storage is full. Delete some files or upgrade your plan.",
+            code="quota_exceeded",
+            size_bytes=size,
+            **describe_usage(use),
         )
 
 
 def _try_reserve(owner_id: int, quota: StorageQuota, size: int) -> bool:
-    room = StorageUse.objects.filter(
+    rows = StorageUse.objects.filter(
         owner_id=owner_id, used_bytes__lte=quota.total_bytes - size, used_files__lt=quota.files
     )
-    return bool(room.update(used_bytes=F("used_bytes") + size, used_files=F("used_files") + 1))
+    return bool(rows.update(used_bytes=F("used_bytes") + size, used_files=F("used_files") + 1))
 
 
 def release_space(owner_id: int, size: int) -> None:
@@ -117,7 +120,7 @@ HAVING u.used_bytes <> coalesce(sum(f.size_bytes), 0) OR u.used_files <> count(f
 
 @dataclass(frozen=True, kw_only=True)
 class UsageDrift:
-    """Bytes and files that are taken and not there: of an upload on its way, or of one whose process was killed."""
+    """Bytes and files that are reserved but not there: of a running upload, or of one whose process was killed."""
 
     owner_id: int
     size: int
@@ -140,6 +143,6 @@ def correct_drift(drift: UsageDrift) -> None:
 
 
 def erase_storage_usage(owner_id: int) -> int:
-    """Of an account that goes, once its files are gone (S17)."""
+    """Delete the usage row of an account that is purged, once its files are gone."""
     removed, _ = StorageUse.objects.filter(owner=owner_id).delete()
     return removed

@@ -1,13 +1,13 @@
-"""The daily look at the storage: objects that no row names are removed, rows without their object reported (S4)."""
+"""Reconcile storage and rows daily: remove objects without a row, and report rows without their object."""
 
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+import structlog
 from django.core.cache import caches
 from django.db.models import QuerySet
 from django.utils import timezone
@@ -16,11 +16,11 @@ from copilot import metrics
 from copilot.files import quotas, storage
 from copilot.models import ExportJob, WorkspaceFile
 
-_log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 BATCH_SIZE = 1000
-DRIFT_GRACE_SECONDS = 3600  # longer than any file is on its way to the storage
-ORPHAN_AGE_HOURS = 24  # an object is written before its row: a young one may be waiting for it
+DRIFT_GRACE_SECONDS = 3600  # longer than any upload takes
+ORPHAN_AGE_HOURS = 24  # objects are written before their row, so a young one may still get one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +30,9 @@ class ReconciliationResult:
 
 
 def reconcile_storage() -> ReconciliationResult:
-    """Go through keys and rows side by side, in the order of the keys, a batch at a time.
+    """Walk keys and rows in parallel, in key order, a batch at a time.
 
-    The order only saves questions: an object is removed when its own key names no row, and a row is reported when
+    The order only saves queries: an object is removed when its own key has no row, and a row is reported when
     the storage, asked for its key, has none.
     """
     orphans = missing = 0
@@ -49,7 +49,7 @@ def reconcile_storage() -> ReconciliationResult:
 
 
 def _remove_orphans(batch: dict[str, datetime]) -> int:
-    """A purged row names nothing: should its bytes have been left behind, they go now."""
+    """Remove objects without a live row. Bytes that a purged row left behind are removed too."""
     old = timezone.now() - timedelta(hours=ORPHAN_AGE_HOURS)
     aged = [key for key, since in batch.items() if since < old]
     named = set(_unpurged_rows("").filter(storage_key__in=aged).values_list("storage_key", flat=True))
@@ -58,26 +58,26 @@ def _remove_orphans(batch: dict[str, datetime]) -> int:
     for key in orphans:
         storage.delete_object(key)
     if orphans:
-        _log.warning("%d objects without a row were removed from the storage", len(orphans))
+        log.warning("orphaned_objects_removed", count=len(orphans))
         metrics.stray_objects.labels("orphan").inc(len(orphans))
     return len(orphans)
 
 
-def _report_missing(rows: QuerySet[WorkspaceFile], there: Iterable[str]) -> int:
-    keys = set(there)
+def _report_missing(rows: QuerySet[WorkspaceFile], listed_keys: Iterable[str]) -> int:
+    keys = set(listed_keys)
     missing = 0
     for file in rows.only("id", "storage_key").iterator(chunk_size=BATCH_SIZE):
         if file.storage_key in keys or storage.object_exists(file.storage_key) or _is_purged(file):
             continue
         missing += 1
-        _log.error("file %s has lost its object", file.id)
+        log.error("file_object_missing", file_id=str(file.id))
     if missing:
         metrics.stray_objects.labels("missing").inc(missing)
     return missing
 
 
 def _correct_drifts() -> None:
-    """Room that is taken for nothing is given back when a later look finds the same: an upload is over by then."""
+    """Release reserved space that has no file, if a later run finds the same amount: no upload takes that long."""
     seen, now = caches["shared"], timezone.now().timestamp()
     for drift in quotas.find_drifts():
         name = f"storage-drift:{drift.owner_id}"
@@ -87,11 +87,11 @@ def _correct_drifts() -> None:
         elif now - since > DRIFT_GRACE_SECONDS:
             quotas.correct_drift(drift)
             seen.delete(name)
-            _log.warning("%d bytes and %d files were taken for nothing", drift.size, drift.files)
+            log.warning("storage_drift_corrected", size_bytes=drift.size, files=drift.files)
 
 
 def _is_purged(file: WorkspaceFile) -> bool:
-    """Purged while we looked."""
+    """Return whether the file was purged during this run."""
     return not _unpurged_rows("").filter(pk=file.pk).exists()
 
 

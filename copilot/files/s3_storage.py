@@ -1,6 +1,6 @@
-"""Objects in an S3-compatible bucket: written in one pass, read as they come, signed for sixty seconds (S5).
+"""Store objects in an S3-compatible bucket: one-pass uploads, streamed reads, short-lived signed URLs.
 
-Every failure of the bucket leaves here as an OSError, which is what a failing disk says.
+Every failure of the bucket is raised as an OSError, like that of a failing disk.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NOT_FOUND_CODES = {"404", "NoSuchKey", "NotFound"}
 
 
 class _ObjectBody(Protocol):
-    """What a bucket answers a GET with."""
+    """The body of a GET response."""
 
     def read(self, size: int, /) -> bytes: ...
     def close(self) -> None: ...
@@ -48,8 +48,6 @@ def _translate_errors() -> Iterator[None]:
 
 
 class BucketStorage(S3Storage):  # type: ignore[misc]  # django-storages has no types
-    """Django's storage for a private bucket."""
-
     client_config: Config
 
     def __init__(self, **options: object) -> None:
@@ -58,15 +56,15 @@ class BucketStorage(S3Storage):  # type: ignore[misc]  # django-storages has no 
         self.transfer_config = TransferConfig(
             multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES, use_threads=False
         )
-        self._making = threading.Lock()
-        self._made: Any = None
+        self._connection_lock = threading.Lock()
+        self._shared_connection: Any = None
 
     @property
     def connection(self) -> Any:
-        """One for all threads: its client is safe to share, and each would take ten megabytes of its own."""
-        with self._making:
-            if self._made is None:
-                self._made = self._create_session().resource(
+        """Return one connection for all threads: its client is thread-safe, and each would take ten megabytes."""
+        with self._connection_lock:
+            if self._shared_connection is None:
+                self._shared_connection = self._create_session().resource(
                     "s3",
                     region_name=self.region_name,
                     use_ssl=self.use_ssl,
@@ -74,10 +72,10 @@ class BucketStorage(S3Storage):  # type: ignore[misc]  # django-storages has no 
                     config=self.client_config,
                     verify=self.verify,
                 )
-            return self._made
+            return self._shared_connection
 
     def _save(self, name: str, content: File[bytes]) -> str:
-        """In one pass, so that what was hashed on its way is what was sent."""
+        """Upload in one pass, so that the bytes that were hashed are the bytes that were sent."""
         parameters = {**self.get_object_parameters(name), "ContentType": self.default_content_type}
         if self.default_acl:
             parameters["ACL"] = self.default_acl
@@ -111,7 +109,7 @@ class BucketStorage(S3Storage):  # type: ignore[misc]  # django-storages has no 
         return True
 
     def objects(self, prefix: str) -> Iterator[tuple[str, datetime]]:
-        """Every key below a prefix in its order, and since when it lies there."""
+        """Yield every key below a prefix in order, with its time of modification."""
         pages = self.connection.meta.client.get_paginator("list_objects_v2")
         with _translate_errors():
             for page in pages.paginate(Bucket=self.bucket_name, Prefix=prefix):
@@ -119,7 +117,7 @@ class BucketStorage(S3Storage):  # type: ignore[misc]  # django-storages has no 
                     yield entry["Key"], entry["LastModified"]
 
     def signed_url(self, name: str, *, seconds: int, content_type: str, disposition: str) -> str | None:
-        """An address that serves the object under these two headers and no others; None where none can be signed."""
+        """Return a URL that serves the object under exactly these headers, or None if none can be signed."""
         if self.custom_domain or not self.querystring_auth:
             return None
         with _translate_errors():
@@ -138,7 +136,7 @@ class BucketStorage(S3Storage):  # type: ignore[misc]  # django-storages has no 
 
 
 class _ForwardOnlyReader:
-    """A stream that can only be read on: boto3 neither rewinds nor measures it."""
+    """A stream that can only be read forwards, so that boto3 neither rewinds nor measures it."""
 
     def __init__(self, content: File[bytes]) -> None:
         self._chunks = content.chunks()
@@ -146,27 +144,27 @@ class _ForwardOnlyReader:
 
     def read(self, size: int = -1) -> bytes:
         parts = [self._kept]
-        have = len(self._kept)
-        while size < 0 or have < size:
+        available = len(self._kept)
+        while size < 0 or available < size:
             chunk = next(self._chunks, b"")
             if not chunk:
                 break
             parts.append(chunk)
-            have += len(chunk)
+            available += len(chunk)
         whole = b"".join(parts)
-        cut = have if size < 0 else size
+        cut = available if size < 0 else size
         self._kept = whole[cut:]
         return whole[:cut]
 
 
 class _ObjectReader(io.RawIOBase):
-    """The bytes of one object from any place on; the next request is made when they are read."""
+    """Read one object from any position; a new request is made at the next read."""
 
     def __init__(self, client: Any, bucket: str, key: str) -> None:
         super().__init__()
         self._client, self._bucket, self._key = client, bucket, key
         self._body: _ObjectBody | None = None
-        self._place = 0
+        self._position = 0
         self._size = 0
 
     def open_body(self) -> None:
@@ -181,7 +179,7 @@ class _ObjectReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        if self._place >= self._size:
+        if self._position >= self._size:
             return 0
         with _translate_errors():
             if self._body is None:
@@ -190,18 +188,18 @@ class _ObjectReader(io.RawIOBase):
                 self._body = answer["Body"]
             chunk = self._body.read(len(buffer))
         buffer[: len(chunk)] = chunk
-        self._place += len(chunk)
+        self._position += len(chunk)
         return len(chunk)
 
     def tell(self) -> int:
-        return self._place
+        return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
-        if base + offset != self._place:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        if base + offset != self._position:
             self._close_body()
-            self._place = base + offset
-        return self._place
+            self._position = base + offset
+        return self._position
 
     def close(self) -> None:
         self._close_body()

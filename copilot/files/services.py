@@ -1,9 +1,8 @@
-"""The files of a workspace: stored, listed, renamed, deleted, restored; the only writer of their tables (S2–S5, A22)."""
+"""Store, list, rename, delete and restore the files of a workspace. The only writer of their tables."""
 
 from __future__ import annotations
 
 import io
-import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from functools import partial
 from typing import IO, Literal
 from uuid import UUID
 
+import structlog
 from django.conf import settings
 from django.db import transaction
 from django.db.models import F, Q, QuerySet
@@ -26,11 +26,11 @@ from copilot.files import artifacts, content_types, quotas, storage, virus_scan
 from copilot.models import Message, Session, WorkspaceFile
 from copilot.realtime.payloads import AttachmentPayload
 
-_log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
-TOOL_OUTPUT_RETENTION_DAYS = 90  # A9.6
+TOOL_OUTPUT_RETENTION_DAYS = 90
 MAX_SCAN_RETRIES = 3
-SCAN_LOST_AFTER_MINUTES = 15  # after which nobody is looking at a pending file any more
+SCAN_LOST_AFTER_MINUTES = 15  # the task of a scan that is pending for longer was lost
 MAX_PAGE_FILES = 100
 MAX_OFFSET = 10_000
 USABLE_SCANS = (WorkspaceFile.Scan.UNSCANNED, WorkspaceFile.Scan.CLEAN)
@@ -45,7 +45,7 @@ class FilePage:
     has_more: bool
 
 
-# --- storing -----------------------------------------------------------------------------------------
+# --- Store -------------------------------------------------------------------------------------------
 
 
 def store_file(
@@ -57,7 +57,7 @@ def store_file(
     session_id: UUID | None = None,
     call_id: str = "",
 ) -> WorkspaceFile:
-    """Keep a new file. Room is taken before anything is written, and given back if the writing fails."""
+    """Store a new file. Space is reserved before anything is written, and released if the write fails."""
     stream = io.BytesIO(content) if isinstance(content, bytes) else content
     size = storage.measure_size(stream)
     quota = quotas.get_quota(owner_id)
@@ -74,13 +74,16 @@ def store_file(
         )
         _write_file(file, stream, size)
         undo.pop_all()
-    _log.info("stored file %s: %d bytes, from %s", file.id, size, source)
+    log.info("file_stored", file_id=str(file.id), size_bytes=size, source=source)
     _request_scan(file)
     return file
 
 
 def _write_file(file: WorkspaceFile, stream: storage.ReadableStream, size: int) -> None:
-    """Bytes first, then the row; without the row the bytes go again. Nobody has them before a scan lets them through."""
+    """Write the bytes, then the row; without the row the bytes are deleted.
+
+    A scan has to pass before anybody reads them.
+    """
     head = stream.read(content_types.HEAD_BYTES)
     stream.seek(0)
     file.mime = content_types.detect_content_type(head, file.name)
@@ -101,11 +104,11 @@ def _request_scan(file: WorkspaceFile) -> None:
         transaction.on_commit(partial(service_bindings.enqueue_scan, file.id))
 
 
-# --- reading -----------------------------------------------------------------------------------------
+# --- Read --------------------------------------------------------------------------------------------
 
 
 def get_file(owner_id: int, file_id: UUID) -> WorkspaceFile:
-    """One live file; foreign, deleted and unknown ones look the same."""
+    """Return one live file. Foreign, deleted and unknown files are all reported as not found."""
     file = WorkspaceFile.objects.filter(
         pk=file_id, owner_id=owner_id, deleted_at=None, purged_at=None
     ).first()
@@ -115,15 +118,17 @@ def get_file(owner_id: int, file_id: UUID) -> WorkspaceFile:
 
 
 def check_scan(file: WorkspaceFile) -> None:
-    """Refuse what a scan forbids, or has not yet allowed (S4)."""
+    """Refuse a file that a scan found harmful or has not yet cleared."""
     if file.scan == WorkspaceFile.Scan.INFECTED:
-        raise Forbidden("This file is in quarantine.", code="quarantined")
+        raise Forbidden(
+            "This file is quarantined because a scan found something harmful in it.", code="quarantined"
+        )
     if file.scan not in USABLE_SCANS:
-        raise Conflict("This file is still being checked.", code="scan_pending")
+        raise Conflict("This file is still being scanned. Try again in a moment.", code="scan_pending")
 
 
 def open_file(file: WorkspaceFile) -> IO[bytes]:
-    """The bytes, unless a scan forbids them; the caller closes the stream."""
+    """Open the content unless a scan forbids it. The caller closes the stream."""
     check_scan(file)
     return storage.open_object(file.storage_key)
 
@@ -138,7 +143,7 @@ def get_file_page(
     limit: int = 50,
     offset: int = 0,
 ) -> FilePage:
-    """Live files, newest first; one more than `limit` is read to know whether others follow."""
+    """Return live files, newest first. One more than `limit` is read to know whether others follow."""
     limit, offset = min(max(limit, 1), MAX_PAGE_FILES), min(max(offset, 0), MAX_OFFSET)
     found = _visible_files(owner_id, session_id)
     if q:
@@ -152,7 +157,7 @@ def get_file_page(
 
 
 def find_file(owner_id: int, reference: str, *, session_id: UUID | None = None) -> WorkspaceFile:
-    """The file meant by an id, a `workspace://` URI or a name, which means the newest that bears it, scanned or not."""
+    """Find a file by id, `workspace://` URI or name. A name means the newest file of that name, scanned or not."""
     identifier = reference.removeprefix("workspace://").split("#")[0].split("/")[0].strip()
     file_id = parse_uuid(identifier.lower())
     found = _visible_files(owner_id, session_id)
@@ -168,7 +173,7 @@ def find_file(owner_id: int, reference: str, *, session_id: UUID | None = None) 
 
 
 def _visible_files(owner_id: int, session_id: UUID | None) -> QuerySet[WorkspaceFile]:
-    """What the owner can see: nothing deleted, and no output of tools (S2)."""
+    """Return the files the owner can see: nothing deleted, and no tool output."""
     live = WorkspaceFile.objects.filter(owner_id=owner_id, deleted_at=None, purged_at=None)
     live = live.exclude(source=WorkspaceFile.Source.TOOL_OUTPUT)
     return live if session_id is None else live.filter(session_id=session_id)
@@ -177,7 +182,7 @@ def _visible_files(owner_id: int, session_id: UUID | None) -> QuerySet[Workspace
 def resolve_attachments(
     owner_id: int, ids: list[str] | tuple[str, ...], *, session_id: UUID | None = None
 ) -> tuple[list[AttachmentPayload], list[str]]:
-    """The owner's usable files in the order given, and the ids that name none (A29.1)."""
+    """Return the owner's usable files in the given order, and the ids that name none."""
     wanted = {raw: file_id for raw in dict.fromkeys(ids) if (file_id := parse_uuid(raw)) is not None}
     found = {
         str(file.id): file
@@ -188,7 +193,7 @@ def resolve_attachments(
 
 
 def get_chosen_files(owner_id: int, ids: Sequence[str]) -> tuple[list[WorkspaceFile], list[str]]:
-    """The owner's live files in the order given, whatever a scan says of them, and the ids that name none."""
+    """Return the owner's live files in the given order, whatever their scan says, and the ids that name none."""
     wanted = {raw: parse_uuid(raw) for raw in ids}
     named = [file_id for file_id in wanted.values() if file_id is not None]
     found = {file.id: file for file in _visible_files(owner_id, None).filter(pk__in=named)}
@@ -200,7 +205,7 @@ def to_attachment_view(file: WorkspaceFile) -> AttachmentPayload:
     return AttachmentPayload(file_id=str(file.id), name=file.name, type=file.mime, size=file.size_bytes)
 
 
-# --- changing ----------------------------------------------------------------------------------------
+# --- Change ------------------------------------------------------------------------------------------
 
 
 def rename_file(owner_id: int, file_id: UUID, name: str) -> WorkspaceFile:
@@ -212,14 +217,14 @@ def rename_file(owner_id: int, file_id: UUID, name: str) -> WorkspaceFile:
 
 
 def trash_file(owner_id: int, file_id: UUID) -> None:
-    """Into the trash, where it still counts."""
+    """Move a file to the trash, where it still counts toward the quota."""
     if not _visible_files(owner_id, None).filter(pk=file_id).update(deleted_at=Now()):
         raise NotFound
     _publish_change(file_id)
 
 
 def restore_file(owner_id: int, file_id: UUID) -> WorkspaceFile:
-    """Out of the trash, within its days."""
+    """Restore a file from the trash within its retention."""
     trashed = WorkspaceFile.objects.filter(
         pk=file_id,
         owner_id=owner_id,
@@ -237,12 +242,12 @@ def _publish_change(file_id: UUID) -> None:
 
 
 def get_storage_usage(owner_id: int) -> quotas.StorageUsage:
-    """What is taken, the trash included, and what the plan allows."""
+    """Return the used space, including the trash, and the plan's quota."""
     return quotas.get_usage(owner_id)
 
 
 def purge_due_files(limit: int = 100) -> int:
-    """Remove the bytes of what has lain in the trash, or was a tool's output, for too long; answers how many."""
+    """Delete the content of old trash and old tool output, and return how many files were purged."""
     trash, outputs = (
         Now() - timedelta(days=settings.WORKSPACE_TRASH_DAYS),
         Now() - timedelta(days=TOOL_OUTPUT_RETENTION_DAYS),
@@ -255,7 +260,7 @@ def purge_due_files(limit: int = 100) -> int:
 
 
 def _purge_file(file: WorkspaceFile) -> bool:
-    """The row says so before the bytes go, and gives its room back once, however many sweep."""
+    """Mark the row before deleting the bytes, so that concurrent sweeps release the space once."""
     with transaction.atomic():
         if not WorkspaceFile.objects.filter(pk=file.pk, purged_at=None).update(purged_at=Now()):
             return False
@@ -265,16 +270,16 @@ def _purge_file(file: WorkspaceFile) -> bool:
     return True
 
 
-# --- scanning ----------------------------------------------------------------------------------------
+# --- Scan --------------------------------------------------------------------------------------------
 
 
 def scan_file(file_id: UUID) -> str:
-    """Let the hook look through a pending file; answers what the file is now. Raises whatever the hook does (S4)."""
+    """Let the hook scan a pending file, and return the new state. Raises whatever the hook raises."""
     pending = WorkspaceFile.objects.filter(pk=file_id, scan=WorkspaceFile.Scan.PENDING, purged_at=None)
     file = pending.first()
     if file is None:
         return ""
-    verdict: str = WorkspaceFile.Scan.UNSCANNED  # where the hook was taken away meanwhile
+    verdict: str = WorkspaceFile.Scan.UNSCANNED  # if the hook was disabled meanwhile
     if virus_scan.is_scan_enabled():
         meta = virus_scan.ScannedFile(
             file_id=file.id, name=file.name, mime=file.mime, size_bytes=file.size_bytes, sha256=file.sha256
@@ -282,27 +287,27 @@ def scan_file(file_id: UUID) -> str:
         with storage.open_object(file.storage_key) as stream:
             verdict = virus_scan.run_hook(stream, meta)
     if not pending.update(scan=verdict, scanned_at=Now()):
-        return ""  # somebody else's look was faster
+        return ""  # another scan was faster
     metrics.scans.labels(verdict).inc()
-    _log.info("scanned file %s: %s", file.id, verdict)
+    log.info("file_scanned", file_id=str(file.id), verdict=verdict)
     return verdict
 
 
-def refresh_scans(some: Sequence[WorkspaceFile]) -> None:
-    """What scans have said of these files meanwhile, put down in them."""
-    states = dict(WorkspaceFile.objects.filter(pk__in=[file.pk for file in some]).values_list("pk", "scan"))
-    for file in some:
+def refresh_scans(batch: Sequence[WorkspaceFile]) -> None:
+    """Update the `scan` field of these files from the database."""
+    states = dict(WorkspaceFile.objects.filter(pk__in=[file.pk for file in batch]).values_list("pk", "scan"))
+    for file in batch:
         file.scan = states.get(file.pk, file.scan)
 
 
 def record_scan_failure(file_id: UUID) -> int | None:
-    """Count a failed look; answers how many there were, or None when it was the last: the file stays closed."""
+    """Count a failed scan and return the number of failures, or None when the scan is given up."""
     pending = WorkspaceFile.objects.filter(pk=file_id, scan=WorkspaceFile.Scan.PENDING)
     if pending.filter(scan_attempts__gte=MAX_SCAN_RETRIES).update(
         scan=WorkspaceFile.Scan.FAILED, scan_attempts=F("scan_attempts") + 1, scanned_at=Now()
     ):
         metrics.scans.labels("failed").inc()
-        _log.error("file %s could not be scanned and stays closed", file_id)
+        log.error("file_scan_given_up", file_id=str(file_id))
         return None
     if not pending.update(scan_attempts=F("scan_attempts") + 1):
         return None
@@ -311,7 +316,7 @@ def record_scan_failure(file_id: UUID) -> int | None:
 
 
 def retry_scan(owner_id: int, file_id: UUID) -> WorkspaceFile:
-    """Look once more through a file that was given up; one of any other state stays as it is."""
+    """Scan a file again whose scan was given up. A file in any other state is left as it is."""
     file = get_file(owner_id, file_id)
     given_up = WorkspaceFile.objects.filter(pk=file.pk, scan=WorkspaceFile.Scan.FAILED, purged_at=None)
     with transaction.atomic():
@@ -322,22 +327,25 @@ def retry_scan(owner_id: int, file_id: UUID) -> WorkspaceFile:
 
 
 def list_lost_scans(limit: int = 500) -> list[UUID]:
-    """Pending files whose task must have been lost on its way."""
+    """Return pending files whose scan task must have been lost."""
     lost = Now() - timedelta(minutes=SCAN_LOST_AFTER_MINUTES)
     rows = WorkspaceFile.objects.filter(scan=WorkspaceFile.Scan.PENDING, purged_at=None, created_at__lte=lost)
     return list(rows.order_by("created_at").values_list("pk", flat=True)[:limit])
 
 
-# --- outputs of tools --------------------------------------------------------------------------------
+# --- Store tool output -------------------------------------------------------------------------------
 
 
 def store_tool_output(session_id: UUID, call_id: str, text: str) -> WorkspaceFile:
-    """The whole output of a call, outside quota and lists (A9.6)."""
+    """Store the whole output of a call, outside of quota and lists."""
     return _store_output(session_id, f"{call_id}.txt", text.encode(), call_id=call_id)
 
 
 def store_tool_image(session_id: UUID, name: str, content: bytes) -> WorkspaceFile:
-    """A picture that a tool made, outside quota and lists; no call is named, for its text is read by the call's id."""
+    """Store an image that a tool made, outside of quota and lists.
+
+    It has no call id, because the call's text is looked up by that.
+    """
     return _store_output(session_id, name or "picture", content)
 
 
@@ -354,57 +362,54 @@ def _store_output(session_id: UUID, name: str, content: bytes, *, call_id: str =
     return file
 
 
-# --- for good ----------------------------------------------------------------------------------------
+# --- Purge -------------------------------------------------------------------------------------------
 
 
 def purge_owner_files(owner_id: int, limit: int) -> int:
-    """Remove an owner's files for good, bytes before rows, so that nothing is lost track of; answers how many."""
+    """Delete an owner's files for good, bytes before rows, and return how many."""
     return _delete_batch(WorkspaceFile.objects.filter(owner_id=owner_id), limit)
 
 
 def purge_session_outputs(session_ids: Sequence[UUID], limit: int) -> int:
-    """What tools put out in sessions that go for good; other files of theirs stay in the workspace."""
+    """Delete the tool output of sessions that are purged; other files stay in the workspace."""
     outputs = WorkspaceFile.objects.filter(session__in=session_ids, source=WorkspaceFile.Source.TOOL_OUTPUT)
     return _delete_batch(outputs, limit)
 
 
 def _delete_batch(files: QuerySet[WorkspaceFile], limit: int) -> int:
-    some = list(files.order_by("pk")[:limit])
-    for file in some:
+    batch = list(files.order_by("pk")[:limit])
+    for file in batch:
         if file.purged_at is None:
             storage.delete_object(file.storage_key)
-    WorkspaceFile.objects.filter(pk__in=[file.pk for file in some]).delete()
-    return len(some)
+    WorkspaceFile.objects.filter(pk__in=[file.pk for file in batch]).delete()
+    return len(batch)
 
 
-# MERGED workspace.outputs: What calls have put out, read again by those who may: the session's own, and what it was started for (A22.5).
+# --- Read tool output --------------------------------------------------------------------------------
 
 
 def read_tool_output(user_id: int, session_id: UUID, call_id: str) -> str:
-    """What a call put out, or the whole of a long follow-up, named by its message's id (A22.5).
-
-    Of the session or, where it knows no such call, of the one that started it, and so on.
-    """
-    for place in _list_ancestor_sessions(user_id, session_id):
-        if (text := _find_output(place, call_id)) is not None:
+    """Read the output of a call, or a long message named by its id, of this session or its ancestors."""
+    for ancestor_id in _list_ancestor_sessions(user_id, session_id):
+        if (text := _find_output(ancestor_id, call_id)) is not None:
             return text
-    raise NotFound("There is no output of such a call in this session.")
+    raise NotFound("This session has no output of such a call.")
 
 
 def list_output_sources(user_id: int, session_id: UUID, call_id: str) -> tuple[str, ...]:
-    """Where untrusted text in the output of a call came from."""
+    """Return the origins of untrusted text in the output of a call."""
     places = _list_ancestor_sessions(user_id, session_id)
     rows = Message.objects.filter(
         _make_output_filter(call_id), session_id__in=places, data__has_key="sources"
     )
-    return tuple(dict.fromkeys(str(one) for row in rows.only("data") for one in row.data["sources"]))
+    return tuple(dict.fromkeys(str(source) for row in rows.only("data") for source in row.data["sources"]))
 
 
 def _list_ancestor_sessions(user_id: int, session_id: UUID) -> list[UUID]:
-    """From the session to its root, which is three levels up at most (A21.2); none for a stranger."""
-    up = ("pk", "parent", "parent__parent", "parent__parent__parent")
-    line = Session.objects.filter(pk=session_id, owner_id=user_id).values_list(*up).first()
-    return [place for place in line or () if place is not None]
+    """Return the session and its ancestors, at most three levels up; nothing for another user."""
+    levels = ("pk", "parent", "parent__parent", "parent__parent__parent")
+    chain = Session.objects.filter(pk=session_id, owner_id=user_id).values_list(*levels).first()
+    return [place for place in chain or () if place is not None]
 
 
 def _find_output(session_id: UUID, call_id: str) -> str | None:
@@ -425,7 +430,7 @@ def _make_output_filter(call_id: str) -> Q:
     return result if message_id is None else result | Q(kind=Message.Kind.USER, pk=message_id)
 
 
-# MERGED workspace.pictures: Files as models take them natively: real pictures, not too large, in the formats that models know (A29.2).
+# --- Images for models -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -435,7 +440,7 @@ class ImageContent:
 
 
 def load_image(file: WorkspaceFile) -> ImageContent | None:
-    """The file as a model takes it natively, or None: magic bytes and stored type agree, at most 20 MiB (A29.2)."""
+    """Return the image if models accept it natively: magic bytes match the stored type and it is not too large."""
     if file.scan not in USABLE_SCANS or not content_types.is_native_image(file.mime, file.size_bytes):
         return None
     with open_file(file) as stream:
@@ -445,7 +450,7 @@ def load_image(file: WorkspaceFile) -> ImageContent | None:
 
 
 def load_images(owner_id: int, file_ids: Sequence[str], *, most_bytes: int) -> dict[str, ImageContent]:
-    """Pictures of a conversation by id, the first ones given until `most_bytes`; what is gone is left out."""
+    """Load images of a session by id, up to `most_bytes`. Missing ones are left out."""
     usable = WorkspaceFile.objects.filter(
         pk__in=file_ids, owner_id=owner_id, deleted_at=None, purged_at=None, scan__in=USABLE_SCANS
     )
@@ -457,8 +462,8 @@ def load_images(owner_id: int, file_ids: Sequence[str], *, most_bytes: int) -> d
         most_bytes -= file.size_bytes
         if most_bytes < 0:
             break
-        if (picture := _load_image_if_readable(file)) is not None:
-            found[file_id] = picture
+        if (image := _load_image_if_readable(file)) is not None:
+            found[file_id] = image
     return found
 
 
@@ -466,5 +471,5 @@ def _load_image_if_readable(file: WorkspaceFile) -> ImageContent | None:
     try:
         return load_image(file)
     except StorageUnavailable:
-        _log.warning("the bytes of a picture cannot be read; it is sent as words")
+        log.warning("image_unreadable", file_id=str(file.id))
         return None

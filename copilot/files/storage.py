@@ -1,4 +1,4 @@
-"""The bytes of files: under which key they lie, how they are written, read, signed and listed (S5)."""
+"""Write, read, sign and list stored objects, and choose their keys."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ STORAGE_ROOT = "ws/"
 if TYPE_CHECKING:
     BytesFile = File[bytes]
 else:
-    BytesFile = File  # Django's own class takes no parameter while running
+    BytesFile = File  # Django's class takes no type parameter at run time
 
 
 class ReadableStream(Protocol):
-    """Bytes that can be measured before they are read."""
+    """A stream that can be measured before it is read."""
 
     def read(self, size: int = -1, /) -> bytes: ...
     def seek(self, offset: int, whence: int = 0, /) -> int: ...
@@ -37,20 +37,20 @@ class ReadableStream(Protocol):
 
 @runtime_checkable
 class SigningStorage(Protocol):
-    """A storage whose objects browsers may fetch by themselves."""
+    """A storage whose objects browsers may fetch directly."""
 
     def signed_url(self, name: str, *, seconds: int, content_type: str, disposition: str) -> str | None: ...
 
 
 @runtime_checkable
 class ListingStorage(Protocol):
-    """A storage that can tell its keys and their ages in one go."""
+    """A storage that can list keys and their age efficiently."""
 
     def objects(self, prefix: str) -> Iterator[tuple[str, datetime]]: ...
 
 
 class _HashingFile(BytesFile):
-    """What Django's storages read from: counts and hashes what passes, and never yields more than `size`."""
+    """A file that counts and hashes what a storage reads from it, and never yields more than `size` bytes."""
 
     def __init__(self, stream: ReadableStream, size: int) -> None:
         super().__init__(None, name="content")
@@ -74,12 +74,12 @@ def measure_size(stream: ReadableStream) -> int:
 
 
 def get_owner_prefix(owner_id: int) -> str:
-    """What new keys of an account begin with; it cannot be guessed from the account's id."""
+    """Return the prefix of an account's new keys, which cannot be guessed from its id."""
     return _make_prefix(owner_id, settings.SECRET_KEY)
 
 
 def list_owner_prefixes(owner_id: int) -> list[str]:
-    """All that its keys may begin with, also those of a SECRET_KEY that is being rotated out."""
+    """Return all prefixes of an account, including those of a SECRET_KEY that is being rotated out."""
     return [_make_prefix(owner_id, str(key)) for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)]
 
 
@@ -89,12 +89,12 @@ def _make_prefix(owner_id: int, secret_key: str) -> str:
 
 
 def make_storage_key(owner_id: int, file_id: UUID) -> str:
-    """Nothing a person can name is in a key."""
+    """Make a key that contains nothing a person chose."""
     return f"{get_owner_prefix(owner_id)}{timezone.now():%Y/%m}/{file_id}"
 
 
 def write_object(key: str, stream: ReadableStream, size: int) -> str:
-    """Store exactly `size` bytes under a new key; answers their SHA-256."""
+    """Store exactly `size` bytes under a new key, and return their SHA-256."""
     hashing = _HashingFile(stream, size)
     try:
         saved = _get_storage().save(key, hashing)
@@ -107,7 +107,7 @@ def write_object(key: str, stream: ReadableStream, size: int) -> str:
 
 
 def open_object(key: str) -> IO[bytes]:
-    """The stream of an object; the caller closes it."""
+    """Open an object. The caller closes the stream."""
     try:
         return _get_storage().open(key, "rb")
     except OSError as problem:
@@ -115,7 +115,7 @@ def open_object(key: str) -> IO[bytes]:
 
 
 def delete_object(key: str) -> None:
-    """Delete an object; one that is not there is no problem."""
+    """Delete an object. A missing object is not an error."""
     try:
         _get_storage().delete(key)
     except OSError as problem:
@@ -130,7 +130,7 @@ def object_exists(key: str) -> bool:
 
 
 def list_objects(prefix: str = STORAGE_ROOT) -> Iterator[tuple[str, datetime]]:
-    """Every key below a prefix, in order, and since when it lies there."""
+    """Yield every key below a prefix in order, with its time of modification."""
     store = _get_storage()
     try:
         yield from (
@@ -154,7 +154,7 @@ def _walk_folder(store: Storage, folder: str) -> Iterator[tuple[str, datetime]]:
 
 
 def make_signed_url(key: str, *, content_type: str, disposition: str) -> str | None:
-    """Where a browser can fetch an object by itself for a minute; None: only through us. May raise OSError."""
+    """Return a URL where browsers can fetch the object directly for a minute, or None. May raise OSError."""
     store = _get_storage()
     if not isinstance(store, SigningStorage):
         return None
@@ -168,7 +168,7 @@ def make_signed_url(key: str, *, content_type: str, disposition: str) -> str | N
 
 
 def get_accelerated_path(key: str) -> str | None:
-    """What a proxy in front of us calls the object, where one was told to send files itself."""
+    """Return the path under which a proxy in front of us sends the object, or None."""
     store = _get_storage()
     if (
         not settings.WORKSPACE_ACCEL_PREFIX

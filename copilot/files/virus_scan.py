@@ -1,4 +1,4 @@
-"""The hook that looks through a file before anybody may have it; whose it is, and what it found (S4)."""
+"""Load and run the configured hook that scans files before anybody may read them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ScanVerdict = Literal["clean", "infected"]
 
 @dataclass(frozen=True, kw_only=True)
 class ScannedFile:
-    """What a hook is told of the file besides its bytes."""
+    """The metadata a hook gets besides the bytes."""
 
     file_id: UUID
     name: str
@@ -34,7 +34,7 @@ def is_scan_enabled() -> bool:
 
 
 def load_hook() -> ScanHook:
-    """Raises ImportError where the setting names nothing; the boot check looks first."""
+    """Import the hook. Raises ImportError for a bad setting; a system check looks first."""
     found = import_string(settings.WORKSPACE_SCAN_HOOK)
     if not callable(found):
         raise ImportError(f"{settings.WORKSPACE_SCAN_HOOK} cannot be called")
@@ -42,7 +42,7 @@ def load_hook() -> ScanHook:
 
 
 def run_hook(stream: IO[bytes], meta: ScannedFile) -> ScanVerdict:
-    """Whatever the hook raises comes through: it is somebody else's code."""
+    """Run the hook and validate its verdict. Exceptions of the hook pass through."""
     verdict = load_hook()(stream, meta)
     if verdict not in ("clean", "infected"):
         raise ScanFailed(f"the hook answered {verdict!r}")

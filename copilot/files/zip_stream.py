@@ -1,15 +1,15 @@
-"""Several files as one archive, made while it is sent: no temporary file, little memory, an honest end (S13)."""
+"""Stream several files as one ZIP archive without temporary files."""
 
 from __future__ import annotations
 
 import io
 import itertools
-import logging
 import zipfile
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO
 
+import structlog
 from django.conf import settings
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
@@ -23,28 +23,28 @@ from copilot.files.quotas import MB
 from copilot.files.storage import CHUNK_BYTES
 from copilot.models import WorkspaceFile
 
-_log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 SKIPPED_FILE_NAME = "SKIPPED.txt"
 MAX_LARGEST_SHOWN = 5
-_ENTRY_TIME = (1980, 1, 1, 0, 0, 0)  # the same files make the same archive
+_ENTRY_TIME = (1980, 1, 1, 0, 0, 0)  # constant, so that the same files make the same archive
 _COMPRESSED_TYPES = ("image/", "audio/", "video/", "application/zip", "application/gzip", "application/pdf")
 _COMPRESSIBLE_TYPES = ("image/svg+xml", "audio/wav")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ZipEntry:
-    """One thing to be packed; it is opened when its turn comes."""
+    """A file to pack, opened when it is its turn."""
 
     name: str
     size: int
-    stored: bool  # packing it again would only take time
+    stored: bool  # already compressed
     open: Callable[[], IO[bytes]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ZipPlan:
-    """What goes in, and the lines that say what does not."""
+    """The files to pack, and notes about those left out."""
 
     files: list[WorkspaceFile]
     skipped: list[str]
@@ -58,13 +58,13 @@ def build_zip_response(
     absent: Sequence[str] = (),
     public: bool = False,
 ) -> HttpResponseBase:
-    """The files as one archive, or the one file itself; the caller has checked that its sender may have them."""
+    """Send the files as one archive, or a single file as it is. The caller has checked access."""
     plan = plan_archive(found, absent)
     if len(plan.files) == 1 and not plan.skipped:
         metrics.zips.labels("single").inc()
         return downloads.build_download_response(request, plan.files[0], public=public)
     parts = stream_zip(list_entries(plan.files), plan.skipped)
-    first = next(parts)  # a storage that gives nothing at all is told of before the response has begun
+    first = next(parts)  # a storage that fails completely raises before the response has begun
     metrics.zips.labels("begun").inc()
     response = downloads.ChunkedResponse(itertools.chain([first], parts))
     disposition = build_content_disposition("attachment", build_archive_filename(title))
@@ -72,13 +72,13 @@ def build_zip_response(
 
 
 def plan_archive(found: Sequence[WorkspaceFile], absent: Sequence[str] = ()) -> ZipPlan:
-    """What may be packed, judged by the rows before the first byte; raises what a door would be told."""
-    plan = ZipPlan(files=[], skipped=[f"{one}: not available" for one in absent])
+    """Decide by the rows what may be packed, before the first byte is sent."""
+    plan = ZipPlan(files=[], skipped=[f"{name}: not available" for name in absent])
     for file in found:
-        if (why := _reason_to_skip(file)) is None:
+        if (reason := _reason_to_skip(file)) is None:
             plan.files.append(file)
         else:
-            plan.skipped.append(f"{file.name}: {why}")
+            plan.skipped.append(f"{file.name}: {reason}")
     if not plan.files:
         metrics.zips.labels("nothing").inc()
         raise NotFound
@@ -87,7 +87,7 @@ def plan_archive(found: Sequence[WorkspaceFile], absent: Sequence[str] = ()) -> 
 
 
 def list_entries(packed: Sequence[WorkspaceFile], *, folder: str = "") -> list[ZipEntry]:
-    """Files under names that are safe together; `folder` ends in a slash."""
+    """Return entries under names that are unique and safe; `folder` ends in a slash."""
     names = make_unique_archive_names(
         (file.name for file in packed), taken=() if folder else (SKIPPED_FILE_NAME,)
     )
@@ -103,10 +103,12 @@ def list_entries(packed: Sequence[WorkspaceFile], *, folder: str = "") -> list[Z
 
 
 def stream_zip(packed: Sequence[ZipEntry], skipped: Sequence[str] = ()) -> Generator[bytes]:
-    """The bytes of the archive. Where it must break off, it does so without an end record: nobody takes it for whole."""
+    """Yield the bytes of the archive. One that breaks off has no end record, so nobody takes it for complete."""
     notes, any_read = list(skipped), not packed
     sink = _OutputBuffer()
-    with zipfile.ZipFile(sink, "w", allowZip64=True) as archive:  # an end written after a break is never sent
+    with zipfile.ZipFile(
+        sink, "w", allowZip64=True
+    ) as archive:  # an end record written after an error is never sent
         for entry in packed:
             try:
                 content = entry.open()
@@ -123,13 +125,13 @@ def stream_zip(packed: Sequence[ZipEntry], skipped: Sequence[str] = ()) -> Gener
     yield sink.take_bytes()
 
 
-# --- one entry ---------------------------------------------------------------------------------------
+# --- Entries -----------------------------------------------------------------------------------------
 
 
 def _pack_entry(
     archive: zipfile.ZipFile, sink: _OutputBuffer, entry: ZipEntry, content: IO[bytes], notes: list[str]
 ) -> Iterator[bytes]:
-    """An entry that fails on its way stays out of the archive's directory, where readers look, and in the notes."""
+    """Pack one entry. One that fails is removed from the archive's directory and noted."""
     info = _make_zip_info(entry.name, entry.size, stored=entry.stored)
     try:
         with content, archive.open(info, "w") as packing:
@@ -145,7 +147,7 @@ def _pack_entry(
 
 
 def _read_exactly(content: IO[bytes], size: int) -> Iterator[bytes]:
-    """As many bytes as the row says and never more, whatever the object holds (A-S13.4)."""
+    """Yield as many bytes as the row says, or raise."""
     left = size
     while chunk := content.read(min(CHUNK_BYTES, left + 1)):
         if len(chunk) > left:
@@ -158,19 +160,19 @@ def _read_exactly(content: IO[bytes], size: int) -> Iterator[bytes]:
 
 def _make_zip_info(name: str, size: int, *, stored: bool) -> zipfile.ZipInfo:
     info = zipfile.ZipInfo(name, date_time=_ENTRY_TIME)
-    info.file_size = size  # so that zipfile knows whether it takes ZIP64
+    info.file_size = size  # so that zipfile knows whether it needs ZIP64
     info.compress_type = zipfile.ZIP_STORED if stored else zipfile.ZIP_DEFLATED
     info.external_attr = 0o100644 << 16
     return info
 
 
 def _note_skipped(entry: ZipEntry, problem: Exception) -> str:
-    _log.warning("an entry of an archive was left out: %r", problem.__cause__ or problem)
+    log.warning("archive_entry_skipped", problem=repr(problem.__cause__ or problem))
     return f"{entry.name}: could not be read"
 
 
 class _OutputBuffer(io.RawIOBase):
-    """What zipfile writes to: it cannot be rewound, and keeps no more than was not yet taken."""
+    """A write-only buffer for zipfile that keeps only what was not yet taken."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -192,14 +194,14 @@ class _OutputBuffer(io.RawIOBase):
         return whole
 
 
-# --- what may go in ----------------------------------------------------------------------------------
+# --- Limits ------------------------------------------------------------------------------------------
 
 
 def _reason_to_skip(file: WorkspaceFile) -> str | None:
     if file.scan not in files.USABLE_SCANS:
         return "not available"
     if file.size_bytes > settings.ZIP_FILE_MAX:
-        return f"{file.size_bytes / MB:.1f} MB is more than the {settings.ZIP_FILE_MAX / MB:g} MB a file may have here"
+        return f"{file.size_bytes / MB:.1f} MB; files in an archive can be up to {settings.ZIP_FILE_MAX / MB:g} MB"
     return None
 
 
@@ -210,8 +212,8 @@ def _check_total(packed: Sequence[WorkspaceFile]) -> None:
     metrics.zips.labels("too_large").inc()
     largest = sorted(packed, key=lambda file: file.size_bytes, reverse=True)[:MAX_LARGEST_SHOWN]
     raise PayloadTooLarge(
-        f"An archive may have {settings.ZIP_TOTAL_MAX / MB:g} MB in {settings.ZIP_FILES_MAX} files; "
-        f"these are {total / MB:.1f} MB in {len(packed)}.",
+        f"Archives can be up to {settings.ZIP_TOTAL_MAX / MB:g} MB and {settings.ZIP_FILES_MAX} files "
+        f"(yours has {total / MB:.1f} MB in {len(packed)} files).",
         code="zip_too_large",
         total_bytes=total,
         limit_bytes=settings.ZIP_TOTAL_MAX,
