@@ -151,7 +151,7 @@ async def test_what_is_not_listed_is_not_started(
         command,
     ):
         settings.MCP_STDIO_COMMANDS = listed
-        with pytest.raises(McpServerUnavailable, match="only commands listed in MCP_STDIO_COMMANDS"):
+        with pytest.raises(McpServerUnavailable, match="Only commands listed in MCP_STDIO_COMMANDS"):
             await about(child(tried))
     settings.MCP_STDIO_COMMANDS = []
     with pytest.raises(McpServerUnavailable, match="MCP_STDIO_COMMANDS"):

@@ -1,4 +1,4 @@
-"""What an account holds besides its conversations, as plain values for its owner to take along (S15)."""
+"""Write archives of a session with its files, or of a whole account."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from copilot.realtime.payloads import format_timestamp
 
 ACCOUNT_SCHEMA = "pilothouse.account/1"
 
-AccountValues = dict[str, Any]  # JSON; times become text where it is written
+AccountValues = dict[str, Any]  # JSON values; times are serialised when written
 
 
 def describe_account(owner_id: int) -> AccountValues:
-    """Nothing secret: neither keys, nor headers of servers, nor links that would open a share.
+    """Return everything an account holds besides its sessions, without secrets or working share links.
 
-    Other apps add what they hold by themselves (EXPORT_PARTS).
+    Other apps add their own data through EXPORT_PARTS.
     """
-    elsewhere: AccountValues = {}
+    values: AccountValues = {}
     for name in settings.EXPORT_PARTS:
-        elsewhere |= import_string(name)(owner_id)
+        values |= import_string(name)(owner_id)
     user = User.objects.get(pk=owner_id)
-    chosen = Preferences.objects.filter(owner=owner_id).values("timezone", "instructions").first()
-    return elsewhere | {
+    preferences = Preferences.objects.filter(owner=owner_id).values("timezone", "instructions").first()
+    return values | {
         "schema": ACCOUNT_SCHEMA,
         "account": {
             "email": user.email,
             "name": user.get_username(),
             "joined_at": format_timestamp(user.date_joined),
         },
-        "preferences": chosen or {},
+        "preferences": preferences or {},
         "memories": _list_rows(MemoryItem.objects.filter(owner=owner_id).values("text", "created_at")),
         "agents": _list_rows(
             Agent.objects.filter(owner=owner_id, deleted_at=None).values("name", "description", "version")
@@ -75,32 +75,27 @@ def _list_rows(rows: Any) -> list[AccountValues]:
     return list(rows.order_by("pk"))
 
 
-# MERGED workspace.archives: A conversation with its files as one archive, written to disk within the limits of S13 (S15).
-
-FIXED_ENTRY_TIME = (1980, 1, 1, 0, 0, 0)  # the same conversation is the same archive
+FIXED_ENTRY_TIME = (1980, 1, 1, 0, 0, 0)  # the same session makes the same archive
 DOCUMENT_NAME = "conversation"
 SKIPPED_FILE_NAME = "SKIPPED.txt"
-MAX_COMPRESSION_RATIO = (
-    25  # times; what grows a hundred times when it is unpacked, an import takes for a bomb
-)
-DocumentWriter = Callable[
-    [dict[UUID, str]], Iterable[bytes]
-]  # a document, when it is known where its files lie
+MAX_COMPRESSION_RATIO = 25  # an import refuses entries that grow a hundred times
+# Writes a document, given the paths of its files in the archive.
+DocumentWriter = Callable[[dict[UUID, str]], Iterable[bytes]]
 ALL_PARTS = ExportOptions(format="json", reasoning=True, tools=True)
 
 
 def write_session_archive(target: IO[bytes], conversation: SessionExport, kind: ExportFormat) -> None:
     named = conversation.list_named_files()
-    there = [file for file in named if _is_available(file)]
+    available = [file for file in named if _is_available(file)]
     write_archive(
-        target, f"{DOCUMENT_NAME}.{kind}", there, lambda paths: conversation.iter_chunks(named, paths)
+        target, f"{DOCUMENT_NAME}.{kind}", available, lambda paths: conversation.iter_chunks(named, paths)
     )
 
 
 def write_archive(
     target: IO[bytes], name: str, wanted: Sequence[WorkspaceFile], pieces: DocumentWriter
 ) -> None:
-    """Files first: the document names only those that are in the archive."""
+    """Write the files first: the document names only those that are in the archive."""
     with (
         zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive,
         tempfile.TemporaryFile(prefix="pilothouse-export-") as document,
@@ -113,7 +108,7 @@ def write_archive(
 
 
 def write_account_archive(target: IO[bytes], owner_id: int) -> None:
-    """Every conversation as a document of its own, and a list of all else; the files themselves are fetched one by one."""
+    """Write every session as a document, and a list of everything else. Files are downloaded one by one."""
     sessions = Session.objects.filter(owner=owner_id, deleted_at=None).order_by("created_at", "pk")
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
         archive.writestr(_make_zip_info("account.json"), msgspec.json.encode(describe_account(owner_id)))
@@ -131,7 +126,7 @@ def _is_available(file: WorkspaceFile) -> bool:
 def _add_files(
     archive: zipfile.ZipFile, wanted: Sequence[WorkspaceFile]
 ) -> tuple[dict[UUID, str], list[str]]:
-    """Where each file lies now, and why others are missing."""
+    """Add files, and return their paths and notes about those left out."""
     small = [file for file in wanted if file.size_bytes <= settings.ZIP_FILE_MAX]
     skipped = [
         f"{file.name}: larger than {settings.ZIP_FILE_MAX} bytes" for file in wanted if file not in small
@@ -139,7 +134,8 @@ def _add_files(
     total = sum(file.size_bytes for file in small)
     if total > settings.ZIP_TOTAL_MAX or len(small) > settings.ZIP_FILES_MAX:
         raise PayloadTooLarge(
-            f"The files of this conversation have {total} bytes in {len(small)} files.", code="zip_too_large"
+            f"The files of this chat are too large to export: {total:,} bytes in {len(small)} files.",
+            code="zip_too_large",
         )
     paths: dict[UUID, str] = {}
     for file, name in zip(small, make_unique_archive_names(file.name for file in small), strict=True):
@@ -161,7 +157,7 @@ def _add_file(archive: zipfile.ZipFile, path: str, file: WorkspaceFile) -> None:
 
 
 def _copy_into_archive(archive: zipfile.ZipFile, path: str, source: IO[bytes]) -> None:
-    """What breaks off on its way stays out of the archive's directory, where readers look."""
+    """Copy one entry. One that fails is removed from the archive's directory."""
     entry = _make_zip_info(path, stored=_compresses_too_well(source))
     source.seek(0)
     try:
@@ -174,7 +170,7 @@ def _copy_into_archive(archive: zipfile.ZipFile, path: str, source: IO[bytes]) -
 
 
 def _compresses_too_well(source: IO[bytes]) -> bool:
-    """Tried quickly: our own archive must come in again (A-S15.1)."""
+    """Test with a fast compression whether an import would take the entry for a bomb."""
     source.seek(0)
     packer, size, packed = zlib.compressobj(1), 0, 0
     while chunk := source.read(CHUNK_BYTES):

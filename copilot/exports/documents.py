@@ -1,4 +1,4 @@
-"""A conversation as a document, `pilothouse.conversation/1`: its shape, and how rows become its messages (S15)."""
+"""Define the document format `pilothouse.conversation/1`, and turn rows into its messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ExportedRole = Literal["user", "assistant", "summary"]
 
 
 class ExportedPart(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
-    """One row of a message; its type is the row's kind (A0.3)."""
+    """One row of a message; its type is the row's kind."""
 
 
 class ExportedUserPart(ExportedPart, frozen=True, kw_only=True, tag="user"):
@@ -39,7 +39,7 @@ class ExportedReasoningPart(ExportedPart, frozen=True, kw_only=True, tag="reason
 
 class ExportedSummaryPart(ExportedPart, frozen=True, kw_only=True, tag="summary"):
     text: str
-    through: int  # sequence of the last message it stands for; 0 = none
+    through: int  # sequence of the last message it summarises; 0 for none
 
 
 class ExportedToolCallPart(ExportedPart, frozen=True, kw_only=True, tag="tool_call"):
@@ -67,10 +67,10 @@ AnyExportedPart = (
 
 
 class ExportedMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """What one side said until the other spoke; every message of a person stands alone, for it has its own files."""
+    """Consecutive rows of one role. Each message of a person stands alone, because it has its own files."""
 
     id: str
-    sequence: int  # its place in the document, from 1
+    sequence: int  # position in the document, from 1
     branch: int
     role: ExportedRole
     author: str
@@ -85,7 +85,7 @@ class ExportedFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     mime: str
     size: int
     sha256: str
-    path: str | None = None  # inside the archive, when its bytes are there
+    path: str | None = None  # in the archive, if the file is included
 
 
 class ExportedSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +95,7 @@ class ExportedSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DocumentHead(msgspec.Struct, frozen=True, kw_only=True):
-    """What a document says before its messages; the schema's own name comes first."""
+    """The beginning of a document, with the schema's name first."""
 
     schema: str = DOCUMENT_SCHEMA
     exported_at: str
@@ -103,12 +103,12 @@ class DocumentHead(msgspec.Struct, frozen=True, kw_only=True):
     session: ExportedSession
 
 
-# --- rows → messages ---------------------------------------------------------------------------------
+# --- Rows to messages --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedRow:
-    """A shown row as an export needs it."""
+    """A visible row with the fields an export needs."""
 
     id: str
     sequence: int
@@ -124,7 +124,7 @@ class ExportedRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedKindsChoice:
-    """What goes along besides what was said."""
+    """The kinds of rows to export besides messages."""
 
     reasoning: bool = False
     tools: bool = False
@@ -138,7 +138,7 @@ class ExportedKindsChoice:
 
 
 def group_messages(lines: Iterable[ExportedRow]) -> Iterator[ExportedMessage]:
-    """Neighbouring rows of one role, as they come: nothing but the places of earlier ones is remembered."""
+    """Group neighbouring rows of one role, one at a time, keeping only positions in memory."""
     ends: list[int] = []  # the last row of each message so far
     for _, group in groupby(lines, key=_speaker_key):
         rows = list(group)
@@ -169,19 +169,19 @@ def get_role(kind: str) -> ExportedRole:
 
 
 def _build_part(line: ExportedRow, ends: Sequence[int]) -> AnyExportedPart:
-    """A person's own words stay as they are; whatever a model or a tool wrote loses what looks like a key.
+    """Build one part. A person's own text stays as it is; text of models and tools is redacted by pattern.
 
-    Values of this installation are not looked for: they were masked before the row was stored, and an imported row
-    would tell its author which guesses are secrets.
+    It is not searched for the installation's secrets: they were redacted before the row was stored, and an
+    imported row could be used to test guesses.
     """
     match line.kind:
         case "user":
             return ExportedUserPart(text=line.text)
         case "summary":
             anchor = line.data.get("anchor")
-            place = anchor if isinstance(anchor, int) else line.sequence
+            anchor_sequence = anchor if isinstance(anchor, int) else line.sequence
             return ExportedSummaryPart(
-                text=redact_secret_patterns(line.text), through=bisect_right(ends, place)
+                text=redact_secret_patterns(line.text), through=bisect_right(ends, anchor_sequence)
             )
         case "reasoning":
             return ExportedReasoningPart(text=redact_secret_patterns(line.text))
@@ -193,28 +193,28 @@ def _build_part(line: ExportedRow, ends: Sequence[int]) -> AnyExportedPart:
                 arguments=redact_arguments(arguments) if isinstance(arguments, dict) else {},
             )
         case "tool_result":
-            took = line.data.get("duration_ms")
+            duration = line.data.get("duration_ms")
             return ExportedToolResultPart(
                 call_id=line.call_id,
                 tool=str(line.data.get("tool", "")),
                 success=line.data.get("success") is not False,
                 text=redact_secret_patterns(line.text),
-                duration_ms=took if isinstance(took, int) else 0,
+                duration_ms=duration if isinstance(duration, int) else 0,
             )
         case _:
             return ExportedAssistantPart(text=redact_secret_patterns(line.text))
 
 
-# --- messages → bytes --------------------------------------------------------------------------------
+# --- Messages to bytes -------------------------------------------------------------------------------
 
 
 def encode_document(
-    head: DocumentHead, said: Iterable[ExportedMessage], files: Iterable[ExportedFile]
+    head: DocumentHead, messages: Iterable[ExportedMessage], files: Iterable[ExportedFile]
 ) -> Iterator[bytes]:
-    """The document piece by piece, one message a line; files are asked for when all messages have gone by."""
+    """Yield the document in pieces, one message a line. `files` is read after all messages."""
     encode = msgspec.json.Encoder().encode
     yield encode(head)[:-1] + b',"messages":['
-    yield from _join_items(encode(message) for message in said)
+    yield from _join_items(encode(message) for message in messages)
     yield b'],"files":['
     yield from _join_items(encode(file) for file in files)
     yield b"]}\n"
@@ -227,13 +227,13 @@ def _join_items(items: Iterable[bytes]) -> Iterator[bytes]:
         separator = b",\n"
 
 
-# --- what a document names ---------------------------------------------------------------------------
+# --- Named files -------------------------------------------------------------------------------------
 
 _URI = re.compile(r"workspace://([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?![0-9a-f-])", re.IGNORECASE)
 
 
 def find_named_files(message: ExportedMessage) -> Iterator[str]:
-    """Ids of the files that go with a message or stand in it, in order; some more than once."""
+    """Yield the ids of attached and mentioned files, in order, possibly repeated."""
     yield from message.attachments
     for part in message.parts:
         for text in iter_texts(part):
@@ -248,7 +248,7 @@ def iter_texts(part: AnyExportedPart) -> Iterator[str]:
 
 
 def iter_strings(value: JSON) -> Iterator[str]:
-    """Every text inside, keys too, in order; iterative, for arguments may be nested deep."""
+    """Yield every text inside, keys included, in order. Iterative, because arguments may be nested deeply."""
     waiting: list[JSON] = [value]
     while waiting:
         match waiting.pop():

@@ -1,4 +1,4 @@
-"""An archive from outside, opened with care: what it says of itself is believed only as far as it is counted (S16)."""
+"""Open untrusted archives safely: sizes are counted while unpacking, never trusted."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from django.conf import settings
 from copilot.exports.import_parser import InvalidDocument
 
 MAX_ENTRIES = 1_000
-MAX_RATIO = 100  # no text people write shrinks further; a bomb does
+MAX_RATIO = 100  # ordinary text never compresses further; bombs do
 CHUNK_BYTES = 64 * 1024
-MAX_READ_BYTES = (
-    2**20
-)  # read of an archive: its names come whole, and as objects they take ten times the room
+# At once: the directory of an archive is read whole and takes ten times as much memory as objects.
+MAX_READ_BYTES = 2**20
 SUPPORTED_COMPRESSION = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 UNPACK_ERRORS = (
     zipfile.BadZipFile,
@@ -37,14 +36,14 @@ UNPACK_ERRORS = (
 
 @dataclass
 class ImportArchive:
-    """An archive whose names are harmless; what is taken out of it counts against one limit."""
+    """An archive with safe names. Everything extracted counts against one limit."""
 
     _zip: zipfile.ZipFile
     _entries: dict[str, zipfile.ZipInfo]
     _left: int = field(default_factory=lambda: settings.IMPORT_ZIP_MAX)
 
     def read_document(self) -> bytes:
-        """The one JSON file outside of any folder."""
+        """Read the only JSON file in the root."""
         found = [name for name in self._entries if name.endswith(".json") and "/" not in name]
         if len(found) != 1:
             raise InvalidDocument([f"$: the archive must hold one JSON document; it holds {len(found)}"])
@@ -58,7 +57,7 @@ class ImportArchive:
 
     @contextmanager
     def extract_file(self, path: str, *, size: int, sha256: str) -> Iterator[IO[bytes]]:
-        """A file's bytes on disk, known to be the ones the document speaks of; gone when the caller is done."""
+        """Extract a file to disk and verify it against the document. It is deleted when the context ends."""
         with tempfile.TemporaryFile(prefix="pilothouse-import-") as target:
             digest, count = hashlib.sha256(), 0
             for chunk in self._iter_chunks(path, size):
@@ -71,7 +70,7 @@ class ImportArchive:
             yield target
 
     def _iter_chunks(self, path: str, most: int) -> Iterator[bytes]:
-        """The bytes as they come out, not as many as the header claims; more than `most` are refused."""
+        """Yield the actual bytes, whatever the header claims, and refuse more than `most`."""
         entry = self._entries[path]
         count = 0
         try:
@@ -93,7 +92,7 @@ def _check_growth(path: str, count: int, most: int, entry: zipfile.ZipInfo) -> N
 
 
 class _BoundedReader:
-    """An archive on disk of which nothing long is read at once."""
+    """Refuse reads of an archive that are too large."""
 
     def __init__(self, content: IO[bytes]) -> None:
         self._content = content
@@ -108,17 +107,17 @@ class _BoundedReader:
     def read(self, size: int = -1, /) -> bytes:
         left = self._size - self._content.tell()
         if (left if size < 0 else min(size, left)) > MAX_READ_BYTES:
-            raise ValueError("the directory is longer than that of any archive taken here")
+            raise ValueError("the directory of the archive is too large")
         return self._content.read(size)
 
 
 @contextmanager
 def open_archive(content: IO[bytes]) -> Iterator[ImportArchive]:
-    """Refused as a whole when any of its names or its claims is hostile; nothing is unpacked before it is asked for."""
+    """Refuse the whole archive if any name or claim is hostile. Nothing is unpacked in advance."""
     try:
         archive = zipfile.ZipFile(_BoundedReader(content))
     except UNPACK_ERRORS as problem:
-        raise InvalidDocument(["$: is not an archive"]) from problem
+        raise InvalidDocument(["$: is not a valid ZIP archive"]) from problem
     with archive:
         yield ImportArchive(archive, _check_entries(archive.infolist()))
 
@@ -129,11 +128,11 @@ def is_archive(head: bytes) -> bool:
 
 def _check_entries(entries: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
     if len(entries) > MAX_ENTRIES:
-        raise InvalidDocument([f"$: the archive holds more than {MAX_ENTRIES:,} entries"])
+        raise InvalidDocument([f"$: the archive has more than {MAX_ENTRIES:,} entries"])
     problems = [problem for entry in entries if (problem := _find_entry_problem(entry))]
     names = [entry.filename for entry in entries]
     if len(set(names)) != len(names):
-        problems.append("$: the archive holds a name twice")
+        problems.append("$: the archive contains a name twice")
     total, packed = sum(entry.file_size for entry in entries), sum(entry.compress_size for entry in entries)
     if total > settings.IMPORT_ZIP_MAX or (total > CHUNK_BYTES and total > MAX_RATIO * max(packed, 1)):
         problems.append(f"$: unpacked, the archive would have {total:,} bytes")
@@ -149,7 +148,7 @@ def _find_entry_problem(entry: zipfile.ZipInfo) -> str:
         return f"{name[:200]!r}: leads out of the archive"
     kind = stat.S_IFMT(entry.external_attr >> 16)
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-        return f"{name[:200]!r}: is no plain file"
+        return f"{name[:200]!r}: is not a regular file"
     if entry.flag_bits & 0x1 or entry.compress_type not in SUPPORTED_COMPRESSION:
-        return f"{name[:200]!r}: is packed in a way that is not read here"
+        return f"{name[:200]!r}: uses encryption or an unsupported compression"
     return ""

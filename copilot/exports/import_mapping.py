@@ -1,4 +1,4 @@
-"""Where the parts of a document come to stand: rows with new ids, grouped into turns that are over (S16)."""
+"""Map the parts of an imported document to rows with new ids, grouped into ended turns."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from copilot.exports.import_parser import (
 from copilot.exports.import_parser import ImportedMessage as ParsedMessage
 from copilot.realtime.payloads import AttachmentPayload
 
-MAX_PREVIEW_CHARACTERS = 4_000  # as results made here have
-UNANSWERED_CALL_TEXT = "No result: the conversation was imported before one came."
+MAX_PREVIEW_CHARACTERS = 4_000  # as for our own results
+UNANSWERED_CALL_TEXT = "No result: the chat was exported before the call finished."
 _URI = re.compile(
     r"workspace://(?P<id>[0-9a-z-]{1,128})"
     r"(?P<rest>(?:/(?P<name>[^\s()\[\]<>\"'#]{0,254}[^\s()\[\]<>\"'#.,;:!?]))?(?:#[\w./+-]{0,126}\w)?)",
@@ -43,13 +43,13 @@ class MappedDocument:
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedFileNames:
-    """What the document's files are called here: those that came along, and the words for those that did not."""
+    """The document's files: the stored copies, and the names of those that are missing."""
 
     stored: Mapping[str, AttachmentPayload]
     missing: Mapping[str, str]  # id → name
 
     def rewrite_references(self, text: str) -> str:
-        """No id of the document survives in a reference: what it names here was decided by this import."""
+        """Replace every file reference, so that no id of the document survives."""
         return _URI.sub(self._replace_reference, text)
 
     def _replace_reference(self, found: re.Match[str]) -> str:
@@ -70,22 +70,22 @@ def map_document(document: ImportedDocument, names: ImportedFileNames) -> Mapped
         for part in message.parts
         if isinstance(part, ImportedToolResultPart)
     }
-    placing = _DocumentMapper(names, document.session.model_tier, answered)
+    mapper = _DocumentMapper(names, document.session.model_tier, answered)
     for message in document.messages:
-        placing.add_message(message)
-    return MappedDocument(rows=placing.rows, turns=placing.turns)
+        mapper.add_message(message)
+    return MappedDocument(rows=mapper.rows, turns=mapper.turns)
 
 
 @dataclass
 class _DocumentMapper:
     names: ImportedFileNames
     tier: str
-    answered: set[str]  # calls that get a result, however late
+    answered: set[str]  # calls that have a result anywhere in the document
     rows: list[ImportedMessage] = field(default_factory=list)
     turns: list[ImportedTurn] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)  # the last place of each message
-    open_calls: dict[str, tuple[str, str]] = field(default_factory=dict)  # theirs → ours, and the tool
-    was_answered: bool = False  # whoever speaks next begins a turn
+    ends: list[int] = field(default_factory=list)  # the last row of each message
+    open_calls: dict[str, tuple[str, str]] = field(default_factory=dict)  # their id → our id and the tool
+    was_answered: bool = False  # the next user message begins a turn
 
     def add_message(self, message: ParsedMessage) -> None:
         self._begin_turn(message)
@@ -95,9 +95,9 @@ class _DocumentMapper:
         self.ends.append(len(self.rows))
 
     def _begin_turn(self, message: ParsedMessage) -> None:
-        """A turn begins where a person speaks after an answer; what was said between calls belongs to the one going on."""
-        speaks = message.role == "user" and not self.open_calls
-        if not self.turns or (speaks and self.was_answered):
+        """Begin a turn at a user message after an answer. Messages between calls belong to the running turn."""
+        is_user_turn = message.role == "user" and not self.open_calls
+        if not self.turns or (is_user_turn and self.was_answered):
             self.turns.append(
                 ImportedTurn(id=uuid4(), began_at=message.created_at, ended_at=message.created_at)
             )
@@ -137,13 +137,15 @@ class _DocumentMapper:
     def _add_user_row(self, message: ParsedMessage, part: ImportedUserPart, *, first: bool) -> None:
         text = self._rewrite_text(part.text)
         wanted = message.attachments if first else []
-        lost = [
-            self.names.missing.get(one.lower(), "file")
-            for one in wanted
-            if one.lower() not in self.names.stored
+        missing_names = [
+            self.names.missing.get(file_id.lower(), "file")
+            for file_id in wanted
+            if file_id.lower() not in self.names.stored
         ]
         row = self._make_row(
-            message.created_at, "user", "\n\n".join([text, *map(describe_missing_file, lost)]).strip("\n")
+            message.created_at,
+            "user",
+            "\n\n".join([text, *map(describe_missing_file, missing_names)]).strip("\n"),
         )
         self.rows.append(
             replace(
@@ -153,34 +155,36 @@ class _DocumentMapper:
                 tier=self.tier,
                 mid_turn=bool(self.open_calls),
                 attachments=[
-                    self.names.stored[one.lower()] for one in wanted if one.lower() in self.names.stored
+                    self.names.stored[file_id.lower()]
+                    for file_id in wanted
+                    if file_id.lower() in self.names.stored
                 ],
             )
         )
 
     def _add_call(self, message: ParsedMessage, part: ImportedToolCallPart) -> None:
-        ours = f"call_{uuid4().hex}"
-        self.open_calls[part.call_id] = (ours, part.tool)
+        call_id = f"call_{uuid4().hex}"
+        self.open_calls[part.call_id] = (call_id, part.tool)
         data: dict[str, JSON] = {"tool": part.tool, "arguments": self._rewrite_json(part.arguments)}
         self.rows.append(
-            replace(self._make_row(message.created_at, "tool_call", ""), call_id=ours, data=data)
+            replace(self._make_row(message.created_at, "tool_call", ""), call_id=call_id, data=data)
         )
 
     def _add_result(self, at: datetime, part: ImportedToolResultPart) -> None:
-        ours, tool = self.open_calls.pop(part.call_id)
+        call_id, tool = self.open_calls.pop(part.call_id)
         text = self._rewrite_text(part.text)
         data = build_result_data(
             tool, success=part.success, preview=text[:MAX_PREVIEW_CHARACTERS], duration_ms=part.duration_ms
         )
-        self.rows.append(replace(self._make_row(at, "tool_result", text), call_id=ours, data=data))
+        self.rows.append(replace(self._make_row(at, "tool_result", text), call_id=call_id, data=data))
 
     def _close_calls(self) -> None:
-        """Calls that nobody answers are over: nothing of a document ever runs."""
-        for theirs in [one for one in self.open_calls if one not in self.answered]:
-            ours, tool = self.open_calls.pop(theirs)
+        """Give calls without a result a failed one: nothing of a document ever runs."""
+        for imported_id in [call_id for call_id in self.open_calls if call_id not in self.answered]:
+            call_id, tool = self.open_calls.pop(imported_id)
             data = build_result_data(tool, success=False, preview=UNANSWERED_CALL_TEXT)
             row = self._make_row(self.rows[-1].created_at, "tool_result", UNANSWERED_CALL_TEXT)
-            self.rows.append(replace(row, call_id=ours, data=data))
+            self.rows.append(replace(row, call_id=call_id, data=data))
 
     def _add_row(
         self, message: ParsedMessage, kind: str, text: str, data: dict[str, JSON] | None = None
@@ -194,7 +198,7 @@ class _DocumentMapper:
         return self.names.rewrite_references(text)
 
     def _rewrite_json(self, value: object) -> JSON:
-        """Arguments are at most twenty levels deep, as was seen before; their texts are texts like any other."""
+        """Rewrite the texts in arguments. The parser has limited their depth."""
         match value:
             case dict():
                 return {self._rewrite_string(key): self._rewrite_json(inner) for key, inner in value.items()}
@@ -205,7 +209,7 @@ class _DocumentMapper:
             case bool() | int() | float() | None:
                 return value
             case _:
-                raise TypeError(f"no JSON: {type(value).__name__}")
+                raise TypeError(f"not JSON: {type(value).__name__}")
 
     def _rewrite_string(self, text: str) -> str:
         return self._rewrite_text(strip_server_tags(make_storable(text)))

@@ -1,4 +1,4 @@
-"""A document from outside: taken only whole, or refused with the paths of its first problems (S16)."""
+"""Parse and validate an untrusted document as a whole, or refuse it with the paths of its first problems."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from config.core.json_values import JSON, iterate_children
 from config.core.text import make_storable
 from copilot.chat.prompt_tags import strip_server_tags
 
-MAX_DOCUMENT_PARTS = 20_000  # rows of all messages together: a short part is a long row
+MAX_DOCUMENT_PARTS = 20_000  # in all messages together: even a short part makes a whole row
 MAX_DOCUMENT_DEPTH = 20
 MAX_DOCUMENT_FILES = 1_000
 MAX_REPORTED_PROBLEMS = 10
-MAX_NUMBER = 2**53  # a number that every reader of JSON reads the same
-MAX_CLOCK_SKEW = timedelta(days=1)  # a time so little ahead is taken as now; a later one was made up
+MAX_NUMBER = 2**53  # every JSON parser reads numbers up to this the same
+MAX_CLOCK_SKEW = timedelta(days=1)  # times slightly ahead count as now; later ones are refused
 EARLIEST_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 
 T = TypeVar("T")
@@ -38,15 +38,15 @@ _SCHEMA_PATTERN = re.compile(r"pilothouse\.conversation/1(\.[0-9]{1,3})?")
 
 
 class InvalidDocument(InvalidRequest):
-    """Names what is wrong and where; nothing of the document was kept."""
+    """Names the problems and where they are. Nothing of the document was stored."""
 
     default_code = "invalid_document"
 
     def __init__(self, problems: list[str]) -> None:
-        super().__init__("This document cannot be imported.", hint=problems[0], problems=problems)
+        super().__init__("This file can't be imported.", hint=problems[0], problems=problems)
 
 
-# --- the shape ---------------------------------------------------------------------------------------
+# --- Models ------------------------------------------------------------------------------------------
 
 
 def _clean_value(value: object) -> object:
@@ -54,7 +54,7 @@ def _clean_value(value: object) -> object:
 
 
 def _parse_time(value: object) -> object:
-    """When something was said, as it was written down; never later than now."""
+    """Parse a timestamp; never later than now."""
     if not isinstance(value, str) or len(value) > 40:
         raise ValueError("must be a time such as 2026-11-16T10:00:00.000Z")
     try:
@@ -66,7 +66,7 @@ def _parse_time(value: object) -> object:
         raise ValueError("must be a time such as 2026-11-16T10:00:00.000Z") from None
     now = datetime.now(UTC)
     if not EARLIEST_TIME <= moment <= now + MAX_CLOCK_SKEW:
-        raise ValueError("must not lie in the future, nor before 1970")
+        raise ValueError("must not be in the future or before 1970")
     return min(moment, now)
 
 
@@ -114,7 +114,7 @@ class ImportedToolCallPart(_StrictModel):
     type: Literal["tool_call"]
     call_id: ImportedId
     tool: ImportedToolName
-    arguments: dict[str, object]  # JSON; its depth was looked at before
+    arguments: dict[str, object]  # JSON; its depth was checked before
 
 
 class ImportedToolResultPart(_StrictModel):
@@ -176,7 +176,7 @@ class ImportedSession(_StrictModel):
 
 
 class _DocumentFrame(_StrictModel):
-    """The document around its lists, which are looked at item by item."""
+    """The document around its lists, whose items are validated one by one."""
 
     schema_: Annotated[str, Field(alias="schema", max_length=100)]
     exported_at: ImportedTime
@@ -197,11 +197,11 @@ _message_adapter = TypeAdapter[ImportedMessage](Annotated[ImportedMessage, Field
 _file_adapter = TypeAdapter(ImportedFile)
 
 
-# --- reading -----------------------------------------------------------------------------------------
+# --- Parse -------------------------------------------------------------------------------------------
 
 
 def parse_document(content: bytes) -> ImportedDocument:
-    """The document in these bytes, every text of it free of the server's own tags."""
+    """Parse a document, stripping server tags from every text."""
     try:
         value = msgspec.json.decode(content)
     except RecursionError:
@@ -212,7 +212,7 @@ def parse_document(content: bytes) -> ImportedDocument:
 
 
 def parse_document_value(value: JSON) -> ImportedDocument:
-    """The same of JSON that somebody has read already."""
+    """Parse a document that is already decoded JSON."""
     problems = _ProblemList()
     _check_nesting(value, problems)
     problems.raise_if_any()
@@ -260,7 +260,7 @@ class _ProblemList:
 
 
 def _format_path(begin: str, places: Iterable[int | str]) -> str:
-    """Names of union branches are no part of the document and are left out."""
+    """Format a path, leaving out names of union branches, which are not part of the document."""
     path = begin
     for place in places:
         if isinstance(place, int):
@@ -274,23 +274,23 @@ _UNION_TAGS = {"user", "assistant", "summary", "reasoning", "tool_call", "tool_r
 
 
 def _parse_items(name: str, raw: list[object], shape: TypeAdapter[T], problems: _ProblemList) -> Iterator[T]:
-    """Item by item, so that a document of nothing but mistakes costs no more than its first ten."""
-    for place, one in enumerate(raw):
+    """Validate item by item, so that a document full of errors costs no more than its first ten."""
+    for place, item in enumerate(raw):
         if problems.is_full():
             return
         try:
-            yield shape.validate_python(one)
+            yield shape.validate_python(item)
         except ValidationError as invalid:
             problems.add_all(f"{name}[{place}]", invalid)
 
 
 def _check_nesting(value: JSON, problems: _ProblemList) -> None:
-    """Iterative: what is nested without end must not nest us. The document itself is the first level."""
+    """Check the depth iteratively, so that deep nesting cannot exhaust our own stack."""
     level: list[JSON] = [value]
     for _ in range(MAX_DOCUMENT_DEPTH + 1):
         level = [inner for outer in level for inner in iterate_children(outer)]
-        if any(isinstance(one, int | float) and abs(one) > MAX_NUMBER for one in level):
-            problems.add("$: holds a number beyond 2^53")
+        if any(isinstance(item, int | float) and abs(item) > MAX_NUMBER for item in level):
+            problems.add("$: contains a number beyond 2^53")
             return
         if not level:
             return
@@ -299,18 +299,18 @@ def _check_nesting(value: JSON, problems: _ProblemList) -> None:
 
 def _check_ids(document: ImportedDocument, problems: _ProblemList) -> None:
     for name, ids in (
-        ("messages", [one.id for one in document.messages]),
-        ("files", [one.id.lower() for one in document.files]),
+        ("messages", [message.id for message in document.messages]),
+        ("files", [file.id.lower() for file in document.files]),
     ):
         seen: set[str] = set()
-        for place, one in enumerate(ids):
-            if one in seen:
+        for place, item_id in enumerate(ids):
+            if item_id in seen:
                 problems.add(f"{name}[{place}].id: is used twice")
-            seen.add(one)
+            seen.add(item_id)
 
 
 def _check_calls(document: ImportedDocument, problems: _ProblemList) -> None:
-    """Every result answers a call made before it, once; a call without a result is closed later."""
+    """Check that every result answers an earlier call exactly once. Calls without a result are allowed."""
     called: set[str] = set()
     answered: set[str] = set()
     parts = 0

@@ -1,4 +1,4 @@
-"""Conversations on their way in, whole or not at all; the only writer of ImportRecord (S16)."""
+"""Import sessions from documents and archives, all or nothing. The only writer of ImportRecord."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COUNTED_CODES = ("already_imported", "invalid_document")
 
 
 def import_document(owner_id: int, content: IO[bytes], *, force: bool = False) -> Session:
-    """A new session of the owner's from a document, or from an archive with a document and its files."""
+    """Create a session from a document, or from an archive with a document and its files."""
     try:
         session = _import_document(owner_id, content, force=force)
     except RequestRefused as refusal:
@@ -70,34 +70,36 @@ def _read_json(content: IO[bytes]) -> bytes:
     return text
 
 
-# --- once --------------------------------------------------------------------------------------------
+# --- Idempotency -------------------------------------------------------------------------------------
 
 
 def _check_not_imported(owner_id: int, digest: str, *, force: bool) -> None:
-    """Before any work; that two come at once is settled by the row."""
+    """Refuse a known document before any work. Concurrent imports are decided by the row."""
     known = ImportRecord.objects.filter(owner=owner_id, sha256=digest, session__deleted_at=None).first()
     if known is not None and not force:
         raise _make_already_imported_error(known.session_id)
 
 
 def _make_already_imported_error(session_id: UUID) -> Conflict:
-    return Conflict("This document was imported before.", code="already_imported", session_id=str(session_id))
+    return Conflict(
+        "You have already imported this file.", code="already_imported", session_id=str(session_id)
+    )
 
 
 def _record_import(owner_id: int, digest: str, session: Session, *, force: bool) -> None:
-    """One standing record a document: a second import at the same moment waits here, and is told of the first."""
-    mine = {"owner_id": owner_id, "sha256": digest}
-    _, made = ImportRecord.objects.get_or_create(**mine, defaults={"session": session})
-    if made:
+    """Record the import. A concurrent import of the same document waits here and is refused."""
+    key = {"owner_id": owner_id, "sha256": digest}
+    _, created = ImportRecord.objects.get_or_create(**key, defaults={"session": session})
+    if created:
         return
-    known = ImportRecord.objects.select_for_update().get(**mine)
+    known = ImportRecord.objects.select_for_update().get(**key)
     if not force and known.session.deleted_at is None:
         raise _make_already_imported_error(known.session_id)
     known.session = session
     known.save(update_fields=["session"])
 
 
-# --- all or nothing ----------------------------------------------------------------------------------
+# --- Store -------------------------------------------------------------------------------------------
 
 
 def _store_document(
@@ -114,17 +116,17 @@ def _store_document(
         )
         _record_import(owner_id, digest, session, force=force)
         names = _store_files(session, document, archive, stored)
-        placed = import_mapping.map_document(document, names)
-        accepted = imported_history.insert_imported_messages(session.pk, placed.rows, origin=IMPORT_ORIGIN)
+        mapped = import_mapping.map_document(document, names)
+        accepted = imported_history.insert_imported_messages(session.pk, mapped.rows, origin=IMPORT_ORIGIN)
         imported_history.insert_imported_turns(
-            session.pk, placed.turns, origin=IMPORT_ORIGIN, accepted=accepted
+            session.pk, mapped.turns, origin=IMPORT_ORIGIN, accepted=accepted
         )
     return session
 
 
 @contextmanager
 def _delete_objects_on_failure() -> Iterator[list[str]]:
-    """The database forgets by itself what failed; the storage has to be told."""
+    """Delete stored objects if the transaction fails, as the storage has no rollback."""
     with ExitStack() as undo:
         keys: list[str] = []
         undo.callback(_delete_objects, keys)
@@ -143,22 +145,22 @@ def _store_files(
     archive: import_archive.ImportArchive | None,
     stored: list[str],
 ) -> import_mapping.ImportedFileNames:
-    """Every file that came along becomes a new one of the owner's; an id of the document means nothing else here."""
+    """Store every included file as a new file of the owner."""
     found: dict[str, AttachmentPayload] = {}
     for file in document.files:
         if archive is None or file.path is None or not archive.has_file(file.path):
             continue
         with archive.extract_file(file.path, size=file.size, sha256=file.sha256) as content:
-            kept = files.store_file(
+            file_row = files.store_file(
                 session.owner_id, name=file.name, content=content, source="import", session_id=session.pk
             )
-        stored.append(kept.storage_key)
-        found[file.id.lower()] = files.to_attachment_view(kept)
-    gone = {file.id.lower(): file.name for file in document.files if file.id.lower() not in found}
-    return import_mapping.ImportedFileNames(stored=found, missing=gone)
+        stored.append(file_row.storage_key)
+        found[file.id.lower()] = files.to_attachment_view(file_row)
+    missing = {file.id.lower(): file.name for file in document.files if file.id.lower() not in found}
+    return import_mapping.ImportedFileNames(stored=found, missing=missing)
 
 
-# MERGED workspace.retelling: A conversation that a caller brings along becomes a session with a past: rows of turns that are over (E4).
+# --- History from the API ----------------------------------------------------------------------------
 
 HISTORY_ORIGIN = "import"
 NO_FILE_NAMES = import_mapping.ImportedFileNames(stored={}, missing={})
@@ -173,9 +175,10 @@ def import_history(
     listed: bool,
     session_id: UUID | None = None,
 ) -> Session:
-    """`messages` have the form of the conversation document (S15), and are checked like one.
+    """Create a session whose past is given by the caller, as rows of ended turns.
 
-    One that is not listed is for one answer; whoever made it removes it.
+    `messages` have the form of the export document, and are validated like one. An unlisted session serves
+    one answer; its caller deletes it.
     """
     document = _parse_history(messages, at)
     session = (
@@ -186,13 +189,13 @@ def import_history(
     if instructions:
         sessions.update_session_settings(owner_id, session.pk, {"instructions": instructions})
     if document.messages:
-        placed = import_mapping.map_document(document, NO_FILE_NAMES)
+        mapped = import_mapping.map_document(document, NO_FILE_NAMES)
         with transaction.atomic():
             accepted = imported_history.insert_imported_messages(
-                session.pk, placed.rows, origin=HISTORY_ORIGIN
+                session.pk, mapped.rows, origin=HISTORY_ORIGIN
             )
             imported_history.insert_imported_turns(
-                session.pk, placed.turns, origin=HISTORY_ORIGIN, accepted=accepted
+                session.pk, mapped.turns, origin=HISTORY_ORIGIN, accepted=accepted
             )
     return session
 
@@ -210,4 +213,4 @@ def _parse_history(messages: Sequence[dict[str, JSON]], at: str) -> import_parse
             }
         )
     except import_parser.InvalidDocument as invalid:
-        raise InvalidRequest("The messages cannot be taken.", hint=invalid.hint) from invalid
+        raise InvalidRequest("The messages are not valid.", hint=invalid.hint) from invalid

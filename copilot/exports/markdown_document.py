@@ -1,4 +1,4 @@
-"""A conversation as Markdown: one heading a message, and nothing inside a message that could end it (S15)."""
+"""Render a session as Markdown, with one heading per message that no message text can break or forge."""
 
 from __future__ import annotations
 
@@ -28,23 +28,22 @@ from copilot.exports.documents import (
 _ROLE_NAMES = {"user": "User", "assistant": "Assistant", "summary": "Summary"}
 HEADING = re.compile(r"(User|Assistant|Summary)( \(.*\))? · \d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2} UTC")
 _PROBE = "The end of this text"
-_SUSPICIOUS_MARKUP = re.compile(
-    r"```|~~~|<|·|^[ >\-+*\d.)]*\[|\t", re.MULTILINE
-)  # else nothing can stay open
+# Without any of these no Markdown block can stay open.
+_SUSPICIOUS_MARKUP = re.compile(r"```|~~~|<|·|^[ >\-+*\d.)]*\[|\t", re.MULTILINE)
 _SPECIAL_CHARACTERS = re.compile(r"([\\`*_\[\]<>#|~])")
 _BACKTICKS = re.compile(r"`+")
-_MAX_CHECKED_CHARACTERS = 100_000  # characters; a longer text is fenced without a look
-# Blocks alone: what is inside a line ends no message, and its expressions for raw HTML take quadratic time.
+_MAX_CHECKED_CHARACTERS = 100_000  # a longer text is fenced without a check
+# Only blocks are parsed: inline markup cannot end a message, and its patterns for raw HTML take quadratic time.
 _markdown = MarkdownIt("commonmark").disable("inline")
 
 
 def render_markdown(
-    head: DocumentHead, said: Iterable[ExportedMessage], files: Mapping[str, ExportedFile]
+    head: DocumentHead, messages: Iterable[ExportedMessage], files: Mapping[str, ExportedFile]
 ) -> Iterator[bytes]:
-    """The text piece by piece. `files` are those the conversation names; those with a path are linked."""
+    """Yield the text in pieces. `files` are those the session names; those with a path are linked."""
     title = _escape_line(head.session.title) or "Conversation"
     yield f"# {title}\n\nStarted {_format_time(head.session.created_at)}, exported {_format_time(head.exported_at)}.\n".encode()
-    for message in said:
+    for message in messages:
         yield _render_message(message, files).encode()
 
 
@@ -53,7 +52,9 @@ def _render_message(message: ExportedMessage, files: Mapping[str, ExportedFile])
     pieces = [f"\n## {_ROLE_NAMES[message.role]}{author} · {_format_time(message.created_at)}"]
     pieces += [text for part in message.parts if (text := _render_part(part))]
     if message.attachments:
-        pieces.append(_render_attachments([files[one] for one in message.attachments if one in files]))
+        pieces.append(
+            _render_attachments([files[file_id] for file_id in message.attachments if file_id in files])
+        )
     return "\n\n".join(pieces) + "\n"
 
 
@@ -95,14 +96,14 @@ def _render_attachments(files: Iterable[ExportedFile]) -> str:
 
 
 def fence_text(text: str, language: str = "") -> str:
-    """As code, between fences longer than any run of backticks inside."""
+    """Fence a text as code, with a fence longer than any run of backticks inside."""
     longest = max((len(run) for run in _BACKTICKS.findall(text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text}\n{fence}"
 
 
 def contain_text(text: str) -> str:
-    """The text as it is; one that would swallow the next heading, or forge one, stands between fences."""
+    """Return the text as it is, or fenced if it would swallow the next heading or forge one."""
     if not _SUSPICIOUS_MARKUP.search(text):
         return text
     return (
@@ -111,7 +112,7 @@ def contain_text(text: str) -> str:
 
 
 def _stands_alone(text: str) -> bool:
-    """A heading put after it is still a heading, and none of its own could be taken for ours."""
+    """Return whether a heading after the text is still a heading, and none of its own looks like ours."""
     tokens = _markdown.parse(f"{text}\n\n## {_PROBE}\n")
     inlines = [token for opening, token in pairwise(tokens) if opening.type == "heading_open"]
     is_last = bool(inlines) and inlines[-1].content == _PROBE and inlines[-1].level == 1
@@ -119,7 +120,7 @@ def _stands_alone(text: str) -> bool:
 
 
 def _escape_line(text: str) -> str:
-    """One line of words, whatever marks they are made of."""
+    """Escape a text so that it stays one line of plain words."""
     return _SPECIAL_CHARACTERS.sub(r"\\\1", " ".join(text.split()))
 
 

@@ -1,4 +1,4 @@
-"""A session, read page by page for whoever takes it out: however long it is, a page of it is held (S15)."""
+"""Read a session page by page for an export, so that memory does not grow with its length."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from copilot.realtime import payloads
 ExportFormat = Literal["md", "json"]
 
 ROWS_PER_PAGE = 500
-MAX_DIRECT_CHARACTERS = 5_000_000  # more text than that is nobody's to wait for, however few the messages
+MAX_DIRECT_CHARACTERS = 5_000_000  # a longer export needs a job, however few the messages
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """What a person asked for."""
+    """The options of an export."""
 
     format: ExportFormat = "md"
     reasoning: bool = False
@@ -40,45 +40,45 @@ class ExportOptions:
         return {name: value for name, value in asdict(self).items() if name != "format"}
 
 
-def is_long_export(session_id: UUID, wanted: ExportOptions) -> bool:
-    rows = _exported_rows(session_id, wanted)
+def is_long_export(session_id: UUID, options: ExportOptions) -> bool:
+    rows = _exported_rows(session_id, options)
     if rows.count() > settings.EXPORT_DIRECT_MESSAGES:
         return True
     return (rows.aggregate(total=Sum(Length("content")))["total"] or 0) > MAX_DIRECT_CHARACTERS
 
 
-def _exported_rows(session_id: UUID, wanted: ExportOptions) -> QuerySet[Message]:
+def _exported_rows(session_id: UUID, options: ExportOptions) -> QuerySet[Message]:
     return Message.objects.filter(
         session=session_id,
         hidden="",
         streaming=False,
         sequence__isnull=False,
-        kind__in=wanted.get_kinds_choice().list_kinds(),
+        kind__in=options.get_kinds_choice().list_kinds(),
     )
 
 
 class SessionExport:
-    """One export of one session: what it names is found in a first reading, its text is written in a second."""
+    """One export of one session. A first pass finds the files it names, a second one writes the text."""
 
-    def __init__(self, session: Session, wanted: ExportOptions) -> None:
+    def __init__(self, session: Session, options: ExportOptions) -> None:
         self._session = session
-        self._wanted = wanted
+        self._options = options
         newest = (
-            _exported_rows(session.pk, wanted)
+            _exported_rows(session.pk, options)
             .order_by("-sequence")
             .values_list("sequence", flat=True)
             .first()
         )
-        self._through = newest or 0  # what is said meanwhile belongs to the next export
+        self._through = newest or 0  # later messages belong to the next export
         self._exported_at = payloads.format_timestamp(timezone.now())
 
     def get_file_name(self, extension: str) -> str:
-        """From the title, whose slashes are no folders."""
+        """Make a file name from the title, without slashes."""
         title = self._session.title.replace("/", "_").replace("\\", "_").strip(" .")
         return clean_filename(f"{title or 'conversation'}.{extension}")
 
     def list_named_files(self) -> list[WorkspaceFile]:
-        """The owner's files that the conversation names, in order, then those that were made in it."""
+        """Return the owner's files that the session names, in order, then those that were made in it."""
         ids = list(
             dict.fromkeys(
                 file for message in self._iter_messages() for file in documents.find_named_files(message)
@@ -89,13 +89,13 @@ class SessionExport:
         )
         found = {str(file.pk): file for file in own.filter(pk__in=ids)}
         rest = own.filter(session=self._session, deleted_at=None, purged_at=None).exclude(pk__in=ids)
-        return [*(found[one] for one in ids if one in found), *rest.order_by("created_at", "id")]
+        return [*(found[file_id] for file_id in ids if file_id in found), *rest.order_by("created_at", "id")]
 
     def iter_chunks(
         self, named: list[WorkspaceFile], paths: dict[UUID, str] | None = None
     ) -> Iterator[bytes]:
         entries = [_to_exported_file(file, (paths or {}).get(file.pk)) for file in named]
-        if self._wanted.format == "json":
+        if self._options.format == "json":
             known = {entry.id for entry in entries}
             return documents.encode_document(self._build_head(), self._iter_messages(known), entries)
         return markdown_document.render_markdown(
@@ -114,29 +114,31 @@ class SessionExport:
         )
 
     def _get_last_tier(self) -> str:
-        """What was asked for last; a message need not ask for any."""
-        said = Message.objects.filter(session=self._session, kind="user", hidden="", sequence__isnull=False)
-        return said.exclude(tier="").order_by("-sequence").values_list("tier", flat=True).first() or ""
+        """Return the tier that was last chosen; a message need not choose any."""
+        messages = Message.objects.filter(
+            session=self._session, kind="user", hidden="", sequence__isnull=False
+        )
+        return messages.exclude(tier="").order_by("-sequence").values_list("tier", flat=True).first() or ""
 
     def _iter_messages(self, known: set[str] | None = None) -> Iterator[documents.ExportedMessage]:
-        """With `known`, only attachments among them: every id in a document has its entry."""
+        """Yield messages, with attachments limited to `known`: every id in a document needs an entry."""
         for message in documents.group_messages(self._iter_rows()):
             if known is not None and not known.issuperset(message.attachments):
-                kept = [one for one in message.attachments if one in known]
+                kept = [file_id for file_id in message.attachments if file_id in known]
                 yield msgspec.structs.replace(message, attachments=kept)
             else:
                 yield message
 
     def _iter_rows(self) -> Iterator[documents.ExportedRow]:
-        place = 0
+        last_sequence = 0
         rows = (
-            _exported_rows(self._session.pk, self._wanted)
+            _exported_rows(self._session.pk, self._options)
             .filter(sequence__lte=self._through)
             .order_by("sequence")
         )
-        while page := list(rows.filter(sequence__gt=place)[:ROWS_PER_PAGE]):
+        while page := list(rows.filter(sequence__gt=last_sequence)[:ROWS_PER_PAGE]):
             yield from map(_to_exported_row, page)
-            place = page[-1].sequence or 0
+            last_sequence = page[-1].sequence or 0
 
 
 def _to_exported_row(row: Message) -> documents.ExportedRow:
@@ -150,7 +152,7 @@ def _to_exported_row(row: Message) -> documents.ExportedRow:
         call_id=row.call_id or "",
         author=row.author,
         branch=row.branch,
-        attachments=[one["file_id"] for one in row.attachments] if row.kind == "user" else [],
+        attachments=[attachment["file_id"] for attachment in row.attachments] if row.kind == "user" else [],
     )
 
 

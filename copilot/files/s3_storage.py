@@ -183,7 +183,7 @@ class _ObjectReader(io.RawIOBase):
             return 0
         with _translate_errors():
             if self._body is None:
-                wanted = f"bytes={self._place}-"
+                wanted = f"bytes={self._position}-"
                 answer = self._client.get_object(Bucket=self._bucket, Key=self._key, Range=wanted)
                 self._body = answer["Body"]
             chunk = self._body.read(len(buffer))

@@ -1,4 +1,4 @@
-"""What strangers may see of a share: who is let in, how often, and with which key; never writes but a view's count (S9–S12)."""
+"""Decide what visitors may see of a share: rate limits, password locks and file access."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ ShareEndpoint = Literal["page", "file", "zip"]
 REQUESTS_PER_MINUTE: dict[ShareEndpoint, int] = {"page": 60, "file": 300, "zip": 6}
 MAX_WRONG_PER_ADDRESS, ADDRESS_WINDOW_SECONDS = 5, 15 * 60
 MAX_WRONG_PER_SHARE, SHARE_WINDOW_SECONDS = 50, 3600
-VIEW_WINDOW_SECONDS = 1800  # somebody who looks again within half an hour is still the same visitor
+VIEW_WINDOW_SECONDS = 1800  # repeated views within half an hour count once
 _KEY_SALT = "copilot.share.key"
 
 
-# --- how often ---------------------------------------------------------------------------------------
+# --- Rate limits -------------------------------------------------------------------------------------
 
 
-def check_rate_limit(address: str, door: ShareEndpoint) -> None:
-    """Counted before anything is looked up, so that a refusal says nothing about a token."""
+def check_rate_limit(address: str, endpoint: ShareEndpoint) -> None:
+    """Count the request before anything is looked up, so that a refusal reveals nothing about a token."""
     wait = rate_limits.count_request(
-        f"share-{door}", hash_visitor_address(address), limit=REQUESTS_PER_MINUTE[door], seconds=60
+        f"share-{endpoint}", hash_visitor_address(address), limit=REQUESTS_PER_MINUTE[endpoint], seconds=60
     )
     if wait is not None:
-        metrics.share_hits.labels(door=door, outcome="limited").inc()
-        raise TooManyRequests("Too many requests. Please slow down.", retry_after_seconds=wait)
+        metrics.share_hits.labels(door=endpoint, outcome="limited").inc()
+        raise TooManyRequests("Too many requests. Try again in a moment.", retry_after_seconds=wait)
 
 
 def hash_visitor_address(address: str) -> str:
-    """Somebody's address as a salted hash; of IPv6 the network, for one person has very many of them."""
-    with suppress(AddressValueError):  # then it is of IPv4, and one person's
+    """Return a salted hash of an address; of IPv6 only the /64, because one person has very many addresses."""
+    with suppress(AddressValueError):  # an IPv4 address is hashed whole
         address = str(int(IPv6Address(address)) >> 64)
     return _salted_hash(address)
 
@@ -58,28 +58,28 @@ def _salted_hash(text: str) -> str:
     return salted_hmac("copilot.visitor", text, algorithm="sha256").hexdigest()[:32]
 
 
-# --- reading -----------------------------------------------------------------------------------------
+# --- Read --------------------------------------------------------------------------------------------
 
 
 def _live_share_filter(prefix: str = "") -> Q:
-    """Neither revoked nor run out nor emptied, of an owner who may still publish; by the database's clock."""
-    stands = {"revoked_at": None, "purged_at": None, "owner__is_active": True}
-    named = {f"{prefix}{name}": value for name, value in stands.items()}
+    """Match shares that are not revoked, expired or purged, of an active owner, by the database's clock."""
+    fields = {"revoked_at": None, "purged_at": None, "owner__is_active": True}
+    conditions = {f"{prefix}{name}": value for name, value in fields.items()}
     in_time = Q(**{f"{prefix}expires_at": None}) | Q(**{f"{prefix}expires_at__gt": Now()})
-    return Q(**named) & in_time
+    return Q(**conditions) & in_time
 
 
 def find_live_share(token: UUID) -> Share | None:
-    """The share behind a token, locked or not."""
+    """Return the share of a token, whether or not it is locked."""
     return Share.objects.filter(_live_share_filter(), token=token).first()
 
 
 def is_unlocked(share: Share, key: str) -> bool:
-    """Whether this share may be read with this key, which may be empty."""
+    """Return whether this share may be read with this key, which may be empty."""
     if not share.password_hash:
         return True
-    held = _read_key(key)
-    return held is not None and held == _UnlockGrant(share.pk, share.password_version)
+    grant = _read_key(key)
+    return grant is not None and grant == _UnlockGrant(share.pk, share.password_version)
 
 
 def load_payload(share: Share) -> SharePayload:
@@ -87,12 +87,12 @@ def load_payload(share: Share) -> SharePayload:
 
 
 def find_shared_file(token: UUID, file_id: UUID, key: str) -> WorkspaceFile | None:
-    """One query decides (S12): the token, the share, its owner, its lock, its list, the file."""
-    held = _read_key(key)
+    """Return the file if token, share, owner, password, allow-list and file all permit it, in one query."""
+    grant = _read_key(key)
     unlocked = Q(shared_in__share__password_hash="")
-    if held is not None:
+    if grant is not None:
         unlocked |= Q(
-            shared_in__share=held.share_id, shared_in__share__password_version=held.password_version
+            shared_in__share=grant.share_id, shared_in__share__password_version=grant.password_version
         )
     return WorkspaceFile.objects.filter(
         _live_share_filter("shared_in__share__"),
@@ -106,45 +106,48 @@ def find_shared_file(token: UUID, file_id: UUID, key: str) -> WorkspaceFile | No
 
 
 def list_shared_files(share: Share) -> list[WorkspaceFile]:
-    """What the share can hand out now, in the order of its payload."""
+    """Return the files that the share can still serve, in the order of its payload."""
     listed = WorkspaceFile.objects.filter(
         shared_in__share=share, deleted_at=None, purged_at=None, scan__in=files.USABLE_SCANS
     )
-    found = {str(one.pk): one for one in listed}
-    return [found[one.id] for one in load_payload(share).files if one.id in found]
+    found = {str(file.pk): file for file in listed}
+    return [found[file.id] for file in load_payload(share).files if file.id in found]
 
 
 def record_view(share: Share, address: str) -> None:
-    """Count a visitor about once; without Redis every look counts."""
-    who = _salted_hash(f"{share.pk}:{hash_visitor_address(address)}")
-    if rate_limits.count_request("share-view", who, limit=1, seconds=VIEW_WINDOW_SECONDS) is None:
+    """Count a visitor once per window. Without Redis every view counts."""
+    visitor = _salted_hash(f"{share.pk}:{hash_visitor_address(address)}")
+    if rate_limits.count_request("share-view", visitor, limit=1, seconds=VIEW_WINDOW_SECONDS) is None:
         sharing.count_share_view(share)
 
 
-# --- locks -------------------------------------------------------------------------------------------
+# --- Passwords ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _UnlockGrant:
-    """What a key opens: one share, as long as its password is the same."""
+    """The content of a key: it opens one share as long as its password stays the same."""
 
     share_id: UUID
     password_version: int
 
 
 def unlock_share(token: UUID, password: str, address: str) -> str | None:
-    """A key for whoever knows the password; None for a wrong one, and just as slowly for a share that is not there."""
-    mine, everybodys = _salted_hash(f"{token}:{hash_visitor_address(address)}"), _salted_hash(str(token))
-    _count_attempt("share-unlock-address", mine, MAX_WRONG_PER_ADDRESS, ADDRESS_WINDOW_SECONDS)
-    _count_attempt("share-unlock", everybodys, MAX_WRONG_PER_SHARE, SHARE_WINDOW_SECONDS)
+    """Return a key for the right password, or None. A missing share takes just as long as a wrong password."""
+    address_key, share_key = (
+        _salted_hash(f"{token}:{hash_visitor_address(address)}"),
+        _salted_hash(str(token)),
+    )
+    _count_attempt("share-unlock-address", address_key, MAX_WRONG_PER_ADDRESS, ADDRESS_WINDOW_SECONDS)
+    _count_attempt("share-unlock", share_key, MAX_WRONG_PER_SHARE, SHARE_WINDOW_SECONDS)
     share = find_live_share(token)
-    known = share.password_hash if share is not None else ""
-    right = check_password(password, known or _dummy_password_hash())
-    if not right or share is None or not known:
+    password_hash = share.password_hash if share is not None else ""
+    is_right = check_password(password, password_hash or _dummy_password_hash())
+    if not is_right or share is None or not password_hash:
         metrics.share_hits.labels(door="unlock", outcome="refused").inc()
         return None
-    rate_limits.uncount_request("share-unlock-address", mine)
-    rate_limits.uncount_request("share-unlock", everybodys)
+    rate_limits.uncount_request("share-unlock-address", address_key)
+    rate_limits.uncount_request("share-unlock", share_key)
     metrics.share_hits.labels(door="unlock", outcome="served").inc()
     return signing.dumps([str(share.pk), share.password_version], salt=_KEY_SALT)
 
@@ -153,12 +156,12 @@ def get_key_lifetime_seconds() -> int:
     return int(settings.SHARE_UNLOCK_HOURS * 3600)
 
 
-def _count_attempt(name: str, who: str, limit: int, seconds: int) -> None:
-    """Before the password is looked at: tries that come together are all counted, and a right one gives its back."""
-    wait = rate_limits.count_request(name, who, limit=limit, seconds=seconds)
+def _count_attempt(name: str, subject: str, limit: int, seconds: int) -> None:
+    """Count before the password is checked, so that parallel attempts all count; a right one is uncounted."""
+    wait = rate_limits.count_request(name, subject, limit=limit, seconds=seconds)
     if wait is not None:
         metrics.share_hits.labels(door="unlock", outcome="limited").inc()
-        raise TooManyRequests("Too many wrong passwords. Please wait.", retry_after_seconds=wait)
+        raise TooManyRequests("Too many wrong passwords. Try again later.", retry_after_seconds=wait)
 
 
 @cache
@@ -173,5 +176,5 @@ def _read_key(key: str) -> _UnlockGrant | None:
         share_id, version = signing.loads(key, salt=_KEY_SALT, max_age=get_key_lifetime_seconds())
     except signing.BadSignature:
         return None
-    found = parse_uuid(str(share_id))
-    return _UnlockGrant(found, int(version)) if found is not None else None
+    share_uuid = parse_uuid(str(share_id))
+    return _UnlockGrant(share_uuid, int(version)) if share_uuid is not None else None

@@ -1,4 +1,4 @@
-"""A share goes on in the account of whoever reads it: its payload as a document, taken in like any other (S11, S16)."""
+"""Continue a shared session in the reader's own account by importing its payload as a document."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from copilot.sharing import access
 from copilot.sharing import payloads as sharing_payloads
 
 MAX_IN_MEMORY_BYTES = 1024 * 1024
-NOT_SHARED_TEXT = "(not shared)"  # of a call whose arguments and answer the owner kept
+NOT_SHARED_TEXT = "(not shared)"  # in place of results that the owner did not publish
 
 
 def can_continue(share: Share) -> bool:
-    """By its owner, and only of a conversation: a file is simply downloaded."""
+    """Return whether the owner allowed it. Only sessions can be continued; files are simply downloaded."""
     return share.kind == Share.Kind.CONVERSATION and share.options.get("allow_continue") is True
 
 
 def import_share(reader_id: int, share: Share) -> Session:
-    """A session of the reader's own that begins with what is public of this one; refused if there is one already."""
+    """Create a session of the reader's own from the payload. Refused if the reader already imported it."""
     found = access.list_shared_files(share)
     with tempfile.SpooledTemporaryFile(max_size=MAX_IN_MEMORY_BYTES) as archive:
         archives.write_archive(
@@ -40,24 +40,24 @@ def import_share(reader_id: int, share: Share) -> Session:
 def _build_document(
     share: Share, found: Sequence[WorkspaceFile], paths: Mapping[UUID, str]
 ) -> Iterator[bytes]:
-    """The same bytes whenever it is asked for, so that a second import is known for what it is."""
+    """Build the same bytes every time, so that a second import is recognised."""
     payload = access.load_payload(share)
-    made = payloads.format_timestamp(share.created_at)
+    created_at = payloads.format_timestamp(share.created_at)
     head = documents.DocumentHead(
-        exported_at=made,
+        exported_at=created_at,
         app_version=settings.VERSION,
-        session=documents.ExportedSession(title=payload.title, created_at=made, model_tier="standard"),
+        session=documents.ExportedSession(title=payload.title, created_at=created_at, model_tier="standard"),
     )
     listed = [
         documents.ExportedFile(
-            id=str(one.pk),
-            name=one.name,
-            mime=one.mime,
-            size=one.size_bytes,
-            sha256=one.sha256,
-            path=paths.get(one.pk),
+            id=str(file.pk),
+            name=file.name,
+            mime=file.mime,
+            size=file.size_bytes,
+            sha256=file.sha256,
+            path=paths.get(file.pk),
         )
-        for one in found
+        for file in found
     ]
     author = share.options.get("author")
     lines = _build_rows(payload.messages, author if isinstance(author, str) else "")
@@ -84,16 +84,16 @@ def _build_rows(entries: Iterable[sharing_payloads.SharedEntry], author: str) ->
 
 
 def _build_call_rows(number: int, step: sharing_payloads.Step) -> Iterator[ExportedRow]:
-    asked: dict[str, JSON] = {"tool": step.tool, "arguments": _parse_arguments(step.arguments)}
-    answered: dict[str, JSON] = {"tool": step.tool, "success": step.outcome == "done", "duration_ms": 0}
-    yield _make_row(number, "tool_call", "", step.created_at, asked)
-    yield _make_row(number, "tool_result", step.output or NOT_SHARED_TEXT, step.created_at, answered)
+    call_data: dict[str, JSON] = {"tool": step.tool, "arguments": _parse_arguments(step.arguments)}
+    result_data: dict[str, JSON] = {"tool": step.tool, "success": step.outcome == "done", "duration_ms": 0}
+    yield _make_row(number, "tool_call", "", step.created_at, call_data)
+    yield _make_row(number, "tool_result", step.output or NOT_SHARED_TEXT, step.created_at, result_data)
 
 
 def _make_row(
     number: int, kind: str, text: str, created_at: str, data: Mapping[str, JSON] | None = None
 ) -> ExportedRow:
-    """A call and its answer have places next to each other."""
+    """Make a row. A call and its result get adjacent sequence numbers."""
     return ExportedRow(
         id=f"m{number}-{kind}",
         sequence=2 * number + (kind == "tool_result"),
@@ -106,7 +106,7 @@ def _make_row(
 
 
 def _parse_arguments(text: str) -> dict[str, JSON]:
-    """As they were published, which may have been cut short."""
+    """Parse arguments as they were published; they may have been truncated."""
     try:
         found = json.loads(text or "{}")
     except ValueError:

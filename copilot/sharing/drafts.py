@@ -1,4 +1,4 @@
-"""A share before it is made: what it would publish of a conversation, and which files with it (S8, S10)."""
+"""Draft a share before it is published: the payload of a session and the files that go with it."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ RowKind = Literal["user", "assistant", "reasoning", "tool_call"]
 
 @dataclass(frozen=True, kw_only=True)
 class ShareRequest:
-    """What the owner wants to publish of a conversation."""
+    """The owner's choice of what to publish of a session."""
 
     through: UUID | None = None
     include_reasoning: bool = False
     include_tools: bool = False
     show_author: bool = False
-    allow_continue: bool = False  # readers may take it into their own account
+    allow_continue: bool = False  # readers may continue it in their own account
     title: str = ""
     exclude_files: frozenset[UUID] = frozenset()
     include_files: frozenset[UUID] = frozenset()
@@ -49,10 +49,10 @@ class ShareRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class FileCandidate:
-    """A file of the owner's that the payload names."""
+    """A file of the owner that the payload names."""
 
     file: WorkspaceFile
-    withheld: WithheldReason = ""  # why it does not become public
+    withheld: WithheldReason = ""  # why it is not published
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,23 +62,23 @@ class ShareDraft:
     candidates: list[FileCandidate]
 
     def list_public_files(self) -> list[WorkspaceFile]:
-        return [one.file for one in self.candidates if not one.withheld]
+        return [candidate.file for candidate in self.candidates if not candidate.withheld]
 
 
-def draft_session_share(session: Session, asked: ShareRequest, *, hold_files: bool = False) -> ShareDraft:
-    """`hold_files`: they stay as they are until the transaction ends."""
-    shown = _shareable_rows(session, asked)
+def draft_session_share(session: Session, request: ShareRequest, *, hold_files: bool = False) -> ShareDraft:
+    """Draft a share of a session. `hold_files` locks the files until the transaction ends."""
+    shown = _shareable_rows(session, request)
     _check_total_length(shown)
     rows = list(shown.order_by("sequence").defer("server_context", "replay"))
     if not rows:
-        raise Conflict("Nothing in this conversation is finished yet.", code="nothing_to_share")
-    published = _build_rows(session, rows, tools=asked.include_tools)
+        raise Conflict("There's nothing to share in this chat yet.", code="nothing_to_share")
+    published = _build_rows(session, rows, tools=request.include_tools)
     payload = sharing_payloads.build_payload(
         published,
-        title=asked.title or session.title,
-        included=IncludedParts(reasoning=asked.include_reasoning, tools=asked.include_tools),
+        title=request.title or session.title,
+        included=IncludedParts(reasoning=request.include_reasoning, tools=request.include_tools),
     )
-    candidates = _find_candidates(session, payload, published, asked, hold=hold_files)
+    candidates = _find_candidates(session, payload, published, request, hold=hold_files)
     draft = ShareDraft(payload=payload, through_sequence=rows[-1].sequence or 0, candidates=candidates)
     return _finalize_draft(draft)
 
@@ -88,48 +88,52 @@ def build_file_payload(file: WorkspaceFile) -> SharePayload:
 
 
 def format_author(user: User) -> str:
-    """As others may know them; never the e-mail address."""
+    """Return the name others may see; never the email address."""
     name = user.get_full_name().strip() or user.get_username()
     return name.partition("@")[0]
 
 
-# --- rows --------------------------------------------------------------------------------------------
+# --- Rows --------------------------------------------------------------------------------------------
 
 
-def _shareable_rows(session: Session, asked: ShareRequest) -> QuerySet[Message]:
-    """Finished rows at or before the place asked for, of the kinds that a share can show."""
+def _shareable_rows(session: Session, request: ShareRequest) -> QuerySet[Message]:
+    """Return finished rows up to the requested message, of the kinds that a share can show."""
     kinds = [Message.Kind.USER, Message.Kind.ASSISTANT, Message.Kind.TOOL_CALL]
-    if asked.include_reasoning:
+    if request.include_reasoning:
         kinds.append(Message.Kind.REASONING)
     ended = Q(turn__isnull=True) | Q(turn__ended_at__isnull=False)
     rows = Message.objects.filter(
         ended, session=session, hidden="", sequence__isnull=False, kind__in=kinds, streaming=False
     )
-    return rows if asked.through is None else rows.filter(sequence__lte=_get_sequence(session, asked.through))
+    return (
+        rows
+        if request.through is None
+        else rows.filter(sequence__lte=_get_sequence(session, request.through))
+    )
 
 
 def _get_sequence(session: Session, message_id: UUID) -> int:
     rows = Message.objects.filter(pk=message_id, session=session, hidden="", sequence__isnull=False)
-    place = rows.values_list("sequence", flat=True).first()
-    if place is None:
-        raise NotFound("There is no such message in this conversation.")
-    return place
+    sequence = rows.values_list("sequence", flat=True).first()
+    if sequence is None:
+        raise NotFound("That message isn't in this chat.")
+    return sequence
 
 
 def _check_total_length(rows: QuerySet[Message]) -> None:
-    """Before anything is read: a conversation may be longer than a process has memory."""
+    """Check the length in the database first: a session may be larger than memory."""
     found = rows.aggregate(count=Count("pk"), characters=Sum(Length("content")))
     if found["count"] > settings.SHARE_MESSAGES_MAX:
         raise _make_too_long_error(
-            f"It has {found['count']:,} messages; {settings.SHARE_MESSAGES_MAX:,} can be shared."
+            f"It has {found['count']:,} messages; up to {settings.SHARE_MESSAGES_MAX:,} can be shared."
         )
     if (found["characters"] or 0) > settings.SHARE_PAYLOAD_MAX_BYTES:
         raise _make_too_long_error(_byte_limit_message())
 
 
-def _make_too_long_error(how: str) -> PayloadTooLarge:
+def _make_too_long_error(details: str) -> PayloadTooLarge:
     return PayloadTooLarge(
-        f"This conversation is too long to share. {how}",
+        f"This chat is too long to share. {details}",
         code="too_long_to_share",
         hint="Share up to an earlier message with `through`.",
         limit_messages=settings.SHARE_MESSAGES_MAX,
@@ -138,7 +142,7 @@ def _make_too_long_error(how: str) -> PayloadTooLarge:
 
 
 def _byte_limit_message() -> str:
-    return f"A share holds {settings.SHARE_PAYLOAD_MAX_BYTES:,} bytes."
+    return f"Shares can be up to {settings.SHARE_PAYLOAD_MAX_BYTES:,} bytes."
 
 
 def _build_rows(session: Session, rows: Sequence[Message], *, tools: bool) -> list[TranscriptRow]:
@@ -147,7 +151,7 @@ def _build_rows(session: Session, rows: Sequence[Message], *, tools: bool) -> li
 
 
 def _build_row(row: Message, results: dict[str, tuple[SharedCallOutcome, str]]) -> TranscriptRow:
-    said_for = row.origin in AUTOMATED_ORIGINS
+    is_automated = row.origin in AUTOMATED_ORIGINS
     call = None
     if row.kind == Message.Kind.TOOL_CALL:
         outcome, output = results.get(row.call_id or "", ("stopped", ""))
@@ -157,9 +161,9 @@ def _build_row(row: Message, results: dict[str, tuple[SharedCallOutcome, str]]) 
         kind=cast(RowKind, row.kind),
         created_at=payloads.format_timestamp(row.created_at),
         text="" if call else row.content,
-        member="" if said_for else row.author,
-        spoken=not said_for,
-        attachments=tuple(str(one["file_id"]) for one in row.attachments),
+        member="" if is_automated else row.author,
+        spoken=not is_automated,
+        attachments=tuple(str(attachment["file_id"]) for attachment in row.attachments),
         call=call,
     )
 
@@ -167,7 +171,7 @@ def _build_row(row: Message, results: dict[str, tuple[SharedCallOutcome, str]]) 
 def _load_results(
     session: Session, call_ids: Sequence[str], *, with_output: bool
 ) -> dict[str, tuple[SharedCallOutcome, str]]:
-    """How each call went; outputs are read only to be shown, and no further than they are."""
+    """Return the outcome of each call. Outputs are read only if they are shown, and no further than they are."""
     found = Message.objects.filter(
         session=session, kind=Message.Kind.TOOL_RESULT, hidden="", call_id__in=call_ids
     )
@@ -181,46 +185,52 @@ def _load_results(
     return outcomes
 
 
-# --- files -------------------------------------------------------------------------------------------
+# --- Files -------------------------------------------------------------------------------------------
 
 
 def _find_candidates(
-    session: Session, payload: SharePayload, rows: Sequence[TranscriptRow], asked: ShareRequest, *, hold: bool
+    session: Session,
+    payload: SharePayload,
+    rows: Sequence[TranscriptRow],
+    request: ShareRequest,
+    *,
+    hold: bool,
 ) -> list[FileCandidate]:
-    """The owner's usable files that the payload names, in its order; all others are as if they were not there."""
+    """Return the owner's usable files that the payload names, in its order."""
     named = sharing_payloads.find_file_ids(payload)
     usable = WorkspaceFile.objects.filter(
         pk__in=named, owner=session.owner_id, deleted_at=None, purged_at=None, scan__in=files.USABLE_SCANS
-    ).order_by("pk")  # one order for everybody who holds several
+    ).order_by("pk")  # a fixed order of locks prevents deadlocks
     if hold:
         usable = usable.select_for_update(no_key=True)
     own = sharing_payloads.find_own_file_ids(payload, rows)
     found = {str(file.pk): file for file in usable}
     return [
         FileCandidate(
-            file=found[one], withheld=_withheld_reason(found[one], session, asked, vouched=one in own)
+            file=found[file_id],
+            withheld=_withheld_reason(found[file_id], session, request, vouched=file_id in own),
         )
-        for one in named
-        if one in found
+        for file_id in named
+        if file_id in found
     ]
 
 
 def _withheld_reason(
-    file: WorkspaceFile, session: Session, asked: ShareRequest, *, vouched: bool
+    file: WorkspaceFile, session: Session, request: ShareRequest, *, vouched: bool
 ) -> WithheldReason:
-    """A text steered by a third party must not publish a file of another chat, nor one of the whole account."""
-    if file.pk in asked.exclude_files:
+    """Keep text steered by a third party from publishing a file of another chat or of the whole account."""
+    if file.pk in request.exclude_files:
         return "excluded"
-    if file.source == WorkspaceFile.Source.TOOL_OUTPUT and not asked.include_tools:
+    if file.source == WorkspaceFile.Source.TOOL_OUTPUT and not request.include_tools:
         return "tool_output"
-    here = file.session_id == session.pk or (file.session_id is None and vouched)
-    return "" if here or file.pk in asked.include_files else "not_vouched_for"
+    belongs_here = file.session_id == session.pk or (file.session_id is None and vouched)
+    return "" if belongs_here or file.pk in request.include_files else "not_vouched_for"
 
 
 def _finalize_draft(draft: ShareDraft) -> ShareDraft:
     payload = replace(draft.payload, files=[_to_public_file(file) for file in draft.list_public_files()])
     if not payload.messages:
-        raise Conflict("Nothing in this conversation can be shown.", code="nothing_to_share")
+        raise Conflict("There's nothing in this chat that can be shared.", code="nothing_to_share")
     if len(msgspec.json.encode(payload)) > settings.SHARE_PAYLOAD_MAX_BYTES:
         raise _make_too_long_error(_byte_limit_message())
     return replace(draft, payload=payload)

@@ -1,4 +1,4 @@
-"""What a share makes public: rows become the payload that strangers read, and a payload names its files (S8, S10)."""
+"""Build the public payload of a share from transcript rows, and find the files it names."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from config.core.redaction import redact_secret_patterns
 from copilot.chat.prompt_tags import drop_server_blocks, strip_server_tags
 
 MAX_TOOL_CHARACTERS = 20_000  # of the arguments, and of the output, of one call
-MAX_VISITED_NODES = 200_000  # looked at in one payload
+MAX_VISITED_NODES = 200_000  # in one payload
 MAX_SHARED_FILES = 1_000
-MIN_MASKED_NAME_CHARACTERS = 3  # shorter names of people occur by chance inside ordinary words
+MIN_MASKED_NAME_CHARACTERS = 3  # shorter names of people also occur by chance
 TRUNCATION_MARK = "\n[…]"
 
 FILE_URI = re.compile(
@@ -29,13 +29,11 @@ SharedCallOutcome = Literal["done", "failed", "stopped"]
 ShareKind = Literal["conversation", "file"]
 
 
-# --- rows in -----------------------------------------------------------------------------------------
+# --- Input -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class CallWithResult:
-    """A tool call with its result."""
-
     tool: str
     outcome: SharedCallOutcome
     arguments: Mapping[str, JSON] = field(default_factory=dict)
@@ -44,26 +42,26 @@ class CallWithResult:
 
 @dataclass(frozen=True, kw_only=True)
 class TranscriptRow:
-    """What publication needs of a row of the transcript."""
+    """The fields of a message that a share needs."""
 
     kind: Literal["user", "assistant", "reasoning", "tool_call"]
     created_at: str
     text: str = ""
-    member: str = ""  # whose words, where others than the owner take part
-    spoken: bool = True  # by a person; else said for the owner by the clock, a goal or another turn
+    member: str = ""  # the author, where others than the owner take part
+    spoken: bool = True  # written by a person, not by a schedule, a goal or another turn
     attachments: tuple[str, ...] = ()  # file ids
     call: CallWithResult | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class IncludedParts:
-    """What the owner asked to show besides the messages."""
+    """The parts the owner chose to show besides the messages."""
 
     reasoning: bool = False
     tools: bool = False
 
 
-# --- payload out -------------------------------------------------------------------------------------
+# --- Payload -----------------------------------------------------------------------------------------
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):
@@ -100,7 +98,7 @@ class PublicFile:
 
 @dataclass(frozen=True, kw_only=True)
 class SharePayload:
-    """All that a share shows. What is not in here is not public."""
+    """Everything a share shows. Whatever is not in here is not public."""
 
     kind: ShareKind
     title: str
@@ -110,7 +108,7 @@ class SharePayload:
 
 
 def build_payload(rows: Sequence[TranscriptRow], *, title: str, included: IncludedParts) -> SharePayload:
-    """The conversation as strangers may read it; its files are settled afterwards, from what it says."""
+    """Build the session as visitors may read it. Its files are decided afterwards, from the text."""
     members = _number_members(rows)
     clean = _make_cleaner(members)
     entries = (_build_entry(row, members, clean, included) for row in rows)
@@ -167,13 +165,13 @@ def _truncate(text: str) -> str:
 
 
 def _number_members(rows: Iterable[TranscriptRow]) -> dict[str, str]:
-    """Other people are numbered in the order in which they first speak."""
+    """Number other people in the order in which they first appear."""
     names = dict.fromkeys(row.member for row in rows if row.member)
     return {name: f"Member {number}" for number, name in enumerate(names, start=1)}
 
 
 def _make_cleaner(members: Mapping[str, str]) -> Callable[[str], str]:
-    """Removes what the server wrote for the model, secrets, and the names of other people."""
+    """Make a function that removes server blocks, secrets and the names of other people."""
     known = sorted(
         (name for name in members if len(name) >= MIN_MASKED_NAME_CHARACTERS), key=len, reverse=True
     )
@@ -186,20 +184,23 @@ def _make_cleaner(members: Mapping[str, str]) -> Callable[[str], str]:
     return clean
 
 
-# --- files -------------------------------------------------------------------------------------------
+# --- Files -------------------------------------------------------------------------------------------
 
 
 def find_file_ids(value: object) -> list[str]:
-    """Every file that any text in a value names, in the order of their first mention; at most 1,000 (S10)."""
+    """Return every file that any text in a value names, in order of first mention, up to MAX_SHARED_FILES."""
     texts = _iter_texts(msgspec.to_builtins(value) if isinstance(value, SharePayload) else value)
     named = (found.group(1).lower() for text in texts for found in FILE_URI.finditer(text))
     return list(islice(_iter_distinct(named), MAX_SHARED_FILES))
 
 
 def find_own_file_ids(payload: SharePayload, rows: Sequence[TranscriptRow]) -> set[str]:
-    """Those that the owner's own words or attachments name, as far as they are published."""
+    """Return the files that the owner's own published messages or attachments name."""
     own = [row for row in rows if row.kind == "user" and row.spoken and not row.member]
-    texts = [[row.text for row in own], [f"workspace://{one}" for row in own for one in row.attachments]]
+    texts = [
+        [row.text for row in own],
+        [f"workspace://{file_id}" for row in own for file_id in row.attachments],
+    ]
     return set(find_file_ids(texts)) & set(find_file_ids(payload))
 
 
@@ -212,7 +213,7 @@ def _iter_distinct(values: Iterable[str]) -> Iterator[str]:
 
 
 def _iter_texts(value: object) -> Iterator[str]:
-    """Every string in nested maps and lists, keys among them; a stack instead of recursion, however deep."""
+    """Yield every string in nested maps and lists, keys included. Iterative, so that depth does not matter."""
     waiting: list[Iterator[object]] = [iter((value,))]
     for _ in range(MAX_VISITED_NODES):
         while waiting and (node := next(waiting[-1], waiting)) is waiting:

@@ -1,8 +1,7 @@
-"""Published snapshots: made, changed, ended, counted; the only writer of shares and their allow-lists (S8–S12)."""
+"""Publish, change, revoke and count shares. The only writer of shares and their allow-lists."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,6 +9,7 @@ from typing import Literal, TypedDict
 from uuid import UUID
 
 import msgspec
+import structlog
 from django.conf import settings
 from django.contrib.auth.hashers import make_password
 from django.contrib.auth.models import User
@@ -29,7 +29,7 @@ from copilot.sharing import drafts
 from copilot.sharing.drafts import ShareDraft, ShareRequest
 from copilot.sharing.payloads import SharePayload
 
-_log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 MIN_PASSWORD_CHARACTERS, MAX_PASSWORD_CHARACTERS = 8, 128
 MAX_PAGE_SHARES = 100
@@ -41,16 +41,16 @@ ShareState = Literal["live", "expired", "taken_down"]
 
 
 class ShareUpdate(TypedDict, total=False):
-    """What an owner may change of a standing share; what is absent stays as it is (S9)."""
+    """The fields an owner may change of a share; absent fields stay as they are."""
 
-    expires_in: int | None  # seconds from now; None: never
-    password: str  # empty: none
+    expires_in: int | None  # seconds from now; None means never
+    password: str  # empty removes the password
     show_author: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShareTerms:
-    """For how long, and for whom."""
+    """The lifetime and password of a share."""
 
     expires_in: int | None = None
     password: str = ""
@@ -63,20 +63,20 @@ class SharePage:
     has_more: bool
 
 
-# --- making ------------------------------------------------------------------------------------------
+# --- Publish -----------------------------------------------------------------------------------------
 
 
-def preview_share(owner_id: int, session_id: UUID, asked: ShareRequest) -> ShareDraft:
-    """What would be public; stores nothing."""
-    return drafts.draft_session_share(chat_selectors.get_session(owner_id, session_id), asked)
+def preview_share(owner_id: int, session_id: UUID, request: ShareRequest) -> ShareDraft:
+    """Draft what would be public, without storing anything."""
+    return drafts.draft_session_share(chat_selectors.get_session(owner_id, session_id), request)
 
 
-def publish_session(owner_id: int, session_id: UUID, asked: ShareRequest, terms: ShareTerms) -> Share:
-    """A new link to a frozen snapshot; the one before is dead when this commits."""
-    given = _check_terms(terms)
+def publish_session(owner_id: int, session_id: UUID, request: ShareRequest, terms: ShareTerms) -> Share:
+    """Publish a frozen snapshot under a new link; the previous link is revoked in the same transaction."""
+    checked_terms = _check_terms(terms)
     with transaction.atomic():
         session = _lock_session(owner_id, session_id)
-        draft = drafts.draft_session_share(session, asked, hold_files=True)
+        draft = drafts.draft_session_share(session, request, hold_files=True)
         _end_shares(Share.objects.filter(session=session), Share.Reason.REPLACED)
         share = _create_share(
             Share(
@@ -84,19 +84,19 @@ def publish_session(owner_id: int, session_id: UUID, asked: ShareRequest, terms:
                 session=session,
                 owner_id=owner_id,
                 through_sequence=draft.through_sequence,
-                options=_share_options(session.owner, asked),
+                options=_share_options(session.owner, request),
             ),
             draft.payload,
             draft.list_public_files(),
-            given,
+            checked_terms,
         )
     _record_act("made", share)
     return share
 
 
 def publish_file(owner_id: int, file_id: UUID, terms: ShareTerms, *, show_author: bool = False) -> Share:
-    """A link to one file; the one before is dead when this commits."""
-    given = _check_terms(terms)
+    """Publish one file under a new link; the previous link is revoked in the same transaction."""
+    checked_terms = _check_terms(terms)
     with transaction.atomic():
         file = _lock_file(owner_id, file_id)
         files.check_scan(file)
@@ -110,7 +110,7 @@ def publish_file(owner_id: int, file_id: UUID, terms: ShareTerms, *, show_author
             ),
             drafts.build_file_payload(file),
             [file],
-            given,
+            checked_terms,
         )
     _record_act("made", share)
     return share
@@ -123,7 +123,7 @@ class _CheckedTerms:
 
 
 def _check_terms(terms: ShareTerms) -> _CheckedTerms:
-    """Before any row is held: a password takes a while to hash."""
+    """Check before any row is locked: hashing a password takes a while."""
     return _CheckedTerms(
         password_hash=_hash_password(terms.password), expires=_expiry_expression(terms.expires_in)
     )
@@ -134,35 +134,35 @@ def _hash_password(password: str) -> str:
         return ""
     if not MIN_PASSWORD_CHARACTERS <= len(password) <= MAX_PASSWORD_CHARACTERS:
         raise InvalidRequest(
-            f"A password has {MIN_PASSWORD_CHARACTERS} to {MAX_PASSWORD_CHARACTERS} characters."
+            f"Use a password of {MIN_PASSWORD_CHARACTERS} to {MAX_PASSWORD_CHARACTERS} characters."
         )
     return make_password(password)
 
 
 def _expiry_expression(seconds: int | None) -> Combinable | None:
-    """By the database's clock, which also judges it."""
+    """Return the expiry by the database's clock, which also judges it."""
     if seconds is None:
         return None
     if not 0 < seconds <= settings.SHARE_MAX_DAYS * DAY_SECONDS:
-        raise InvalidRequest(f"A share may last up to {settings.SHARE_MAX_DAYS} days, or for ever.")
+        raise InvalidRequest(f"Links can last up to {settings.SHARE_MAX_DAYS} days, or never expire.")
     return Now() + Value(timedelta(seconds=seconds))
 
 
-def _share_options(owner: User, asked: ShareRequest) -> dict[str, object]:
+def _share_options(owner: User, request: ShareRequest) -> dict[str, object]:
     return {
-        "include_reasoning": asked.include_reasoning,
-        "include_tools": asked.include_tools,
-        "author": drafts.format_author(owner) if asked.show_author else "",
-        "allow_continue": asked.allow_continue,
+        "include_reasoning": request.include_reasoning,
+        "include_tools": request.include_tools,
+        "author": drafts.format_author(owner) if request.show_author else "",
+        "allow_continue": request.allow_continue,
     }
 
 
 def _create_share(
-    share: Share, payload: SharePayload, public: list[WorkspaceFile], given: _CheckedTerms
+    share: Share, payload: SharePayload, public: list[WorkspaceFile], terms: _CheckedTerms
 ) -> Share:
     share.payload = msgspec.to_builtins(payload)
-    share.password_hash = given.password_hash
-    share.expires_at = given.expires
+    share.password_hash = terms.password_hash
+    share.expires_at = terms.expires
     share.save(force_insert=True)
     SharedFile.objects.bulk_create(SharedFile(share=share, file=file) for file in public)
     share.refresh_from_db()
@@ -170,28 +170,27 @@ def _create_share(
 
 
 def _lock_session(owner_id: int, session_id: UUID) -> Session:
-    """Nobody else shares or deletes it until this commits; a turn that runs in it goes on writing rows."""
-    mine = Session.objects.select_for_update(no_key=True, of=("self",)).select_related("owner")
-    session = mine.filter(pk=session_id, owner=owner_id, deleted_at=None).first()
+    """Lock the session against sharing and deletion until commit; a running turn can still write rows."""
+    rows = Session.objects.select_for_update(no_key=True, of=("self",)).select_related("owner")
+    session = rows.filter(pk=session_id, owner=owner_id, deleted_at=None).first()
     if session is None:
         raise NotFound
     return session
 
 
 def _lock_file(owner_id: int, file_id: UUID) -> WorkspaceFile:
-    mine = WorkspaceFile.objects.select_for_update(no_key=True, of=("self",)).select_related("owner")
-    mine = mine.exclude(source=WorkspaceFile.Source.TOOL_OUTPUT)
-    file = mine.filter(pk=file_id, owner=owner_id, deleted_at=None, purged_at=None).first()
+    rows = WorkspaceFile.objects.select_for_update(no_key=True, of=("self",)).select_related("owner")
+    rows = rows.exclude(source=WorkspaceFile.Source.TOOL_OUTPUT)
+    file = rows.filter(pk=file_id, owner=owner_id, deleted_at=None, purged_at=None).first()
     if file is None:
         raise NotFound
     return file
 
 
-# --- changing ----------------------------------------------------------------------------------------
+# --- Change ------------------------------------------------------------------------------------------
 
 
 def get_session_share(owner_id: int, session_id: UUID) -> Share:
-    """The standing share of a conversation."""
     return _get_one(_standing_shares(owner_id).filter(session=session_id, session__deleted_at=None))
 
 
@@ -204,7 +203,7 @@ def get_share(owner_id: int, share_id: UUID) -> Share:
 
 
 def _standing_shares(owner_id: int) -> QuerySet[Share]:
-    """Also those that have run out: they can be given more time until their payload is emptied."""
+    """Return shares that are not revoked. Expired ones can be extended until their payload is purged."""
     return Share.objects.filter(owner=owner_id, revoked_at=None, purged_at=None)
 
 
@@ -216,7 +215,7 @@ def _get_one(rows: QuerySet[Share]) -> Share:
 
 
 def update_share(share: Share, changes: ShareUpdate) -> Share:
-    """Neither its content nor its token; a new password logs everybody out."""
+    """Change the terms, but neither content nor token. A new password locks everybody out."""
     values: dict[str, object] = {}
     if "expires_in" in changes:
         values["expires_at"] = _expiry_expression(changes["expires_in"])
@@ -233,18 +232,18 @@ def update_share(share: Share, changes: ShareUpdate) -> Share:
     return share
 
 
-# --- ending ------------------------------------------------------------------------------------------
+# --- Revoke ------------------------------------------------------------------------------------------
 
 
 def revoke_share(share: Share) -> None:
-    """By its owner; the page and every file of it are gone when this commits."""
+    """Revoke a share for its owner. The page and its files are gone on commit."""
     if not _end_shares(Share.objects.filter(pk=share.pk), Share.Reason.REVOKED):
         raise NotFound
     _record_act("revoked", share)
 
 
 def revoke_session_share(owner_id: int, session_id: UUID) -> None:
-    """In turn with those who share it: whichever came last is what stands."""
+    """Revoke under the session's lock, so that it cannot interleave with publishing."""
     with transaction.atomic():
         session = _lock_session(owner_id, session_id)
         if not _end_shares(Share.objects.filter(session=session), Share.Reason.REVOKED):
@@ -261,22 +260,22 @@ def revoke_file_share(owner_id: int, file_id: UUID) -> None:
 
 
 def revoke_all_shares(owner_id: int) -> int:
-    """Everything an account has published, for good (S17)."""
+    """Revoke everything an account has published, for good."""
     return _end_shares(Share.objects.filter(owner=owner_id), Share.Reason.OWNER_GONE)
 
 
 def purge_owner_shares(owner_id: int, limit: int) -> int:
-    """Remove shares for good, payloads and allow-lists included; answers how many (S17)."""
-    some = list(Share.objects.filter(owner=owner_id).values_list("pk", flat=True)[:limit])
-    Share.objects.filter(pk__in=some).delete()
-    return len(some)
+    """Delete shares with payloads and allow-lists, and return how many."""
+    batch = list(Share.objects.filter(owner=owner_id).values_list("pk", flat=True)[:limit])
+    Share.objects.filter(pk__in=batch).delete()
+    return len(batch)
 
 
 def take_down_share(share: Share, note: str) -> bool:
-    """By staff, with a reason that the owner is told; False when it had ended already."""
+    """Take a share down for staff, with a reason the owner is told. Return False if it had ended already."""
     note = " ".join(note.split())[:MAX_NOTE_CHARACTERS]
     if not note:
-        raise InvalidRequest("Say why the share is taken down.")
+        raise InvalidRequest("Give a reason for taking the share down.")
     with transaction.atomic():
         ended = _end_shares(Share.objects.filter(pk=share.pk), Share.Reason.TAKEN_DOWN, note)
         if ended:
@@ -287,21 +286,21 @@ def take_down_share(share: Share, note: str) -> bool:
 
 
 def _end_shares(rows: QuerySet[Share], reason: Share.Reason, note: str = "") -> int:
-    """With the allow-list, so that nothing of it can be reached by any other way either."""
+    """Revoke shares and delete their allow-lists, so that no other route reaches their files."""
     with transaction.atomic():
-        ending = list(
+        share_ids = list(
             rows.filter(revoked_at=None).select_for_update(of=("self",)).values_list("pk", flat=True)
         )
-        ended = Share.objects.filter(pk__in=ending).update(
+        ended = Share.objects.filter(pk__in=share_ids).update(
             revoked_at=Now(), revoke_reason=reason, revoke_note=note
         )
-        SharedFile.objects.filter(share__in=ending).delete()
+        SharedFile.objects.filter(share__in=share_ids).delete()
     return ended
 
 
 def _record_act(act: str, share: Share) -> None:
     metrics.shares.labels(act=act).inc()
-    _log.info("share %s: %s", act, share.pk)
+    log.info("share_changed", act=act, share_id=str(share.pk))
 
 
 def _email_owner(share: Share, note: str) -> None:
@@ -309,14 +308,14 @@ def _email_owner(share: Share, note: str) -> None:
         title = share.payload.get("title") or "Untitled"
         send_mail(
             "A link you shared was taken down",
-            f"The shared link “{title}” was taken down by the staff of this site and opens no more.\n\n"
-            f"Reason: {note}\n\nYour conversation and your files are untouched.\n",
+            f"Your shared link “{title}” was taken down by our staff and no longer works.\n\n"
+            f"Reason: {note}\n\nYour chat and your files are not affected.\n",
             None,
             [share.owner.email],
         )
 
 
-# --- listing, counting, emptying ---------------------------------------------------------------------
+# --- List, count and purge ---------------------------------------------------------------------------
 
 
 def get_share_page(
@@ -327,7 +326,7 @@ def get_share_page(
     limit: int = 50,
     offset: int = 0,
 ) -> SharePage:
-    """What stands or has run out, and what staff took down; newest first."""
+    """Return live and expired shares, and those that staff took down, newest first."""
     limit, offset = min(max(limit, 1), MAX_PAGE_SHARES), min(max(offset, 0), MAX_OFFSET)
     shown = Share.objects.filter(Q(revoked_at=None) | Q(revoke_reason=Share.Reason.TAKEN_DOWN))
     found = shown.filter(owner=owner_id, purged_at=None)
@@ -340,14 +339,14 @@ def get_share_page(
 
 
 def find_public_files(file_ids: Iterable[UUID]) -> set[UUID]:
-    """Those of the files that a link opens now, alone or with a conversation: deleting them ends that."""
+    """Return the files that a live link opens; deleting them breaks that link."""
     listed = SharedFile.objects.filter(file__in=list(file_ids), share__revoked_at=None)
-    lasting = Q(share__expires_at=None) | Q(share__expires_at__gt=Now())
-    return set(listed.filter(lasting).values_list("file_id", flat=True))
+    unexpired = Q(share__expires_at=None) | Q(share__expires_at__gt=Now())
+    return set(listed.filter(unexpired).values_list("file_id", flat=True))
 
 
 def get_share_state(share: Share) -> ShareState:
-    """For its owner's eyes; whether it opens is judged by the database."""
+    """Return the state to show to the owner. Whether a link opens is decided by the database."""
     if share.revoked_at is not None:
         return "taken_down"
     return "expired" if share.expires_at is not None and share.expires_at <= timezone.now() else "live"
@@ -362,7 +361,7 @@ def count_share_view(share: Share) -> None:
 
 
 def purge_due_shares(limit: int = 100) -> int:
-    """Empty what ran out, or was ended, long enough ago; answers how many."""
+    """Empty shares that expired or were revoked long ago, and return how many."""
     long_ago = Now() - timedelta(days=settings.SHARE_PURGE_DAYS)
     due = Share.objects.filter(Q(expires_at__lt=long_ago) | Q(revoked_at__lt=long_ago), purged_at=None)
     with transaction.atomic():
