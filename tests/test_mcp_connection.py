@@ -210,7 +210,9 @@ async def test_an_answer_without_end_is_cut_off(
 
     async with serving(flood) as port:
         mcp_rig.may_reach(monkeypatch, port)
-        assert await refusal(opened, users(mcp_rig.url(port))) == "Its answer was cut off or could not be read."
+        assert (
+            await refusal(opened, users(mcp_rig.url(port))) == "Its answer was cut off or could not be read."
+        )
 
 
 async def test_a_page_that_is_no_server_is_said_to_be_none(
