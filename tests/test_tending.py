@@ -60,7 +60,8 @@ def test_objects_without_a_row_go_after_a_day_and_lost_ones_are_reported(
     old.append(aged(purged.storage_key))
     found = reconciliation.reconcile_storage()
     assert (found.orphans, found.missing) == (5, 1)
-    assert "file_object_missing" in caplog.text and str(lost.id) in caplog.text
+    assert "file_object_missing" in caplog.text
+    assert str(lost.id) in caplog.text
     assert {key for key, _ in storage.list_objects()} == {*kept, export, young}
     assert not [key for key in old if storage.object_exists(key)]
 
