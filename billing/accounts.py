@@ -1,4 +1,4 @@
-"""The account row: made at first use, the limits staff set on it, and who pays for it; the only writer of these."""
+"""Create accounts and write their Stripe customer and the limit overrides that staff set."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from billing.stripe import api_client, payment_api
 
 
 def get_or_create_account(user_id: int) -> Account:
-    """The user's account, made when missing; any number of first requests at once make one (B2.5)."""
+    """Return the user's account, creating it if missing. Concurrent first requests create only one."""
     account = Account.objects.filter(user_id=user_id).first()
     if account is None:
         Account.objects.bulk_create([Account(user_id=user_id)], ignore_conflicts=True)
@@ -20,34 +20,33 @@ def get_or_create_account(user_id: int) -> Account:
     return account
 
 
-def create_missing_accounts(people: QuerySet[User]) -> None:
-    """For the few of them who have used nothing yet: staff can grant them something all the same (B18.1)."""
-    for user_id in people.filter(billing_account=None).values_list("pk", flat=True)[:10]:
+def create_missing_accounts(users: QuerySet[User]) -> None:
+    """Create accounts for up to ten of these users, so that staff can find and credit them before their first use."""
+    for user_id in users.filter(billing_account=None).values_list("pk", flat=True)[:10]:
         get_or_create_account(user_id)
 
 
 def ensure_stripe_customer(account: Account, deadline: api_client.StripeDeadline) -> str:
-    """The account's customer at Stripe, made when it is first needed; requests that race end with one (B15.5)."""
+    """Return the account's Stripe customer id, creating the customer on first use. Concurrent requests agree on one."""
     if account.stripe_customer_id:
         return account.stripe_customer_id
-    made = payment_api.create_customer(
+    customer = payment_api.create_customer(
         deadline, email=account.user.email, account_id=account.pk, user_id=account.user_id
     )
-    Account.objects.filter(pk=account.pk, stripe_customer_id=None).update(stripe_customer_id=made.id)
-    account.refresh_from_db(fields=["stripe_customer_id"])  # ours, or that of whoever was quicker
+    Account.objects.filter(pk=account.pk, stripe_customer_id=None).update(stripe_customer_id=customer.id)
+    account.refresh_from_db(fields=["stripe_customer_id"])  # a concurrent request may have won
     assert account.stripe_customer_id is not None
     return account.stripe_customer_id
 
 
 def clear_stripe_customer(account_id: int, customer_id: str) -> None:
-    """Stripe has deleted him; the next purchase makes another."""
     Account.objects.filter(pk=account_id, stripe_customer_id=customer_id).update(stripe_customer_id=None)
 
 
 def set_limit_overrides(
     account_id: int, *, daily_limit_microdollars: int | None, weekly_limit_microdollars: int | None
 ) -> None:
-    """Limits of this account alone: None goes by tier, 0 is unlimited (B6.1)."""
+    """Set this account's own limits. None falls back to the tier's limit, 0 means unlimited."""
     Account.objects.filter(pk=account_id).update(
         daily_limit_override_microdollars=daily_limit_microdollars,
         weekly_limit_override_microdollars=weekly_limit_microdollars,
@@ -57,7 +56,7 @@ def set_limit_overrides(
 
 
 def publish_entitlement_on_commit(account_id: int) -> None:
-    """Whoever writes a tier or an override says so here: after commit no copy in Redis or in this process is old."""
+    """Refresh the copies in Redis and in this process after commit. Call it after every write of a tier or override."""
     transaction.on_commit(lambda: _publish_entitlement(account_id))
 
 

@@ -1,4 +1,4 @@
-"""Boots billing, and sees that the rows every installation needs are there."""
+"""App configuration, and the default rows every installation needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django.db.models.signals import post_migrate
 from billing import plans
 
 DEMO_PRICE_SINCE = datetime(2000, 1, 1, tzinfo=UTC)
-DEFAULT_SELECTABLE_TIERS = ("FREE", "PRO", "BUSINESS")  # ENTERPRISE is set by staff alone (B11.1)
+DEFAULT_SELECTABLE_TIERS = ("FREE", "PRO", "BUSINESS")  # only staff can set ENTERPRISE
 
 
 class BillingConfig(AppConfig):
@@ -26,13 +26,13 @@ class BillingConfig(AppConfig):
 
 
 def create_default_rows(*, using: str, apps: Apps = present_apps, **_signal: object) -> None:
-    """One policy, one row per tier, free demo models (A4.6). What staff have set stays: rows are only added."""
+    """Add the policy, one row per tier and a free price for demo models. Existing rows are never changed."""
     try:
         policy = apps.get_model("billing", "LimitPolicy")
         tier_policy = apps.get_model("billing", "TierPolicy")
         model_price = apps.get_model("billing", "ModelPrice")
     except LookupError:
-        return  # migrated back to before billing
+        return  # migrated back to a state before billing
     policy.objects.using(using).bulk_create([policy()], ignore_conflicts=True)
     tier_policy.objects.using(using).bulk_create(
         [

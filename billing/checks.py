@@ -1,4 +1,4 @@
-"""What must hold of billing's settings before anything starts; each finding names its variable (B19.3)."""
+"""System checks for billing's settings; every message names the setting to change."""
 
 from __future__ import annotations
 
@@ -23,21 +23,19 @@ def check_payment_settings(app_configs: Sequence[AppConfig] | None, **kwargs: ob
     key: str = settings.STRIPE_SECRET_KEY
     found: list[CheckMessage] = []
     if key and not settings.STRIPE_WEBHOOK_SECRETS:
-        text = (
-            "STRIPE_SECRET_KEY is set without STRIPE_WEBHOOK_SECRETS: nothing that is paid would ever arrive."
-        )
+        text = "STRIPE_SECRET_KEY is set without STRIPE_WEBHOOK_SECRETS, so payments would never be credited."
         found.append(Error(text, id="billing.E001"))
     if not _is_stripe_or_local(settings.STRIPE_API_BASE):
-        text = "STRIPE_API_BASE must be Stripe's own address, or this machine's."
+        text = "STRIPE_API_BASE must be Stripe's address or a local one."
         found.append(Error(text, id="billing.E002"))
     if _is_key_of_mode(key, "live") and settings.DEBUG:
-        found.append(CheckWarning("STRIPE_SECRET_KEY is a live key, and DEBUG is on.", id="billing.W001"))
+        found.append(CheckWarning("STRIPE_SECRET_KEY is a live key while DEBUG is on.", id="billing.W001"))
     if (
         _is_key_of_mode(key, "test")
         and settings.SITE_URL.startswith("https://")
         and not _is_local(settings.SITE_URL)
     ):
-        text = "STRIPE_SECRET_KEY is a test key, and SITE_URL is public."
+        text = "STRIPE_SECRET_KEY is a test key while SITE_URL is public."
         found.append(CheckWarning(text, id="billing.W002"))
     return found
 
@@ -46,7 +44,8 @@ def check_payment_settings(app_configs: Sequence[AppConfig] | None, **kwargs: ob
 def check_redirect_origins(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
     return [
         Error(
-            f"BILLING_REDIRECT_ORIGINS: {origin!r} is no origin like https://example.com.", id="billing.E003"
+            f"BILLING_REDIRECT_ORIGINS: {origin!r} is not an origin such as https://example.com.",
+            id="billing.E003",
         )
         for origin in settings.BILLING_REDIRECT_ORIGINS
         if not _is_origin(origin)
@@ -60,9 +59,7 @@ def check_limit_lifted_hooks(app_configs: Sequence[AppConfig] | None, **kwargs: 
         try:
             import_string(name)
         except ImportError:
-            found.append(
-                Error(f"BILLING_LIMIT_LIFTED_HOOKS: there is no function {name}.", id="billing.E004")
-            )
+            found.append(Error(f"BILLING_LIMIT_LIFTED_HOOKS: {name} can't be imported.", id="billing.E004"))
     return found
 
 
@@ -70,14 +67,14 @@ def check_limit_lifted_hooks(app_configs: Sequence[AppConfig] | None, **kwargs: 
 def check_plan_prices(
     app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **kwargs: object
 ) -> list[CheckMessage]:
-    """Only where the database is asked for (`check --database default`)."""
+    """Run only with `check --database default`."""
     from billing.models import TierPolicy
 
     if not databases or not settings.STRIPE_SECRET_KEY:
         return []
     sold = TierPolicy.objects.filter(selectable=True, tier__in=["PRO", "BUSINESS"])
     return [
-        CheckWarning(f"The tier {row.tier} is selectable and has no STRIPE price.", id="billing.W003")
+        CheckWarning(f"The tier {row.tier} is selectable but has no Stripe price.", id="billing.W003")
         for row in sold.filter(Q(stripe_price_id=None) | Q(stripe_price_id=""))
     ]
 

@@ -1,14 +1,14 @@
-"""What should not wait until somebody looks: an e-mail for each notice, sent once, and one for staff who are called."""
+"""Emails for billing notices, each sent once, and alert emails for staff."""
 
 from __future__ import annotations
 
-import logging
 import smtplib
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import structlog
 from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.mail import send_mail
@@ -20,10 +20,10 @@ from billing import notices, redirects, redis_counters
 from billing.errors import CountersUnavailable
 from billing.models import BillingNotice
 
-logger = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
-EMAIL_MAX_AGE = timedelta(days=2)  # older ones would be news to nobody
-MAX_STAFF_RECIPIENTS = 20  # in one mail
+EMAIL_MAX_AGE = timedelta(days=2)  # older notices are no longer worth an email
+MAX_STAFF_RECIPIENTS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,31 +35,29 @@ class NoticeEmail:
 def _build_payment_failed_email(data: dict[str, Any]) -> NoticeEmail:
     last = data.get("last_attempt")
     text = [
-        _("The payment for your plan did not go through.")
+        _("The payment for your plan failed.")
         + " "
-        + (_("This was the last attempt.") if last else _("We will try again in some days."))
+        + (_("This was the last attempt.") if last else _("We'll try again in a few days."))
     ]
     if data.get("grace_until"):
-        text.append(_("Your plan stays until %(date)s.") % {"date": str(data["grace_until"])[:10]})
+        text.append(_("You keep your plan until %(date)s.") % {"date": str(data["grace_until"])[:10]})
     if data.get("invoice_url"):
         text.append(_("Pay the invoice: %(url)s") % {"url": data["invoice_url"]})
-    text.append(_("Look at your card and your invoices: %(url)s") % {"url": redirects.get_portal_page_url()})
-    subject = (
-        _("Last attempt: your payment did not go through") if last else _("Your payment did not go through")
-    )
+    text.append(_("Check your card and invoices: %(url)s") % {"url": redirects.get_portal_page_url()})
+    subject = _("Last attempt: your payment failed") if last else _("Your payment failed")
     return NoticeEmail(subject=subject, text="\n\n".join(text))
 
 
 def _build_plan_lapsed_email(data: dict[str, Any]) -> NoticeEmail:
     text = _(
-        "The payment for your plan is overdue, and the time of grace is over. Settle it and your plan is back: %(url)s"
+        "The payment for your plan is overdue and the grace period has ended. Pay it to get your plan back: %(url)s"
     )
     return NoticeEmail(subject=_("Your plan is suspended"), text=text % {"url": _get_plan_url()})
 
 
 def _build_trial_ends_email(data: dict[str, Any]) -> NoticeEmail:
     text = _(
-        "Your trial ends on %(date)s. Then the first month is charged, unless you end it before: %(url)s"
+        "Your trial ends on %(date)s. After that we charge the first month, unless you cancel before: %(url)s"
     )
     return NoticeEmail(
         subject=_("Your trial ends soon"),
@@ -69,12 +67,12 @@ def _build_trial_ends_email(data: dict[str, Any]) -> NoticeEmail:
 
 def _build_auto_top_up_off_email(data: dict[str, Any]) -> NoticeEmail:
     why = (
-        _("Your bank wants to see you before it pays.")
+        _("Your bank needs you to confirm the payment.")
         if data.get("reason") == "authentication_required"
-        else _("Your card was not accepted.")
+        else _("Your card was declined.")
     )
     text = _(
-        "An automatic top-up did not go through, so automatic top-ups are off. %(why)s Switch them on again: %(url)s"
+        "An automatic top-up failed, so we turned automatic top-ups off. %(why)s Turn them on again: %(url)s"
     )
     return NoticeEmail(
         subject=_("Automatic top-ups are off"), text=text % {"why": why, "url": _get_plan_url()}
@@ -83,18 +81,18 @@ def _build_auto_top_up_off_email(data: dict[str, Any]) -> NoticeEmail:
 
 def _build_payment_disputed_email(data: dict[str, Any]) -> NoticeEmail:
     text = _(
-        "A payment for credits is disputed at your bank. Its credit is held until that is decided: %(url)s"
+        "Your bank reports a dispute over a payment for credits. We hold those credits until it's decided: %(url)s"
     )
-    return NoticeEmail(subject=_("A payment is disputed"), text=text % {"url": _get_plan_url()})
+    return NoticeEmail(subject=_("A payment is being disputed"), text=text % {"url": _get_plan_url()})
 
 
 def _build_credits_expire_email(data: dict[str, Any]) -> NoticeEmail:
     cents = int(data.get("amount_cents", 0))
     amount = f"{cents // 100}.{cents % 100:02d} {settings.BILLING_CURRENCY.upper()}"
     date = str(data.get("expires_at", ""))[:10]
-    text = _("%(amount)s of your credits end on %(date)s if they are not used before: %(url)s")
+    text = _("%(amount)s of your credits expire on %(date)s: %(url)s")
     return NoticeEmail(
-        subject=_("Some of your credits end soon"),
+        subject=_("Some of your credits expire soon"),
         text=text % {"amount": amount, "date": date, "url": _get_plan_url()},
     )
 
@@ -110,30 +108,30 @@ EMAILS_BY_NOTICE_KIND: dict[str, Callable[[dict[str, Any]], NoticeEmail]] = {
 
 
 def send_notice_email(notice_id: int) -> bool:
-    """False when there is nothing to send: it was sent, is of a quiet kind, or its user has no address."""
+    """Send a notice's email. Return False if it was already sent, has no template, or the user has no address."""
     notice = (
         BillingNotice.objects.select_related("account__user").filter(pk=notice_id, mailed_at=None).first()
     )
-    write = EMAILS_BY_NOTICE_KIND.get(notice.kind) if notice else None
+    build_email = EMAILS_BY_NOTICE_KIND.get(notice.kind) if notice else None
     if (
         notice is None
-        or write is None
+        or build_email is None
         or not notice.account.user.email
         or not notices.claim_notice_email(notice.pk)
     ):
         return False
-    mail = write(notice.data)
+    mail = build_email(notice.data)
     try:
         send_mail(mail.subject, mail.text, settings.DEFAULT_FROM_EMAIL, [notice.account.user.email])
     except (smtplib.SMTPException, OSError) as problem:
         notices.unclaim_notice_email(notice.pk)  # the next sweep tries again
-        logger.warning("The mail of notice %s could not be sent: %s.", notice.pk, type(problem).__name__)
+        log.warning("notice_email_failed", notice_id=notice.pk, error=type(problem).__name__)
         return False
     return True
 
 
 def send_waiting_emails() -> int:
-    """Every hour: those whose first attempt was lost with a broker or a mail server."""
+    """Send the emails whose first attempt was lost with the broker or mail server."""
     since = Now() - EMAIL_MAX_AGE
     waiting = BillingNotice.objects.filter(
         kind__in=EMAILS_BY_NOTICE_KIND, mailed_at=None, created_at__gt=since
@@ -142,7 +140,7 @@ def send_waiting_emails() -> int:
 
 
 def send_staff_email(kind: str, text: str) -> bool:
-    """What needs a person: to the addresses of the settings, else to staff. The same is not said twice in an hour."""
+    """Mail an alert to ALERT_EMAILS, or to staff if that is empty. The same alert is not repeated within an hour."""
     to = settings.ALERT_EMAILS or _list_staff_addresses()
     if not to or not _claim_alert(f"{kind} {text}"):
         return False
@@ -151,7 +149,7 @@ def send_staff_email(kind: str, text: str) -> bool:
     try:
         send_mail(subject, body, settings.DEFAULT_FROM_EMAIL, to)
     except (smtplib.SMTPException, OSError) as problem:
-        logger.warning("Staff could not be mailed about %s: %s.", kind, type(problem).__name__)
+        log.warning("staff_email_failed", kind=kind, error=type(problem).__name__)
         return False
     return True
 
@@ -162,11 +160,10 @@ def _list_staff_addresses() -> list[str]:
 
 
 def _claim_alert(about: str) -> bool:
-    """Too often is better than never."""
     try:
         return redis_counters.claim_staff_alert(about)
     except CountersUnavailable:
-        return True
+        return True  # a repeated alert is better than none
 
 
 def _get_plan_url() -> str:

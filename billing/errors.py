@@ -1,29 +1,29 @@
-"""What billing refuses, and who must act.
+"""The errors billing raises.
 
 BillingError
-├── Refused                  the user must act or wait; carries the wire's code and status
-│   ├── InvalidRequest       400  the request is malformed; says where
-│   ├── ResetRefused         400, 409, 429  no reset can be bought now
-│   ├── RefundTooLarge       400  more would be refunded than was spent
-│   ├── TierNotAvailable     400  the plan is not sold
-│   ├── InsufficientCredits  402  the balance does not suffice
-│   ├── PaymentOverdue       402  what is owed comes first; says where it is paid
-│   ├── ManagedByAdmin       403  the plan is set by staff
-│   ├── UnknownUser          404
-│   ├── ChangeInProgress     409  another request changes the plan at this moment
-│   ├── PaymentsOff          409  nothing is sold on this installation, or just now
-│   ├── NoCustomer           409  nothing was ever paid, so there is nothing to look at
-│   ├── NoSavedCard          409  nothing can be charged without asking
-│   ├── LimitReached         429  the day's or week's use is at its limit
-│   ├── ResetUnavailable     503  a reset could not be made; nothing was charged, or it was refunded
-│   └── GatewayError         502  Stripe did not do what was asked
-│       ├── GatewayDown      it may work later: no connection, a fault of theirs, too many calls
-│       ├── GatewayRefusal   it will not work as asked
-│       │   └── GatewayMissing  there is no such thing at Stripe
-│       └── CardDeclined     402  the customer's bank refused, or wants to see him
-├── BadSignature             what was sent to Stripe's door is not Stripe's
-├── Conflict                 an idempotency key was used before, for something else
-└── CountersDown             Redis did not answer; callers go on without it or refuse, as B1.4 says
+├── BillingRequestRefused          the user must act or wait; carries the error code and HTTP status
+│   ├── InvalidRequest             400  the request is malformed; names the field
+│   ├── UsageResetRefused          400, 409, 429  no reset can be bought now
+│   ├── RefundTooLarge             400  the refund exceeds the spend
+│   ├── TierNotAvailable           400  the plan is not sold
+│   ├── InsufficientCredits        402  the balance is too low
+│   ├── PaymentOverdue             402  an unpaid invoice comes first; carries the payment URL
+│   ├── PlanManagedByAdmin         403  staff set the plan
+│   ├── UnknownUser                404
+│   ├── PlanChangeInProgress       409  another request is changing the plan
+│   ├── PaymentsDisabled           409  payments are not set up, or switched off
+│   ├── NoStripeCustomer           409  the user has never paid
+│   ├── NoSavedCard                409  there is no card to charge
+│   ├── LimitReached               429  the daily or weekly limit is used up
+│   ├── UsageResetUnavailable      503  the reset failed; nothing was charged, or it was refunded
+│   └── PaymentServiceError        502  Stripe did not do what was asked
+│       ├── PaymentServiceUnavailable  a retry may work: no connection, a Stripe outage, too many calls
+│       ├── PaymentServiceRefusal      a retry will not work
+│       │   └── PaymentResourceMissing  the object does not exist at Stripe
+│       └── CardDeclined           402  the bank declined, or needs the customer to confirm
+├── InvalidWebhookSignature        the request to the webhook was not signed by Stripe
+├── IdempotencyConflict            the idempotency key was used for something else
+└── CountersUnavailable            Redis did not answer; limit checks allow, resets refuse
 """
 
 from __future__ import annotations
@@ -43,30 +43,26 @@ LimitReason = Literal["used", "held"]
 RefusalDetail = str | int | bool | dict[str, list[str]]
 
 RESET_REFUSAL_MESSAGES: dict[str, tuple[int, _StrPromise]] = {
-    "reset_not_available": (400, gettext_lazy("Resets are not sold on this installation.")),
+    "reset_not_available": (400, gettext_lazy("Limit resets aren't available here.")),
     "no_daily_limit": (400, gettext_lazy("You have no daily limit, so there is nothing to reset.")),
     "not_over_limit": (
         400,
-        gettext_lazy("You have not reached your daily limit, so there is nothing to reset."),
+        gettext_lazy("You haven't reached your daily limit, so there is nothing to reset."),
     ),
     "weekly_limit_reached": (
         409,
-        gettext_lazy("Your weekly limit is reached too, so a reset of the day would not help."),
+        gettext_lazy("You've reached your weekly limit too, so resetting the day wouldn't help."),
     ),
-    "reset_in_progress": (409, gettext_lazy("Another reset is being made at this moment.")),
-    "too_many_resets": (429, gettext_lazy("You have bought all resets there are for today.")),
+    "reset_in_progress": (409, gettext_lazy("Another reset is already in progress.")),
+    "too_many_resets": (429, gettext_lazy("You've used all your resets for today.")),
 }
 
 
 class BillingError(Exception):
-    """Root of the tree; never raised itself."""
-
     retryable: ClassVar[bool] = False
 
 
 class BillingRequestRefused(BillingError):
-    """A request that was understood and cannot be served to this user now."""
-
     status: int = 400
 
     def __init__(self, message: str, *, code: str, **details: RefusalDetail) -> None:
@@ -76,11 +72,10 @@ class BillingRequestRefused(BillingError):
         self._details = details
 
     def details(self) -> dict[str, RefusalDetail]:
-        """The wire's fields besides code and message (B16.3)."""
         return self._details
 
     def retry_after_seconds(self, now: datetime) -> int | None:
-        """When it is worth trying again; None when time alone does not help."""
+        """Return how long to wait before a retry, or None if waiting does not help."""
         return None
 
 
@@ -91,30 +86,26 @@ class InvalidRequest(BillingRequestRefused):
 
 
 class UsageResetRefused(BillingRequestRefused):
-    """By one of the codes above."""
-
     def __init__(self, code: str) -> None:
-        self.status, sentence = RESET_REFUSAL_MESSAGES[code]
-        super().__init__(str(sentence), code=code)
+        self.status, message_text = RESET_REFUSAL_MESSAGES[code]
+        super().__init__(str(message_text), code=code)
 
 
 class RefundTooLarge(BillingRequestRefused):
     def __init__(self) -> None:
-        super().__init__(_("More would be refunded than was spent."), code="refund_too_large")
+        super().__init__(_("You can't refund more than was spent."), code="refund_too_large")
 
 
 class TierNotAvailable(BillingRequestRefused):
     def __init__(self) -> None:
-        super().__init__(_("This plan is not for sale."), code="tier_not_available")
+        super().__init__(_("This plan isn't available."), code="tier_not_available")
 
 
 class PaymentOverdue(BillingRequestRefused):
-    """What is owed comes first; `url` is where it is settled."""
-
     status = 402
 
     def __init__(self, url: str = "") -> None:
-        text = _("A payment for your plan is overdue. Settle it first, or cancel the plan.")
+        text = _("A payment for your plan is overdue. Pay it first, or cancel the plan.")
         super().__init__(text, code="payment_overdue", url=url)
 
 
@@ -129,7 +120,7 @@ class PlanChangeInProgress(BillingRequestRefused):
     status = 409
 
     def __init__(self) -> None:
-        text = _("Your plan is being changed at this moment. Look again when that has ended.")
+        text = _("Your plan is being changed right now. Check again in a moment.")
         super().__init__(text, code="change_in_progress")
 
 
@@ -137,21 +128,21 @@ class InsufficientCredits(BillingRequestRefused):
     status = 402
 
     def __init__(self) -> None:
-        super().__init__(_("You do not have enough credits for this."), code="insufficient_credits")
+        super().__init__(_("You don't have enough credits for this."), code="insufficient_credits")
 
 
 class UnknownUser(BillingRequestRefused):
     status = 404
 
     def __init__(self) -> None:
-        super().__init__(_("There is no such user."), code="unknown_user")
+        super().__init__(_("This user doesn't exist."), code="unknown_user")
 
 
 class PaymentsDisabled(BillingRequestRefused):
     status = 409
 
     def __init__(self) -> None:
-        text = _("Payments are not set up on this installation. An administrator can change your plan.")
+        text = _("Payments aren't set up here. An administrator can change your plan.")
         super().__init__(text, code="payments_off")
 
 
@@ -159,19 +150,19 @@ class NoStripeCustomer(BillingRequestRefused):
     status = 409
 
     def __init__(self) -> None:
-        super().__init__(_("You have not paid for anything yet."), code="no_customer")
+        super().__init__(_("You haven't paid for anything yet."), code="no_customer")
 
 
 class NoSavedCard(BillingRequestRefused):
     status = 409
 
     def __init__(self) -> None:
-        text = _("There is no saved card. Top up once with automatic top-ups wanted, and it is kept.")
+        text = _("There is no saved card. Top up once and choose to save your card.")
         super().__init__(text, code="no_saved_card")
 
 
 class LimitReached(BillingRequestRefused):
-    """No new work before `resets_at` (B6.6). Its text names window and time, never an amount."""
+    """No new work until `resets_at`. The message names the window and the time, never an amount."""
 
     status = 429
 
@@ -200,7 +191,7 @@ class LimitReached(BillingRequestRefused):
         )
 
     def retry_after_seconds(self, now: datetime) -> int:
-        """Whole seconds, rounded up, at least one (B16.4)."""
+        """Return whole seconds, rounded up, at least one."""
         return max(1, -((now - self.resets_at) // timedelta(seconds=1)))
 
 
@@ -209,41 +200,41 @@ class UsageResetUnavailable(BillingRequestRefused):
 
     def __init__(self, *, refunded: bool = False) -> None:
         text = (
-            _("The reset could not be made. What it cost was refunded.")
+            _("The reset failed. Your credits were refunded.")
             if refunded
-            else _("The reset could not be made. Nothing was charged.")
+            else _("The reset failed. Nothing was charged.")
         )
         super().__init__(text, code="reset_unavailable", refunded=refunded)
 
 
 class PaymentServiceError(BillingRequestRefused):
-    """Stripe did not do what was asked. The user may try again or ask for help; we know more from the log."""
+    """Stripe did not do what was asked; the details are in the log."""
 
     status = 502
 
     def __init__(self, message: str = "", *, code: str = "stripe_unavailable") -> None:
         text = _(
-            "The payment service could not do this just now. Try again, or contact support if it goes on."
+            "The payment service couldn't do this right now. Try again, or contact support if it keeps failing."
         )
         super().__init__(message or text, code=code)
 
 
 class PaymentServiceUnavailable(PaymentServiceError):
-    """No connection, a fault of theirs, or too many calls: the same may work later."""
+    """No connection, a Stripe outage or too many calls: a retry may work."""
 
     retryable = True
 
 
 class PaymentServiceRefusal(PaymentServiceError):
-    """Understood and refused: asking the same again is of no use."""
+    """Stripe understood and refused: a retry will not work."""
 
 
 class PaymentResourceMissing(PaymentServiceRefusal):
-    """There is no such thing at Stripe, or no longer."""
+    """The object does not exist at Stripe, or no longer."""
 
 
 class CardDeclined(PaymentServiceError):
-    """By the bank. `needs_customer`: it would go through if he were there to prove himself."""
+    """`needs_customer` means the payment would succeed if the customer confirmed it with the bank."""
 
     status = 402
 
@@ -254,15 +245,15 @@ class CardDeclined(PaymentServiceError):
 
 
 class InvalidWebhookSignature(BillingError):
-    """Forged, too old, or not readable at all."""
+    """The signature is forged or too old, or the body is unreadable."""
 
 
 class IdempotencyConflict(BillingError):
-    """Nothing was written: the key belongs to an entry of other content (B9.1)."""
+    """The key belongs to an entry with other content; nothing was written."""
 
 
 class CountersUnavailable(BillingError):
-    """Redis did not answer in time, or not as it should."""
+    """Redis did not answer in time, or with an error."""
 
     retryable = True
 

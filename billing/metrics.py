@@ -1,4 +1,4 @@
-"""What billing counts for Prometheus; every label comes from a closed set (B19.5, D16)."""
+"""Prometheus metrics of billing; every label value comes from a closed set."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ limit_checks = Counter(
 )
 usage_records = Counter(
     "pilothouse_billing_records_total",
-    "Recorded model calls by the step that decided their cost.",
+    "Recorded model calls by the source of their cost.",
     ["source"],
 )
 publish_failures = Counter(
     "pilothouse_billing_publish_failures_total",
-    "Times that a row's state could not be copied to Redis; it is tried again within a minute.",
+    "Failed copies of a row to Redis; each is retried within a minute.",
 )
 ledger_entries = Counter(
     "pilothouse_billing_ledger_entries_total",
-    "Movements of credit by kind.",
+    "Ledger entries by kind.",
     ["kind"],
 )
 billing_leaks = Counter(
     "pilothouse_billing_leaks_total",
-    "Things that were delivered and could not be charged, by what went wrong.",
+    "Deliveries that could not be charged, by cause.",
     ["leak_type"],
 )
 stripe_calls = Histogram(
     "pilothouse_billing_gateway_seconds",
-    "Calls of Stripe by operation and outcome: done, declined, missing, refused, down.",
+    "Calls to Stripe by operation and outcome: done, declined, missing, refused, down.",
     ["operation", "outcome"],
 )
 staff_alerts = Counter(
     "pilothouse_billing_alerts_total",
-    "Things that staff should look at, by kind.",
+    "Staff alerts by kind.",
     ["kind"],
 )
 oldest_stripe_event_age = Gauge(
     "pilothouse_billing_oldest_event_seconds",
-    "Age of the oldest event of Stripe that is not applied yet.",
+    "Age of the oldest Stripe event that is not applied yet.",
     multiprocess_mode="mostrecent",
 )
 stripe_events = Counter(
     "pilothouse_billing_events_total",
-    "Events of Stripe by type (those that have an effect, or other) and what became of them.",
+    "Stripe events by type (those we handle, or other) and outcome.",
     ["type", "state"],
 )

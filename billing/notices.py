@@ -1,12 +1,12 @@
-"""What billing tells a user: once per dedupe key, shown until dismissed; the only writer of BillingNotice."""
+"""Post, list and dismiss billing notices; the only writer of BillingNotice."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+import structlog
 from celery import current_app
 from django.db import connection, transaction
 from django.db.models.functions import Now
@@ -16,7 +16,7 @@ from kombu.exceptions import OperationalError
 from billing import accounts
 from billing.models import BillingNotice
 
-logger = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 MAX_SHOWN_NOTICES = 50
 NOTICE_EMAIL_TASK = "billing.tasks.mail_notice"
@@ -32,9 +32,9 @@ class Notice:
 
 
 def post_notice(user_id: int, kind: str, *, dedupe_key: str, data: NoticeData, mail: bool = False) -> bool:
-    """False when it was told before; then it says what is true now, and a dismissed one stays dismissed.
+    """Post a notice once per dedupe key. If it exists, update its data and return False; dismissed ones stay dismissed.
 
-    `mail`: it also goes out by e-mail, after commit, if its kind has words for that.
+    `mail` also sends it by email after commit, if its kind has a template.
     """
     account = accounts.get_or_create_account(user_id)
     key = {"account": account, "dedupe_key": dedupe_key}
@@ -43,21 +43,20 @@ def post_notice(user_id: int, kind: str, *, dedupe_key: str, data: NoticeData, m
     notice = BillingNotice(kind=kind, data=dict(data), **key)
     BillingNotice.objects.bulk_create([notice], ignore_conflicts=True)
     if mail:
-        posted = BillingNotice.objects.values_list("pk", flat=True).get(**key)
-        transaction.on_commit(lambda: _enqueue_notice_email(posted))
+        notice_id = BillingNotice.objects.values_list("pk", flat=True).get(**key)
+        transaction.on_commit(lambda: _enqueue_notice_email(notice_id))
     return True
 
 
 def _enqueue_notice_email(notice_id: int) -> None:
-    """By the task's name: tasks stand above. What a dead broker loses, the next sweep finds."""
     try:
+        # By name, because tasks import this module. If the broker loses it, the hourly sweep sends the email.
         current_app.send_task(NOTICE_EMAIL_TASK, args=[notice_id], retry=False)
     except OperationalError:
-        logger.warning("The mail of notice %s waits: no broker.", notice_id)
+        log.warning("notice_email_not_enqueued", notice_id=notice_id, error="broker_unavailable")
 
 
 def claim_notice_email(notice_id: int) -> bool:
-    """One winner sends it."""
     return bool(BillingNotice.objects.filter(pk=notice_id, mailed_at=None).update(mailed_at=Now()))
 
 
@@ -66,7 +65,6 @@ def unclaim_notice_email(notice_id: int) -> None:
 
 
 def list_open_notices(user_id: int) -> list[Notice]:
-    """Not dismissed, the newest first."""
     rows = BillingNotice.objects.filter(account__user=user_id, dismissed_at=None).order_by("-pk")[
         :MAX_SHOWN_NOTICES
     ]
@@ -74,15 +72,15 @@ def list_open_notices(user_id: int) -> list[Notice]:
 
 
 def dismiss_notice(user_id: int, notice_id: int) -> bool:
-    """False when the user has no such notice; twice is once."""
-    mine = BillingNotice.objects.filter(pk=notice_id, account__user=user_id)
-    return bool(mine.filter(dismissed_at=None).update(dismissed_at=Now())) or mine.exists()
+    """Dismiss a notice, once or again. Return False if the user has no such notice."""
+    notices = BillingNotice.objects.filter(pk=notice_id, account__user=user_id)
+    return bool(notices.filter(dismissed_at=None).update(dismissed_at=Now())) or notices.exists()
 
 
-# MERGED expiring: A word to those whose credit ends within a week: one per lot of which something is left (B9.5).
+# --- Credits that expire soon ---
 
 EXPIRY_NOTICE_PERIOD = timedelta(days=7)
-EXPIRY_NOTICE_BATCH_SIZE = 1_000  # in one run; the rest in the next
+EXPIRY_NOTICE_BATCH_SIZE = 1_000  # per run of the task
 
 _EXPIRING_LOTS_SQL = """
     SELECT lot.id, account.user_id, (lot.amount_cents - coalesce(used.cents, 0))::bigint, lot.expires_at
@@ -93,25 +91,24 @@ _EXPIRING_LOTS_SQL = """
     ) AS used ON true
     WHERE lot.expires_at > %s AND lot.expires_at <= %s AND lot.amount_cents > coalesce(used.cents, 0)
       AND NOT EXISTS (
-          SELECT 1 FROM billing_billingnotice AS told
-          WHERE told.account_id = account.id AND told.dedupe_key = 'credits_expire:' || lot.id
+          SELECT 1 FROM billing_billingnotice AS posted
+          WHERE posted.account_id = account.id AND posted.dedupe_key = 'credits_expire:' || lot.id
       )
     ORDER BY lot.expires_at LIMIT %s
 """
 
 
 def post_credit_expiry_notices() -> int:
-    """How many were told."""
     now = timezone.now()
     with connection.cursor() as cursor:
         cursor.execute(_EXPIRING_LOTS_SQL, [now, now + EXPIRY_NOTICE_PERIOD, EXPIRY_NOTICE_BATCH_SIZE])
-        soon = cursor.fetchall()
-    for lot_id, user_id, left_cents, ends in soon:
+        expiring_lots = cursor.fetchall()
+    for lot_id, user_id, left_cents, expires_at in expiring_lots:
         post_notice(
             user_id,
             "credits_expire",
             dedupe_key=f"credits_expire:{lot_id}",
-            data={"amount_cents": left_cents, "expires_at": f"{ends:%Y-%m-%dT%H:%M:%SZ}"},
+            data={"amount_cents": left_cents, "expires_at": f"{expires_at:%Y-%m-%dT%H:%M:%SZ}"},
             mail=True,
         )
-    return len(soon)
+    return len(expiring_lots)

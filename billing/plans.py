@@ -1,4 +1,4 @@
-"""Tiers, policy defaults, windows, effective limits and percentages: pure functions of values (B5.1, B6, B8.1)."""
+"""Tiers, policy defaults, limit windows and effective limits, as pure functions."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Literal
 
 WindowKind = Literal["DAY", "WEEK"]
 
-TIERS = ("FREE", "PRO", "BUSINESS", "ENTERPRISE")  # in their order (B11.1)
+TIERS = ("FREE", "PRO", "BUSINESS", "ENTERPRISE")  # lowest first
 DEFAULT_MULTIPLIERS = {"FREE": 1, "PRO": 5, "BUSINESS": 20, "ENTERPRISE": 60}
 UNLIMITED = 0
-DEFAULT_TURNS_AT_ONCE = 10  # of one user; 0 in a tier means no cap
-REQUESTABLE_TIERS = ("FREE", "PRO", "BUSINESS")  # by their users; the rest is for staff to give
+DEFAULT_TURNS_AT_ONCE = 10  # per user; 0 in a tier means no cap
+REQUESTABLE_TIERS = ("FREE", "PRO", "BUSINESS")  # users can choose these; only staff grant the others
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyValues:
-    """Everything staff may set for the whole installation, with its defaults (B6.2)."""
+    """All installation-wide settings that staff can change, with their defaults."""
 
     daily_base_microdollars: int = 1_000_000
     weekly_base_microdollars: int = 5_000_000
@@ -37,13 +37,12 @@ class PolicyValues:
 
     @property
     def counted_when_unknown_microdollars(self) -> int:
-        """What a call of unknown cost counts (B4.3 step 4)."""
         return 0 if self.unknown_cost == "ZERO" else self.unknown_cost_microdollars
 
 
 @dataclass(frozen=True, kw_only=True)
 class TierTerms:
-    """What one tier gives; an empty tuple allows everything."""
+    """The terms of one tier. An empty tuple allows everything."""
 
     multiplier: int
     turns_at_once: int = DEFAULT_TURNS_AT_ONCE
@@ -53,7 +52,7 @@ class TierTerms:
 
 @dataclass(frozen=True, kw_only=True)
 class Entitlement:
-    """What decides an account's limits besides the policy; `version` tells copies their age."""
+    """What decides an account's limits besides the policy. Copies compare `version`."""
 
     tier: str = "FREE"
     daily_override_microdollars: int | None = None
@@ -63,7 +62,7 @@ class Entitlement:
 
 @dataclass(frozen=True, kw_only=True)
 class LimitWindow:
-    """A UTC day or an ISO week: where it begins, and the instant its use counts from zero again."""
+    """A UTC day or ISO week, with its start and the moment it resets."""
 
     kind: WindowKind
     starts_on: date
@@ -71,7 +70,7 @@ class LimitWindow:
 
     @property
     def label(self) -> str:
-        """`2026-12-31` or `2026-W53`: the week is named by its ISO year."""
+        """Return `2026-12-31` for a day or `2026-W53` for a week of an ISO year."""
         if self.kind == "DAY":
             return self.starts_on.isoformat()
         year, week, _ = self.starts_on.isocalendar()
@@ -100,7 +99,7 @@ def get_default_terms(tier: str) -> TierTerms:
 def compute_effective_limit_microdollars(
     base_microdollars: int, multiplier: int, override_microdollars: int | None
 ) -> int:
-    """An override is absolute; 0 means unlimited in either place (B6.1)."""
+    """Return the override if there is one, else base times multiplier. 0 means unlimited in either."""
     if override_microdollars is not None:
         return override_microdollars
     return base_microdollars * multiplier
@@ -109,7 +108,6 @@ def compute_effective_limit_microdollars(
 def compute_limits_microdollars(
     policy: PolicyValues, multiplier: int, entitlement: Entitlement
 ) -> tuple[int, int]:
-    """The effective limits of a day and of a week."""
     return (
         compute_effective_limit_microdollars(
             policy.daily_base_microdollars, multiplier, entitlement.daily_override_microdollars
@@ -125,7 +123,7 @@ def is_exhausted(used_microdollars: int, limit_microdollars: int) -> bool:
 
 
 def compute_percent_used(used_microdollars: int, limit_microdollars: int) -> float | None:
-    """100.0 exactly when exhausted, else half up to 0.1 and never above 99.9 (B8.1); None without a limit."""
+    """Return 100.0 exactly when exhausted, else round half up to 0.1 and stay below 100; None without a limit."""
     if limit_microdollars == UNLIMITED:
         return None
     if is_exhausted(used_microdollars, limit_microdollars):

@@ -1,12 +1,11 @@
-"""What staff decide, kept a moment by each process: policy, tiers, overrides and prices (B6.3).
+"""Cache what staff decide (policy, tiers, limit overrides and prices) for a few seconds per process.
 
-A process that is in use reads them anew on a thread of its own, so that no message waits for it; an idle one reads
-nothing, and the first request after a rest reads them itself.
+A process in use refreshes the cache on a background thread, so that no message waits for it. An idle process reads
+nothing, and its next request loads the values itself.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -15,6 +14,7 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Generic, TypeVar
 
+import structlog
 from django.conf import settings
 from django.db import Error as AnyDatabaseError
 from django.db import connection
@@ -24,14 +24,14 @@ from django.db.models.functions import Now
 from billing import plans, pricing, redis_counters
 from billing.models import POLICY_ID, Account, LimitPolicy, ModelPrice, TierPolicy
 
-logger = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-CACHE_SECONDS = 3.0  # staff changes must act everywhere within 5 (B6.3)
+CACHE_SECONDS = 3.0  # staff changes must take effect everywhere within 5
 REFRESH_SECONDS = 2.0
-IDLE_SECONDS = 60.0  # after which nobody asks, and nothing is read ahead
+IDLE_SECONDS = 60.0  # without use for this long, the background refresh stops
 LOG_INTERVAL_SECONDS = 60.0
-MAX_CACHED_OVERRIDES = 10_000  # kept per process; in an installation with more, Redis is asked for all
+MAX_CACHED_OVERRIDES = 10_000  # per process; with more, every check asks Redis
 RECENT_CHANGE_PERIOD = timedelta(minutes=2)
 READ_ERRORS = (AnyDatabaseError, LimitPolicy.DoesNotExist)
 ENTITLEMENT_FIELDS = (
@@ -43,16 +43,16 @@ ENTITLEMENT_FIELDS = (
 
 
 class CachedValue(Generic[T]):
-    """A value read at most every few seconds per process. Two threads may both read it: harmless."""
+    """A value loaded at most every few seconds per process. Two threads may load it at once, which is harmless."""
 
     def __init__(
         self,
         load: Callable[[], T],
-        otherwise: Callable[[Exception, T | None], T] | None = None,
+        fall_back: Callable[[Exception, T | None], T] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._load = load
-        self._fall_back = otherwise  # given the last value that was read, if any
+        self._fall_back = fall_back  # called with the last loaded value, if any
         self._clock = clock
         self._value: tuple[T, float] | None = None
         self._used_at = float("-inf")
@@ -70,12 +70,14 @@ class CachedValue(Generic[T]):
         except READ_ERRORS as problem:
             if self._fall_back is None:
                 raise
-            return self._fall_back(problem, self.get_last_known())  # not kept: who asks next looks again
+            return self._fall_back(
+                problem, self.get_last_known()
+            )  # not cached, so that the next call tries again
         self._value = value, self._clock() + CACHE_SECONDS
         return value
 
     def get_last_known(self) -> T | None:
-        """Without reading anything, however old it is: for those who must not wait."""
+        """Return the last value without loading, however old, for callers that must not wait."""
         return self._value[0] if self._value else None
 
     def clear(self) -> None:
@@ -86,7 +88,7 @@ class CachedValue(Generic[T]):
 
 
 class LogThrottle:
-    """Says yes at most once in so many seconds, so that one lasting fault does not fill the log."""
+    """Allow at most one log line per interval, so that a lasting fault does not fill the log."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -101,23 +103,24 @@ class LogThrottle:
 
 @dataclass(frozen=True, kw_only=True)
 class LimitRules:
-    """The policy, the terms of every tier, and who has limits of his own, as they stand now."""
+    """The current policy, the terms of every tier, and the users with limit overrides."""
 
     policy: plans.PolicyValues
     terms: Mapping[str, plans.TierTerms]
-    overrides: Mapping[int, plans.Entitlement] | None = None  # by user; None: too many to keep
+    overrides: Mapping[int, plans.Entitlement] | None = (
+        None  # by user id; None if there are too many to cache
+    )
 
     def get_terms(self, tier: str) -> plans.TierTerms:
         return self.terms.get(tier) or plans.get_default_terms(tier)
 
     def get_limits_microdollars(self, entitlement: plans.Entitlement) -> tuple[int, int]:
-        """Of a day and of a week."""
         return plans.compute_limits_microdollars(
             self.policy, self.get_terms(entitlement.tier).multiplier, entitlement
         )
 
     def is_unlimited(self, user_id: int) -> bool:
-        """Whether it is known without asking anybody that neither limit binds: a tier multiplies, and 0 stays 0."""
+        """Return True if the cached rules alone prove that neither limit binds (0 stays 0 times any multiplier)."""
         if self.overrides is None:
             return False
         entitlement = self.overrides.get(user_id) or plans.Entitlement()
@@ -130,7 +133,7 @@ def get_rules() -> LimitRules:
 
 
 def are_holds_enabled() -> bool:
-    """Whether running turns hold money, as far as this process knows; asked where nothing may be read (B6.7)."""
+    """Answer from the cache alone, for callers that must not read anything."""
     known = _cached_rules.get_last_known()
     return known is not None and known.policy.turn_hold_microdollars > 0
 
@@ -141,7 +144,6 @@ def get_prices() -> tuple[pricing.CataloguePrice, ...]:
 
 
 def clear_policy_cache() -> None:
-    """After a staff change: this process reads policy, tiers, overrides and prices anew."""
     _cached_rules.clear()
     _cached_prices.clear()
 
@@ -171,7 +173,7 @@ def build_price(row: ModelPrice) -> pricing.CataloguePrice:
 
 
 def publish_entitlement_changes() -> int:
-    """Entitlements that changed of late, to those copies that still say otherwise; how many there were."""
+    """Publish recently changed entitlements to Redis and return how many there were."""
     recent = Account.objects.filter(entitlement_changed_at__gt=Now() - RECENT_CHANGE_PERIOD)
     changed = list(recent.only("user_id", *ENTITLEMENT_FIELDS))
     for account in changed:
@@ -180,7 +182,7 @@ def publish_entitlement_changes() -> int:
     return len(changed)
 
 
-# --- reading --------------------------------------------------------------------------------------------
+# --- Loading ---
 
 
 def _load_rules() -> LimitRules:
@@ -201,18 +203,20 @@ def _load_rules() -> LimitRules:
 
 
 def _fall_back_to_known_rules(problem: Exception, known: LimitRules | None) -> LimitRules:
-    """An unreadable policy is the default one, never no limit at all (B6.3); while the database is away, the last that was read."""
+    """Use the last loaded rules while the database is away, or the default policy; never no limit at all."""
     if _read_failure_throttle.is_due():
-        logger.error("The limit policy cannot be read: %s", type(problem).__name__)
+        log.error("limit_policy_unreadable", error=type(problem).__name__)
     if known is None or isinstance(problem, LimitPolicy.DoesNotExist):
         return LimitRules(policy=plans.PolicyValues(), terms={})
     return known
 
 
 def _load_overrides() -> dict[int, plans.Entitlement] | None:
-    own = Q(daily_limit_override_microdollars__isnull=False)
-    own |= Q(weekly_limit_override_microdollars__isnull=False)
-    found = list(Account.objects.filter(own).only("user_id", *ENTITLEMENT_FIELDS)[: MAX_CACHED_OVERRIDES + 1])
+    has_override = Q(daily_limit_override_microdollars__isnull=False)
+    has_override |= Q(weekly_limit_override_microdollars__isnull=False)
+    found = list(
+        Account.objects.filter(has_override).only("user_id", *ENTITLEMENT_FIELDS)[: MAX_CACHED_OVERRIDES + 1]
+    )
     if len(found) > MAX_CACHED_OVERRIDES:
         return None
     return {account.user_id: build_entitlement(account) for account in found}
@@ -227,15 +231,17 @@ _cached_rules = CachedValue(_load_rules, _fall_back_to_known_rules)
 _cached_prices = CachedValue(_load_prices)
 
 
-# --- reading ahead --------------------------------------------------------------------------------------
+# --- Background refresh ---
 
-_reader_pid = 0  # the process that has a reader; a forked one starts its own
+_reader_pid = 0  # the process that started the thread; a fork starts its own
 _reader_lock = threading.Lock()
 
 
 def _ensure_reader_thread() -> None:
     global _reader_pid  # noqa: PLW0603 - one per process, like the process itself
-    if _reader_pid == os.getpid() or settings.ENVIRONMENT == "test":  # a test's rows are its own connection's
+    if (
+        _reader_pid == os.getpid() or settings.ENVIRONMENT == "test"
+    ):  # a test's rows are visible only to its own connection
         return
     with _reader_lock:
         if _reader_pid == os.getpid():
@@ -253,6 +259,6 @@ def _run_reader() -> None:
                 publish_entitlement_changes()
             if _cached_prices.is_in_use():
                 _cached_prices.refresh()
-        except AnyDatabaseError as problem:  # whoever asks next reads for himself, and fails as he may
-            logger.warning("Policy could not be read ahead: %s", type(problem).__name__)
+        except AnyDatabaseError as problem:  # the next request loads the values itself
+            log.warning("policy_refresh_failed", error=type(problem).__name__)
             connection.close()

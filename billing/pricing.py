@@ -1,4 +1,4 @@
-"""Tokens and a provider's own figure to microdollars: pure, exact, and decided in one order (B4.2-B4.4)."""
+"""Compute the cost of a model call in microdollars from tokens, the price catalogue and the provider's own figure."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ COST_SOURCES: tuple[CostSource, ...] = get_args(CostSource)
 ReportedCostProblem = Literal["", "invalid", "negative"]
 
 MILLION = 1_000_000
-MAX_FIGURE_LENGTH = 64  # characters; no provider writes a price longer, and exactness needs a bound
+MAX_FIGURE_LENGTH = 64  # characters; longer figures are refused, so that the exact context below suffices
 _NUMBER_PATTERN = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
-# Wide enough for such a figure times a million: nothing is rounded before the one rounding that is meant.
+# Wide enough for such a figure times a million, so that only the final rounding rounds.
 _EXACT_CONTEXT = Context(prec=MAX_FIGURE_LENGTH + 8)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenCounts:
-    """Five counts that never overlap: `input` is the uncached part alone (B4.2)."""
+    """Five counts that never overlap; `input` is the uncached part only."""
 
     input: int = 0
     output: int = 0
@@ -36,7 +36,7 @@ class TokenCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class CataloguePrice:
-    """One row of the catalogue; `model` is exact or a prefix that ends in `*`."""
+    """One catalogue row. `model` is an exact name or a prefix ending in `*`."""
 
     id: int
     provider: str
@@ -52,7 +52,7 @@ class CataloguePrice:
 
 @dataclass(frozen=True, kw_only=True)
 class CostDecision:
-    """What a call costs, which step said so, and what was wrong with the provider's figure."""
+    """A call's cost, its source, and what was wrong with the provider's figure, if anything."""
 
     cost_microdollars: int
     source: CostSource
@@ -63,7 +63,7 @@ class CostDecision:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportedCost:
-    """The provider's figure as read: an amount, or the reason why there is none."""
+    """The provider's figure: an amount, or the reason why it was not usable."""
 
     amount_microdollars: int | None
     complaint: ReportedCostProblem = ""
@@ -77,7 +77,10 @@ def decide_cost(
     max_call_cost_microdollars: int,
     unknown_cost_microdollars: int,
 ) -> CostDecision:
-    """The order of B4.3. `tokens` is None when nobody could count them: then no catalogue helps."""
+    """Decide in this order: flat rate, the provider's figure, the catalogue, the amount for unknown costs.
+
+    `tokens` is None when nobody could count them; then the catalogue cannot be applied.
+    """
     figure = parse_reported_cost(reported, max_call_cost_microdollars)
     price_id = None
     source: CostSource = "UNKNOWN"
@@ -102,7 +105,7 @@ def decide_cost(
 
 
 def parse_reported_cost(value: object, max_call_cost_microdollars: int) -> ReportedCost:
-    """USD as a provider wrote it, to microdollars, half up; anything odd is no figure (B4.3 step 2)."""
+    """Convert a provider's USD figure to microdollars, rounding half up. Implausible figures count as none."""
     if value is None:
         return ReportedCost(amount_microdollars=None)
     dollars = _parse_dollars(value)
@@ -117,7 +120,7 @@ def parse_reported_cost(value: object, max_call_cost_microdollars: int) -> Repor
 
 
 def compute_catalogue_microdollars(tokens: TokenCounts, price: CataloguePrice) -> int:
-    """Five products, one division, rounded up: a call that used anything priced costs at least 1 (B4.4)."""
+    """Sum the five products and round up, so that any priced use costs at least 1 microdollar."""
     product = (
         tokens.input * price.input_per_million_microdollars
         + tokens.output * price.output_per_million_microdollars
@@ -131,14 +134,14 @@ def compute_catalogue_microdollars(tokens: TokenCounts, price: CataloguePrice) -
 def find_price_in_force(
     prices: Iterable[CataloguePrice], provider: str, model: str, at: datetime
 ) -> CataloguePrice | None:
-    """Exact name first, else the longest prefix; of one name the row that took effect last."""
-    fitting = (
+    """Prefer the exact name, then the longest prefix; among equal names, the row that took effect last."""
+    matching = (
         price
         for price in prices
         if price.provider == provider and price.effective_from <= at and _matches_model(price.model, model)
     )
     return max(
-        fitting,
+        matching,
         key=lambda price: (not price.model.endswith("*"), len(price.model), price.effective_from),
         default=None,
     )
@@ -149,11 +152,11 @@ def _matches_model(pattern: str, model: str) -> bool:
 
 
 def _parse_dollars(value: object) -> Decimal | None:
-    """The exact decimal of the textual value. Booleans are numbers to Python, not to us."""
+    """Return the exact decimal value, or None. Booleans are not accepted as numbers."""
     if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
         return None
     if isinstance(value, int) and abs(value) > MILLION * MILLION:
-        return None  # beyond any maximum, and Python refuses to write endless numbers out
+        return None  # beyond any maximum; Python also refuses to format huge integers
     text = str(value).strip()
     if len(text) > MAX_FIGURE_LENGTH or not _NUMBER_PATTERN.fullmatch(text):
         return None

@@ -1,4 +1,4 @@
-"""Where a browser may be sent after Stripe: to our own page, or to an origin that is listed (B15.6)."""
+"""Build and check the URLs that browsers return to after Stripe: our own pages or an allowed origin."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from billing.errors import InvalidRequest
 
 MAX_URL_LENGTH = 2_000
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-_PLAIN_ASCII_PATTERN = re.compile(
-    r"[\x21-\x5b\x5d-\x7e]+"
-)  # ASCII without spaces, control characters and the backslash
+_PLAIN_ASCII_PATTERN = re.compile(r"[\x21-\x5b\x5d-\x7e]+")  # printable ASCII without space and backslash
 _HOST_PATTERN = re.compile(r"[a-z0-9.-]+|\[[0-9a-f:.]+\]")
 
 
@@ -24,21 +22,21 @@ def get_plan_page_url() -> str:
 
 
 def get_portal_page_url() -> str:
-    """Ours: it opens Stripe's for whoever is signed in, and is good for as long as the site is."""
+    """Return our own page that redirects to Stripe's portal. Unlike Stripe's URLs, it does not expire."""
     return f"{settings.SITE_URL}{reverse('billing_portal')}"
 
 
 def check_redirect_url(name: str, url: str) -> str:
-    """The same address if its origin is listed; "" stays "" and means our own page. Anything else is refused."""
+    """Return the URL if its origin is allowed, else raise InvalidRequest. "" stays "" and means our own page."""
     if url and parse_origin(url) not in {
         parse_origin(origin) for origin in settings.BILLING_REDIRECT_ORIGINS
     }:
-        raise InvalidRequest({name: [_("This address is not one that we send browsers to.")]})
+        raise InvalidRequest({name: [_("Redirects to this address aren't allowed.")]})
     return url
 
 
 def parse_origin(url: str) -> tuple[str, str, int] | None:
-    """Scheme, host and port as a browser would read them; None for what two readers could read differently."""
+    """Return scheme, host and port as a browser reads them, or None if the URL is ambiguous."""
     if len(url) > MAX_URL_LENGTH or not _PLAIN_ASCII_PATTERN.fullmatch(url) or "://" not in url:
         return None
     try:

@@ -1,6 +1,6 @@
-"""Billing's copies in Redis: use of windows, what accounts are entitled to, holds, the lock of a paid reset, Stripe's last words.
+"""Billing's keys in Redis: usage counters, entitlements, holds, the reset lock and short-lived caches of Stripe answers.
 
-All of it may vanish at any moment: rows make it anew (B1.3). Nothing else in billing imports redis or names its keys.
+Everything here can be rebuilt from Postgres and may vanish at any moment. No other module of billing uses Redis.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from billing.plans import TIERS, Entitlement, LimitWindow
 P = ParamSpec("P")
 T = TypeVar("T")
 
-CONNECT_TIMEOUT_SECONDS = RESPONSE_TIMEOUT_SECONDS = 0.25  # nobody waits longer for a copy (B5.8)
+CONNECT_TIMEOUT_SECONDS = RESPONSE_TIMEOUT_SECONDS = 0.25  # a limit check never waits longer
 HOLD_SECONDS = 15 * 60
 RESET_LOCK_SECONDS = 30
-PENDING_PLAN_SECONDS = 30  # what Stripe said of a plan's future (B12.4)
-PREVIEW_SECONDS = 15 * 60  # a price that was named is charged, if the user decides within them
-ALERT_REPEAT_SECONDS = 60 * 60  # the same alert is mailed once in them
-ENTITLEMENT_COPY_LIFETIME = timedelta(days=8)  # of a user who stays away; a change of the row acts at once
+PENDING_PLAN_SECONDS = 30  # how long a pending plan change is cached
+PREVIEW_SECONDS = 15 * 60  # a previewed price is honoured this long
+ALERT_REPEAT_SECONDS = 60 * 60  # the same alert is mailed at most once in this time
+ENTITLEMENT_COPY_LIFETIME = timedelta(days=8)  # for inactive users; changes are published at once
 _NO_OVERRIDE = "-"
 _KEY_PREFIX = settings.REDIS_KEY_PREFIX  # several installations may share one Redis
 
 
-# --- keys: one hash tag per user, so that a cluster holds them together ---------------------------------
+# --- Keys: one hash tag per user, so that a cluster keeps them in one slot ---
 
 
 def build_cost_key(user_id: int, window: LimitWindow) -> str:
@@ -71,12 +71,12 @@ def build_alert_key(about: str) -> str:
     return f"{_KEY_PREFIX}:billing:alert:{sha256(about.encode()).hexdigest()}"
 
 
-# --- values ---------------------------------------------------------------------------------------------
+# --- Values ---
 
 
 @dataclass(frozen=True, kw_only=True)
 class WindowAmount:
-    """The use of a window, and which of its row's states that was."""
+    """The usage of a window and the version of the row it was read from."""
 
     used_microdollars: int
     version: int
@@ -84,7 +84,7 @@ class WindowAmount:
 
 @dataclass(frozen=True, kw_only=True)
 class CachedUsage:
-    """What Redis knows of a user; None is what it does not."""
+    """What Redis knows about a user; None for a missing copy."""
 
     daily: WindowAmount | None
     weekly: WindowAmount | None
@@ -93,7 +93,7 @@ class CachedUsage:
 
 @dataclass(frozen=True, kw_only=True)
 class RedisCopy:
-    """A row's state on its way to Redis."""
+    """A row's state to be written to Redis."""
 
     key: str
     version: int
@@ -112,7 +112,9 @@ def build_amount_copy(user_id: int, window: LimitWindow, amount: WindowAmount) -
 
 def build_entitlement_copy(user_id: int, entitlement: Entitlement) -> RedisCopy:
     overrides = (entitlement.daily_override_microdollars, entitlement.weekly_override_microdollars)
-    value = " ".join([entitlement.tier, *(_NO_OVERRIDE if one is None else str(one) for one in overrides)])
+    value = " ".join(
+        [entitlement.tier, *(_NO_OVERRIDE if override is None else str(override) for override in overrides)]
+    )
     return RedisCopy(
         key=build_entitlement_key(user_id),
         version=entitlement.version,
@@ -121,7 +123,7 @@ def build_entitlement_copy(user_id: int, entitlement: Entitlement) -> RedisCopy:
     )
 
 
-# --- connection -----------------------------------------------------------------------------------------
+# --- Connection ---
 
 
 def get_redis_client() -> redis.Redis:
@@ -148,30 +150,30 @@ def _get_script(name: str) -> Script:
 
 
 @functools.cache
-def _register_script(connected: redis.Redis, name: str) -> Script:
+def _register_script(client: redis.Redis, name: str) -> Script:
     text = (Path(__file__).parent / "scripts" / f"{name}.lua").read_text(encoding="utf-8")
-    return connected.register_script(text)
+    return client.register_script(text)
 
 
-def _translate_redis_errors(act: Callable[P, T]) -> Callable[P, T]:
-    """Whatever Redis says but an answer, callers are told one thing."""
+def _translate_redis_errors(function: Callable[P, T]) -> Callable[P, T]:
+    """Raise CountersUnavailable for every error of the Redis client."""
 
-    @functools.wraps(act)
-    def named(*args: P.args, **kwargs: P.kwargs) -> T:
+    @functools.wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            return act(*args, **kwargs)
+            return function(*args, **kwargs)
         except redis.RedisError as problem:
             raise CountersUnavailable(type(problem).__name__) from problem
 
-    return named
+    return wrapper
 
 
-# --- windows and entitlements (B5) -----------------------------------------------------------------------------
+# --- Windows and entitlements ---
 
 
 @_translate_redis_errors
 def read_cached_usage(user_id: int, day: LimitWindow, week: LimitWindow) -> CachedUsage:
-    """All that a check needs, in one round trip."""
+    """Read everything a limit check needs in one round trip."""
     keys = [build_cost_key(user_id, day), build_cost_key(user_id, week), build_entitlement_key(user_id)]
     daily, weekly, entitlement = get_redis_client().mget(keys)
     return CachedUsage(
@@ -181,24 +183,24 @@ def read_cached_usage(user_id: int, day: LimitWindow, week: LimitWindow) -> Cach
 
 @_translate_redis_errors
 def create_copies(copies: Sequence[RedisCopy]) -> None:
-    """What is missing is made, what is older is raised. Only a reader that found something missing may do this."""
+    """Create missing copies and update older ones. Only for readers that found a copy missing."""
     _write_copies("create", copies)
 
 
 @_translate_redis_errors
 def publish_copies(copies: Sequence[RedisCopy]) -> None:
-    """What is there and older is raised; what is missing stays missing, and that is success (B5.4)."""
+    """Update older copies. A missing copy stays missing, which counts as success."""
     _write_copies("publish", copies)
 
 
 @_translate_redis_errors
 def correct_copies(copies: Sequence[RedisCopy]) -> None:
-    """Redis and the rows disagree: what is older or other is written, what claims to be newer is deleted (B6.5)."""
+    """Overwrite older or different copies and delete those with a newer version than the row."""
     _write_copies("correct", copies)
 
 
 def try_publish_copies(copies: Sequence[RedisCopy]) -> bool:
-    """The same for those who must not fail: a lost publishing heals within a minute (B5.6)."""
+    """Publish without raising. A failed publish is repeated within a minute."""
     try:
         publish_copies(copies)
     except CountersUnavailable:
@@ -207,8 +209,8 @@ def try_publish_copies(copies: Sequence[RedisCopy]) -> bool:
     return True
 
 
-def _write_copies(how: Literal["create", "publish", "correct"], copies: Sequence[RedisCopy]) -> None:
-    arguments: list[str | int] = [how]
+def _write_copies(mode: Literal["create", "publish", "correct"], copies: Sequence[RedisCopy]) -> None:
+    arguments: list[str | int] = [mode]
     for copy in copies:
         arguments += [copy.version, copy.value, int(copy.expires_at.timestamp() * 1000)]
     _get_script("write")(keys=[copy.key for copy in copies], args=arguments)
@@ -240,12 +242,12 @@ def _parse_entitlement(value: bytes | str | None) -> Entitlement | None:
             return None
 
 
-# --- holds (B6.7) ---------------------------------------------------------------------------------------
+# --- Holds ---
 
 
 @dataclass(frozen=True, kw_only=True)
 class HoldResult:
-    """The answer of one attempt: stored, a counter was missing, or too much is held by other turns."""
+    """The answer to one attempt: stored, a counter was missing, or other turns hold too much."""
 
     answer: Literal["stored", "missing", "full"]
     held_microdollars: int
@@ -262,7 +264,7 @@ def place_hold(
     week: LimitWindow,
     limits_by_tier: Mapping[str, tuple[int, int]],
 ) -> HoldResult:
-    """Store a hold if both windows have room for more than what is used and held; limits of 0 have."""
+    """Store a hold if both windows have room beyond what is used and held. A limit of 0 always has room."""
     limits: list[str | int] = []
     for tier, (daily, weekly) in limits_by_tier.items():
         limits += [tier, daily, weekly]
@@ -285,7 +287,7 @@ def place_hold(
 
 @_translate_redis_errors
 def renew_hold(user_id: int, hold_id: str, amount_microdollars: int) -> None:
-    """For a running turn: its hold lives on, and comes back if Redis forgot it (B6.9)."""
+    """Extend a running turn's hold, restoring it if Redis lost it."""
     _get_script("renew_hold")(
         keys=[build_holds_key(user_id)], args=[hold_id, amount_microdollars, HOLD_SECONDS * 1000]
     )
@@ -293,8 +295,6 @@ def renew_hold(user_id: int, hold_id: str, amount_microdollars: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenHold:
-    """What a running turn has reserved, and for how long still."""
-
     hold_id: str
     microdollars: int
     seconds_left: int
@@ -302,17 +302,16 @@ class OpenHold:
 
 @_translate_redis_errors
 def read_open_holds(user_id: int) -> list[OpenHold]:
-    """Those that have not run out, by Redis' own clock; nothing is removed by looking."""
     with get_redis_client().pipeline(transaction=False) as pipe:
         pipe.hgetall(build_holds_key(user_id))
         pipe.time()
         held, (seconds, _) = pipe.execute()
     found = []
     for name, value in held.items():
-        amount, ends = (int(word) for word in _split_words(value))
-        if ends > seconds * 1000:
+        amount, expires_at_ms = (int(word) for word in _split_words(value))
+        if expires_at_ms > seconds * 1000:
             [hold_id] = _split_words(name)
-            left = (ends - seconds * 1000) // 1000
+            left = (expires_at_ms - seconds * 1000) // 1000
             found.append(OpenHold(hold_id=hold_id, microdollars=amount, seconds_left=left))
     return found
 
@@ -322,12 +321,12 @@ def release_hold(user_id: int, hold_id: str) -> None:
     get_redis_client().hdel(build_holds_key(user_id), hold_id)
 
 
-# --- the lock of a paid reset (B8.2) --------------------------------------------------------------------
+# --- Lock of a paid reset ---
 
 
 @_translate_redis_errors
 def acquire_reset_lock(user_id: int) -> str | None:
-    """The token of whoever may reset now; None when somebody else does."""
+    """Return the lock's token, or None if somebody else holds it."""
     token = uuid4().hex
     return (
         token
@@ -341,7 +340,7 @@ def release_reset_lock(user_id: int, token: str) -> None:
     _get_script("unlock")(keys=[build_reset_lock_key(user_id)], args=[token])
 
 
-# --- what Stripe said a moment ago (B12) ----------------------------------------------------------------
+# --- Cached answers of Stripe ---
 
 
 @_translate_redis_errors
@@ -364,30 +363,30 @@ def cache_preview_date(user_id: int, price_id: str, text: str) -> None:
     get_redis_client().set(build_preview_key(user_id, price_id), text, ex=PREVIEW_SECONDS)
 
 
-# --- what staff were told -------------------------------------------------------------------------------
+# --- Staff alerts ---
 
 
 @_translate_redis_errors
 def claim_staff_alert(about: str) -> bool:
-    """Whether nobody was mailed about this within the hour; whoever asks will mail."""
+    """Return True if nobody was mailed about this within the hour; the caller then sends the mail."""
     return bool(get_redis_client().set(build_alert_key(about), "1", nx=True, ex=ALERT_REPEAT_SECONDS))
 
 
-# --- after Postgres was restored ------------------------------------------------------------------------
+# --- After a restore of Postgres ---
 
 
 @_translate_redis_errors
 def delete_all_copies() -> None:
-    """Drop every copy: the rows they were made from are gone. Readers and running turns make new ones.
+    """Delete every copy after Postgres was restored; readers and running turns create new ones.
 
-    The lock of a paid reset and the notes of mails stay: no row stands behind them, and they run out by themselves.
+    The reset lock and the alert markers stay: they do not come from rows, and they expire on their own.
     """
     for kind in ("cost", "entitlement", "holds", "pending", "preview"):
         names = get_redis_client().scan_iter(match=f"{_KEY_PREFIX}:billing:{kind}:*", count=500)
         while batch := list(islice(names, 500)):
             with get_redis_client().pipeline(
                 transaction=False
-            ) as pipe:  # one at a time: a cluster holds them apart
+            ) as pipe:  # one command per key, because a cluster spreads them over nodes
                 for name in batch:
                     pipe.unlink(name)
                 pipe.execute()

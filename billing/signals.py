@@ -1,18 +1,17 @@
-"""Tells whoever waits that a user may go on: the one call out of billing, by configuration (B2.4)."""
+"""Tell the rest of the system that a user's limit was lifted, through hooks named in the settings."""
 
 from __future__ import annotations
 
-import logging
-
+import structlog
 from django.conf import settings
 from django.db import transaction
 from django.utils.module_loading import import_string
 
-logger = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 
 def notify_limit_lifted(user_id: int) -> None:
-    """After commit; a hook that fails undoes nothing."""
+    """Call the hooks after commit. A failing hook is logged and undoes nothing."""
     transaction.on_commit(lambda: _call_hooks(user_id))
 
 
@@ -21,4 +20,4 @@ def _call_hooks(user_id: int) -> None:
         try:
             import_string(name)(user_id)
         except Exception:
-            logger.exception("The hook %s failed for user %s.", name, user_id)
+            log.exception("limit_lifted_hook_failed", hook=name, user_id=user_id)

@@ -1,16 +1,16 @@
-"""Calls staff: one line in the log that can be watched for, one count, and a mail that nobody waits for."""
+"""Alert staff by a log line, a metric and an email sent in the background."""
 
 from __future__ import annotations
 
-import logging
 from typing import Literal
 
+import structlog
 from celery import current_app
 from kombu.exceptions import OperationalError
 
 from billing import metrics
 
-logger = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 STAFF_EMAIL_TASK = "billing.tasks.mail_staff"
 
 StaffAlertKind = Literal[
@@ -25,16 +25,16 @@ StaffAlertKind = Literal[
 
 
 def alert_staff(kind: StaffAlertKind, text: str, **ids: str | int | None) -> None:
-    """Names things by our ids and Stripe's; never an address, a key or what somebody wrote (B19.5)."""
+    """Alert staff. Identify things by our ids and Stripe's; never include addresses, keys or people's text."""
     metrics.staff_alerts.labels(kind).inc()
-    said = " ".join(f"{name}={value}" for name, value in ids.items())
-    logger.error("billing_alert kind=%s %s %s", kind, text, said)
-    _enqueue_staff_email(kind, f"{text} {said}")
+    log.error("billing_alert", kind=kind, reason=text, **ids)
+    details = " ".join(f"{name}={value}" for name, value in ids.items())
+    _enqueue_staff_email(kind, f"{text} {details}")
 
 
 def _enqueue_staff_email(kind: StaffAlertKind, text: str) -> None:
-    """At once, not after commit: what is called for is also true of work that was rolled back."""
+    """Send at once rather than after commit, because the alert also holds if the work is rolled back."""
     try:
         current_app.send_task(STAFF_EMAIL_TASK, args=[kind, text], retry=False)
     except OperationalError:
-        logger.warning("The mail about %s was not sent: no broker.", kind)
+        log.warning("staff_email_not_enqueued", kind=kind, error="broker_unavailable")

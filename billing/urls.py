@@ -1,4 +1,4 @@
-"""Paths of billing's pages."""
+"""URL paths of billing's pages."""
 
 from __future__ import annotations
 

@@ -1,3 +1,3 @@
-"""Staff pages of billing, one module for each group of models."""
+"""Register billing's admin pages, one module per group of models."""
 
 from billing.admin import accounts, ledger, payments, policies, prices  # noqa: F401

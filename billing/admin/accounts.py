@@ -1,4 +1,4 @@
-"""Accounts for staff: who has what, and the few things staff do to them, each with a reason (B18.1)."""
+"""Admin pages for accounts, with the actions staff can take on them; every action asks for a reason."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from billing.stripe import api_client
 from billing.subscriptions import account_tiers, stripe_sync
 from billing.usage import resets
 
-if TYPE_CHECKING:  # Django's own classes take no parameters when they run
+if TYPE_CHECKING:  # these classes are not generic at runtime
     TypedAccountForm = forms.ModelForm[Account]
     TypedInline = admin.TabularInline[Any, Account]
 else:
     TypedAccountForm, TypedInline = forms.ModelForm, admin.TabularInline
 
-SYNC_TIMEOUT_SECONDS = 10.0  # for each account; staff wait for it
-MAX_ID_DIGITS = 9  # digits
-MAX_LIMIT_MICRODOLLARS = 2**53  # microdollars: nine billion dollars, and exact in the scripts of Redis
-RECENT_ROWS = 10  # of each kind of row on an account's page
+SYNC_TIMEOUT_SECONDS = 10.0  # per account, because staff wait for the page
+MAX_ID_DIGITS = 9
+MAX_LIMIT_MICRODOLLARS = 2**53  # nine billion dollars; the largest integer that Lua in Redis stores exactly
+RECENT_ROWS = 10  # per inline on the account page
 
 
 class SetTierForm(ReasonForm):
@@ -66,12 +66,14 @@ class GrantCreditsForm(ReasonForm):
     expires_on = forms.DateField(
         required=False, widget=forms.DateInput(attrs={"type": "date"}), help_text="Empty = never."
     )
-    key = forms.UUIDField(widget=forms.HiddenInput, initial=uuid4)  # the same form sent twice grants once
+    key = forms.UUIDField(
+        widget=forms.HiddenInput, initial=uuid4
+    )  # submitting the same form twice grants once
     field_order = ["cents", "expires_on", "reason"]
 
 
 class AccountForm(TypedAccountForm):
-    reason = forms.CharField(max_length=500, required=False, help_text="Needed when a limit is changed.")
+    reason = forms.CharField(max_length=500, required=False, help_text="Required when you change a limit.")
 
     class Meta:
         model = Account
@@ -80,13 +82,11 @@ class AccountForm(TypedAccountForm):
     def clean(self) -> dict[str, Any] | None:
         cleaned = super().clean()
         if set(self.changed_data) - {"reason"} and not self.cleaned_data.get("reason"):
-            self.add_error("reason", "Say why.")
+            self.add_error("reason", "Enter a reason.")
         return cleaned
 
 
 class ReadOnlyInline(TypedInline):
-    """Rows that are looked at beside their account."""
-
     extra = 0
     can_delete = False
     show_change_link = False
@@ -113,7 +113,7 @@ class SubscriptionInline(ReadOnlyInline):
 
 
 class RecentRowsInline(ReadOnlyInline):
-    """The last ones of the account whose page it is."""
+    """Show only the most recent rows of the account."""
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows = super().get_queryset(request)
@@ -155,7 +155,7 @@ class AccountAdmin(ReasonedActionAdmin, FastListAdmin):
     list_filter = ["tier"]
     list_select_related = ["user", "subscription"]
     search_fields = ["user__email", "user__username"]
-    search_help_text = "A part of the e-mail or user name, or a whole user id or customer id."
+    search_help_text = "Part of an email address or username, or a full user ID or customer ID."
     readonly_fields = [
         "user", "tier", "granted_tier", "day_use", "week_use", "balance", "debt", "stripe_customer_id",
         "trial_used_at", "pending_change", "created_at",
@@ -185,7 +185,7 @@ class AccountAdmin(ReasonedActionAdmin, FastListAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Ids are looked up by their own indexes; whoever is wholly named is found though they used nothing yet."""
+        """Look up full ids by index, and create the account of a user found by full id or email."""
         term = search_term.strip()
         if term.startswith("cus_"):
             return queryset.filter(stripe_customer_id=term), False
@@ -222,10 +222,9 @@ class AccountAdmin(ReasonedActionAdmin, FastListAdmin):
 
     @admin.display(description="pending change")
     def pending_change(self, account: Account) -> str:
-        """Asked at Stripe, like the user's own page."""
         status = plan_status.get_subscription_status(account.user_id)
         if status.pending_unknown:
-            return "could not be looked up"
+            return "unknown (Stripe did not answer)"
         return f"{status.pending_tier} on {status.pending_tier_effective_at}" if status.pending_tier else "-"
 
     def has_add_permission(self, request: HttpRequest) -> bool:
@@ -244,27 +243,26 @@ class AccountAdmin(ReasonedActionAdmin, FastListAdmin):
     def construct_change_message(
         self, request: HttpRequest, form: Any, formsets: Any, add: bool = False
     ) -> Any:
-        """The audit trail of overrides is Django's own: who, when, and why."""
         return f"Limits: {form.instance.daily_limit_override_microdollars} a day, " + (
             f"{form.instance.weekly_limit_override_microdollars} a week. {form.cleaned_data.get('reason', '')}"
         )
 
-    # --- what staff do ---
+    # --- Actions ---
 
     @admin.action(description="Set tier…", permissions=["change"])
     def set_tier(self, request: HttpRequest, chosen: QuerySet[Account]) -> HttpResponse | None:
-        def act(account: Account, given: dict[str, Any]) -> str:
+        def act(account: Account, form_data: dict[str, Any]) -> str:
             account_tiers.grant_tier(
-                account.pk, given["tier"], actor_id=_get_staff_id(request), reason=given["reason"]
+                account.pk, form_data["tier"], actor_id=_get_staff_id(request), reason=form_data["reason"]
             )
-            return f"Tier {given['tier']}."
+            return f"Tier {form_data['tier']}."
 
         return self.run_with_reason(request, chosen, act, SetTierForm)
 
     @admin.action(description="Set or clear limits…", permissions=["change"])
     def set_overrides(self, request: HttpRequest, chosen: QuerySet[Account]) -> HttpResponse | None:
-        def act(account: Account, given: dict[str, Any]) -> str:
-            limits = {name: given[f"{name}_limit_microdollars"] for name in ("daily", "weekly")}
+        def act(account: Account, form_data: dict[str, Any]) -> str:
+            limits = {name: form_data[f"{name}_limit_microdollars"] for name in ("daily", "weekly")}
             accounts.set_limit_overrides(
                 account.pk,
                 daily_limit_microdollars=limits["daily"],
@@ -285,37 +283,38 @@ class AccountAdmin(ReasonedActionAdmin, FastListAdmin):
     def _build_reset_action(
         self, request: HttpRequest, *, weekly: bool
     ) -> Callable[[Account, dict[str, Any]], str]:
-        def act(account: Account, given: dict[str, Any]) -> str:
-            told = resets.reset_usage_as_staff(
-                account.user_id, weekly=weekly, actor_id=_get_staff_id(request), reason=given["reason"]
+        def act(account: Account, form_data: dict[str, Any]) -> str:
+            published = resets.reset_usage_as_staff(
+                account.user_id, weekly=weekly, actor_id=_get_staff_id(request), reason=form_data["reason"]
             )
-            if not told:
-                messages.warning(request, f"Redis is away: {account.user} may go on within a minute.")
+            if not published:
+                messages.warning(
+                    request,
+                    f"Redis is unavailable. The reset takes effect for {account.user} within a minute.",
+                )
             return f"Reset of the day{' and the week' if weekly else ''}."
 
         return act
 
     @admin.action(description="Grant credits…", permissions=["change"])
     def grant_credits(self, request: HttpRequest, chosen: QuerySet[Account]) -> HttpResponse | None:
-        def act(account: Account, given: dict[str, Any]) -> str:
-            ends = given["expires_on"]
+        def act(account: Account, form_data: dict[str, Any]) -> str:
+            expires_on = form_data["expires_on"]
             ledger.grant_credits(
                 account.user_id,
-                given["cents"],
-                key=f"grant:{uuid5(given['key'], str(account.pk))}",
-                reason=given["reason"],
-                expires_at=datetime.combine(ends, time.max, tzinfo=UTC) if ends else None,
+                form_data["cents"],
+                key=f"grant:{uuid5(form_data['key'], str(account.pk))}",
+                reason=form_data["reason"],
+                expires_at=datetime.combine(expires_on, time.max, tzinfo=UTC) if expires_on else None,
                 actor_id=_get_staff_id(request),
             )
-            return f"Granted {given['cents']} cents."
+            return f"Granted {form_data['cents']} cents."
 
         return self.run_with_reason(request, chosen, act, GrantCreditsForm)
 
     @admin.action(description="Sync from Stripe now…", permissions=["change"])
     def sync_now(self, request: HttpRequest, chosen: QuerySet[Account]) -> HttpResponse | None:
-        """What Stripe says of them at this moment."""
-
-        def act(account: Account, given: dict[str, Any]) -> str:
+        def act(account: Account, form_data: dict[str, Any]) -> str:
             stripe_sync.sync_subscription(
                 account.pk, deadline=api_client.start_request_deadline(SYNC_TIMEOUT_SECONDS)
             )
@@ -325,7 +324,7 @@ class AccountAdmin(ReasonedActionAdmin, FastListAdmin):
 
 
 def _format_usage(account: Account, window: int) -> str:
-    """`used / limit`; what an account has not used yet has no row."""
+    """Format as `used / limit`. An account without a window row has used nothing."""
     used: int = getattr(account, ("day_used", "week_used")[window]) or 0
     limit = policies.get_rules().get_limits_microdollars(policies.build_entitlement(account))[window]
     return f"{format_microdollars(used)} / {format_microdollars(limit) if limit else 'no limit'}"

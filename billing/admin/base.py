@@ -1,4 +1,4 @@
-"""Whatever staff do has a reason: a form asks for it before the act, and the row's history keeps it (B18)."""
+"""Base classes for billing's admin: actions and changes that require a reason, and fast read-only lists."""
 
 from __future__ import annotations
 
@@ -16,16 +16,14 @@ from billing.errors import BillingRequestRefused, IdempotencyConflict
 from billing.models import Account
 from config.core import admin as core_admin
 
-if TYPE_CHECKING:  # Django's own classes take no parameter when they run
+if TYPE_CHECKING:  # these classes are not generic at runtime
     TypedRowAdmin = admin.ModelAdmin[Any]
     TypedModelForm = forms.ModelForm[Any]
 else:
     TypedRowAdmin, TypedModelForm = admin.ModelAdmin, forms.ModelForm
 
 REASON_MAX_LENGTH = 500
-RowAction = Callable[
-    [Any, dict[str, Any]], str
-]  # does it to one row; answers what the row's history will say
+RowAction = Callable[[Any, dict[str, Any]], str]  # acts on one row and returns the text for its history
 
 
 class ReasonForm(forms.Form):
@@ -33,7 +31,7 @@ class ReasonForm(forms.Form):
 
 
 class ReasonedActionAdmin(TypedRowAdmin):
-    """Actions that ask before they act."""
+    """Admin actions that ask for a reason first and log it in the row's history."""
 
     def run_with_reason(
         self,
@@ -42,7 +40,7 @@ class ReasonedActionAdmin(TypedRowAdmin):
         act: RowAction,
         form_class: type[ReasonForm] = ReasonForm,
     ) -> HttpResponse | None:
-        """First the form, then the act on every chosen row; one that is refused is told, and the others go on."""
+        """Show the form, then run `act` on every chosen row. A refused row is reported and the others go on."""
         form = form_class(request.POST if "apply" in request.POST else None)
         if not form.is_valid():
             return self._render_reason_form(request, chosen, form)
@@ -52,13 +50,15 @@ class ReasonedActionAdmin(TypedRowAdmin):
             self.message_user(request, f"Done for {done} of {len(rows)}.", messages.SUCCESS)
         return None
 
-    def _apply_to_row(self, request: HttpRequest, row: Model, act: RowAction, given: dict[str, Any]) -> bool:
+    def _apply_to_row(
+        self, request: HttpRequest, row: Model, act: RowAction, form_data: dict[str, Any]
+    ) -> bool:
         try:
-            said = act(row, given)
+            message = act(row, form_data)
         except (BillingRequestRefused, IdempotencyConflict) as problem:
             self.message_user(request, f"{getattr(row, 'user', row)}: {problem}", messages.ERROR)
             return False
-        self.log_change(request, row, f"{said} {given['reason']}")
+        self.log_change(request, row, f"{message} {form_data['reason']}")
         return True
 
     def _render_reason_form(
@@ -78,13 +78,11 @@ class ReasonedActionAdmin(TypedRowAdmin):
 
 
 class ReasonModelForm(TypedModelForm):
-    """A row that is not saved without a reason."""
-
     reason = forms.CharField(max_length=REASON_MAX_LENGTH, widget=forms.TextInput(attrs={"size": 60}))
 
 
 class ReasonedChangeAdmin(TypedRowAdmin):
-    """Django's own history keeps who, when and why."""
+    """Require a reason for every change and keep it in Django's own history."""
 
     form = ReasonModelForm
 
@@ -95,16 +93,16 @@ class ReasonedChangeAdmin(TypedRowAdmin):
         return f"{'Added' if add else f'Changed {changed}'}. {form.cleaned_data['reason']}"
 
 
-# MERGED showing: How staff pages show money, and what nobody changes there.
+# --- Lists and money ---
 
-MAX_LISTED_ROWS = 1_000  # rows of a list; whoever looks for older ones searches
-ROWS_PER_PAGE = 15  # drawing a cell costs Django more than finding its row
-MAX_MATCHED_ACCOUNTS = 20  # accounts that one name or address finds
+MAX_LISTED_ROWS = 1_000  # older rows are found by searching
+ROWS_PER_PAGE = 15  # rendering cells costs Django more than fetching rows
+MAX_MATCHED_ACCOUNTS = 20
 USER_SEARCH_FIELDS = ["=account__user__username", "=account__user__email"]
 
 
 def format_microdollars(microdollars: int | None) -> str:
-    """`$1.234567 (1,234,567)`: for people first, the stored number beside it."""
+    """Format as `$1.234567 (1,234,567)`, with the stored number in brackets."""
     if microdollars is None:
         return "-"
     whole, rest = divmod(microdollars, 1_000_000)
@@ -123,41 +121,40 @@ class BillingPaginator(core_admin.CappedPaginator):
 
 
 class FastListAdmin(core_admin.TypedModelAdmin):
-    """A list that takes as long for a million rows as for a page of them (B19.6)."""
+    """A list that loads equally fast for a million rows, because it never counts the table."""
 
     paginator = BillingPaginator
     list_per_page = ROWS_PER_PAGE
     list_max_show_all = ROWS_PER_PAGE
-    show_full_result_count = False  # counting a large table costs more than it tells
-    show_facets = admin.ShowFacets.NEVER  # so would counting it once for each filter
+    show_full_result_count = False  # counting a large table is slow
+    show_facets = admin.ShowFacets.NEVER  # facets would count it once per filter
 
 
 class BillingReadOnlyAdmin(FastListAdmin, core_admin.ReadOnlyAdmin):
-    """In the order of the list (B18.4)."""
+    """A read-only list in its own order only."""
 
-    sortable_by = ()  # any other order than the list's own would read the whole table
+    sortable_by = ()  # any other order would read the whole table
 
 
 class AccountRowsAdmin(BillingReadOnlyAdmin):
-    """Rows of accounts: a user is looked up first, then his rows by their own index, not all rows by their user."""
+    """Search the user first, then the rows by account, so that both use an index."""
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Model], search_term: str
     ) -> tuple[QuerySet[Model], bool]:
         term = search_term.strip()
-        own = [name for name in self.search_fields if name not in USER_SEARCH_FIELDS]
+        own_fields = [name for name in self.search_fields if name not in USER_SEARCH_FIELDS]
         if not term:
             return queryset, False
-        named = _find_account_ids(term)
-        if named or not own:
-            return queryset.filter(account__in=named), False
+        account_ids = _find_account_ids(term)
+        if account_ids or not own_fields:
+            return queryset.filter(account__in=account_ids), False
         found = Q()
-        for name in own:
+        for name in own_fields:
             found |= Q(**{f"{name.removeprefix('=')}__iexact": term})
         return queryset.filter(found), False
 
 
 def _find_account_ids(term: str) -> list[int]:
-    """By user name or e-mail, in full."""
-    named = Account.objects.filter(Q(user__username__iexact=term) | Q(user__email__iexact=term))
-    return list(named.values_list("pk", flat=True)[:MAX_MATCHED_ACCOUNTS])
+    account_ids = Account.objects.filter(Q(user__username__iexact=term) | Q(user__email__iexact=term))
+    return list(account_ids.values_list("pk", flat=True)[:MAX_MATCHED_ACCOUNTS])

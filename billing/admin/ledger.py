@@ -1,4 +1,4 @@
-"""Staff pages of billing: the ledger, use and plans are only looked at here; what is written stands beside."""
+"""Read-only admin pages for usage, resets, the ledger and plan changes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from billing.models import (
 
 
 class CostSourceFilter(admin.SimpleListFilter):
-    """From the closed set: looking for the distinct values of a large table would take longer than the list."""
+    """Offer the known sources instead of querying the distinct values of a large table."""
 
     title = "cost source"
     parameter_name = "cost_source"
@@ -46,13 +46,12 @@ class UsageRecordAdmin(AccountRowsAdmin):
     list_filter = [CostSourceFilter, "aborted", "estimated"]
     list_select_related = ["account__user"]
     search_fields = USER_SEARCH_FIELDS
-    search_help_text = "Call id, user name or e-mail, in full."
+    search_help_text = "A full call ID, username or email address."
     ordering = ["-occurred_at"]
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Model], search_term: str
     ) -> tuple[QuerySet[Model], bool]:
-        """A call id is looked up by its index, which the usual search would not use."""
         try:
             return queryset.filter(call_id=UUID(search_term.strip())), False
         except ValueError:

@@ -1,4 +1,4 @@
-"""What came from Stripe, for staff: its words, replayed when they are wanted again, and what was bought (B18.5, B10.7)."""
+"""Admin pages for Stripe events, which can be replayed, and for top-ups, which can be refunded."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ OTHER_TYPES = "other"
 
 class EventNotReplayed(BillingRequestRefused):
     def __init__(self) -> None:
-        super().__init__("It is being applied just now, or too old to be known.", code="not_replayed")
+        super().__init__(
+            "This event is being applied right now, or its payload has been deleted.", code="not_replayed"
+        )
 
 
 class EventTypeFilter(admin.SimpleListFilter):
-    """Those that have an effect, from their table; the distinct types of all events would have to be looked for."""
+    """Offer the event types we handle, instead of querying the distinct types of all events."""
 
     title = "type"
     parameter_name = "type"
@@ -60,8 +62,9 @@ class StripeEventAdmin(ReasonedActionAdmin, BillingReadOnlyAdmin):
     fields = [*readonly_fields]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[StripeEvent]:
-        """Without what was said: a list does not show it, and it may be long."""
-        rows: QuerySet[StripeEvent] = super().get_queryset(request).defer("payload")
+        rows: QuerySet[StripeEvent] = (
+            super().get_queryset(request).defer("payload")
+        )  # large, and not in the list
         return rows
 
     def tries(self, event: StripeEvent) -> str:
@@ -76,9 +79,9 @@ class StripeEventAdmin(ReasonedActionAdmin, BillingReadOnlyAdmin):
 
     @admin.action(description="Apply again…", permissions=["replay"])
     def replay(self, request: HttpRequest, queryset: QuerySet[StripeEvent]) -> HttpResponse | None:
-        """Harmless for any event at any time (B14.6)."""
+        """Apply the events again. Handlers are idempotent, so this is safe for any event at any time."""
 
-        def act(event: StripeEvent, given: dict[str, Any]) -> str:
+        def act(event: StripeEvent, form_data: dict[str, Any]) -> str:
             if not webhook_events.replay_events([event.pk]):
                 raise EventNotReplayed
             webhook_events.enqueue_event(event.pk)
@@ -105,13 +108,13 @@ class TopUpAdmin(ReasonedActionAdmin, AccountRowsAdmin):
     def has_refund_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("billing.change_topup")
 
-    @admin.action(description="Refund at Stripe what was not refunded yet…", permissions=["refund"])
+    @admin.action(description="Refund the remaining amount at Stripe…", permissions=["refund"])
     def refund(self, request: HttpRequest, queryset: QuerySet[TopUp]) -> HttpResponse | None:
-        """The ledger follows when Stripe says that it was done."""
+        """Request the refund at Stripe. The ledger follows when its webhook event arrives."""
 
-        def act(top_up: TopUp, given: dict[str, Any]) -> str:
+        def act(top_up: TopUp, form_data: dict[str, Any]) -> str:
             refunds.refund_top_up(top_up)
-            return "Refund asked for."
+            return "Refund requested."
 
         return self.run_with_reason(request, queryset, act)
 

@@ -1,4 +1,4 @@
-"""Policy and tiers for staff: one form each; a price is looked up at Stripe before it is believed (B18.3)."""
+"""Admin pages for the limit policy and the tiers. Price ids are checked against Stripe."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PRICE_LOOKUP_TIMEOUT_SECONDS = 10.0
 
 
 class FixedRowsAdmin(ReasonedChangeAdmin):
-    """Rows that are always there: changed, never added or deleted; this process acts on a change at once."""
+    """Rows that always exist: they can be changed but not added or deleted."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -52,7 +52,7 @@ class LimitPolicyAdmin(FixedRowsAdmin):
 
 
 class TierPolicyForm(ReasonModelForm):
-    """What a plan costs is what Stripe says it costs, where Stripe can be asked."""
+    """Check the price id at Stripe and take the monthly amount from there."""
 
     class Meta:
         model = TierPolicy
@@ -65,7 +65,9 @@ class TierPolicyForm(ReasonModelForm):
             return wanted
         running = Subscription.objects.filter(price_id=before).exclude(status=ENDED_STATUS)
         if before and running.exists():
-            raise forms.ValidationError(f"{running.count()} subscriptions are paid by {before}; it stays.")
+            raise forms.ValidationError(
+                f"{running.count()} subscriptions still use {before}, so it can't be changed."
+            )
         return wanted
 
     def clean(self) -> dict[str, Any] | None:
@@ -83,20 +85,20 @@ class TierPolicyForm(ReasonModelForm):
         except BillingRequestRefused as problem:
             self.add_error("stripe_price_id", problem.message)
             return
-        wrong = _find_price_problem(price)
-        if wrong or price is None:
-            self.add_error("stripe_price_id", wrong)
+        problem_text = _find_price_problem(price)
+        if problem_text or price is None:
+            self.add_error("stripe_price_id", problem_text)
         else:
             self.cleaned_data["monthly_cents"] = price.unit_amount_cents
 
 
 def _find_price_problem(price: objects.StripePrice | None) -> str:
     if price is None:
-        return "Stripe has no such price."
+        return "Stripe doesn't know this price ID."
     if not price.active:
-        return "This price is not active at Stripe."
+        return "This price isn't active at Stripe."
     if not price.is_monthly or price.unit_amount_cents is None:
-        return "This is no price of one amount a month."
+        return "Use a price with one fixed amount per month."
     if price.currency != settings.BILLING_CURRENCY:
         return f"This price is in {price.currency}, not in {settings.BILLING_CURRENCY}."
     return ""
@@ -111,9 +113,8 @@ class TierPolicyAdmin(FixedRowsAdmin):
 
 
 def _describe_limits() -> str:
-    """Of a day and of a week, for each tier."""
-    known = policies.get_rules()
-    pairs = {tier: known.get_limits_microdollars(plans.Entitlement(tier=tier)) for tier in plans.TIERS}
+    rules = policies.get_rules()
+    pairs = {tier: rules.get_limits_microdollars(plans.Entitlement(tier=tier)) for tier in plans.TIERS}
     return "; ".join(
         f"{tier} {' / '.join(format_microdollars(limit) if limit else 'no limit' for limit in pair)}"
         for tier, pair in pairs.items()

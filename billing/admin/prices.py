@@ -1,4 +1,4 @@
-"""The price catalogue for staff: rows are added and superseded, and models without one are named (B18.2)."""
+"""Admin page for the price catalogue. Rows are added and superseded, and models without a price are listed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from billing.admin.base import ReasonedChangeAdmin, format_microdollars
 from billing.models import ModelPrice, UsageRecord
 from billing.selectors import unpriced_models
 
-if TYPE_CHECKING:  # Django's own class takes no parameter when it runs
+if TYPE_CHECKING:  # this class is not generic at runtime
     TypedPriceAdmin = admin.ModelAdmin[ModelPrice]
 else:
     TypedPriceAdmin = admin.ModelAdmin
@@ -27,7 +27,7 @@ PREVIEW_TOKENS = pricing.TokenCounts(input=1_000, output=1_000)
 
 @admin.register(ModelPrice)
 class ModelPriceAdmin(ReasonedChangeAdmin, TypedPriceAdmin):
-    """A price in use is superseded by a new row, not edited: old calls keep theirs."""
+    """A price that was used is superseded by a new row, never edited, so that old calls keep theirs."""
 
     list_display = ["provider", "model", "kind", "input_price", "output_price", "preview", "effective_from"]
     list_filter = ["provider", "kind"]
@@ -68,7 +68,6 @@ class ModelPriceAdmin(ReasonedChangeAdmin, TypedPriceAdmin):
         return super().has_change_permission(request, obj) and not _is_price_in_use(obj)
 
     def has_delete_permission(self, request: HttpRequest, obj: ModelPrice | None = None) -> bool:
-        """Nobody: a mistake is changed while nothing was priced by it, and superseded afterwards."""
         return False
 
     def save_model(

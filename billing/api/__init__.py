@@ -1,1 +1,1 @@
-"""Billing over REST (B16)."""
+"""Billing's REST API."""

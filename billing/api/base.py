@@ -1,4 +1,4 @@
-"""Bodies, query strings and keys become typed values, or a refusal that names the field (B16.3)."""
+"""Parse billing's REST requests into typed values, and the base views with their permissions."""
 
 from __future__ import annotations
 
@@ -35,46 +35,45 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class JsonBody(BaseModel):
-    """A JSON object: exact types, no unknown keys."""
+    """A JSON object with exact types and no unknown keys."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class QueryParameters(BaseModel):
-    """A query string: text becomes numbers and dates, no unknown keys."""
+    """A query string: text is converted to numbers and dates, and unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class EmptyBody(JsonBody):
-    """For doors that take none."""
+    """For operations that take no body."""
 
 
 def parse_body(request: Request, model: type[M]) -> M:
-    """An absent body is an empty one."""
     content = request._request.body
-    if not content:
+    if not content:  # a missing body counts as an empty one
         return _validate_model(model, {})
     if request.content_type.partition(";")[0].strip().lower() != "application/json":
         raise UnsupportedMediaType(request.content_type)
     try:
         fields = msgspec.json.decode(content, type=dict[str, object])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise InvalidRequest({"body": ["It is not a JSON object."]}) from None
+        raise InvalidRequest({"body": ["The body must be a JSON object."]}) from None
     return _validate_model(model, fields)
 
 
 def parse_query(request: Request, model: type[M]) -> M:
     for name, values in request.query_params.lists():
         if len(values) > 1:
-            raise InvalidRequest({name[:100]: ["Given more than once."]})
+            raise InvalidRequest({name[:100]: ["Use this parameter only once."]})
     return _validate_model(model, {name: values[0] for name, values in request.query_params.lists()})
 
 
 def get_idempotency_key(request: Request) -> str | None:
     key = request.headers.get("Idempotency-Key")
     if key is not None and not _KEY_PATTERN.fullmatch(key):
-        raise InvalidRequest({"Idempotency-Key": ["1 to 128 letters, digits and _ . : - are a key."]})
+        raise InvalidRequest({"Idempotency-Key": ["Use 1 to 128 letters, digits or the characters _ . : -"]})
     return key
 
 
@@ -83,26 +82,28 @@ def _validate_model(model: type[M], fields: dict[str, object]) -> M:
         return model.model_validate(fields)
     except ValidationError as problem:
         errors: dict[str, list[str]] = {}
-        for one in problem.errors(include_url=False, include_input=False, include_context=False):
-            errors.setdefault(".".join(str(part) for part in one["loc"])[:100] or "body", []).append(
-                one["msg"]
+        for error in problem.errors(include_url=False, include_input=False, include_context=False):
+            errors.setdefault(".".join(str(part) for part in error["loc"])[:100] or "body", []).append(
+                error["msg"]
             )
         raise InvalidRequest(errors) from problem
 
 
-# MERGED api.doors: What billing's REST views share: the count of requests is of all its doors together.
+# --- Views ---
 
 
 class BillingApiView(UserApiView):
     http_method_names = ["get", "head", "post", "put"]
     write_scopes = ("billing",)
     throttles = "billing_throttles"
-    reads_per_minute: ClassVar[int] = 60  # of one user, over all of billing's doors (B16.4)
+    reads_per_minute: ClassVar[int] = 60  # per user, over all billing views together
     writes_per_minute: ClassVar[int] = 10
 
 
 class BillingStaffApiView(BillingApiView):
-    """For staff with the rights of `act`; a key needs the scope besides, and only reads (A20.6). Whoever changes something signed in today."""
+    """Require the staff permission `act` and a second factor. API keys need the staff scope and may only read;
+    changes need a recent login.
+    """
 
     act: ClassVar[StaffAct]
     write_scopes = ("staff",)
@@ -114,17 +115,17 @@ class BillingStaffApiView(BillingApiView):
     def initial(self, request: Request, *args: object, **kwargs: object) -> None:
         super().initial(request, *args, **kwargs)
         if not can_perform_staff_act(self.caller, self.act):
-            raise PermissionDenied("This is for staff with the right to it.")
+            raise PermissionDenied("You don't have permission to do this.")
         by_cookie = request._request if request.auth is None else None
         if problem := find_second_factor_problem(self.caller, by_cookie):
             raise PermissionDenied(explain_second_factor_problem(problem), code="second_factor_required")
         if request.method not in SAFE_METHODS and not is_login_recent(self.caller, request._request.session):
             raise PermissionDenied(
-                "Your login is too old for this. Sign in again, then repeat it.", code="login_too_old"
+                "Your sign-in is too old for this. Sign in again and retry.", code="login_too_old"
             )
 
 
 def build_array_schema(shape: type) -> dict[str, Any]:
-    """A list of one of our dataclasses, described in place."""
+    """Describe a list of one of our dataclasses inline."""
     _, parts = msgspec.json.schema_components([shape])
     return {"type": "array", "items": parts[shape.__name__]}

@@ -1,4 +1,4 @@
-"""Stripe's door in the OpenAPI document: no view of REST's, so it is told there by hand (B16.1)."""
+"""Add the Stripe webhook to the OpenAPI document; it is a plain Django view, which drf-spectacular does not see."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ _ERROR_SCHEMA = {"$ref": "#/components/schemas/Error"}
 def add_webhook_to_schema(
     result: dict[str, Any], generator: object, request: object, public: bool
 ) -> dict[str, Any]:
-    """A hook of drf-spectacular's, which made the rest."""
     result["paths"][WEBHOOK_PATH] = {
         "post": {
             "operationId": "receive_stripe_event",
-            "summary": "Stripe tells what happened",
-            "description": "For Stripe alone: the signature over the raw body is the only way in.",
+            "summary": "Receive a Stripe event",
+            "description": "For Stripe only, authenticated by the signature over the raw body.",
             "tags": ["billing"],
             "security": [{}],
             "parameters": [
@@ -27,13 +26,13 @@ def add_webhook_to_schema(
                 "content": {"application/json": {"schema": {"type": "object"}}},
             },
             "responses": {
-                "200": _describe_response("Stored, now or before.", _RECEIVED_SCHEMA),
+                "200": _describe_response("Stored, now or earlier.", _RECEIVED_SCHEMA),
                 "400": _describe_response(
-                    "Not signed by one of the secrets, too old, or not readable.", _ERROR_SCHEMA
+                    "The signature is invalid or too old, or the body is unreadable.", _ERROR_SCHEMA
                 ),
                 "405": {"description": "Method not allowed."},
                 "413": _describe_response("More than 512 KiB.", _ERROR_SCHEMA),
-                "503": _describe_response("Payments are not set up here.", _ERROR_SCHEMA),
+                "503": _describe_response("Payments are not set up.", _ERROR_SCHEMA),
             },
         }
     }

@@ -1,4 +1,4 @@
-"""Paths under /api/v1/billing/ (B16.1)."""
+"""URL paths under /api/v1/billing/."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Use over REST: what is left, and a reset for credits (B16)."""
+"""REST views for usage, plans, credits, top-ups, notices and staff limits."""
 
 from __future__ import annotations
 
@@ -53,25 +53,25 @@ from config.core.staff_permissions import SEE_EMAIL, mask_email
 
 
 class BillingUsageView(BillingApiView):
-    @document_operation("How much of the limits is used", answers={200: UsageView})
+    @document_operation("Get usage", answers={200: UsageView})
     def get(self, request: Request) -> HttpResponse:
         return respond_json(usage_status.get_usage(self.caller.pk))
 
 
 class BillingUsageResetView(BillingApiView):
-    @document_operation("Buy the day's limit anew", answers={200: Reset}, parameters=(IDEMPOTENCY_KEY,))
+    @document_operation("Buy a reset of the daily limit", answers={200: Reset}, parameters=(IDEMPOTENCY_KEY,))
     def post(self, request: Request) -> HttpResponse:
         parse_body(request, EmptyBody)
         return respond_json(resets.buy_usage_reset(self.caller.pk, key=get_idempotency_key(request)))
 
 
 class BillingPlansView(BillingApiView):
-    @document_operation("The plans there are", answers={200: build_array_schema(PlanOffer)})
+    @document_operation("List plans", answers={200: build_array_schema(PlanOffer)})
     def get(self, request: Request) -> HttpResponse:
         return respond_json(plan_status.list_plan_offers())
 
 
-# MERGED api.subscriptions: The plan over REST: what it is, what another would cost, and the wish for another (B11.4, B12, B16).
+# --- Subscription ---
 
 RequestableTier = Literal["FREE", "PRO", "BUSINESS"]
 RedirectUrl = Annotated[str, Field(max_length=redirects.MAX_URL_LENGTH)]
@@ -97,32 +97,34 @@ class Portal:
 
 
 class BillingSubscriptionView(BillingApiView):
-    @document_operation("The plan, and what is to become of it", answers={200: Status})
+    @document_operation("Get the plan and its pending change", answers={200: Status})
     def get(self, request: Request) -> HttpResponse:
         return respond_json(plan_status.get_subscription_status(self.caller.pk))
 
-    @document_operation("Ask for a plan", answers={200: Status}, body=WantedPlan)
+    @document_operation("Change the plan", answers={200: Status}, body=WantedPlan)
     def post(self, request: Request) -> HttpResponse:
         wanted = parse_body(request, WantedPlan)
         page = redirects.get_plan_page_url()
-        ways = CheckoutUrls(
+        urls = CheckoutUrls(
             success_url=redirects.check_redirect_url("success_url", wanted.success_url) or f"{page}?paid",
             cancel_url=redirects.check_redirect_url("cancel_url", wanted.cancel_url) or page,
         )
         return respond_json(
-            plan_changes.change_plan(self.caller.pk, PlanChangeRequest(tier=wanted.tier, urls=ways))
+            plan_changes.change_plan(self.caller.pk, PlanChangeRequest(tier=wanted.tier, urls=urls))
         )
 
 
 class BillingPreviewView(BillingApiView):
-    @document_operation("What a plan would cost now", answers={200: Price}, body=PreviewedPlan)
+    @document_operation("Preview what a plan costs now", answers={200: Price}, body=PreviewedPlan)
     def post(self, request: Request) -> HttpResponse:
         wanted = parse_body(request, PreviewedPlan)
         return respond_json(plan_previews.preview_plan_change(self.caller.pk, wanted.tier))
 
 
 class BillingPortalView(BillingApiView):
-    @document_operation("Stripe's own pages: card and invoices", answers={200: Portal}, body=PortalWanted)
+    @document_operation(
+        "Open Stripe's portal for cards and invoices", answers={200: Portal}, body=PortalWanted
+    )
     def post(self, request: Request) -> HttpResponse:
         wanted = parse_body(request, PortalWanted)
         return_url = (
@@ -131,10 +133,10 @@ class BillingPortalView(BillingApiView):
         return respond_json(Portal(url=plan_checkouts.open_portal(self.caller.pk, return_url=return_url)))
 
 
-# MERGED api.credits: Credits over REST: balance, statement page by page, and all of it as a file (B9.9, B16).
+# --- Credits ---
 
 CSV_COLUMNS = ("date_utc", "kind", "reason", "reference", "amount_cents", "balance_after_cents", "entry_id")
-FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")  # what spreadsheets would run
+FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")  # spreadsheets would run these as formulas
 ENTRY_KIND_PATTERN = "^(GRANT|TOP_UP|SPEND|REFUND|EXPIRY|REVERSAL|REINSTATEMENT)$"
 
 
@@ -160,14 +162,14 @@ class CsvRenderer(BaseRenderer):
 
 
 class BillingCreditsView(BillingApiView):
-    @document_operation("Balance, debt and what expires soon", answers={200: Credits})
+    @document_operation("Get balance, debt and credits that expire soon", answers={200: Credits})
     def get(self, request: Request) -> HttpResponse:
         return respond_json(credit_statements.get_credits(self.caller.pk))
 
 
 class BillingStatementView(BillingApiView):
     @document_operation(
-        "Movements of credit, newest first", answers={200: Statement}, query=StatementPageQuery
+        "List credit movements, newest first", answers={200: Statement}, query=StatementPageQuery
     )
     def get(self, request: Request) -> HttpResponse:
         wanted = parse_query(request, StatementPageQuery)
@@ -181,7 +183,7 @@ class BillingStatementFileView(BillingApiView):
     renderer_classes = [CsvRenderer]
 
     @document_operation(
-        "The statement as CSV", answers={(200, "text/csv"): OpenApiTypes.STR}, query=StatementQuery
+        "Download the statement as CSV", answers={(200, "text/csv"): OpenApiTypes.STR}, query=StatementQuery
     )
     def get(self, request: Request) -> StreamingHttpResponse:
         chunks = credit_statements.iterate_statement(
@@ -197,7 +199,7 @@ class BillingStatementFileView(BillingApiView):
 
 
 async def _iterate_async(texts: Iterator[str]) -> AsyncIterator[str]:
-    """Read when it is wanted, on the thread that may wait for the database."""
+    """Read each chunk on demand, on the thread that may wait for the database."""
     read = sync_to_async(lambda: next(texts, None))
     while (text := await read()) is not None:
         yield text
@@ -231,9 +233,9 @@ def _format_csv(lines: Iterable[tuple[str | int, ...]]) -> str:
     return text.getvalue()
 
 
-# MERGED api.top_ups: Credit bought over REST: a top-up by hand, and the one that buys itself (B10, B16).
+# --- Top-ups ---
 
-MAX_CENTS = 2**62  # what the policy allows is less; this is what a number can be
+MAX_CENTS = 2**62  # an outer bound; the policy allows less
 Cents = Annotated[int, Field(ge=0, le=MAX_CENTS)]
 TopUpRedirectUrl = Annotated[str, Field(max_length=redirects.MAX_URL_LENGTH)]
 
@@ -254,7 +256,7 @@ class WantedAutoTopUp(JsonBody):
 
 @dataclass(frozen=True, kw_only=True)
 class BillingTopUp:
-    """`url` is where it is paid, "" once it is not open."""
+    """`url` is the payment page while the top-up is open, otherwise ""."""
 
     id: UUID
     amount_cents: int
@@ -276,7 +278,7 @@ def _build_top_up(top_up: TopUp) -> BillingTopUp:
 
 class BillingTopUpsView(BillingApiView):
     @document_operation(
-        "Buy credit on a page of Stripe's",
+        "Buy credits through Stripe Checkout",
         answers={201: BillingTopUp},
         body=WantedTopUp,
         parameters=(IDEMPOTENCY_KEY,),
@@ -298,7 +300,7 @@ class BillingTopUpsView(BillingApiView):
 
 
 class BillingTopUpView(BillingApiView):
-    @document_operation("One top-up", answers={200: BillingTopUp})
+    @document_operation("Get a top-up", answers={200: BillingTopUp})
     def get(self, request: Request, top_up_id: UUID) -> HttpResponse:
         found = credit_statements.get_top_up(self.caller.pk, top_up_id)
         if found is None:
@@ -307,23 +309,25 @@ class BillingTopUpView(BillingApiView):
 
 
 class BillingAutoTopUpView(BillingApiView):
-    @document_operation("Whether credit buys itself", answers={200: AutoTopUpView})
+    @document_operation("Get automatic top-up settings", answers={200: AutoTopUpView})
     def get(self, request: Request) -> HttpResponse:
         return respond_json(auto_top_ups.get_auto_top_up(self.caller.pk))
 
-    @document_operation("Let credit buy itself, or not", answers={200: AutoTopUpView}, body=WantedAutoTopUp)
+    @document_operation(
+        "Change automatic top-up settings", answers={200: AutoTopUpView}, body=WantedAutoTopUp
+    )
     def put(self, request: Request) -> HttpResponse:
         wanted = parse_body(request, WantedAutoTopUp)
-        wish = AutoTopUpRequest(
+        auto_top_up = AutoTopUpRequest(
             enabled=wanted.enabled,
             threshold_cents=wanted.threshold_cents,
             amount_cents=wanted.amount_cents,
             consent=wanted.consent,
         )
-        return respond_json(auto_top_ups.configure_auto_top_up(self.caller.pk, wish))
+        return respond_json(auto_top_ups.configure_auto_top_up(self.caller.pk, auto_top_up))
 
 
-# MERGED api.notices: Billing's notices over REST.
+# --- Notices ---
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -332,7 +336,7 @@ class Notices:
 
 
 class BillingNoticesView(BillingApiView):
-    @document_operation("What billing has to tell", answers={200: Notices})
+    @document_operation("List open notices", answers={200: Notices})
     def get(self, request: Request) -> HttpResponse:
         return respond_json(Notices(results=notices.list_open_notices(self.caller.pk)))
 
@@ -346,7 +350,7 @@ class BillingNoticeDismissView(BillingApiView):
         return respond_no_content()
 
 
-# MERGED api.staff: Somebody's limits, for staff: amounts, and a reset for free (B8.4, B16).
+# --- Staff ---
 
 UserId = Annotated[int, Field(ge=1, le=2**31 - 1)]
 StaffReason = Annotated[
@@ -368,13 +372,13 @@ class StaffReset(JsonBody):
 class BillingStaffLimitsView(BillingStaffApiView):
     act = "limits.read"
 
-    @document_operation("Somebody's limits", answers={200: StaffLimits}, query=StaffLimitsQuery)
+    @document_operation("Get a user's limits", answers={200: StaffLimits}, query=StaffLimitsQuery)
     def get(self, request: Request) -> HttpResponse:
-        whose = parse_query(request, StaffLimitsQuery)
-        if (whose.user is None) == (whose.email is None):
-            raise InvalidRequest({"user": ["Name one user, by id or by e-mail."]})
+        query = parse_query(request, StaffLimitsQuery)
+        if (query.user is None) == (query.email is None):
+            raise InvalidRequest({"user": ["Give either a user ID or an email address."]})
         user_id = (
-            whose.user if whose.user is not None else usage_status.find_user_id_by_email(whose.email or "")
+            query.user if query.user is not None else usage_status.find_user_id_by_email(query.email or "")
         )
         return respond_json(_build_staff_limits(self, user_id))
 
@@ -382,10 +386,10 @@ class BillingStaffLimitsView(BillingStaffApiView):
 class BillingStaffResetView(BillingStaffApiView):
     act = "limits.reset"
 
-    @document_operation("Forgive somebody's use", answers={200: StaffLimits}, body=StaffReset)
+    @document_operation("Reset a user's usage", answers={200: StaffLimits}, body=StaffReset)
     def post(self, request: Request) -> HttpResponse:
         wanted = parse_body(request, StaffReset)
-        usage_status.get_staff_limits(wanted.user)  # there is such a user
+        usage_status.get_staff_limits(wanted.user)  # raises if the user does not exist
         resets.reset_usage_as_staff(
             wanted.user, weekly=wanted.weekly, actor_id=self.caller.pk, reason=wanted.reason
         )
@@ -400,7 +404,7 @@ class BillingStaffResetView(BillingStaffApiView):
         return respond_json(_build_staff_limits(self, wanted.user))
 
 
-def _build_staff_limits(door: BillingStaffApiView, user_id: int) -> StaffLimits:
-    """As the page shows it: the address only to who may see addresses."""
+def _build_staff_limits(view: BillingStaffApiView, user_id: int) -> StaffLimits:
+    """Mask the email address unless the caller may see addresses."""
     limits = usage_status.get_staff_limits(user_id)
-    return limits if door.caller.has_perm(SEE_EMAIL) else replace(limits, email=mask_email(limits.email))
+    return limits if view.caller.has_perm(SEE_EMAIL) else replace(limits, email=mask_email(limits.email))

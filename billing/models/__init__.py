@@ -1,4 +1,4 @@
-"""Tables of money, and the rules the database itself keeps (B3); by idea, one module each."""
+"""Billing's models, one module per idea, with the constraints the database enforces."""
 
 from billing.models.account import (
     TIER_CHOICES,

@@ -1,4 +1,4 @@
-"""Who has what: the account, and the words for its plan."""
+"""The account: a user's tier, limit overrides, balance and Stripe customer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TIER_CHOICES = [(tier, tier.title()) for tier in plans.TIERS]
 
 
 class Account(models.Model):
-    """What billing knows of a user; `billing.accounts` alone makes it. A user who has one is never deleted."""
+    """One user's billing state, created only by `billing.accounts`. It protects its user from deletion."""
 
     user = models.OneToOneField(
         settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="billing_account"
@@ -36,7 +36,7 @@ class Account(models.Model):
         null=True, blank=True, help_text="Who holds the right to change the plan."
     )
     change_lease_until = models.DateTimeField(null=True, blank=True)
-    # Moved by a trigger whenever tier or overrides change, whoever changes them: copies see by it that they are old.
+    # A database trigger raises the version whenever tier or overrides change; copies in Redis compare it.
     entitlement_version = models.BigIntegerField(default=0, db_default=0, editable=False)
     entitlement_changed_at = models.DateTimeField(null=True, blank=True, editable=False)
     created_at = models.DateTimeField(db_default=Now(), editable=False)

@@ -1,4 +1,4 @@
-"""Prepaid credits: entries that only ever grow in number, and which credit each debit used up."""
+"""The credit ledger: append-only entries, and which credits each debit used up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from billing.models.account import Account
 
 
 class LedgerEntry(models.Model):
-    """One movement of credit; `billing.ledger` alone adds it, nobody changes it (a trigger refuses)."""
+    """One movement of credits. Only `billing.ledger` adds entries, and a trigger refuses changes."""
 
     class Kind(models.TextChoices):
         GRANT = "GRANT"
@@ -78,7 +78,7 @@ class LedgerEntry(models.Model):
 
 
 class LedgerAllocation(models.Model):
-    """How much of which credit a debit used up; written with its debit, never changed."""
+    """How much of a lot a debit used up. Written with the debit and never changed."""
 
     entry = models.ForeignKey(
         LedgerEntry,

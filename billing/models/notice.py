@@ -1,4 +1,4 @@
-"""What billing has to tell a user."""
+"""Billing notices shown to users."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from billing.models.account import Account
 
 
 class BillingNotice(models.Model):
-    """Told once per dedupe key; `billing.notices` alone writes it."""
+    """Posted once per dedupe key; only `billing.notices` writes it."""
 
     account = models.ForeignKey(
         Account,

@@ -1,4 +1,4 @@
-"""What staff decide: limits, tiers and prices."""
+"""The limit policy, the tiers and the model prices that staff set."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from billing import plans
 from billing.models.account import TIER_CHOICES
 
 POLICY_DEFAULTS = plans.PolicyValues()
-POLICY_ID = 1  # the one key the policy's row may have
+POLICY_ID = 1  # the table has exactly one row
 
 
 class LimitPolicy(models.Model):
-    """The one row of installation-wide policy (B6.2); staff alone write it."""
+    """The one row of installation-wide policy, written by staff only."""
 
     class UnknownCost(models.TextChoices):
         DEFAULT = "DEFAULT", "Count the amount below"
@@ -85,7 +85,7 @@ class LimitPolicy(models.Model):
 
 
 class TierPolicy(models.Model):
-    """What one tier gives and costs; staff alone write it."""
+    """The terms and price of one tier, written by staff only."""
 
     tier = models.CharField(max_length=16, choices=TIER_CHOICES, unique=True)
     multiplier = models.PositiveIntegerField(help_text="Times the base limits.")
@@ -122,7 +122,7 @@ class TierPolicy(models.Model):
 
 
 class ModelPrice(models.Model):
-    """One price of one model from an instant on; a change is a new row, for old calls keep theirs."""
+    """The price of a model from a moment on. A change is a new row, so that old calls keep their price."""
 
     class Kind(models.TextChoices):
         METERED = "METERED"

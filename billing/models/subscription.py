@@ -1,4 +1,4 @@
-"""Paid plans: what Stripe says of them, who asked for a change, and Stripe's own words as they came."""
+"""Subscriptions as mirrored from Stripe, attempted plan changes, and stored Stripe events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from billing.models.account import TIER_CHOICES, Account
 
 
 class Subscription(models.Model):
-    """The mirror of an account's subscription at Stripe; `billing.subscriptions` alone writes it."""
+    """The mirror of an account's Stripe subscription, written only by `billing.subscriptions`."""
 
     account = models.OneToOneField(Account, on_delete=models.PROTECT, related_name="subscription")
     stripe_id = models.CharField(max_length=255, unique=True)
@@ -48,7 +48,7 @@ class Subscription(models.Model):
 
 
 class PlanChange(models.Model):
-    """One attempt to change a plan, kept for ever; `billing.subscriptions` alone writes it."""
+    """One attempt to change a plan, kept forever; only `billing.subscriptions` writes it."""
 
     class Kind(models.TextChoices):
         CHECKOUT = "CHECKOUT"
@@ -102,7 +102,7 @@ class PlanChange(models.Model):
 
 
 class StripeEvent(models.Model):
-    """What Stripe told us, as it came, and how far it was applied; `billing.stripe.webhook_events` alone writes it."""
+    """A webhook event as received, and how far it was applied; only `billing.stripe.webhook_events` writes it."""
 
     class State(models.TextChoices):
         RECEIVED = "RECEIVED"

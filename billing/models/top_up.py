@@ -1,4 +1,4 @@
-"""Money that comes in: top-ups by hand and by themselves."""
+"""Top-ups and the settings of automatic top-ups."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from billing.models.account import Account
 
 
 class TopUp(models.Model):
-    """One purchase of credit on its way (B10.3); `billing.payments` alone writes it."""
+    """One purchase of credits, from checkout to credit; only `billing.top_ups` writes it."""
 
     class Kind(models.TextChoices):
         MANUAL = "MANUAL"
@@ -66,7 +66,7 @@ class TopUp(models.Model):
 
 
 class AutoTopUp(models.Model):
-    """When an account buys credit by itself; `billing.payments` alone writes it."""
+    """An account's automatic top-up settings; only `billing.top_ups` writes it."""
 
     account = models.OneToOneField(Account, on_delete=models.PROTECT, related_name="auto_top_up")
     enabled = models.BooleanField(default=False)

@@ -1,4 +1,4 @@
-"""What calls cost, how much of a limit is used, and what was forgiven."""
+"""Usage records, monthly sums, usage windows and resets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from billing.models.policy import ModelPrice
 
 
 class UsageRecord(models.Model):
-    """The cost of one provider call; `billing.usage` alone writes it, once. No account: our own call."""
+    """The cost of one provider call, written once by `billing.usage`. Platform calls have no account."""
 
     call_id = models.UUIDField(primary_key=True, editable=False)
     account = models.ForeignKey(
@@ -72,13 +72,13 @@ class UsageRecord(models.Model):
         indexes = [
             models.Index(fields=["account", "occurred_at"], name="usage_of_an_account"),
             models.Index(fields=["occurred_at"], name="usage_by_time"),
-            # What staff look for among a million others (B19.6).
+            # These serve the filters of the admin list.
             models.Index(fields=["cost_source", "occurred_at"], name="usage_by_source"),
             models.Index(fields=["occurred_at"], name="usage_that_was_aborted", condition=Q(aborted=True)),
             models.Index(
                 fields=["occurred_at"], name="usage_that_was_estimated", condition=Q(estimated=True)
             ),
-            # Few rows in an installation with prices; they say which models still want one.
+            # Partial indexes for the list of models that still need a price; few rows once prices are set.
             models.Index(
                 fields=["provider", "model", "occurred_at"],
                 name="usage_of_unpriced_models",
@@ -96,7 +96,7 @@ class UsageRecord(models.Model):
 
 
 class MonthlyUsage(models.Model):
-    """What is left of records after their time: sums of a month; `billing.usage` alone writes it (B3.2)."""
+    """The monthly sum that replaces usage records after their retention; only `billing.usage` writes it."""
 
     account = models.ForeignKey(
         Account,
@@ -136,7 +136,7 @@ class MonthlyUsage(models.Model):
 
 
 class UsageWindow(models.Model):
-    """How much of a day's or week's limit is used; `billing.usage` alone writes it."""
+    """How much of a daily or weekly limit is used; only `billing.usage` writes it."""
 
     class Kind(models.TextChoices):
         DAY = "DAY"
@@ -152,7 +152,7 @@ class UsageWindow(models.Model):
     starts_on = models.DateField()
     used_microdollars = models.BigIntegerField()
     version = models.BigIntegerField(help_text="Grows by one with every change; tells copies their age.")
-    updated_at = models.DateTimeField()  # no index: the row of a busy user must stay cheap to rewrite
+    updated_at = models.DateTimeField()  # not indexed, to keep updates of a busy user's row cheap
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
@@ -170,7 +170,7 @@ class UsageWindow(models.Model):
 
 
 class UsageReset(models.Model):
-    """Use that was forgiven, in which windows and for what; `billing.usage` alone writes it."""
+    """Usage that was forgiven, in which windows and why; only `billing.usage` writes it."""
 
     class Kind(models.TextChoices):
         PAID = "PAID"
@@ -178,7 +178,7 @@ class UsageReset(models.Model):
 
     class State(models.TextChoices):
         APPLIED = "APPLIED"
-        REFUNDED = "REFUNDED"  # taken back, and so was its price: it forgives nothing
+        REFUNDED = "REFUNDED"  # undone and its price refunded; it forgives nothing
 
     id = models.UUIDField(primary_key=True, default=uuid4, editable=False)
     account = models.ForeignKey(

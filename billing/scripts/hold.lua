@@ -1,8 +1,8 @@
--- Read what a user has used and may use, and hold an amount for one turn if both windows have room for it (B6.7).
+-- Place a hold for one turn if both windows have room for it, and return the copies it was decided from.
 -- KEYS  1 holds (hash: id → "<amount> <ends in ms>")  2 day's counter  3 week's counter  4 entitlement
 -- ARGV  1 hold id  2 amount  3 lifetime in ms; then per tier: name, daily limit, weekly limit (0 = none)
--- Answer: {"stored" | "missing" (a copy that is needed) | "full", what others hold,
---          the day's counter, the week's counter, the entitlement; each "" where it is missing}
+-- Answer: {"stored" | "missing" (a needed copy) | "full", the amount that other turns hold,
+--          the day's counter, the week's counter, the entitlement; each "" if missing}
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local held, mine, entries = 0, false, redis.call('HGETALL', KEYS[1])

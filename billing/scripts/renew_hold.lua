@@ -1,4 +1,4 @@
--- A running turn's hold lives on; one that was forgotten comes back (B6.9).
+-- Extend a running turn's hold, restoring it if it was lost.
 -- KEYS  1 holds   ARGV  1 hold id  2 amount  3 lifetime in ms
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

@@ -1,4 +1,5 @@
--- Let a lock go, if it is still ours.   KEYS  1 lock   ARGV  1 token
+-- Release a lock if the caller still owns it.
+-- KEYS  1 lock   ARGV  1 token   Answer: 1 if released, else 0
 if redis.call('GET', KEYS[1]) == ARGV[1] then
   return redis.call('DEL', KEYS[1])
 end

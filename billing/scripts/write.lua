@@ -1,9 +1,9 @@
--- Copy states of rows, each with its version and lifetime; values are absolute, so order and repetition do no harm (B5.4).
+-- Write copies of rows, each with its version and expiry. Values are absolute, so order and repetition do no harm.
 -- KEYS  one per copy
--- ARGV  1 "publish" (only where a lower version is) | "create" (where nothing or a lower version is)
---         | "correct" (as publish; also write another value of the same version, and delete a higher version);
---       then per copy: version, value, the instant it ends in milliseconds
--- A key holds "<version> <value>". What is not of that form counts as missing when created, as older otherwise.
+-- ARGV  1 "publish" (replace a lower version) | "create" (fill a gap or replace a lower version)
+--         | "correct" (like publish, but also replace a different value of the same version and delete a higher version);
+--       then per copy: version, value, expiry as Unix time in milliseconds
+-- A key holds "<version> <value>"; anything else counts as an older version. Answer: the number of keys.
 local how, at = ARGV[1], 2
 for _, key in ipairs(KEYS) do
   local version, value, ends = tonumber(ARGV[at]), ARGV[at + 1], ARGV[at + 2]

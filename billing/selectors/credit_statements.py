@@ -1,4 +1,4 @@
-"""Credits as their owner sees them: what there is, what expires soon, and the statement page by page (B9.9)."""
+"""Read a user's credits: balance, expiring credits, statement pages and top-ups."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Credits:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One line of a statement; debts are told by their own entries' reasons, not by a column."""
+    """One line of a statement. Debt appears in the reason of its own entries, not in a column."""
 
     id: int
     kind: str
@@ -67,7 +67,7 @@ class Statement:
 
 @dataclass(frozen=True, kw_only=True)
 class StatementFilters:
-    """Which entries are wanted; both days belong to the range."""
+    """Which entries to include; both dates are inclusive."""
 
     kind: str = ""
     since: date | None = None
@@ -93,17 +93,17 @@ def get_balance(user_id: int) -> CreditBalance:
 
 
 def get_credits(user_id: int) -> Credits:
-    have = get_balance(user_id)
+    balance = get_balance(user_id)
     return Credits(
-        balance_cents=have.balance_cents,
-        debt_cents=have.debt_cents,
+        balance_cents=balance.balance_cents,
+        debt_cents=balance.debt_cents,
         currency=settings.BILLING_CURRENCY,
-        expiring=list_expiring_credits(user_id, within=EXPIRING_SOON_PERIOD) if have.balance_cents else [],
+        expiring=list_expiring_credits(user_id, within=EXPIRING_SOON_PERIOD) if balance.balance_cents else [],
     )
 
 
 def list_expiring_credits(user_id: int, *, within: timedelta) -> list[Expiring]:
-    """What is left of credit that ends soon, the first to end first."""
+    """List what is left of credits that expire within the period, soonest first."""
     with connection.cursor() as cursor:
         cursor.execute(
             """
@@ -129,7 +129,7 @@ def get_statement(
     cursor: str = "",
     limit: int = STATEMENT_PAGE_SIZE,
 ) -> Statement:
-    """Newest first; `next` continues after the last entry, and is None on the last page."""
+    """Return one page, newest first. `next` is the cursor of the next page, or None on the last."""
     rows = _filter_entries(user_id, filters or StatementFilters())
     if cursor:
         rows = rows.filter(pk__lt=_decode_cursor(cursor))
@@ -139,7 +139,7 @@ def get_statement(
 
 
 def iterate_statement(user_id: int, filters: StatementFilters) -> Iterator[list[Entry]]:
-    """The same entries in the same order, some at a time: memory does not grow with their number."""
+    """Yield the entries in chunks, so that memory does not grow with their number."""
     rows, left, before = _filter_entries(user_id, filters).values(*_ENTRY_COLUMNS), MAX_CSV_ENTRIES, None
     while left > 0:
         following = rows if before is None else rows.filter(pk__lt=before)
@@ -151,7 +151,7 @@ def iterate_statement(user_id: int, filters: StatementFilters) -> Iterator[list[
 
 
 def export_credits(user_id: int) -> dict[str, object]:
-    """What an account's export says of its credit (S15): the ledger, newest first."""
+    """Return the ledger for the user's data export, newest first."""
     return {
         "ledger": [
             asdict(entry) for chunk in iterate_statement(user_id, StatementFilters()) for entry in chunk
@@ -160,12 +160,11 @@ def export_credits(user_id: int) -> dict[str, object]:
 
 
 def list_top_ups(user_id: int) -> list[TopUp]:
-    """The last purchases, whatever became of them."""
     return list(TopUp.objects.filter(account__user=user_id).order_by("-created_at")[:MAX_SHOWN_TOP_UPS])
 
 
 def get_top_up(user_id: int, top_up_id: UUID) -> TopUp | None:
-    """The user's own; another's is as if there were none."""
+    """Return the user's own top-up, or None."""
     return TopUp.objects.filter(account__user=user_id, pk=top_up_id).first()
 
 
@@ -176,7 +175,7 @@ def _filter_entries(user_id: int, filters: StatementFilters) -> QuerySet[LedgerE
         rows = rows.filter(kind=filters.kind)
     if filters.since:
         rows = rows.filter(created_at__gte=_get_midnight(filters.since))
-    if filters.until and filters.until < date.max:  # nothing comes after that one
+    if filters.until and filters.until < date.max:  # adding a day to date.max would overflow
         rows = rows.filter(created_at__lt=_get_midnight(filters.until) + timedelta(days=1))
     return rows
 
@@ -186,7 +185,6 @@ def _get_midnight(day: date) -> datetime:
 
 
 def _encode_cursor(entry_id: int) -> str:
-    """Opaque: where a page ends is nothing to calculate with."""
     return base64.urlsafe_b64encode(f"before:{entry_id}".encode()).decode().rstrip("=")
 
 
@@ -197,5 +195,5 @@ def _decode_cursor(cursor: str) -> int:
         if word != "before" or not number.isdecimal() or len(number) > 18:
             raise ValueError
     except (ValueError, binascii.Error, UnicodeDecodeError) as problem:
-        raise InvalidRequest({"cursor": ["This is no cursor of ours."]}) from problem
+        raise InvalidRequest({"cursor": ["This cursor is not valid."]}) from problem
     return int(number)

@@ -1,14 +1,14 @@
-"""What will become of a plan by itself: asked at Stripe, kept for half a minute (B12.3, B12.4)."""
+"""Read a user's plan: tier, cost, pending change (asked from Stripe and cached briefly) and the plans on offer."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
 import msgspec
+import structlog
 from django.conf import settings
 from django.db.models import Exists, OuterRef, Subquery
 from django.utils import timezone
@@ -18,7 +18,7 @@ from billing.errors import CountersUnavailable, PaymentsDisabled, PaymentService
 from billing.models import Account, PlanChange, Subscription, TierPolicy
 from billing.stripe import api_client, objects, subscription_api
 
-logger = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 PENDING_TIMEOUT_SECONDS = 8.0
 LIVE_STATUSES = ("active", "trialing", "past_due")
@@ -26,7 +26,7 @@ LIVE_STATUSES = ("active", "trialing", "past_due")
 
 @dataclass(frozen=True, kw_only=True)
 class PendingPlan:
-    """A tier to come and when, and where an upgrade that waits for its payment is paid."""
+    """The next tier and when it starts, and the invoice to pay for a pending upgrade."""
 
     tier: str | None = None
     effective_at: datetime | None = None
@@ -36,27 +36,27 @@ class PendingPlan:
 NO_PENDING_PLAN = PendingPlan()
 
 
-def get_pending_plan(subscription_id: str, *, user_id: int, age: str, keep: bool) -> PendingPlan | None:
-    """None: Stripe could not be asked, and the next who wants to know asks again.
+def get_pending_plan(subscription_id: str, *, user_id: int, age: str, use_cache: bool) -> PendingPlan | None:
+    """Return the pending change, or None if Stripe could not be asked.
 
-    `age` names the newest plan change and the last sync: after either, what was kept is not found any more, whoever
-    stores it late. While a change is being made nothing is kept.
+    `age` names the newest plan change and the last sync, so that a cached answer is not found after either. While a change
+    is in progress, nothing is cached.
     """
-    if keep and (kept := _read_cached(user_id, age)) is not None:
-        return kept
+    if use_cache and (cached := _read_cached(user_id, age)) is not None:
+        return cached
     try:
         found = subscription_api.get_subscription(
             api_client.start_request_deadline(PENDING_TIMEOUT_SECONDS), subscription_id
         )
     except (PaymentServiceError, PaymentsDisabled) as problem:
-        logger.warning(
-            "What is pending for %s could not be looked up: %s.", subscription_id, type(problem).__name__
+        log.warning(
+            "pending_plan_lookup_failed", subscription_id=subscription_id, error=type(problem).__name__
         )
         return None
-    to_come = extract_pending_plan(found, timezone.now())
-    if keep:
-        _cache_pending(user_id, age, to_come)
-    return to_come
+    pending = extract_pending_plan(found, timezone.now())
+    if use_cache:
+        _cache_pending(user_id, age, pending)
+    return pending
 
 
 def extract_pending_plan(found: objects.StripeSubscription | None, now: datetime) -> PendingPlan:
@@ -86,13 +86,11 @@ def _find_next_tier(found: objects.StripeSubscription, now: datetime) -> tuple[s
 def _find_tier(price_id: str, subscription_id: str) -> str | None:
     tier = TierPolicy.objects.filter(stripe_price_id=price_id).values_list("tier", flat=True).first()
     if tier is None:
-        logger.warning(
-            "The schedule of %s leads to the price %s, which no tier has.", subscription_id, price_id
-        )
+        log.warning("scheduled_price_unknown", subscription_id=subscription_id, price_id=price_id)
     return tier if tier in plans.REQUESTABLE_TIERS else None
 
 
-# --- kept -----------------------------------------------------------------------------------------------
+# --- Cache ---
 
 
 def _read_cached(user_id: int, age: str) -> PendingPlan | None:
@@ -103,14 +101,14 @@ def _read_cached(user_id: int, age: str) -> PendingPlan | None:
         return None
 
 
-def _cache_pending(user_id: int, age: str, to_come: PendingPlan) -> None:
+def _cache_pending(user_id: int, age: str, pending: PendingPlan) -> None:
     try:
-        redis_counters.cache_pending_plan(user_id, age, msgspec.json.encode(to_come).decode())
+        redis_counters.cache_pending_plan(user_id, age, msgspec.json.encode(pending).decode())
     except CountersUnavailable:
-        logger.info("What is pending could not be kept; it is asked again.")
+        log.info("pending_plan_not_cached", user_id=user_id)
 
 
-# MERGED queries.subscription: A user's plan as he may see it: tier, what it costs, and what will become of it (B12).
+# --- Plan status ---
 
 ClientAction = Literal["none", "checkout", "pay_invoice", "portal"]
 SubscriptionState = Literal["none", "trialing", "active", "past_due", "unpaid", "granted"]
@@ -126,7 +124,7 @@ STATE_BY_STRIPE_STATUS: dict[str, SubscriptionState] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """B12.1. `url` is empty unless `action` says what it is for."""
+    """A user's plan as clients see it. `url` is empty unless `action` says what it is for."""
 
     tier: str
     status: SubscriptionState
@@ -146,7 +144,7 @@ class Status:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanPageState:
-    """Everything the plan page shows: the public status, and what it may say beyond it."""
+    """Everything the plan page shows: the public status and page-only details."""
 
     status: Status
     lapsed: bool
@@ -159,12 +157,12 @@ class PlanPageState:
 
 
 def are_payments_enabled() -> bool:
-    """The switch of staff, and a key to pay with (B19.1)."""
+    """Return True if staff have switched payments on and a Stripe key is set."""
     return bool(settings.STRIPE_SECRET_KEY) and policies.get_rules().policy.payments_enabled
 
 
 def has_portal_access(user_id: int) -> bool:
-    """Whether Stripe has pages for him: he paid for something once, and payments are on (B15.3)."""
+    """Return True if payments are on and the user has a Stripe customer."""
     return (
         are_payments_enabled()
         and Account.objects.filter(user_id=user_id, stripe_customer_id__isnull=False).exists()
@@ -182,17 +180,17 @@ def get_plan_state(user_id: int, *, action: ClientAction = "none", url: str = ""
     tier = account.tier if account else "FREE"
     policies_by_tier = {policy.tier: policy for policy in TierPolicy.objects.all()}
     costs = {name: policy.monthly_cents for name, policy in policies_by_tier.items()}
-    to_come = _get_pending(account, mirror, now)
-    known = to_come or NO_PENDING_PLAN
+    pending = _get_pending(account, mirror, now)
+    known = pending or NO_PENDING_PLAN
     status = Status(
         tier=tier,
         status=_get_state(account, mirror),
         monthly_cost_cents=costs.get(tier, 0),
-        tier_costs_cents={askable: costs.get(askable, 0) for askable in plans.REQUESTABLE_TIERS},
+        tier_costs_cents={requestable: costs.get(requestable, 0) for requestable in plans.REQUESTABLE_TIERS},
         proration_credit_cents=compute_proration_credit_cents(mirror, costs, now),
         pending_tier=known.tier,
         pending_tier_effective_at=known.effective_at,
-        pending_unknown=to_come is None,
+        pending_unknown=pending is None,
         trial_ends_at=mirror.trial_end if mirror and mirror.status == "trialing" else None,
         grace_until=mirror.grace_until if mirror else None,
         current_period_end=mirror.period_end if mirror and mirror.status in STATE_BY_STRIPE_STATUS else None,
@@ -217,7 +215,7 @@ def get_plan_state(user_id: int, *, action: ClientAction = "none", url: str = ""
 def compute_proration_credit_cents(
     mirror: Subscription | None, costs: Mapping[str, int], now: datetime
 ) -> int:
-    """What is left of the paid period, rounded down; nothing in a trial or without one (B12.2)."""
+    """Return the unused part of the paid period, rounded down; 0 in a trial or without a subscription."""
     if mirror is None or mirror.status != "active" or not (mirror.period_start and mirror.period_end):
         return 0
     second = timedelta(seconds=1)
@@ -228,11 +226,11 @@ def compute_proration_credit_cents(
     return costs.get(mirror.tier or "", 0) * min(unused, whole) // whole
 
 
-# --- reading --------------------------------------------------------------------------------------------
+# --- Loading ---
 
 
 def _load_account(user_id: int) -> Account | None:
-    """With its subscription and its newest plan change, by which copies of what is pending are known as old."""
+    """Load the account with its subscription, its newest plan change and whether a checkout is open."""
     newest = PlanChange.objects.filter(account=OuterRef("pk")).order_by("-created_at", "-pk").values("pk")[:1]
     checkouts = PlanChange.objects.filter(account=OuterRef("pk"), kind="CHECKOUT", state="STARTED")
     rows = Account.objects.select_related("subscription").annotate(
@@ -252,19 +250,19 @@ def _get_state(account: Account | None, mirror: Subscription | None) -> Subscrip
 
 
 def _get_pending(account: Account | None, mirror: Subscription | None, now: datetime) -> PendingPlan | None:
-    """None: Stripe could not be asked. Nobody is asked about somebody who has no running subscription (B12.c3)."""
+    """Return the pending change, or None if Stripe could not be asked. Without a running subscription Stripe is not asked."""
     if account is None or mirror is None or not account.stripe_customer_id:
         return NO_PENDING_PLAN
     if mirror.status not in LIVE_STATUSES or account.tier == "ENTERPRISE":
         return NO_PENDING_PLAN
     age = f"{account.newest_change}:{mirror.synced_at.timestamp()}"  # type: ignore[attr-defined]
     changing = account.change_lease_until is not None and account.change_lease_until >= now
-    return get_pending_plan(mirror.stripe_id, user_id=account.user_id, age=age, keep=not changing)
+    return get_pending_plan(mirror.stripe_id, user_id=account.user_id, age=age, use_cache=not changing)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanTerms:
-    """What a user's tier allows; an empty tuple allows everything, a ceiling of 0 is none (B6.10)."""
+    """What a user's tier allows. An empty tuple allows everything; a ceiling of 0 means none."""
 
     tier: str
     model_tiers: tuple[str, ...]
@@ -275,7 +273,7 @@ class PlanTerms:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOffer:
-    """One plan as its card shows it."""
+    """One plan as shown on its card."""
 
     tier: str
     name: str
@@ -286,25 +284,24 @@ class PlanOffer:
 
 
 def restricts_models() -> bool:
-    """Whether any plan leaves something out: if none does, nobody's plan needs to be looked up."""
+    """Return True if any tier restricts models or modes; otherwise nobody's tier needs to be looked up."""
     return any(terms.model_tiers or terms.modes for terms in policies.get_rules().terms.values())
 
 
 def get_plan_terms(user_id: int) -> PlanTerms:
     tier = Account.objects.filter(user_id=user_id).values_list("tier", flat=True).first() or "FREE"
-    known = policies.get_rules()
-    terms = known.get_terms(tier)
+    rules = policies.get_rules()
+    terms = rules.get_terms(tier)
     return PlanTerms(
         tier=tier,
         model_tiers=terms.model_tiers,
         modes=terms.modes,
-        turn_ceiling_microdollars=known.policy.turn_ceiling_microdollars,
-        limit_binds_running_turns=known.policy.limit_binds_running_turns,
+        turn_ceiling_microdollars=rules.policy.turn_ceiling_microdollars,
+        limit_binds_running_turns=rules.policy.limit_binds_running_turns,
     )
 
 
 def list_plan_offers() -> list[PlanOffer]:
-    """Every tier in its order; what it multiplies is nobody's business (B1.5)."""
     rows = {row.tier: row for row in TierPolicy.objects.all()}
     return [
         PlanOffer(

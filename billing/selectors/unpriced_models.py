@@ -1,4 +1,4 @@
-"""Which models were met of late that the price catalogue does not know (B18.2)."""
+"""List recently used models that have no price in the catalogue."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ class UsedModel:
     model: str
 
 
-# From one name to the next by the partial index: it takes as many steps as there are models, not calls.
+# Skips from one name to the next in the partial index, so that it takes one step per model, not per call.
 _USED_MODELS_SQL = """
     WITH RECURSIVE name AS (
-        (SELECT provider, model FROM billing_usagerecord WHERE {which} ORDER BY provider, model LIMIT 1)
+        (SELECT provider, model FROM billing_usagerecord WHERE {condition} ORDER BY provider, model LIMIT 1)
         UNION ALL
         SELECT following.provider, following.model FROM name CROSS JOIN LATERAL (
             SELECT provider, model FROM billing_usagerecord
-            WHERE {which} AND (provider, model) > (name.provider, name.model)
+            WHERE {condition} AND (provider, model) > (name.provider, name.model)
             ORDER BY provider, model LIMIT 1
         ) AS following
     )
     SELECT provider, model FROM name WHERE EXISTS (
         SELECT FROM billing_usagerecord AS record
-        WHERE {which} AND record.provider = name.provider AND record.model = name.model
+        WHERE {condition} AND record.provider = name.provider AND record.model = name.model
           AND record.occurred_at >= %s
     )
 """
@@ -41,16 +41,16 @@ def list_models_of_unknown_cost(since: datetime) -> list[UsedModel]:
 
 
 def list_unpriced_models(since: datetime) -> list[UsedModel]:
-    """Called of late without a price, and still without one."""
+    """List models that were recently used without a price and still have none."""
     now, prices = timezone.now(), policies.get_prices()
     return [
-        met
-        for met in _list_used_models("price_id IS NULL", since)
-        if met.model and pricing.find_price_in_force(prices, met.provider, met.model, now) is None
+        used
+        for used in _list_used_models("price_id IS NULL", since)
+        if used.model and pricing.find_price_in_force(prices, used.provider, used.model, now) is None
     ]
 
 
-def _list_used_models(which: str, since: datetime) -> list[UsedModel]:
+def _list_used_models(condition: str, since: datetime) -> list[UsedModel]:
     with connection.cursor() as cursor:
-        cursor.execute(_USED_MODELS_SQL.format(which=which), [since])
+        cursor.execute(_USED_MODELS_SQL.format(condition=condition), [since])
         return [UsedModel(provider=provider, model=model) for provider, model in cursor.fetchall()]

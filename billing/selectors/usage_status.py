@@ -1,4 +1,4 @@
-"""Where a user stands: the use and the limits of his two windows, from the rows. For billing and staff only (B1.5)."""
+"""Read a user's usage and limits from Postgres: percentages for the user, amounts for billing and staff."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from billing.models import Account, UsageRecord, UsageReset
 
 @dataclass(frozen=True, kw_only=True)
 class WindowUsage:
-    """One window of one user: what is used, of what limit."""
-
     window: plans.LimitWindow
     used_microdollars: int
     limit_microdollars: int
@@ -31,7 +29,7 @@ class WindowUsage:
 
 @dataclass(frozen=True, kw_only=True)
 class UsageStatus:
-    """`account_id` is None as long as the user has caused nothing."""
+    """`account_id` is None until the user's first use."""
 
     user_id: int
     account_id: int | None
@@ -50,11 +48,11 @@ class UsageStatus:
 
     @property
     def exhausted_window(self) -> WindowUsage | None:
-        """The weekly window first, for only its reset lets the user go on (B6.4)."""
+        """Return the exhausted window, the weekly one first because only its reset lets the user continue."""
         return next((meter for meter in (self.weekly, self.daily) if meter.is_exhausted), None)
 
 
-# One look-up by the unique user, two by the unique window: one round trip decides.
+# One index lookup for the account and one per window, in a single round trip.
 _USAGE_STATUS_SQL = """
     SELECT account.user_id, account.id, account.credit_balance_cents,
            account.tier, account.daily_limit_override_microdollars,
@@ -71,7 +69,7 @@ _USAGE_STATUS_SQL = """
 
 
 def get_usage_status(user_id: int, now: datetime) -> UsageStatus:
-    """In one statement, once policy and tiers are known; somebody without an account has used nothing (B2.5)."""
+    """Read the status in one query. A user without an account has used nothing."""
     for found in iterate_usage_statuses([user_id], now):
         return found
     free = plans.Entitlement()
@@ -91,8 +89,8 @@ def get_usage_status(user_id: int, now: datetime) -> UsageStatus:
 
 
 def iterate_usage_statuses(user_ids: Collection[int], now: datetime) -> Iterator[UsageStatus]:
-    """Of those who have accounts, in no particular order; in one statement however many they are."""
-    day, week, known = plans.get_day_window(now), plans.get_week_window(now), policies.get_rules()
+    """Yield the statuses of users who have accounts, in no particular order, with one query for all."""
+    day, week, rules = plans.get_day_window(now), plans.get_week_window(now), policies.get_rules()
     with connection.cursor() as cursor:
         cursor.execute(_USAGE_STATUS_SQL, [day.starts_on, week.starts_on, list(user_ids)])
         rows = cursor.fetchall()
@@ -103,7 +101,7 @@ def iterate_usage_statuses(user_ids: Collection[int], now: datetime) -> Iterator
             weekly_override_microdollars=weekly,
             version=version,
         )
-        daily_limit, weekly_limit = known.get_limits_microdollars(entitlement)
+        daily_limit, weekly_limit = rules.get_limits_microdollars(entitlement)
         yield UsageStatus(
             user_id=user_id,
             account_id=account_id,
@@ -118,7 +116,7 @@ def iterate_usage_statuses(user_ids: Collection[int], now: datetime) -> Iterator
         )
 
 
-# MERGED queries.views: What a user may see of his own use and plan (percentages and times), and what staff see of it (amounts).
+# --- Views for users (percentages) and staff (amounts) ---
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +127,7 @@ class WindowView:
 
 @dataclass(frozen=True, kw_only=True)
 class UsageView:
-    """What anyone may see of his own use (B16.2): percentages and times, no amounts. None = no limit."""
+    """A user's own usage: percentages and times, no amounts. None means no limit."""
 
     daily: WindowView | None
     weekly: WindowView | None
@@ -140,8 +138,6 @@ class UsageView:
 
 @dataclass(frozen=True, kw_only=True)
 class StaffLimits:
-    """Everything about somebody's limits, for staff alone (B16.2)."""
-
     user: int
     email: str
     tier: str
@@ -155,23 +151,23 @@ class StaffLimits:
 
 
 def get_usage(user_id: int) -> UsageView:
-    """Read from the durable rows, so it is right whatever Redis does (B8.1)."""
+    """Read usage from Postgres, so that it is right even if Redis is not."""
     now = timezone.now()
     return build_usage_view(get_usage_status(user_id, now), now)
 
 
-def build_usage_view(stands: UsageStatus, now: datetime) -> UsageView:
+def build_usage_view(status: UsageStatus, now: datetime) -> UsageView:
     return UsageView(
-        daily=_build_window_view(stands.daily),
-        weekly=_build_window_view(stands.weekly),
-        tier=stands.tier,
+        daily=_build_window_view(status.daily),
+        weekly=_build_window_view(status.weekly),
+        tier=status.tier,
         reset_cost_cents=policies.get_rules().policy.reset_cost_cents,
-        resets_left_today=count_resets_left(stands.account_id, now),
+        resets_left_today=count_resets_left(status.account_id, now),
     )
 
 
 def count_resets_left(account_id: int | None, now: datetime) -> int:
-    """Paid ones of this UTC day; those that were refunded and those that staff gave do not count."""
+    """Count the paid resets left this UTC day. Refunded and staff resets do not count."""
     most = policies.get_rules().policy.max_paid_resets_per_day
     if account_id is None:
         return most
@@ -184,10 +180,10 @@ def count_resets_left(account_id: int | None, now: datetime) -> int:
     return max(0, most - bought.count())
 
 
-def find_reset_refusal(stands: UsageStatus, now: datetime) -> str:
-    """Why a reset cannot be bought now, as the wire names it; empty when it can (B8.2)."""
+def find_reset_refusal(status: UsageStatus, now: datetime) -> str:
+    """Return the error code that prevents buying a reset now, or "" if it can be bought."""
     price_cents = policies.get_rules().policy.reset_cost_cents
-    daily, weekly = stands.windows
+    daily, weekly = status.windows
     if not price_cents:
         return "reset_not_available"
     if daily.limit_microdollars == plans.UNLIMITED:
@@ -196,9 +192,9 @@ def find_reset_refusal(stands: UsageStatus, now: datetime) -> str:
         return "not_over_limit"
     if plans.is_exhausted(weekly.used_microdollars - daily.limit_microdollars, weekly.limit_microdollars):
         return "weekly_limit_reached"
-    if not count_resets_left(stands.account_id, now):
+    if not count_resets_left(status.account_id, now):
         return "too_many_resets"
-    return "insufficient_credits" if stands.balance_cents < price_cents else ""
+    return "insufficient_credits" if status.balance_cents < price_cents else ""
 
 
 def find_user_id_by_email(email: str) -> int:
@@ -212,19 +208,19 @@ def get_staff_limits(user_id: int) -> StaffLimits:
     user = get_user_model().objects.filter(pk=user_id).first()
     if user is None:
         raise UnknownUser
-    stands = get_usage_status(user_id, timezone.now())
+    status = get_usage_status(user_id, timezone.now())
     granted = Account.objects.filter(user_id=user_id).values_list("granted_tier", flat=True).first()
     return StaffLimits(
         user=user_id,
         email=user.email,
-        tier=stands.tier,
+        tier=status.tier,
         granted_tier=granted,
-        daily_limit_microdollars=stands.daily.limit_microdollars,
-        daily_used_microdollars=stands.daily.used_microdollars,
-        weekly_limit_microdollars=stands.weekly.limit_microdollars,
-        weekly_used_microdollars=stands.weekly.used_microdollars,
-        daily_override_microdollars=stands.entitlement.daily_override_microdollars,
-        weekly_override_microdollars=stands.entitlement.weekly_override_microdollars,
+        daily_limit_microdollars=status.daily.limit_microdollars,
+        daily_used_microdollars=status.daily.used_microdollars,
+        weekly_limit_microdollars=status.weekly.limit_microdollars,
+        weekly_used_microdollars=status.weekly.used_microdollars,
+        daily_override_microdollars=status.entitlement.daily_override_microdollars,
+        weekly_override_microdollars=status.entitlement.weekly_override_microdollars,
     )
 
 
@@ -235,7 +231,7 @@ def _build_window_view(meter: WindowUsage) -> WindowView | None:
     return WindowView(percent_used=percent_used, resets_at=meter.window.resets_at)
 
 
-# MERGED queries.staff: What staff see of one user besides the limits: the last calls that cost something, and what running turns hold (D20).
+# --- Recent calls and holds, for staff ---
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,7 +247,6 @@ class RecentCall:
 
 
 def list_recent_calls(user_id: int, most: int = 20) -> list[RecentCall]:
-    """The newest first."""
     rows = UsageRecord.objects.filter(account__user=user_id).order_by("-occurred_at")[:most]
     return [
         RecentCall(
@@ -269,7 +264,7 @@ def list_recent_calls(user_id: int, most: int = 20) -> list[RecentCall]:
 
 
 def list_open_holds(user_id: int) -> list[redis_counters.OpenHold] | None:
-    """What running turns have reserved; None when Redis does not say."""
+    """List what running turns hold, or None if Redis does not answer."""
     try:
         return redis_counters.read_open_holds(user_id)
     except CountersUnavailable:

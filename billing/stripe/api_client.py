@@ -1,4 +1,4 @@
-"""The connection to Stripe: one client per thread, bounded in time, its errors in our words (B13)."""
+"""Call Stripe: one client per thread, a deadline for every operation, and Stripe's errors translated to ours."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 
 import requests
 import stripe
+import structlog
 from django.conf import settings
 
 from billing import metrics, staff_alerts
@@ -26,10 +27,10 @@ from billing.errors import (
     PaymentServiceUnavailable,
 )
 
-logger = logging.getLogger(__name__)
-logging.getLogger("stripe").setLevel(logging.WARNING)  # below, it writes whole requests
+log = structlog.get_logger(__name__)
+logging.getLogger("stripe").setLevel(logging.WARNING)  # at INFO the SDK logs whole requests
 
-API_VERSION = "2026-10-28.endive"  # the SDK's own; SDK, pin and the tests' fake change together
+API_VERSION = "2026-10-28.endive"  # the SDK's version; change it together with the SDK and the tests' fake
 NANOSECONDS_PER_SECOND = 1_000_000_000
 CALL_TIMEOUT_SECONDS = 8.0
 AUTHENTICATION_CODES = ("authentication_required", "payment_intent_action_required")
@@ -37,7 +38,7 @@ AUTHENTICATION_CODES = ("authentication_required", "payment_intent_action_requir
 
 @dataclass(frozen=True, kw_only=True)
 class StripeDeadline:
-    """Until when a sequence of calls may take, and how often one of them is tried again by the SDK."""
+    """The deadline of a sequence of calls, and how often the SDK retries each."""
 
     ends_at_nanoseconds: int  # by the monotonic clock
     retries: int
@@ -47,12 +48,12 @@ class StripeDeadline:
 
 
 def start_request_deadline(seconds: float = 30.0) -> StripeDeadline:
-    """Somebody waits for it."""
+    """Start a deadline for work that somebody waits for."""
     return StripeDeadline(ends_at_nanoseconds=_compute_end(seconds), retries=1)
 
 
 def start_task_deadline(seconds: float = 90.0) -> StripeDeadline:
-    """Nobody waits; it still ends before the claim on an event does."""
+    """Start a deadline for background work, shorter than the claim on an event."""
     return StripeDeadline(ends_at_nanoseconds=_compute_end(seconds), retries=2)
 
 
@@ -64,10 +65,10 @@ RawResponse = tuple[bytes, int, Mapping[str, str]]
 
 
 class DeadlineHttpClient(stripe.RequestsClient):
-    """Waits for one whole answer as long as the deadline allows, at most eight seconds.
+    """Wait for a whole response until the deadline, at most eight seconds.
 
-    The time-outs of `requests` are for one connect and one read each; an answer that drips in passes them for ever. So
-    the call has a thread of its own, which is left behind, with its connection, when the time is over.
+    The timeouts of `requests` cover one connect and one read, so a response that trickles in never times out. Each call
+    therefore runs on its own thread, which is abandoned with its connection when the time is up.
     """
 
     deadline: StripeDeadline
@@ -77,29 +78,29 @@ class DeadlineHttpClient(stripe.RequestsClient):
     ) -> RawResponse:
         left_seconds = min(CALL_TIMEOUT_SECONDS, self.deadline.get_seconds_left())
         if left_seconds <= 0:
-            raise stripe.APIConnectionError("The time for this is over.", should_retry=False)  # type: ignore[no-untyped-call]
+            raise stripe.APIConnectionError("Deadline exceeded.", should_retry=False)  # type: ignore[no-untyped-call]
         self._timeout = left_seconds
         answer: Future[RawResponse] = Future()
-        asked = partial(super().request, method, url, headers, post_data)
-        threading.Thread(target=_resolve_response, args=(answer, asked), name="stripe", daemon=True).start()
+        send = partial(super().request, method, url, headers, post_data)
+        threading.Thread(target=_resolve_response, args=(answer, send), name="stripe", daemon=True).start()
         try:
             return answer.result(left_seconds)
         except TimeoutError:
             self._session = requests.Session()
-            raise stripe.APIConnectionError("No whole answer in time.", should_retry=True) from None  # type: ignore[no-untyped-call]
+            raise stripe.APIConnectionError("No complete response in time.", should_retry=True) from None  # type: ignore[no-untyped-call]
 
 
-def _resolve_response(answer: Future[RawResponse], ask: Callable[[], RawResponse]) -> None:
+def _resolve_response(answer: Future[RawResponse], send: Callable[[], RawResponse]) -> None:
     try:
-        answer.set_result(ask())
-    except stripe.StripeError as problem:  # the SDK makes one of everything
+        answer.set_result(send())
+    except stripe.StripeError as problem:  # the SDK wraps every failure in one
         answer.set_exception(problem)
 
 
 class _ThreadClients(threading.local):
-    """Sessions of `requests` are not for several threads; a key that changes makes another client."""
+    """`requests` sessions are not thread-safe; a changed key or base URL creates a new client."""
 
-    made_for: tuple[str, str, int] = ("", "", 0)
+    created_for: tuple[str, str, int] = ("", "", 0)
     http: DeadlineHttpClient
     client: stripe.StripeClient
 
@@ -109,20 +110,20 @@ _thread_clients = _ThreadClients()
 
 @dataclass(frozen=True, kw_only=True)
 class StripeCall:
-    """One operation at Stripe: the services, and what goes with each request."""
+    """One operation at Stripe: the client and the options of each request."""
 
     client: stripe.StripeClient
     deadline: StripeDeadline
 
     def build_options(self, key: str = "") -> Any:
-        """A write carries its idempotency key, so that the SDK's repetition makes nothing twice."""
+        """Build request options. A write carries its idempotency key, so that the SDK's retry creates nothing twice."""
         options: dict[str, str | int] = {"max_network_retries": self.deadline.retries}
         return {**options, "idempotency_key": key} if key else options
 
 
 @contextmanager
 def call_stripe(operation: str, deadline: StripeDeadline) -> Iterator[StripeCall]:
-    """Names what goes wrong inside; without a key nothing is tried at all (B19.1)."""
+    """Translate Stripe's errors and measure the call. Raise PaymentsDisabled without a key."""
     if not settings.STRIPE_SECRET_KEY:
         raise PaymentsDisabled
     began, outcome = time.monotonic(), "done"
@@ -136,38 +137,44 @@ def call_stripe(operation: str, deadline: StripeDeadline) -> Iterator[StripeCall
 
 
 def _get_client(deadline: StripeDeadline) -> stripe.StripeClient:
-    wanted = (settings.STRIPE_SECRET_KEY, settings.STRIPE_API_BASE, deadline.retries)
-    if _thread_clients.made_for != wanted:
+    key = (settings.STRIPE_SECRET_KEY, settings.STRIPE_API_BASE, deadline.retries)
+    if _thread_clients.created_for != key:
         _thread_clients.http = DeadlineHttpClient(timeout=CALL_TIMEOUT_SECONDS, session=requests.Session())
         _thread_clients.client = stripe.StripeClient(
             settings.STRIPE_SECRET_KEY,
             stripe_version=API_VERSION,
             base_addresses={"api": settings.STRIPE_API_BASE},
-            max_network_retries=deadline.retries,  # of later pages of a list, which take no options
+            max_network_retries=deadline.retries,  # for later pages of a list, which take no options
             http_client=_thread_clients.http,
         )
-        _thread_clients.made_for = wanted
+        _thread_clients.created_for = key
     _thread_clients.http.deadline = deadline
     return _thread_clients.client
 
 
 def _convert_error(problem: stripe.StripeError, operation: str) -> tuple[PaymentServiceError, str]:
-    """Who must act (B13.4). Only codes and Stripe's id of the request are logged."""
+    """Translate an error. Only codes and Stripe's request id are logged."""
     status = problem.http_status or 0
-    known_as = f"operation={operation} status={status} code={problem.code} request={problem.request_id}"
+    fields = {
+        "operation": operation,
+        "status": status,
+        "code": problem.code,
+        "request_id": problem.request_id,
+        "error": type(problem).__name__,
+    }
     if isinstance(problem, stripe.CardError):
-        logger.info("Stripe: a card was declined. %s", known_as)
+        log.info("stripe_card_declined", **fields)
         return _convert_card_error(problem), "declined"
     if isinstance(problem, stripe.APIConnectionError) or status >= 500 or status in (409, 429):
-        logger.warning("Stripe: %s. %s", type(problem).__name__, known_as)
+        log.warning("stripe_unavailable", **fields)
         return PaymentServiceUnavailable(), "down"
     if status in (401, 403):
         staff_alerts.alert_staff(
-            "stripe_key_refused", "Stripe does not accept the key for this.", operation=operation
+            "stripe_key_refused", "Stripe refused the API key for this operation.", operation=operation
         )
     elif problem.code == "resource_missing":
         return PaymentResourceMissing(), "missing"
-    logger.error("Stripe refused: %s. %s", type(problem).__name__, known_as)
+    log.error("stripe_request_refused", **fields)
     return PaymentServiceRefusal(), "refused"
 
 

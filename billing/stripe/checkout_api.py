@@ -1,4 +1,4 @@
-"""Pages on which something is bought: credit, or a plan."""
+"""Create, read and expire Stripe Checkout sessions for credits and plans."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHECKOUT_LIFETIME_SECONDS = 60 * 60  # Stripe allows half an hour to a day
 
 @dataclass(frozen=True, kw_only=True)
 class CreditPurchase:
-    """What the page of a top-up sells. The card is kept only for those who want to be charged without asking."""
+    """A checkout for credits. The card is saved only for automatic top-ups."""
 
     customer_id: str
     top_up_id: str
@@ -35,7 +35,7 @@ class CreditPurchase:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanPurchase:
-    """What the page of a plan sells; a trial that ends without a card ends the subscription."""
+    """A checkout for a plan. A trial that ends without a card ends the subscription."""
 
     customer_id: str
     price_id: str
@@ -49,8 +49,7 @@ class PlanPurchase:
 def create_credit_checkout(
     deadline: StripeDeadline, purchase: CreditPurchase, *, key: str
 ) -> CheckoutSession:
-    """Quantity one of a price made up for it (B10.1)."""
-    about = {"top_up": purchase.top_up_id}
+    metadata = {"top_up": purchase.top_up_id}
     params: SessionCreateParams = {
         "mode": "payment",
         "customer": purchase.customer_id,
@@ -65,10 +64,10 @@ def create_credit_checkout(
                 },
             }
         ],
-        "metadata": about,
-        "payment_intent_data": {"metadata": about, "setup_future_usage": "off_session"}
+        "metadata": metadata,
+        "payment_intent_data": {"metadata": metadata, "setup_future_usage": "off_session"}
         if purchase.save_card
-        else {"metadata": about},
+        else {"metadata": metadata},
         "success_url": purchase.success_url,
         "cancel_url": purchase.cancel_url,
         "expires_at": int(purchase.expires_at.timestamp()),
@@ -77,23 +76,23 @@ def create_credit_checkout(
 
 
 def create_plan_checkout(deadline: StripeDeadline, purchase: PlanPurchase, *, key: str) -> CheckoutSession:
-    """Cards only, one of it; who it is for stands on the session and on the subscription (B11.9)."""
-    about = {"user_id": str(purchase.user_id), "plan_change": purchase.plan_change_id}
+    """Create a checkout for cards only. The metadata of both session and subscription name the user."""
+    metadata = {"user_id": str(purchase.user_id), "plan_change": purchase.plan_change_id}
     params: SessionCreateParams = {
         "mode": "subscription",
         "customer": purchase.customer_id,
         "client_reference_id": purchase.plan_change_id,
         "allowed_payment_method_types": ["card"],
         "line_items": [{"quantity": 1, "price": purchase.price_id}],
-        "metadata": about,
-        "subscription_data": {"metadata": about},
+        "metadata": metadata,
+        "subscription_data": {"metadata": metadata},
         "success_url": purchase.success_url,
         "cancel_url": purchase.cancel_url,
         "expires_at": int(timezone.now().timestamp()) + CHECKOUT_LIFETIME_SECONDS,
     }
     if purchase.trial_days:
         params["subscription_data"] = {
-            "metadata": about,
+            "metadata": metadata,
             "trial_period_days": purchase.trial_days,
             "trial_settings": {"end_behavior": {"missing_payment_method": "cancel"}},
         }
@@ -119,7 +118,7 @@ def get_checkout(deadline: StripeDeadline, session_id: str) -> CheckoutSession |
 
 
 def expire_checkout(deadline: StripeDeadline, session_id: str, *, key: str) -> CheckoutSession:
-    """Refused (GatewayRefusal) when it is complete or expired already: read it again to know which."""
+    """Expire an open session. Raises PaymentServiceRefusal if it is complete or expired; read it again to know which."""
     with call_stripe("checkout_expire", deadline) as call:
-        made = call.client.v1.checkout.sessions.expire(session_id, {}, call.build_options(key))
-        return converters.convert_checkout_session(made)
+        session = call.client.v1.checkout.sessions.expire(session_id, {}, call.build_options(key))
+        return converters.convert_checkout_session(session)

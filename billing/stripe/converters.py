@@ -1,4 +1,4 @@
-"""Stripe's objects become ours, here and nowhere else."""
+"""Convert Stripe's SDK objects to our own dataclasses."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def convert_checkout_session(found: stripe.checkout.Session) -> CheckoutSession:
 
 
 def convert_subscription(found: stripe.Subscription) -> StripeSubscription:
-    """Schedule and latest invoice are there when they were asked for with it."""
+    """Convert a subscription. Schedule and latest invoice are included only if they were expanded."""
     item = found.items.data[0] if found.items.data else None
     schedule, invoice, update = found.schedule, found.latest_invoice, found.pending_update
     return StripeSubscription(
@@ -171,7 +171,6 @@ def convert_dispute(found: stripe.Dispute) -> StripeDispute:
 
 
 def _get_id(field: str | IdentifiedObject | None) -> str:
-    """Of what may be named or be there itself."""
     if field is None:
         return ""
     return field if isinstance(field, str) else field.id

@@ -1,14 +1,14 @@
-"""What each of Stripe's events does: one table (B14.5). An event is a hint; what counts is fetched.
+"""Apply stored Stripe events, each by the handler of its type. The payload is only a hint: handlers fetch the current state.
 
-An effect answers whether it concerned us: True is DONE, False is IGNORED.
+A handler returns True if the event concerned us (it becomes DONE), else False (IGNORED).
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
+import structlog
 from django.conf import settings
 from django.db import transaction
 
@@ -20,26 +20,26 @@ from billing.stripe.webhook_events import ClaimedEvent, EventClaimLost
 from billing.subscriptions import grace_period, plan_checkouts, stripe_sync
 from billing.top_ups import auto_top_ups, purchases, refunds
 
-logger = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 EventHandler = Callable[[ClaimedEvent, api_client.StripeDeadline], bool]
 
 
 def apply_stripe_event(pk: int) -> timedelta | None:
-    """One event, by whoever wins it. How long until it should be tried again; None when it should not."""
+    """Claim and apply one event. Return the delay until its next attempt, or None if there is none."""
     event = webhook_events.claim_event(pk)
     if event is None:
         return None
     try:
         return _try_event(event)
     except EventClaimLost:
-        logger.warning("Event %s was taken over by another worker.", event.event_id)
+        log.warning("stripe_event_claim_lost", event_id=event.event_id)
         return None
 
 
 def _try_event(event: ClaimedEvent) -> timedelta | None:
-    """The effect and its mark are one transaction: a worker that dies has done both or neither (B14.3)."""
+    """Apply the event and mark it in one transaction, so that a crashed worker has done both or neither."""
     if event.attempt > webhook_events.MAX_ATTEMPTS:
-        _fail_and_alert(event, "it took every worker down")
+        _fail_and_alert(event, "every attempt crashed its worker")
         return None
     try:
         with transaction.atomic():
@@ -52,18 +52,18 @@ def _try_event(event: ClaimedEvent) -> timedelta | None:
             _fail_and_alert(event, type(problem).__name__)
             return None
         return _postpone_or_alert(event, type(problem).__name__)
-    except Exception as problem:  # a bug or a fault of ours: kept, and tried again
-        logger.exception("Event %s could not be applied.", event.event_id)
+    except Exception as problem:  # a bug or outage on our side: retry later
+        log.exception("stripe_event_failed", event_id=event.event_id)
         return _postpone_or_alert(event, type(problem).__name__)
     _count_event(event, "done" if done else "ignored")
     return None
 
 
 def _run_handler(event: ClaimedEvent) -> bool:
-    effect = EVENT_HANDLERS.get(event.type)
-    if effect is None or event.livemode != settings.STRIPE_SECRET_KEY.startswith(("sk_live_", "rk_live_")):
+    handler = EVENT_HANDLERS.get(event.type)
+    if handler is None or event.livemode != settings.STRIPE_SECRET_KEY.startswith(("sk_live_", "rk_live_")):
         return False
-    return effect(event, api_client.start_task_deadline())
+    return handler(event, api_client.start_task_deadline())
 
 
 def _postpone_or_alert(event: ClaimedEvent, error: str) -> timedelta | None:
@@ -80,14 +80,14 @@ def _fail_and_alert(event: ClaimedEvent, error: str) -> None:
 
 def _alert_event_failed(event: ClaimedEvent, error: str) -> None:
     _count_event(event, "failed")
-    staff_alerts.alert_staff("event_failed", error, event=event.event_id, type=event.type)
+    staff_alerts.alert_staff("event_failed", error, stripe_event=event.event_id, type=event.type)
 
 
 def _count_event(event: ClaimedEvent, state: str) -> None:
     metrics.stripe_events.labels(event.type if event.type in EVENT_HANDLERS else "other", state).inc()
 
 
-# --- credit ---------------------------------------------------------------------------------------------
+# --- Credits ---
 
 
 def _handle_checkout_paid(event: ClaimedEvent, deadline: api_client.StripeDeadline) -> bool:
@@ -117,8 +117,7 @@ def _handle_payment_intent(event: ClaimedEvent, deadline: api_client.StripeDeadl
 
 
 def _handle_refund(event: ClaimedEvent, deadline: api_client.StripeDeadline) -> bool:
-    """Of a refund or of a charge: both name the payment."""
-    intent_id = event.get_id("payment_intent")
+    intent_id = event.get_id("payment_intent")  # both refunds and charges name it
     return bool(intent_id) and refunds.apply_refunds(intent_id, deadline)
 
 
@@ -127,19 +126,19 @@ def _handle_dispute(event: ClaimedEvent, deadline: api_client.StripeDeadline) ->
     if dispute is None:
         return False
     reinstated = event.type == "charge.dispute.funds_reinstated"
-    followed = refunds.apply_dispute(dispute, deadline, reinstated=reinstated)
-    if event.type == "charge.dispute.created":  # last: what is tried again must not call staff each time
+    applied = refunds.apply_dispute(dispute, deadline, reinstated=reinstated)
+    if event.type == "charge.dispute.created":  # last, so that a retry does not alert staff each time
         staff_alerts.alert_staff(
             "dispute", "A payment is disputed.", dispute=dispute.id, charge=dispute.charge_id
         )
-    return followed
+    return applied
 
 
-# --- plans ----------------------------------------------------------------------------------------------
+# --- Plans ---
 
 
 def _find_account(customer_id: str) -> Account | None:
-    """None for customers of somebody else who uses the same Stripe account."""
+    """Return the account, or None for customers of another system that shares the Stripe account."""
     return Account.objects.filter(stripe_customer_id=customer_id).first() if customer_id else None
 
 
@@ -184,7 +183,7 @@ def _handle_renewal_failed(event: ClaimedEvent, deadline: api_client.StripeDeadl
 
 
 def _get_attempt(event: ClaimedEvent, invoice: objects.StripeInvoice) -> int:
-    """Which one it tells of: the invoice counts on while the event waits."""
+    """Return the attempt the event reports; the invoice may count further while the event waits."""
     counted = event.event_object.get("attempt_count")
     return (
         counted
@@ -205,7 +204,7 @@ def _get_event_time(event: ClaimedEvent) -> datetime:
     return datetime.fromtimestamp(int(event.payload["created"]), UTC)
 
 
-# `subscription_schedule.created`, `.updated` and `.expiring` are left out on purpose: our own calls cause them.
+# `subscription_schedule.created`, `.updated` and `.expiring` are left out on purpose, because our own calls cause them.
 EVENT_HANDLERS: dict[str, EventHandler] = {
     "checkout.session.completed": _handle_checkout_paid,
     "checkout.session.async_payment_succeeded": _handle_checkout_paid,

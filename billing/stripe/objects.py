@@ -1,4 +1,4 @@
-"""What Stripe knows, as far as we need it: small, frozen, amounts in cents, instants aware (B13.3)."""
+"""Our view of Stripe's objects: frozen dataclasses with amounts in cents and aware datetimes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 @dataclass(frozen=True, kw_only=True)
 class StripeCustomer:
     id: str
-    default_card_id: str  # "" when none was chosen
+    default_card_id: str  # "" if none is set
 
 
 @dataclass(frozen=True, kw_only=True)
 class SavedCard:
-    """Saved, to be charged without asking."""
+    """A card saved for charges without the customer present."""
 
     id: str
     created_at: datetime
@@ -27,8 +27,8 @@ class StripePrice:
     id: str
     active: bool
     currency: str
-    unit_amount_cents: int | None  # None: not one amount a piece
-    interval: str  # "" for a price paid once
+    unit_amount_cents: int | None  # None for tiered or metered prices
+    interval: str  # "" for one-time prices
     interval_count: int
 
     @property
@@ -38,7 +38,7 @@ class StripePrice:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckoutSession:
-    """A page on which a customer pays; `status` open, complete or expired, `payment_status` paid, unpaid or no_payment_required."""
+    """A payment page. `status` is open, complete or expired; `payment_status` is paid, unpaid or no_payment_required."""
 
     id: str
     mode: str
@@ -57,7 +57,7 @@ class CheckoutSession:
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulePhase:
-    """A stretch of a schedule at one price."""
+    """A phase of a schedule at one price."""
 
     price_id: str
     starts_at: datetime
@@ -67,7 +67,7 @@ class SchedulePhase:
 
 @dataclass(frozen=True, kw_only=True)
 class SubscriptionSchedule:
-    """Price changes to come; `status` not_started, active, completed, released or canceled."""
+    """Scheduled price changes. `status` is not_started, active, completed, released or canceled."""
 
     id: str
     status: str
@@ -84,17 +84,17 @@ class SubscriptionSchedule:
 
 @dataclass(frozen=True, kw_only=True)
 class StripeInvoice:
-    """`status` draft, open, paid, uncollectible or void; `billing_reason` says whether it renews, begins or upgrades."""
+    """`status` is draft, open, paid, uncollectible or void; `billing_reason` tells renewals from first and upgrade invoices."""
 
     id: str
     status: str
     billing_reason: str
     customer_id: str
-    subscription_id: str  # "" when it is for none
+    subscription_id: str  # "" if it belongs to no subscription
     due_cents: int
     remaining_cents: int
     attempt_count: int
-    next_attempt_at: datetime | None  # None: Stripe plans no further one
+    next_attempt_at: datetime | None  # None if Stripe plans no further attempt
     hosted_url: str
     created_at: datetime
 
@@ -113,13 +113,13 @@ class PendingPriceUpdate:
 
 @dataclass(frozen=True, kw_only=True)
 class StripeSubscription:
-    """Its one item's price and period stand here as its own: we sell nothing with two."""
+    """A subscription with the price and period of its only item; we never sell more than one."""
 
     id: str
     customer_id: str
     status: str
     created_at: datetime
-    item_id: str  # "" when it has no item at all
+    item_id: str  # "" if it has no item
     price_id: str
     period_start: datetime | None
     period_end: datetime | None
@@ -147,7 +147,7 @@ class StripeSubscription:
 
 @dataclass(frozen=True, kw_only=True)
 class PriceChangePreview:
-    """What a change of price would cost at that moment; passed on, the change costs the same."""
+    """The cost of a price change at a date; the change costs the same if it passes this date on."""
 
     due_now_cents: int
     proration_date: datetime
@@ -166,7 +166,7 @@ class PaymentIntent:
 
 @dataclass(frozen=True, kw_only=True)
 class StripeRefund:
-    """`status` pending, requires_action, succeeded, failed or canceled."""
+    """`status` is pending, requires_action, succeeded, failed or canceled."""
 
     id: str
     status: str
@@ -180,7 +180,7 @@ class StripeRefund:
 
 @dataclass(frozen=True, kw_only=True)
 class StripeDispute:
-    """Of a charge; a warning is only a question of the bank's and moves no money."""
+    """A dispute of a charge. A warning is only an inquiry by the bank and moves no money."""
 
     id: str
     status: str
@@ -195,7 +195,7 @@ class StripeDispute:
 
 @dataclass(frozen=True, kw_only=True)
 class WebhookEvent:
-    """What Stripe told us, with a signature that holds; `object` is only a hint (B14.4)."""
+    """An event with a valid signature. The object in its payload is only a hint."""
 
     id: str
     type: str

@@ -1,4 +1,4 @@
-"""Who pays: customers, their saved cards, and the page on which they look after both themselves."""
+"""Customers, saved cards, prices, charges, refunds and disputes at Stripe."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from billing.stripe.objects import (
     StripeRefund,
 )
 
-CARD_PAGE_SIZE = 100  # as many as Stripe gives at once
+CARD_PAGE_SIZE = 100  # Stripe's maximum
 
 
 def create_customer(deadline: StripeDeadline, *, email: str, account_id: int, user_id: int) -> StripeCustomer:
-    """Any number of times for one account, one customer (B15.5)."""
+    """Create the account's customer. The idempotency key makes repeated calls return the same one."""
     with call_stripe("customer_create", deadline) as call:
-        about = {"account_id": str(account_id), "user_id": str(user_id)}
+        metadata = {"account_id": str(account_id), "user_id": str(user_id)}
         made = call.client.v1.customers.create(
-            {"email": email, "metadata": about} if email else {"metadata": about},
+            {"email": email, "metadata": metadata} if email else {"metadata": metadata},
             call.build_options(f"customer:{account_id}"),
         )
         return converters.convert_customer(made)
 
 
 def get_customer(deadline: StripeDeadline, customer_id: str) -> StripeCustomer | None:
-    """None when Stripe has no such customer, or no longer."""
+    """Return the customer, or None if it does not exist or was deleted."""
     try:
         with call_stripe("customer_get", deadline) as call:
             found = call.client.v1.customers.retrieve(customer_id, {}, call.build_options())
@@ -39,7 +39,7 @@ def get_customer(deadline: StripeDeadline, customer_id: str) -> StripeCustomer |
 
 
 def list_saved_cards(deadline: StripeDeadline, customer_id: str) -> list[SavedCard]:
-    """Saved ones, the newest first."""
+    """List saved cards, newest first."""
     with call_stripe("card_list", deadline) as call:
         page = call.client.v1.customers.payment_methods.list(
             customer_id, {"type": "card", "limit": CARD_PAGE_SIZE}, call.build_options()
@@ -59,7 +59,7 @@ def get_price(deadline: StripeDeadline, price_id: str) -> StripePrice | None:
 
 
 def create_portal_session(deadline: StripeDeadline, *, customer_id: str, return_url: str) -> str:
-    """Where the customer sees invoices and changes his card."""
+    """Return the URL of Stripe's portal, where the customer sees invoices and changes cards."""
     with call_stripe("portal_create", deadline) as call:
         made = call.client.v1.billing_portal.sessions.create(
             {"customer": customer_id, "return_url": return_url}, call.build_options()
@@ -67,7 +67,7 @@ def create_portal_session(deadline: StripeDeadline, *, customer_id: str, return_
         return made.url
 
 
-# MERGED gateway.charging: Money without a page: saved cards charged, payments given back, payments fought over.
+# --- Charges, refunds and disputes ---
 
 REFUND_PAGE_SIZE = 100
 
@@ -81,7 +81,7 @@ def charge_saved_card(
     currency: str,
     top_up_id: str,
 ) -> PaymentIntent:
-    """Off-session: a decline or a wish to see the customer is CardDeclined. One top-up, one charge."""
+    """Charge a card off-session, once per top-up. Raises CardDeclined if the bank declines or needs the customer."""
     with call_stripe("charge", deadline) as call:
         made = call.client.v1.payment_intents.create(
             {
@@ -136,7 +136,7 @@ def get_dispute(deadline: StripeDeadline, dispute_id: str) -> StripeDispute | No
 
 
 def get_charge_payment_intent_id(deadline: StripeDeadline, charge_id: str) -> str:
-    """Which payment a charge belongs to; "" when none does."""
+    """Return the payment intent of a charge, or ""."""
     try:
         with call_stripe("charge_get", deadline) as call:
             found = call.client.v1.charges.retrieve(charge_id, {}, call.build_options())

@@ -1,4 +1,4 @@
-"""Plans at Stripe: subscriptions, their schedules and their invoices. What may be changed when, B11 says."""
+"""Subscriptions, schedules and invoices at Stripe."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EXPANDED_FIELDS = ["schedule", "latest_invoice"]
 
 
 def list_subscriptions(deadline: StripeDeadline, customer_id: str) -> list[StripeSubscription]:
-    """All there ever were, ended ones too, each with its schedule and latest invoice."""
+    """List all subscriptions, ended ones included, with their schedule and latest invoice."""
     with call_stripe("subscription_list", deadline) as call:
         page = call.client.v1.subscriptions.list(
             {
@@ -43,7 +43,7 @@ def list_subscriptions(deadline: StripeDeadline, customer_id: str) -> list[Strip
 
 
 def get_subscription(deadline: StripeDeadline, subscription_id: str) -> StripeSubscription | None:
-    """None counts as ended (B14.4)."""
+    """Return the subscription, or None, which callers treat as ended."""
     try:
         with call_stripe("subscription_get", deadline) as call:
             found = call.client.v1.subscriptions.retrieve(
@@ -62,7 +62,7 @@ def change_subscription_price(
     key: str,
     proration_date: datetime | None = None,
 ) -> StripeSubscription:
-    """At once, charged at once; unpaid, the old price stays and a pending update waits (B11.5)."""
+    """Change the price and charge at once. If unpaid, the old price stays and a pending update waits."""
     params: SubscriptionUpdateParams = {
         "items": [{"id": subscription.item_id, "price": price_id}],
         "proration_behavior": "always_invoice",
@@ -80,7 +80,7 @@ def change_subscription_price(
 def set_cancel_at_period_end(
     deadline: StripeDeadline, subscription_id: str, *, cancel: bool, key: str
 ) -> StripeSubscription:
-    """True ends it with its period; False takes that back, also a date that was set."""
+    """Cancel at the end of the period, or undo that and any other cancellation date."""
     params: SubscriptionUpdateParams = {"cancel_at_period_end": cancel, "expand": EXPANDED_FIELDS}
     with call_stripe("subscription_cancel_later", deadline) as call:
         return converters.convert_subscription(
@@ -91,7 +91,7 @@ def set_cancel_at_period_end(
 def cancel_subscription(
     deadline: StripeDeadline, subscription_id: str, *, key: str, prorate: bool = False
 ) -> StripeSubscription | None:
-    """Now. None when Stripe has it no more."""
+    """Cancel immediately. Return None if Stripe no longer has it."""
     try:
         with call_stripe("subscription_cancel", deadline) as call:
             made = call.client.v1.subscriptions.cancel(
@@ -102,11 +102,11 @@ def cancel_subscription(
         return None
 
 
-# --- schedules ------------------------------------------------------------------------------------------
+# --- Schedules ---
 
 
 def create_schedule(deadline: StripeDeadline, subscription_id: str, *, key: str) -> SubscriptionSchedule:
-    """From the subscription as it is; Stripe allows no other parameter in this call."""
+    """Create a schedule from the subscription as it is; Stripe allows no other parameter in this call."""
     with call_stripe("schedule_create", deadline) as call:
         made = call.client.v1.subscription_schedules.create(
             {"from_subscription": subscription_id}, call.build_options(key)
@@ -126,15 +126,15 @@ def get_schedule(deadline: StripeDeadline, schedule_id: str) -> SubscriptionSche
 def schedule_price_change(
     deadline: StripeDeadline, schedule_id: str, *, current: SchedulePhase, price_id: str, key: str
 ) -> SubscriptionSchedule:
-    """The current phase as it is, then one month of another price; then the schedule lets go (B11.6)."""
-    now: SubscriptionScheduleUpdateParamsPhase = {
+    """Keep the current phase, then run one month at the new price and release the schedule."""
+    current_phase: SubscriptionScheduleUpdateParamsPhase = {
         "items": [{"price": current.price_id, "quantity": 1}],
         "start_date": int(current.starts_at.timestamp()),
         "end_date": int(current.ends_at.timestamp()),
     }
     if current.trial_ends_at is not None:
-        now["trial_end"] = int(current.trial_ends_at.timestamp())
-    later: SubscriptionScheduleUpdateParamsPhase = {
+        current_phase["trial_end"] = int(current.trial_ends_at.timestamp())
+    next_phase: SubscriptionScheduleUpdateParamsPhase = {
         "items": [{"price": price_id, "quantity": 1}],
         "duration": {"interval": "month", "interval_count": 1},
         "proration_behavior": "none",
@@ -142,20 +142,20 @@ def schedule_price_change(
     with call_stripe("schedule_update", deadline) as call:
         made = call.client.v1.subscription_schedules.update(
             schedule_id,
-            {"phases": [now, later], "end_behavior": "release", "proration_behavior": "none"},
+            {"phases": [current_phase, next_phase], "end_behavior": "release", "proration_behavior": "none"},
             call.build_options(key),
         )
         return converters.convert_schedule(made)
 
 
 def release_schedule(deadline: StripeDeadline, schedule_id: str, *, key: str) -> SubscriptionSchedule:
-    """The subscription goes on as it is. Refused (GatewayRefusal) when it is over already."""
+    """Detach the schedule; the subscription continues as it is. Raises PaymentServiceRefusal if it is over."""
     with call_stripe("schedule_release", deadline) as call:
         made = call.client.v1.subscription_schedules.release(schedule_id, {}, call.build_options(key))
         return converters.convert_schedule(made)
 
 
-# --- invoices -------------------------------------------------------------------------------------------
+# --- Invoices ---
 
 
 def get_invoice(deadline: StripeDeadline, invoice_id: str) -> StripeInvoice | None:
@@ -169,7 +169,7 @@ def get_invoice(deadline: StripeDeadline, invoice_id: str) -> StripeInvoice | No
 
 
 def void_invoice(deadline: StripeDeadline, invoice_id: str, *, key: str) -> StripeInvoice:
-    """Nobody will be asked to pay it. Refused (GatewayRefusal) when it is not open."""
+    """Void an open invoice. Raises PaymentServiceRefusal if it is not open."""
     with call_stripe("invoice_void", deadline) as call:
         return converters.convert_invoice(
             call.client.v1.invoices.void_invoice(invoice_id, {}, call.build_options(key))
@@ -179,7 +179,7 @@ def void_invoice(deadline: StripeDeadline, invoice_id: str, *, key: str) -> Stri
 def preview_price_change(
     deadline: StripeDeadline, subscription: StripeSubscription, price_id: str, *, at: datetime
 ) -> PriceChangePreview:
-    """What `change_price` with the same date would charge."""
+    """Return what `change_subscription_price` with the same date would charge."""
     params: InvoiceCreatePreviewParams = {
         "customer": subscription.customer_id,
         "subscription": subscription.id,
@@ -190,5 +190,5 @@ def preview_price_change(
         },
     }
     with call_stripe("invoice_preview", deadline) as call:
-        shown = call.client.v1.invoices.create_preview(params, call.build_options())
-        return PriceChangePreview(due_now_cents=shown.amount_due, proration_date=at)
+        preview = call.client.v1.invoices.create_preview(params, call.build_options())
+        return PriceChangePreview(due_now_cents=preview.amount_due, proration_date=at)

@@ -1,14 +1,14 @@
-"""Whether what came to Stripe's door is Stripe's, over the raw bytes (B14.1)."""
+"""Receive Stripe's webhook: verify the signature over the raw body, store the event and answer at once."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
 
 import msgspec
 import stripe
+import structlog
 from django.conf import settings
 from django.core.exceptions import RequestDataTooBig
 from django.db import transaction
@@ -25,7 +25,7 @@ SIGNATURE_TOLERANCE_SECONDS = 300
 
 
 def verify_webhook(body: bytes, header: str, secrets: Sequence[str]) -> WebhookEvent:
-    """By any of the secrets: there are two while one replaces the other."""
+    """Verify the body with any of the secrets; there are two while one replaces the other."""
     if not any(_has_valid_signature(body, header, secret) for secret in secrets):
         raise InvalidWebhookSignature
     try:
@@ -38,7 +38,7 @@ def verify_webhook(body: bytes, header: str, secrets: Sequence[str]) -> WebhookE
             created_at=datetime.fromtimestamp(msgspec.convert(payload["created"], int), UTC),
             payload=payload,
         )
-    except (KeyError, ValueError, OverflowError) as problem:  # msgspec's are ValueErrors
+    except (KeyError, ValueError, OverflowError) as problem:  # msgspec errors are ValueErrors
         raise InvalidWebhookSignature from problem
 
 
@@ -47,13 +47,11 @@ def _has_valid_signature(body: bytes, header: str, secret: str) -> bool:
         return bool(
             stripe.WebhookSignature.verify_header(body, header, secret, tolerance=SIGNATURE_TOLERANCE_SECONDS)
         )
-    except (stripe.SignatureVerificationError, ValueError):  # the latter for what is no text at all
+    except (stripe.SignatureVerificationError, ValueError):  # ValueError if the body is not text
         return False
 
 
-# MERGED webhooks: Stripe's door: whoever signs with one of the secrets is Stripe. What he says is stored, and answered at once (B14.1, B14.2).
-
-logger = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 MAX_BODY_BYTES = 512 * 1024
 
 
@@ -61,20 +59,18 @@ MAX_BODY_BYTES = 512 * 1024
 @never_cache
 @require_POST
 def stripe_webhook(request: HttpRequest) -> HttpResponse:
-    """No call of Stripe's and no business here: that is the task's."""
+    """Store the event. A task applies it, so that the answer waits neither for Stripe's API nor for other work."""
     if not settings.STRIPE_WEBHOOK_SECRETS or not settings.STRIPE_SECRET_KEY:
-        return _refuse(
-            503, "payments_off", "Payments are not set up: what Stripe says could not be looked up."
-        )
+        return _refuse(503, "payments_off", "Payments are not set up.")
     body = _read_body(request)
     if body is None:
-        return _refuse(413, "too_large", f"More than {MAX_BODY_BYTES} bytes.")
+        return _refuse(413, "too_large", f"The body is larger than {MAX_BODY_BYTES} bytes.")
     try:
         signature = request.headers.get("Stripe-Signature", "")
         event = verify_webhook(body, signature, settings.STRIPE_WEBHOOK_SECRETS)
     except InvalidWebhookSignature:
-        logger.warning("Something at Stripe's door was not Stripe's: %s bytes.", len(body))
-        return _refuse(400, "invalid_request", "The signature does not fit.")
+        log.warning("stripe_webhook_signature_invalid", body_bytes=len(body))
+        return _refuse(400, "invalid_request", "The signature is invalid.")
     with transaction.atomic():
         pk = webhook_events.store_event(event)
         if pk is not None:
@@ -83,7 +79,7 @@ def stripe_webhook(request: HttpRequest) -> HttpResponse:
 
 
 def _read_body(request: HttpRequest) -> bytes | None:
-    """None when it is too long; its declared length is looked at before it is read."""
+    """Return the body, or None if it is too large. The declared length is checked before reading."""
     try:
         if int(request.headers.get("Content-Length") or 0) > MAX_BODY_BYTES:
             return None

@@ -1,17 +1,17 @@
-"""What Stripe told us: stored as it came, claimed by one worker at a time, marked; the only writer of StripeEvent.
+"""Store Stripe events and move them through their states; the only writer of StripeEvent.
 
-RECEIVED waits until `due_at`; PROCESSING is claimed for two minutes; DONE and IGNORED are over; FAILED waits for staff.
-Whoever finishes an event names the attempt he made: a claim that was lost meanwhile finishes nothing.
+RECEIVED waits until `due_at`, PROCESSING is claimed for two minutes, DONE and IGNORED are final, FAILED waits for staff.
+Every move checks the attempt number, so that a worker whose claim was lost changes nothing.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
+import structlog
 from celery import current_app
 from django.db.models import F, Q
 from django.utils import timezone
@@ -21,25 +21,25 @@ from billing.errors import BillingError
 from billing.models import StripeEvent
 from billing.stripe import objects
 
-logger = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 EventState = StripeEvent.State
 APPLY_EVENT_TASK = "billing.tasks.apply_event"
-CLAIM_DURATION = timedelta(seconds=120)  # longer than a worker may take for one event
+CLAIM_DURATION = timedelta(seconds=120)  # longer than the time limit of the task
 FIRST_RETRY_DELAY = timedelta(seconds=10)
 MAX_RETRY_DELAY = timedelta(hours=1)
 MAX_ATTEMPTS = 12
-SWEEP_AFTER = timedelta(seconds=30)  # by then its own task should have begun
-SWEEP_BATCH_SIZE = 500  # in one run; the rest in the next
+SWEEP_AFTER = timedelta(seconds=30)  # by then its own task should have started
+SWEEP_BATCH_SIZE = 500  # per run
 PAYLOAD_RETENTION = timedelta(days=180)
 
 
 class EventClaimLost(BillingError):
-    """Another worker has it meanwhile; what this one did must not stay."""
+    """Another worker has claimed the event; this worker's changes must be rolled back."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimedEvent:
-    """One event in the hands of one worker."""
+    """An event claimed by this worker."""
 
     pk: int
     event_id: str
@@ -50,12 +50,12 @@ class ClaimedEvent:
 
     @property
     def event_object(self) -> dict[str, Any]:
-        """As it was when it happened: a hint of what to ask for, never what to believe (B14.4)."""
+        """Return the object as it was when the event happened: it says what to fetch, not what to believe."""
         found = self.payload.get("data", {}).get("object", {})
         return found if isinstance(found, dict) else {}
 
     def get_id(self, *names: str) -> str:
-        """The id that stands there, or of what stands there; "" when nothing does."""
+        """Return the id at this path, of a plain id or an expanded object; "" if there is none."""
         found: Any = self.event_object
         for name in names:
             found = found.get(name) if isinstance(found, dict) else None
@@ -65,7 +65,7 @@ class ClaimedEvent:
 
 
 def store_event(event: objects.WebhookEvent) -> int | None:
-    """Its row's number; None when it was there before."""
+    """Store the event and return its row id, or None if it is already being or has been applied."""
     row = StripeEvent(
         event_id=event.id,
         type=event.type[:100],
@@ -80,20 +80,20 @@ def store_event(event: objects.WebhookEvent) -> int | None:
 
 
 def enqueue_event(pk: int) -> None:
-    """By the task's name: tasks stand above. Without a broker the sweep finds it."""
     try:
+        # By name, because tasks import this module. Without a broker, the sweep finds the event.
         current_app.send_task(APPLY_EVENT_TASK, args=[pk], retry=False)
     except OperationalError:
-        logger.warning("Event %s waits for the sweep: no broker.", pk)
+        log.warning("stripe_event_not_enqueued", stripe_event_pk=pk, error="broker_unavailable")
 
 
 def claim_event(pk: int) -> ClaimedEvent | None:
-    """One winner; also of what a worker took and never finished."""
+    """Claim a due event, or one whose worker never finished; None if another worker has it."""
     now = timezone.now()
-    free = Q(state=EventState.RECEIVED, due_at__lte=now) | Q(
+    claimable = Q(state=EventState.RECEIVED, due_at__lte=now) | Q(
         state=EventState.PROCESSING, claimed_until__lt=now
     )
-    taken = StripeEvent.objects.filter(free, pk=pk).update(
+    taken = StripeEvent.objects.filter(claimable, pk=pk).update(
         state=EventState.PROCESSING, claimed_until=now + CLAIM_DURATION, attempts=F("attempts") + 1
     )
     if not taken:
@@ -110,12 +110,12 @@ def claim_event(pk: int) -> ClaimedEvent | None:
 
 
 def finish_event(event: ClaimedEvent, state: Literal["DONE", "IGNORED"]) -> None:
-    """In the transaction of what it caused: both are there, or neither (B14.3)."""
+    """Mark the event as done. Call it inside the transaction of the event's effects."""
     _move_event(event, state=state, processed_at=timezone.now(), last_error="")
 
 
 def postpone_event(event: ClaimedEvent, error: str) -> timedelta | None:
-    """How long it waits now; None when it has been tried often enough and is for staff."""
+    """Schedule the next attempt and return the delay, or None if there were too many and staff must act."""
     if event.attempt >= MAX_ATTEMPTS:
         fail_event(event, error)
         return None
@@ -135,7 +135,7 @@ def _move_event(event: ClaimedEvent, *, state: str, **fields: Any) -> None:
 
 
 def list_overdue_event_ids() -> list[int]:
-    """What no task took in time, and what a worker took and never finished."""
+    """List events that no task started in time and events whose worker never finished."""
     now = timezone.now()
     late = Q(state=EventState.RECEIVED, due_at__lte=now, received_at__lte=now - SWEEP_AFTER)
     lost = Q(state=EventState.PROCESSING, claimed_until__lt=now)
@@ -144,26 +144,26 @@ def list_overdue_event_ids() -> list[int]:
 
 
 def get_oldest_event_age_seconds() -> float:
-    """How long the first of those that wait or are in hand has been here; 0 when none is."""
-    waits = StripeEvent.objects.filter(state__in=[EventState.RECEIVED, EventState.PROCESSING])
-    oldest = waits.order_by("received_at").values_list("received_at", flat=True).first()
+    """Return the age of the oldest unfinished event, or 0."""
+    unfinished = StripeEvent.objects.filter(state__in=[EventState.RECEIVED, EventState.PROCESSING])
+    oldest = unfinished.order_by("received_at").values_list("received_at", flat=True).first()
     return (timezone.now() - oldest).total_seconds() if oldest else 0.0
 
 
 def replay_events(pks: Iterable[int]) -> list[int]:
-    """By staff, any event at any time (B14.6); what is in hand just now is left there."""
-    again = StripeEvent.objects.filter(pk__in=list(pks), payload__isnull=False).exclude(
+    """Reset events so that they are applied again, except those being processed. Return the ids that were reset."""
+    replayable = StripeEvent.objects.filter(pk__in=list(pks), payload__isnull=False).exclude(
         state=EventState.PROCESSING
     )
-    found = list(again.values_list("pk", flat=True))
-    again.update(
+    found = list(replayable.values_list("pk", flat=True))
+    replayable.update(
         state=EventState.RECEIVED, attempts=0, due_at=timezone.now(), processed_at=None, last_error=""
     )
     return found
 
 
 def clear_old_payloads() -> int:
-    """The row stays as proof, what it said goes (B3.2)."""
+    """Delete the payloads of old events but keep their rows as evidence."""
     old = StripeEvent.objects.filter(
         received_at__lt=timezone.now() - PAYLOAD_RETENTION, payload__isnull=False
     )

@@ -1,9 +1,8 @@
-"""The one place where an account's tier is written, so that nobody forgets to tell of it."""
+"""Write an account's tier, by subscription or by staff grant, so that every change is published."""
 
 from __future__ import annotations
 
-import logging
-
+import structlog
 from celery import current_app
 from django.db import transaction
 from kombu.exceptions import OperationalError
@@ -15,12 +14,12 @@ from billing.stripe import api_client, subscription_api
 
 
 def lock_account(account_id: int) -> Account:
-    """For the rest of the transaction; recordings, which only refer to it, do not wait."""
+    """Lock the account until the transaction ends. Usage records, which only reference it, do not wait."""
     return Account.objects.select_for_update(no_key=True).get(pk=account_id)
 
 
 def write_tier(account: Account, tier: str) -> None:
-    """Of a locked account. Copies are told after commit, and whoever was blocked may go on if it was raised (B2.4)."""
+    """Write the tier of a locked account, publish it after commit, and lift the limit if it went up."""
     if tier == account.tier:
         return
     Account.objects.filter(pk=account.pk).update(tier=tier)
@@ -31,20 +30,20 @@ def write_tier(account: Account, tier: str) -> None:
 
 
 def get_fallback_tier(account: Account) -> str:
-    """What is left when a subscription stops entitling (B11.3)."""
+    """Return the tier that applies when no subscription entitles to one."""
     return account.granted_tier or "FREE"
 
 
-# MERGED subscriptions.granting: A tier given by staff, and a look whether Stripe charges for another (B15.4).
+# --- Tiers granted by staff ---
 
-logger = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
-DRIFT_CHECK_SECONDS = 4.0  # of the task's five
+DRIFT_CHECK_SECONDS = 4.0  # the task's time limit is five
 DRIFT_CHECK_TASK = "billing.tasks.check_drift"
 
 
 def grant_tier(account_id: int, tier: str, *, actor_id: int | None, reason: str) -> None:
-    """It holds until a live subscription says otherwise. FREE takes a grant back. Nothing changes at Stripe."""
+    """Set a tier until a live subscription says otherwise. FREE removes a grant. Nothing changes at Stripe."""
     with transaction.atomic():
         account = lock_account(account_id)
         PlanChange.objects.create(
@@ -66,26 +65,30 @@ def _enqueue_drift_check(account_id: int) -> None:
     try:
         current_app.send_task(DRIFT_CHECK_TASK, args=[account_id], retry=False)
     except OperationalError:
-        logger.warning("Whether account %s drifted could not be asked: no broker.", account_id)
+        log.warning("drift_check_not_enqueued", account_id=account_id, error="broker_unavailable")
 
 
 def check_price_drift(account_id: int) -> None:
-    """One warning when Stripe charges for something else than the tier; no failure for anyone."""
+    """Log a warning if Stripe charges for another tier than the granted one."""
     account = Account.objects.get(pk=account_id)
     if not account.stripe_customer_id:
         return
     try:
-        found = subscription_api.list_subscriptions(
+        subscriptions = subscription_api.list_subscriptions(
             api_client.start_request_deadline(DRIFT_CHECK_SECONDS), account.stripe_customer_id
         )
     except (PaymentServiceError, PaymentsDisabled) as problem:
-        logger.info("Whether account %s drifted is not known: %s.", account_id, type(problem).__name__)
+        log.info("drift_check_failed", account_id=account_id, error=type(problem).__name__)
         return
     expected = TierPolicy.objects.filter(tier=account.tier).values_list("stripe_price_id", flat=True).first()
-    for one in found:
-        if one.is_live and one.price_id and one.price_id != (expected or ""):
-            logger.warning(
-                "billing_drift account=%s tier=%s subscription=%s price=%s expected=%s",
-                account_id, account.tier, one.id, one.price_id, expected or "-",
-            )  # fmt: skip
+    for subscription in subscriptions:
+        if subscription.is_live and subscription.price_id and subscription.price_id != (expected or ""):
+            log.warning(
+                "billing_drift",
+                account_id=account_id,
+                tier=account.tier,
+                subscription_id=subscription.id,
+                price_id=subscription.price_id,
+                expected_price_id=expected,
+            )
             return

@@ -1,4 +1,4 @@
-"""Where an account stands at this moment, by its rows and, where they may be late, by Stripe (B11.4, step 4)."""
+"""Load an account's current plan from its rows and, where they may be late, from Stripe."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from billing.subscriptions.stripe_sync import get_tiers_by_price, had_trial, syn
 
 @dataclass(frozen=True, kw_only=True)
 class CurrentPlan:
-    """`one` is the live or owing subscription as Stripe has it; None also when Stripe cannot be asked."""
+    """`subscription` is the live or owing one at Stripe; None also if Stripe cannot be asked."""
 
     account: Account
     mirror: Subscription | None
     subscription: objects.StripeSubscription | None
     all_subscriptions: list[objects.StripeSubscription] | None = (
-        None  # all of the customer's, if they were listed
+        None  # all of the customer's subscriptions, if they were listed
     )
 
     def get_situation(self) -> PlanSituation:
         if self.subscription is not None:
             status, tier = self.subscription.status, get_tiers_by_price().get(self.subscription.price_id)
         elif self.mirror is not None and not settings.STRIPE_SECRET_KEY:
-            status, tier = self.mirror.status, self.mirror.tier  # as far as we were told
+            status, tier = self.mirror.status, self.mirror.tier  # the last state we know
         else:
             status, tier = "", None
         return PlanSituation(
@@ -40,7 +40,7 @@ class CurrentPlan:
 
     @property
     def is_waiting_for_stripe(self) -> bool:
-        """Something is to come that only Stripe could take back, and there is no key to ask it with."""
+        """Return True if a change is pending that only Stripe could undo, and there is no key to ask it with."""
         mirror = self.mirror
         return (
             self.subscription is None
@@ -51,28 +51,32 @@ class CurrentPlan:
 
 
 def load_current_plan(account_id: int, deadline: api_client.StripeDeadline) -> CurrentPlan:
-    """A late webhook and a lapsed payer are found here; without a key nobody is asked."""
+    """Load the plan, syncing with Stripe if a webhook is late or a payment lapsed. Without a key Stripe is not asked."""
     account, mirror = _load_rows(account_id)
     if not account.stripe_customer_id or not settings.STRIPE_SECRET_KEY:
         return CurrentPlan(account=account, mirror=mirror, subscription=None)
     if account.tier == "FREE":
-        found = subscription_api.list_subscriptions(deadline, account.stripe_customer_id)
-        unheard = account.trial_used_at is None and had_trial(found)
-        if not unheard and not any(one.is_live or one.is_owing for one in found):
-            return CurrentPlan(account=account, mirror=mirror, subscription=None, all_subscriptions=found)
+        subscriptions = subscription_api.list_subscriptions(deadline, account.stripe_customer_id)
+        missed_trial = account.trial_used_at is None and had_trial(subscriptions)
+        if not missed_trial and not any(
+            subscription.is_live or subscription.is_owing for subscription in subscriptions
+        ):
+            return CurrentPlan(
+                account=account, mirror=mirror, subscription=None, all_subscriptions=subscriptions
+            )
     elif mirror is None or mirror.status not in HEALTH_BY_STATUS:
         return CurrentPlan(account=account, mirror=mirror, subscription=None)
     else:
-        one = subscription_api.get_subscription(deadline, mirror.stripe_id)
-        if one is not None and (one.is_live or one.is_owing):
-            return CurrentPlan(account=account, mirror=mirror, subscription=one)
-    one = sync_subscription(account_id, deadline=deadline)
+        subscription = subscription_api.get_subscription(deadline, mirror.stripe_id)
+        if subscription is not None and (subscription.is_live or subscription.is_owing):
+            return CurrentPlan(account=account, mirror=mirror, subscription=subscription)
+    subscription = sync_subscription(account_id, deadline=deadline)
     account, mirror = _load_rows(account_id)
-    return CurrentPlan(account=account, mirror=mirror, subscription=one)
+    return CurrentPlan(account=account, mirror=mirror, subscription=subscription)
 
 
 def get_tier_offer(policy: TierPolicy | None) -> TierOffer:
-    """Reads the switch of staff; only asked when money must decide."""
+    """Return whether the tier can be bought now."""
     sold = policy is not None and policy.selectable and bool(policy.stripe_price_id)
     return TierOffer(payments_on=plan_status.are_payments_enabled(), for_sale=sold)
 

@@ -1,10 +1,10 @@
-"""A renewal that was not paid: some days of grace, a word per attempt, and what follows when they are over (B15.1)."""
+"""Handle unpaid renewals: start the grace period, notify the user per attempt, and lapse the plan afterwards."""
 
 from __future__ import annotations
 
-import logging
 from datetime import datetime, timedelta
 
+import structlog
 from django.db import transaction
 from django.db.models import DateTimeField, Value
 from django.db.models.functions import Least
@@ -17,15 +17,15 @@ from billing.stripe import objects
 from billing.subscriptions import account_tiers
 from billing.subscriptions.stripe_sync import post_lapsed_notice, sync_subscription
 
-logger = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 
 def handle_failed_renewal(
     account_id: int, invoice: objects.StripeInvoice, *, attempt: int, attempted_at: datetime
 ) -> None:
-    """An attempt to collect it came to nothing. A first or an upgrade invoice starts no grace.
+    """Record a failed renewal payment. First invoices and upgrades start no grace period.
 
-    What Stripe says now decides: if it was paid meanwhile there is nothing to tell.
+    The current state at Stripe decides: if the invoice was paid in the meantime, there is nothing to do.
     """
     sync_subscription(account_id)
     if not invoice.is_renewal or invoice.status == "paid":
@@ -33,10 +33,10 @@ def handle_failed_renewal(
     mirror = Subscription.objects.filter(account=account_id, status="past_due").first()
     if mirror is None:
         return
-    until = attempted_at + timedelta(days=policies.get_rules().policy.grace_days)
-    if attempt <= 1:  # later ones do not extend it
+    grace_until = attempted_at + timedelta(days=policies.get_rules().policy.grace_days)
+    if attempt <= 1:  # later attempts do not extend it
         Subscription.objects.filter(pk=mirror.pk).update(
-            grace_until=Least("grace_until", Value(until, DateTimeField()))
+            grace_until=Least("grace_until", Value(grace_until, DateTimeField()))
         )
     _post_failure_notice(account_id, invoice, attempt, mirror)
 
@@ -62,29 +62,27 @@ def _post_failure_notice(
 
 
 def lapse_overdue_subscriptions() -> int:
-    """Every hour: who is still past due when the grace is over falls back. How many were looked at."""
+    """Lapse subscriptions still past due after their grace period, and return how many were checked."""
     due = Subscription.objects.filter(status="past_due", entitles=True, grace_until__lte=timezone.now())
-    looked_at = list(due.values_list("account_id", flat=True))
-    for account_id in looked_at:
+    account_ids = list(due.values_list("account_id", flat=True))
+    for account_id in account_ids:
         try:
-            sync_subscription(
-                account_id
-            )  # if it was paid, Stripe knows; if not, sync itself sees that the grace is over
+            sync_subscription(account_id)  # sync sees either the payment or that the grace period is over
         except PaymentsDisabled:
             _lapse_subscription(account_id)
         except PaymentServiceError:
-            logger.warning("Account %s stays in grace: Stripe could not be asked.", account_id)
-    return len(looked_at)
+            log.warning("grace_period_check_failed", account_id=account_id)
+    return len(account_ids)
 
 
 def _lapse_subscription(account_id: int) -> None:
-    """By what we were told last: there is no key to ask with."""
+    """Lapse by the last known state, because there is no key to ask Stripe with."""
     with transaction.atomic():
         account = account_tiers.lock_account(account_id)
-        over = Subscription.objects.filter(
+        lapsed = Subscription.objects.filter(
             account=account, status="past_due", entitles=True, grace_until__lte=timezone.now()
         )
-        mirror = over.first()
-        if mirror is not None and over.update(entitles=False) and account.tier != "ENTERPRISE":
+        mirror = lapsed.first()
+        if mirror is not None and lapsed.update(entitles=False) and account.tier != "ENTERPRISE":
             account_tiers.write_tier(account, account_tiers.get_fallback_tier(account))
             post_lapsed_notice(account, mirror)

@@ -1,8 +1,7 @@
-"""The right to change an account's plan: one at a time, whoever asks and from wherever (B11.4, step 3)."""
+"""Change an account's plan under a lease, from the request to the outcome, and end subscriptions of erased users."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from datetime import timedelta
 from typing import assert_never
 from uuid import uuid4
 
+import structlog
 from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
@@ -41,12 +41,12 @@ from billing.subscriptions.stripe_sync import sync_subscription
 
 CHANGE_LEASE_DURATION = timedelta(
     seconds=120
-)  # four times what a request may spend at Stripe: only a dead process lets it run out
+)  # four times a request's deadline at Stripe, so that only a crash lets it expire
 
 
 @contextmanager
 def hold_change_lease(account_id: int) -> Iterator[None]:
-    """Given back in all outcomes; who finds it taken does not wait."""
+    """Hold the lease for the block, or raise PlanChangeInProgress without waiting."""
     token, now = uuid4(), timezone.now()
     free = Q(change_token=None) | Q(change_lease_until__lt=now)
     taken = Account.objects.filter(free, pk=account_id).update(
@@ -62,17 +62,15 @@ def hold_change_lease(account_id: int) -> Iterator[None]:
         )
 
 
-# MERGED subscriptions.changing: One request for a plan, from the lease to the answer (B11.4).
+log = structlog.get_logger(__name__)
 
-logger = logging.getLogger(__name__)
-
-CHANGE_TIMEOUT_SECONDS = 30.0  # at Stripe, for a whole request
-MAX_DECISION_ROUNDS = 3  # what was paid or ended while we looked is decided anew; it cannot go on happening
+CHANGE_TIMEOUT_SECONDS = 30.0  # all calls to Stripe in one request
+MAX_DECISION_ROUNDS = 3  # decide again if the plan changed while we looked
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanChangeRequest:
-    """What was asked for, and where the browser goes if it must be paid."""
+    """The requested tier, and where the browser returns to after a checkout."""
 
     tier: str
     urls: CheckoutUrls
@@ -80,174 +78,183 @@ class PlanChangeRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanChangeOutcome:
-    """What the client has to do next, if anything."""
+    """The next step for the client, if any."""
 
     action: ClientAction = "none"
     url: str = ""
 
 
 class _PlanMovedMeanwhile(Exception):
-    """The account is not what it was when we looked."""
+    """The account's plan changed after it was loaded."""
 
 
-def change_plan(user_id: int, wish: PlanChangeRequest) -> Status:
-    """The status afterwards, read when everything is written and the lease given back."""
+def change_plan(user_id: int, change_request: PlanChangeRequest) -> Status:
+    """Change the plan and return the status, read after the lease is released."""
     account = accounts.get_or_create_account(user_id)
     if account.tier == "ENTERPRISE":
         raise PlanManagedByAdmin
     with hold_change_lease(account.pk):
         outcome = _decide_and_perform(
-            account.pk, wish, api_client.start_request_deadline(CHANGE_TIMEOUT_SECONDS)
+            account.pk, change_request, api_client.start_request_deadline(CHANGE_TIMEOUT_SECONDS)
         )
     return plan_status.get_subscription_status(user_id, action=outcome.action, url=outcome.url)
 
 
 def _decide_and_perform(
-    account_id: int, wish: PlanChangeRequest, deadline: api_client.StripeDeadline
+    account_id: int, change_request: PlanChangeRequest, deadline: api_client.StripeDeadline
 ) -> PlanChangeOutcome:
     for _ in range(MAX_DECISION_ROUNDS):
-        with _record_early_failure(account_id, wish, deadline):
-            present = current_plan.load_current_plan(account_id, deadline)
+        with _record_early_failure(account_id, change_request, deadline):
+            current = current_plan.load_current_plan(account_id, deadline)
         try:
-            return _perform_request(present, wish, deadline)
+            return _perform_request(current, change_request, deadline)
         except _PlanMovedMeanwhile:
-            with _record_early_failure(account_id, wish, deadline):
+            with _record_early_failure(account_id, change_request, deadline):
                 sync_subscription(account_id, deadline=deadline)
     raise PlanChangeInProgress
 
 
 @contextmanager
 def _record_early_failure(
-    account_id: int, wish: PlanChangeRequest, deadline: api_client.StripeDeadline
+    account_id: int, change_request: PlanChangeRequest, deadline: api_client.StripeDeadline
 ) -> Iterator[None]:
-    """An attempt that fails before anything is decided leaves its line too."""
+    """Record an attempt that fails before anything is decided."""
     try:
         yield
     except PaymentServiceError as problem:
         account = Account.objects.get(pk=account_id)
         kind = _get_change_kind(
-            PlanAction.KEEP if wish.tier == account.tier else None, account.tier, wish.tier
+            PlanAction.KEEP if change_request.tier == account.tier else None,
+            account.tier,
+            change_request.tier,
         )
-        change = PlanChange(account=account, kind=kind, from_tier=account.tier, to_tier=wish.tier)
+        change = PlanChange(account=account, kind=kind, from_tier=account.tier, to_tier=change_request.tier)
         _record_failure(PlanChangeAttempt(change=change, deadline=deadline), problem)
         raise
 
 
 def _perform_request(
-    present: CurrentPlan, wish: PlanChangeRequest, deadline: api_client.StripeDeadline
+    current: CurrentPlan, change_request: PlanChangeRequest, deadline: api_client.StripeDeadline
 ) -> PlanChangeOutcome:
-    account = present.account
+    account = current.account
     if account.tier == "ENTERPRISE":
         raise PlanManagedByAdmin
-    situation = present.get_situation()
-    policy = TierPolicy.objects.filter(tier=wish.tier).first()
-    move = decide_without_payment(situation, wish.tier)
+    situation = current.get_situation()
+    policy = TierPolicy.objects.filter(tier=change_request.tier).first()
+    action = decide_without_payment(situation, change_request.tier)
     change = PlanChange(
         account=account,
-        kind=_get_change_kind(move, account.tier, wish.tier),
+        kind=_get_change_kind(action, account.tier, change_request.tier),
         from_tier=account.tier,
-        to_tier=wish.tier,
+        to_tier=change_request.tier,
     )
-    errand = PlanChangeAttempt(change=change, deadline=deadline)
+    attempt = PlanChangeAttempt(change=change, deadline=deadline)
     try:
-        if move is None:
-            move = decide_with_payment(situation, wish.tier, current_plan.get_tier_offer(policy))
-            change.kind = _get_change_kind(move, account.tier, wish.tier)
-        outcome = _perform_action(move, errand, present, wish)
+        if action is None:
+            action = decide_with_payment(situation, change_request.tier, current_plan.get_tier_offer(policy))
+            change.kind = _get_change_kind(action, account.tier, change_request.tier)
+        outcome = _perform_action(action, attempt, current, change_request)
     except BillingRequestRefused as problem:
-        _record_failure(errand, problem)
-        raise _add_portal_url(problem, present, wish, deadline) from problem
+        _record_failure(attempt, problem)
+        raise _add_portal_url(problem, current, change_request, deadline) from problem
     if outcome.action == "none":
         change.state = PlanChange.State.DONE
         change.save(update_fields=["state"])
-    if present.subscription is not None:
+    if current.subscription is not None:
         sync_subscription(account.pk, deadline=deadline)
     return outcome
 
 
-def _get_change_kind(move: PlanAction | None, tier: str, asked: str) -> str:
-    """How an attempt is written down; also one that comes to nothing."""
+def _get_change_kind(action: PlanAction | None, tier: str, requested_tier: str) -> str:
+    """Return the kind to record for an attempt, including one that fails."""
     kinds = PlanChange.Kind
-    match move:
+    match action:
         case PlanAction.KEEP:
             return kinds.KEEP
         case PlanAction.CHECKOUT:
             return kinds.CHECKOUT
         case _:
-            if asked == "FREE":
+            if requested_tier == "FREE":
                 return kinds.CANCEL
-            raised = plans.get_tier_rank(asked) > plans.get_tier_rank(tier)
+            raised = plans.get_tier_rank(requested_tier) > plans.get_tier_rank(tier)
             return kinds.UPGRADE if raised else kinds.DOWNGRADE
 
 
-# --- doing it -------------------------------------------------------------------------------------------
+# --- Performing ---
 
 
 def _perform_action(
-    move: PlanAction, errand: PlanChangeAttempt, present: CurrentPlan, wish: PlanChangeRequest
+    action: PlanAction, attempt: PlanChangeAttempt, current: CurrentPlan, change_request: PlanChangeRequest
 ) -> PlanChangeOutcome:
-    if move is PlanAction.CHECKOUT:
-        return _perform_checkout(errand, present, wish)
-    errand.change.save(force_insert=True)
-    if move is PlanAction.SET:
+    if action is PlanAction.CHECKOUT:
+        return _perform_checkout(attempt, current, change_request)
+    attempt.change.save(force_insert=True)
+    if action is PlanAction.SET:
         with transaction.atomic():
-            account_tiers.write_tier(account_tiers.lock_account(present.account.pk), wish.tier)
+            account_tiers.write_tier(account_tiers.lock_account(current.account.pk), change_request.tier)
         return PlanChangeOutcome()
-    one = present.subscription
-    if one is None:
-        if move is not PlanAction.KEEP or present.is_waiting_for_stripe:
-            raise PaymentsDisabled  # a subscription is known and there is no key: never show what Stripe does not do
+    subscription = current.subscription
+    if subscription is None:
+        if action is not PlanAction.KEEP or current.is_waiting_for_stripe:
+            raise PaymentsDisabled  # a subscription exists but there is no key: never show a change that Stripe does not make
         return PlanChangeOutcome()
-    match move:
+    match action:
         case PlanAction.KEEP:
-            stripe_actions.keep_plan(errand, one)
+            stripe_actions.keep_plan(attempt, subscription)
         case PlanAction.CANCEL_LATER:
-            stripe_actions.cancel_at_period_end(errand, one)
+            stripe_actions.cancel_at_period_end(attempt, subscription)
         case PlanAction.CANCEL_NOW:
-            stripe_actions.cancel_immediately(errand, one)
+            stripe_actions.cancel_immediately(attempt, subscription)
         case PlanAction.DOWNGRADE:
-            stripe_actions.downgrade_subscription(errand, one, _get_price_id(wish.tier))
+            stripe_actions.downgrade_subscription(attempt, subscription, _get_price_id(change_request.tier))
         case PlanAction.UPGRADE:
-            return _perform_upgrade(errand, present, one, wish)
+            return _perform_upgrade(attempt, current, subscription, change_request)
         case unreachable:
             assert_never(unreachable)
     return PlanChangeOutcome()
 
 
 def _perform_upgrade(
-    errand: PlanChangeAttempt, present: CurrentPlan, one: objects.StripeSubscription, wish: PlanChangeRequest
+    attempt: PlanChangeAttempt,
+    current: CurrentPlan,
+    subscription: objects.StripeSubscription,
+    change_request: PlanChangeRequest,
 ) -> PlanChangeOutcome:
-    price_id = _get_price_id(wish.tier)
-    said = plan_previews.get_previewed_date(present.account.user_id, one, price_id)
-    raised = stripe_actions.upgrade_subscription(errand, one, price_id, proration_date=said)
+    price_id = _get_price_id(change_request.tier)
+    proration_date = plan_previews.get_previewed_date(current.account.user_id, subscription, price_id)
+    raised = stripe_actions.upgrade_subscription(
+        attempt, subscription, price_id, proration_date=proration_date
+    )
     if raised.pending_update is None:
         return PlanChangeOutcome()
-    errand.change.subscription_id = one.id  # by which sync ends it, once it is paid or given up
-    errand.change.save(update_fields=["subscription_id"])
+    attempt.change.subscription_id = (
+        subscription.id
+    )  # lets the sync finish this change once it is paid or abandoned
+    attempt.change.save(update_fields=["subscription_id"])
     invoice = raised.latest_invoice
     if invoice is not None and invoice.hosted_url:
         return PlanChangeOutcome(action="pay_invoice", url=invoice.hosted_url)
-    return PlanChangeOutcome(action="portal", url=_get_portal_url(present, wish, errand.deadline))
+    return PlanChangeOutcome(action="portal", url=_get_portal_url(current, change_request, attempt.deadline))
 
 
 def _perform_checkout(
-    errand: PlanChangeAttempt, present: CurrentPlan, wish: PlanChangeRequest
+    attempt: PlanChangeAttempt, current: CurrentPlan, change_request: PlanChangeRequest
 ) -> PlanChangeOutcome:
-    """What stands in the way is cleared before the attempt is written down: only one may be open."""
-    account, deadline = present.account, errand.deadline
+    """Clear open checkouts before recording the attempt, because only one may be open."""
+    account, deadline = current.account, attempt.deadline
     if plan_checkouts.close_open_checkout(account, deadline):
         raise _PlanMovedMeanwhile
-    found = present.all_subscriptions
+    found = current.all_subscriptions
     if found is None and account.stripe_customer_id:
         found = subscription_api.list_subscriptions(deadline, account.stripe_customer_id)
-        if any(one.is_live or one.is_owing for one in found):
+        if any(subscription.is_live or subscription.is_owing for subscription in found):
             raise _PlanMovedMeanwhile
     plan_checkouts.cancel_incomplete_subscriptions(found or [], deadline)
-    errand.change.save(force_insert=True)
-    policy = TierPolicy.objects.get(tier=wish.tier)
+    attempt.change.save(force_insert=True)
+    policy = TierPolicy.objects.get(tier=change_request.tier)
     return PlanChangeOutcome(
         action="checkout",
-        url=plan_checkouts.open_checkout(errand.change, account, policy, wish.urls, deadline),
+        url=plan_checkouts.open_checkout(attempt.change, account, policy, change_request.urls, deadline),
     )
 
 
@@ -255,66 +262,71 @@ def _get_price_id(tier: str) -> str:
     return TierPolicy.objects.get(tier=tier).stripe_price_id or ""
 
 
-# --- what went wrong ------------------------------------------------------------------------------------
+# --- Failures ---
 
 
-def _record_failure(errand: PlanChangeAttempt, problem: BillingRequestRefused) -> None:
-    change = errand.change
+def _record_failure(attempt: PlanChangeAttempt, problem: BillingRequestRefused) -> None:
+    change = attempt.change
     change.state, change.error = PlanChange.State.FAILED, problem.code
-    if errand.completed_steps:
-        change.error += f" after {', '.join(errand.completed_steps)}"
+    if attempt.completed_steps:
+        change.error += f" after {', '.join(attempt.completed_steps)}"
     if isinstance(problem, PaymentServiceError):
-        logger.error("Plan change %s of account %s failed: %s.", change.pk, change.account_id, change.error)
+        log.error(
+            "plan_change_failed",
+            plan_change_id=str(change.pk),
+            account_id=change.account_id,
+            error=change.error,
+        )
     change.save()
 
 
 def _add_portal_url(
     problem: BillingRequestRefused,
-    present: CurrentPlan,
-    wish: PlanChangeRequest,
+    current: CurrentPlan,
+    change_request: PlanChangeRequest,
     deadline: api_client.StripeDeadline,
 ) -> BillingRequestRefused:
-    """Who owes is told where he pays, if Stripe can say it now."""
+    """Add the portal URL to an overdue-payment error, if Stripe answers."""
     if not isinstance(problem, PaymentOverdue):
         return problem
     try:
-        return PaymentOverdue(_get_portal_url(present, wish, deadline))
+        return PaymentOverdue(_get_portal_url(current, change_request, deadline))
     except PaymentServiceError:
         return problem
 
 
 def _get_portal_url(
-    present: CurrentPlan, wish: PlanChangeRequest, deadline: api_client.StripeDeadline
+    current: CurrentPlan, change_request: PlanChangeRequest, deadline: api_client.StripeDeadline
 ) -> str:
-    customer_id = present.account.stripe_customer_id or ""
+    customer_id = current.account.stripe_customer_id or ""
     return payment_api.create_portal_session(
-        deadline, customer_id=customer_id, return_url=wish.urls.cancel_url
+        deadline, customer_id=customer_id, return_url=change_request.urls.cancel_url
     )
 
 
-# MERGED subscriptions.ending: A user goes for good: nothing is charged any more, and nothing that could be (S17, B2.5).
+# --- Erasure ---
 
 
 def erase_subscription(user_id: int) -> int:
-    """Called at the request and again when the erasure begins; what is left to do is nothing the second time.
+    """End everything that could still be charged. Called on request and again when the erasure begins.
 
-    It raises when Stripe could not be told: whoever erases tries again. Ledger, use and audit stay (B2.5).
+    Raises if Stripe cannot be reached, so that the caller retries. Ledger, usage and audit rows stay.
     """
     account = Account.objects.filter(user_id=user_id).first()
     if account is None or not account.stripe_customer_id:
         return 0
-    deadline = api_client.start_request_deadline()  # at the request somebody waits for it
+    deadline = api_client.start_request_deadline()  # a user may be waiting
     try:
         plan_checkouts.close_open_checkout(account, deadline)
         _cancel_all_subscriptions(account.stripe_customer_id, deadline)
         sync_subscription(account.pk, deadline=deadline)
     except PaymentsDisabled:
         if Subscription.objects.filter(account=account, status__in=HEALTH_BY_STATUS).exists():
-            raise  # somebody goes on paying, and there is no key to stop it
+            raise  # a subscription is still being paid, and there is no key to cancel it
     return 0
 
 
 def _cancel_all_subscriptions(customer_id: str, deadline: api_client.StripeDeadline) -> None:
-    for one in subscription_api.list_subscriptions(deadline, customer_id):
-        if not one.is_over:
-            subscription_api.cancel_subscription(deadline, one.id, key=f"erase:{one.id}")
+    for subscription in subscription_api.list_subscriptions(deadline, customer_id):
+        if not subscription.is_over:
+            subscription_api.cancel_subscription(deadline, subscription.id, key=f"erase:{subscription.id}")

@@ -1,4 +1,4 @@
-"""A plan is bought on Stripe's page: at most one is open, and the tier changes only when Stripe says so (B11.9)."""
+"""Open and close checkouts for plans, at most one per account, and open Stripe's portal."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from billing.stripe import api_client, checkout_api, objects, payment_api, subsc
 
 @dataclass(frozen=True, kw_only=True)
 class CheckoutUrls:
-    """Where the browser goes after paying, and after leaving."""
+    """Where the browser returns to after paying, and after leaving."""
 
     success_url: str
     cancel_url: str
 
 
 def close_open_checkout(account: Account, deadline: api_client.StripeDeadline) -> bool:
-    """True when it turns out to be paid: then the account is not what it was a moment ago."""
+    """Expire the open checkout. Return True if it turns out to be paid, so that the plan must be loaded again."""
     change = PlanChange.objects.filter(
         account=account, kind=PlanChange.Kind.CHECKOUT, state=PlanChange.State.STARTED
     ).first()
@@ -39,28 +39,30 @@ def _expire_checkout(change: PlanChange, deadline: api_client.StripeDeadline) ->
     session_id = change.checkout_session_id or ""
     try:
         return checkout_api.expire_checkout(deadline, session_id, key=f"plan:{change.pk}:expire").status
-    except PaymentServiceRefusal:  # it is over already: how?
+    except PaymentServiceRefusal:  # already over; read how it ended
         session = checkout_api.get_checkout(deadline, session_id)
         return session.status if session else "expired"
 
 
 def cancel_incomplete_subscriptions(
-    found: list[objects.StripeSubscription], deadline: api_client.StripeDeadline
+    subscriptions: list[objects.StripeSubscription], deadline: api_client.StripeDeadline
 ) -> None:
-    """What a first payment left unfinished must not be finished beside a new one (B11.2)."""
-    for one in found:
-        if one.status == "incomplete":
-            subscription_api.cancel_subscription(deadline, one.id, key=f"incomplete:{one.id}")
+    """Cancel subscriptions whose first payment is unfinished, so that nobody pays twice."""
+    for subscription in subscriptions:
+        if subscription.status == "incomplete":
+            subscription_api.cancel_subscription(
+                deadline, subscription.id, key=f"incomplete:{subscription.id}"
+            )
 
 
 def open_checkout(
     change: PlanChange,
     account: Account,
     policy: TierPolicy,
-    ways: CheckoutUrls,
+    urls: CheckoutUrls,
     deadline: api_client.StripeDeadline,
 ) -> str:
-    """Its address. One trial per account, for ever (B15.2)."""
+    """Create the checkout and return its URL. An account gets one trial ever."""
     customer_id = accounts.ensure_stripe_customer(account, deadline)
     trial_days = policy.trial_days if account.trial_used_at is None else 0
     purchase = checkout_api.PlanPurchase(
@@ -69,8 +71,8 @@ def open_checkout(
         user_id=account.user_id,
         plan_change_id=str(change.pk),
         trial_days=trial_days,
-        success_url=ways.success_url,
-        cancel_url=ways.cancel_url,
+        success_url=urls.success_url,
+        cancel_url=urls.cancel_url,
     )
     session = checkout_api.create_plan_checkout(deadline, purchase, key=f"plan:{change.pk}:checkout")
     change.checkout_session_id = session.id
@@ -79,14 +81,13 @@ def open_checkout(
 
 
 def fail_checkout(session_id: str) -> None:
-    """Stripe says that nobody paid on it."""
     with transaction.atomic():
         PlanChange.objects.filter(checkout_session_id=session_id, state=PlanChange.State.STARTED).update(
             state=PlanChange.State.FAILED, error="It was not paid in time."
         )
 
 
-# MERGED subscriptions.portals: Stripe's own pages for a customer: card, invoices, what is owed (B15.3).
+# --- Portal ---
 
 PORTAL_TIMEOUT_SECONDS = 16.0
 

@@ -1,4 +1,4 @@
-"""What asking for a plan leads to: a table of situations and wishes, without any call (B11.4, steps 5 to 10)."""
+"""Decide what a request for a plan leads to: pure functions of the account's situation, without calls to Stripe."""
 
 from __future__ import annotations
 
@@ -14,18 +14,16 @@ SubscriptionHealth = Literal["none", "live", "overdue", "owing"]
 HEALTH_BY_STATUS: dict[str, SubscriptionHealth] = {
     "active": "live",
     "trialing": "live",
-    "past_due": "overdue",  # live too, but nothing is sold on top of a debt
+    "past_due": "overdue",  # live too, but nothing more is sold until it is paid
     "unpaid": "owing",
     "paused": "owing",
-}  # any other word of Stripe: there is no subscription (B11.2)
+}  # any other status counts as no subscription
 LIVE_STATUSES = ("active", "trialing", "past_due")
 
 
 class PlanAction(StrEnum):
-    """The one thing that is done about a request."""
-
     KEEP = "KEEP"
-    SET = "SET"  # in the database alone
+    SET = "SET"  # only in our database
     CANCEL_LATER = "CANCEL_LATER"
     CANCEL_NOW = "CANCEL_NOW"
     CHECKOUT = "CHECKOUT"
@@ -35,7 +33,7 @@ class PlanAction(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class PlanSituation:
-    """Where an account stands when it asks; `subscribed_tier` is what it pays for, None if no tier has that price."""
+    """The account's situation. `subscribed_tier` is the paid tier, None if no tier has that price."""
 
     tier: str
     granted_tier: str | None
@@ -45,29 +43,27 @@ class PlanSituation:
 
 @dataclass(frozen=True, kw_only=True)
 class TierOffer:
-    """Whether the asked tier can be bought at this moment."""
-
     payments_on: bool
     for_sale: bool
 
 
-def decide_without_payment(situation: PlanSituation, asked: str) -> PlanAction | None:
-    """What never depends on whether payments are switched on; None when money must decide (steps 5 to 7)."""
+def decide_without_payment(situation: PlanSituation, requested_tier: str) -> PlanAction | None:
+    """Return the action that needs no payment, or None if `decide_with_payment` must decide."""
     subscribed = situation.health != "none"
-    if asked == "FREE" and subscribed:
+    if requested_tier == "FREE" and subscribed:
         return PlanAction.CANCEL_LATER if situation.health == "live" else PlanAction.CANCEL_NOW
-    if asked == situation.tier:
+    if requested_tier == situation.tier:
         return PlanAction.KEEP
     granted = situation.granted_tier
-    if asked == "FREE" or (
-        not subscribed and granted and plans.get_tier_rank(asked) <= plans.get_tier_rank(granted)
+    if requested_tier == "FREE" or (
+        not subscribed and granted and plans.get_tier_rank(requested_tier) <= plans.get_tier_rank(granted)
     ):
         return PlanAction.SET
     return None
 
 
-def decide_with_payment(situation: PlanSituation, asked: str, offer: TierOffer) -> PlanAction:
-    """The rest: sold, refused, or already paid for (steps 8 to 10)."""
+def decide_with_payment(situation: PlanSituation, requested_tier: str, offer: TierOffer) -> PlanAction:
+    """Decide between checkout, upgrade, downgrade and keep, or refuse."""
     if not offer.payments_on:
         raise PaymentsDisabled
     if not offer.for_sale:
@@ -76,10 +72,10 @@ def decide_with_payment(situation: PlanSituation, asked: str, offer: TierOffer) 
         raise PaymentOverdue
     if situation.health == "none":
         return PlanAction.CHECKOUT
-    asked_rank, paid_rank = (
-        plans.get_tier_rank(asked),
+    requested_rank, paid_rank = (
+        plans.get_tier_rank(requested_tier),
         plans.get_tier_rank(situation.subscribed_tier or situation.tier),
     )
-    if asked_rank == paid_rank:
+    if requested_rank == paid_rank:
         return PlanAction.KEEP
-    return PlanAction.UPGRADE if asked_rank > paid_rank else PlanAction.DOWNGRADE
+    return PlanAction.UPGRADE if requested_rank > paid_rank else PlanAction.DOWNGRADE

@@ -1,10 +1,10 @@
-"""What a subscription entitles to, by what Stripe says of it and what the clock says: pure functions (B11.3)."""
+"""Sync the subscription mirror and the tier with Stripe, whatever happened there and in whatever order we heard of it."""
 
 from __future__ import annotations
 
-import logging
 from datetime import datetime, timedelta
 
+import structlog
 from django.conf import settings
 from django.db import connection, transaction
 from django.utils import timezone
@@ -17,7 +17,7 @@ from billing.subscriptions import account_tiers
 
 
 def compute_grace_end(status: str, known: datetime | None, *, now: datetime, days: int) -> datetime | None:
-    """Only an unpaid renewal has one; it begins when it is first seen and is never extended (B15.1)."""
+    """Return when the grace period ends. Only a past-due subscription has one, and it is never extended."""
     if status != "past_due":
         return None
     return known or now + timedelta(days=days)
@@ -29,9 +29,7 @@ def is_entitling(status: str, grace_until: datetime | None, *, now: datetime) ->
     return status in ("active", "trialing")
 
 
-# MERGED subscriptions.syncing: Makes the mirror and the tier agree with Stripe, whatever happened there and in whatever order we heard of it (B14.4).
-
-logger = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 SYNC_LOCK_KEY = 0x5C  # first half of the advisory lock's key; the account is the second
 ENDED_STATUS = "canceled"
@@ -40,31 +38,31 @@ ENDED_STATUS = "canceled"
 def sync_subscription(
     account_id: int, *, deadline: api_client.StripeDeadline | None = None
 ) -> objects.StripeSubscription | None:
-    """The subscription that counts, None without one.
+    """Fetch the customer's subscriptions and apply the one that counts; return it, or None.
 
-    The lock comes first, then the fetch, then the writes: an older fetch never overwrites a newer one.
+    The lock is taken before the fetch, so that an older fetch never overwrites a newer one.
     """
     within = deadline or api_client.start_task_deadline()
     with transaction.atomic():
         _acquire_sync_lock(account_id)
         customer_id = Account.objects.values_list("stripe_customer_id", flat=True).get(pk=account_id)
-        found = subscription_api.list_subscriptions(within, customer_id) if customer_id else []
-        known = get_tiers_by_price()
-        one = _choose_subscription(found, known, account_id, within)
+        subscriptions = subscription_api.list_subscriptions(within, customer_id) if customer_id else []
+        tiers_by_price = get_tiers_by_price()
+        subscription = _choose_subscription(subscriptions, tiers_by_price, account_id, within)
         account = account_tiers.lock_account(account_id)
-        if account.trial_used_at is None and had_trial(found):
+        if account.trial_used_at is None and had_trial(subscriptions):
             Account.objects.filter(pk=account.pk).update(trial_used_at=timezone.now())
-        _apply_subscription(account, one, known)
-        return one
+        _apply_subscription(account, subscription, tiers_by_price)
+        return subscription
 
 
-def had_trial(found: list[objects.StripeSubscription]) -> bool:
-    """One trial for ever, also one that was over before we heard of it (B15.2)."""
-    return any(one.trial_end is not None for one in found)
+def had_trial(subscriptions: list[objects.StripeSubscription]) -> bool:
+    """Return True if any subscription had a trial, including one that ended before we heard of it."""
+    return any(subscription.trial_end is not None for subscription in subscriptions)
 
 
 def handle_deleted_customer(account_id: int, customer_id: str) -> None:
-    """Stripe has deleted him. The lock before the row, as in every sync: two that meet must not wait in a circle."""
+    """Forget a customer deleted at Stripe. The sync lock is taken before the row lock, as in every sync, to avoid deadlocks."""
     with transaction.atomic():
         _acquire_sync_lock(account_id)
         accounts.clear_stripe_customer(account_id, customer_id)
@@ -72,16 +70,18 @@ def handle_deleted_customer(account_id: int, customer_id: str) -> None:
 
 
 def reconcile_subscriptions() -> int:
-    """Every night: all whose mirror is not ended, for Stripe stops repeating itself after some days (B14.7)."""
+    """Sync every subscription that has not ended, because Stripe stops repeating webhooks after some days."""
     if not settings.STRIPE_SECRET_KEY:
         return 0
-    open_ones = list(Subscription.objects.exclude(status=ENDED_STATUS).values_list("account_id", flat=True))
-    for account_id in open_ones:
+    open_account_ids = list(
+        Subscription.objects.exclude(status=ENDED_STATUS).values_list("account_id", flat=True)
+    )
+    for account_id in open_account_ids:
         try:
             sync_subscription(account_id)
         except PaymentServiceError as problem:
-            logger.warning("Account %s could not be reconciled: %s.", account_id, type(problem).__name__)
-    return len(open_ones)
+            log.warning("subscription_reconcile_failed", account_id=account_id, error=type(problem).__name__)
+    return len(open_account_ids)
 
 
 def post_lapsed_notice(account: Account, mirror: Subscription) -> None:
@@ -100,27 +100,27 @@ def get_tiers_by_price() -> dict[str, str]:
 
 
 def _acquire_sync_lock(account_id: int) -> None:
-    """Until the transaction ends. Two accounts of one remainder wait for each other: harmless."""
+    """Lock until the transaction ends. Accounts with the same remainder share a lock, which is harmless."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [SYNC_LOCK_KEY, account_id % 2**31])
 
 
-# --- which one ------------------------------------------------------------------------------------------
+# --- Choosing the subscription ---
 
 
 def _choose_subscription(
-    found: list[objects.StripeSubscription],
-    known: dict[str, str],
+    subscriptions: list[objects.StripeSubscription],
+    tiers_by_price: dict[str, str],
     account_id: int,
     deadline: api_client.StripeDeadline,
 ) -> objects.StripeSubscription | None:
-    """The highest, then the oldest of the live ones, else of those that are owed for; other live ones end (B11.2)."""
+    """Prefer live over owing ones, then the highest tier, then the oldest. Surplus live ones are cancelled."""
 
-    def order(one: objects.StripeSubscription) -> tuple[int, datetime]:
-        tier = known.get(one.price_id)
-        return -plans.get_tier_rank(tier) if tier else 1, one.created_at
+    def order(subscription: objects.StripeSubscription) -> tuple[int, datetime]:
+        tier = tiers_by_price.get(subscription.price_id)
+        return -plans.get_tier_rank(tier) if tier else 1, subscription.created_at
 
-    live = sorted((one for one in found if one.is_live), key=order)
+    live = sorted((subscription for subscription in subscriptions if subscription.is_live), key=order)
     for surplus in live[1:]:
         staff_alerts.alert_staff(
             "several_subscriptions",
@@ -130,50 +130,50 @@ def _choose_subscription(
             cancelled=surplus.id,
         )
         subscription_api.cancel_subscription(deadline, surplus.id, key=f"surplus:{surplus.id}", prorate=True)
-    owing = sorted((one for one in found if one.is_owing), key=order)
+    owing = sorted((subscription for subscription in subscriptions if subscription.is_owing), key=order)
     return next(iter([*live, *owing]), None)
 
 
-# --- what follows from it -------------------------------------------------------------------------------
+# --- Applying it ---
 
 
 def _apply_subscription(
-    account: Account, one: objects.StripeSubscription | None, known: dict[str, str]
+    account: Account, subscription: objects.StripeSubscription | None, tiers_by_price: dict[str, str]
 ) -> None:
     before = Subscription.objects.filter(account=account).first()
     entitled_before = before is not None and before.entitles
-    if one is None:
+    if subscription is None:
         Subscription.objects.filter(account=account).update(
             status=ENDED_STATUS, entitles=False, grace_until=None, schedule_id="", synced_at=timezone.now()
         )
     else:
-        before = _save_mirror(account, one, known.get(one.price_id), before)
-        _finish_plan_changes(account, one, known.get(one.price_id))
-    _apply_tier(account, one, before, entitled_before=entitled_before)
+        before = _save_mirror(account, subscription, tiers_by_price.get(subscription.price_id), before)
+        _finish_plan_changes(account, subscription, tiers_by_price.get(subscription.price_id))
+    _apply_tier(account, subscription, before, entitled_before=entitled_before)
 
 
 def _save_mirror(
-    account: Account, one: objects.StripeSubscription, tier: str | None, before: Subscription | None
+    account: Account, subscription: objects.StripeSubscription, tier: str | None, before: Subscription | None
 ) -> Subscription:
     now = timezone.now()
-    same = before if before is not None and before.stripe_id == one.id else None
+    same = before if before is not None and before.stripe_id == subscription.id else None
     days = policies.get_rules().policy.grace_days
-    grace = compute_grace_end(one.status, same.grace_until if same else None, now=now, days=days)
+    grace = compute_grace_end(subscription.status, same.grace_until if same else None, now=now, days=days)
     mirror, _ = Subscription.objects.update_or_create(
         account=account,
         defaults={
-            "stripe_id": one.id,
-            "status": one.status,
-            "price_id": one.price_id,
+            "stripe_id": subscription.id,
+            "status": subscription.status,
+            "price_id": subscription.price_id,
             "tier": tier,
-            "item_id": one.item_id,
-            "period_start": one.period_start,
-            "period_end": one.period_end,
-            "cancel_at_period_end": one.cancel_at_period_end,
-            "schedule_id": one.schedule_id,
-            "trial_end": one.trial_end,
+            "item_id": subscription.item_id,
+            "period_start": subscription.period_start,
+            "period_end": subscription.period_end,
+            "cancel_at_period_end": subscription.cancel_at_period_end,
+            "schedule_id": subscription.schedule_id,
+            "trial_end": subscription.trial_end,
             "grace_until": grace,
-            "entitles": is_entitling(one.status, grace, now=now),
+            "entitles": is_entitling(subscription.status, grace, now=now),
             "synced_at": now,
         },
     )
@@ -182,41 +182,45 @@ def _save_mirror(
 
 def _apply_tier(
     account: Account,
-    one: objects.StripeSubscription | None,
+    subscription: objects.StripeSubscription | None,
     mirror: Subscription | None,
     *,
     entitled_before: bool,
 ) -> None:
-    """The tier: by the price while it entitles, the fallback once it stops; who has none keeps what he has (B11.3)."""
+    """Use the price's tier while it entitles, and the fallback once it stops. Without a subscription the tier stays."""
     if account.tier == "ENTERPRISE":
-        if one is not None:
-            logger.warning("Account %s is ENTERPRISE and has the subscription %s.", account.pk, one.id)
+        if subscription is not None:
+            log.warning(
+                "enterprise_account_has_subscription", account_id=account.pk, subscription_id=subscription.id
+            )
         return
-    if one is not None and mirror is not None and mirror.entitles:
+    if subscription is not None and mirror is not None and mirror.entitles:
         if mirror.tier is None:
             staff_alerts.alert_staff(
                 "unknown_price",
-                "No tier has the price of a subscription; the tier stays as it is.",
+                "No tier has the price of this subscription. The account keeps its tier.",
                 account=account.pk,
-                subscription=one.id,
-                price=one.price_id,
+                subscription=subscription.id,
+                price=subscription.price_id,
             )
         else:
             account_tiers.write_tier(account, mirror.tier)
     elif entitled_before:
         account_tiers.write_tier(account, account_tiers.get_fallback_tier(account))
-        if one is not None and mirror is not None and mirror.status == "past_due":
+        if subscription is not None and mirror is not None and mirror.status == "past_due":
             post_lapsed_notice(account, mirror)
 
 
-def _finish_plan_changes(account: Account, one: objects.StripeSubscription, tier: str | None) -> None:
-    """A checkout that led here, and an upgrade that was paid or given up, are over."""
-    open_ones = PlanChange.objects.filter(account=account, state=PlanChange.State.STARTED)
-    if one.is_live:
-        open_ones.filter(kind=PlanChange.Kind.CHECKOUT).update(
-            state=PlanChange.State.DONE, subscription_id=one.id
+def _finish_plan_changes(
+    account: Account, subscription: objects.StripeSubscription, tier: str | None
+) -> None:
+    """Finish checkouts that led to this subscription, and upgrades that were paid or abandoned."""
+    open_changes = PlanChange.objects.filter(account=account, state=PlanChange.State.STARTED)
+    if subscription.is_live:
+        open_changes.filter(kind=PlanChange.Kind.CHECKOUT).update(
+            state=PlanChange.State.DONE, subscription_id=subscription.id
         )
-    if one.pending_update is None:
-        upgrades = open_ones.filter(kind=PlanChange.Kind.UPGRADE, subscription_id=one.id)
+    if subscription.pending_update is None:
+        upgrades = open_changes.filter(kind=PlanChange.Kind.UPGRADE, subscription_id=subscription.id)
         upgrades.filter(to_tier=tier or "").update(state=PlanChange.State.DONE)
         upgrades.update(state=PlanChange.State.FAILED, error="It was not paid.")

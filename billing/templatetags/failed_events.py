@@ -1,4 +1,4 @@
-"""What staff should see first: words of Stripe's that led to nothing (B18.5)."""
+"""Template tag that counts failed Stripe events, for the admin index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How templates write cents."""
+"""Template filters that format amounts and ledger kinds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ register = template.Library()
 
 @register.filter
 def money(cents: int, currency: str) -> str:
-    """`$12.00`, or `12.00 EUR` where the sign is not sure to be understood."""
+    """Format as `$12.00`, or `12.00 EUR` for other currencies."""
     whole, rest = divmod(abs(cents), 100)
     sign, amount = "−" if cents < 0 else "", f"{whole:,}.{rest:02d}"
     return f"{sign}${amount}" if currency == "usd" else f"{sign}{amount} {currency.upper()}"
@@ -17,5 +17,5 @@ def money(cents: int, currency: str) -> str:
 
 @register.filter
 def kind_name(kind: str) -> str:
-    """`TOP_UP` reads Top-up."""
+    """Format `TOP_UP` as `Top-up`."""
     return kind.replace("_", "-").capitalize()

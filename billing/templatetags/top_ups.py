@@ -1,4 +1,4 @@
-"""The part of a page where credit is bought."""
+"""Template tag for the form that buys credits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ MAX_SHOWN_AMOUNTS = 4
 
 @register.inclusion_tag("billing/_top_up.html", takes_context=True)
 def top_up_form(context: Context) -> dict[str, Any]:
-    """Nothing at all where nothing is sold."""
     request: HttpRequest = context["request"]
     assert isinstance(request.user, User)
     policy = policies.get_rules().policy
@@ -46,7 +45,7 @@ def top_up_form(context: Context) -> dict[str, Any]:
 
 
 def _find_returned_top_up(request: HttpRequest) -> TopUp | None:
-    """The one whose page at Stripe the browser comes from."""
+    """Return the top-up whose checkout the browser returns from."""
     try:
         top_up_id = UUID(request.GET.get("top_up", ""))
     except ValueError:
@@ -56,5 +55,5 @@ def _find_returned_top_up(request: HttpRequest) -> TopUp | None:
 
 @register.filter
 def units(cents: int) -> str:
-    """As a number field takes it: `12.50`."""
+    """Format cents for a number field, such as `12.50`."""
     return f"{cents // 100}.{cents % 100:02d}" if cents % 100 else str(cents // 100)

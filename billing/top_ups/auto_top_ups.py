@@ -1,11 +1,11 @@
-"""Credit that buys itself when it runs low: off until somebody agrees, one charge at a time, off again at the first refusal."""
+"""Automatic top-ups: off until the user consents, one charge at a time, and off again after the first declined charge."""
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from datetime import timedelta
 
+import structlog
 from django.conf import settings
 from django.db import transaction
 from django.db.models import F
@@ -19,9 +19,11 @@ from billing.selectors import plan_status
 from billing.stripe import api_client, objects, payment_api
 from billing.top_ups import purchases
 
-logger = logging.getLogger(__name__)
-STUCK_AFTER = timedelta(minutes=2)  # by then its own task is over
-GIVEN_UP_AFTER = timedelta(hours=23)  # Stripe forgets a key after a day: a later attempt could charge twice
+log = structlog.get_logger(__name__)
+STUCK_AFTER = timedelta(minutes=2)  # by then its own task has ended
+GIVEN_UP_AFTER = timedelta(
+    hours=23
+)  # Stripe drops idempotency keys after a day, so a later attempt could charge twice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,32 +52,32 @@ def get_auto_top_up(user_id: int) -> AutoTopUpView:
     )
 
 
-def configure_auto_top_up(user_id: int, wish: AutoTopUpRequest) -> AutoTopUpView:
-    """Switching off always works; switching on needs payments, consent and a saved card (B10.4)."""
+def configure_auto_top_up(user_id: int, request: AutoTopUpRequest) -> AutoTopUpView:
+    """Save the settings. Switching on needs payments, consent and a saved card; switching off always works."""
     account = accounts.get_or_create_account(user_id)
-    if wish.enabled:
-        _check_request(account, wish)
+    if request.enabled:
+        _check_request(account, request)
     AutoTopUp.objects.update_or_create(
         account=account,
         defaults={
-            "enabled": wish.enabled,
-            "threshold_cents": wish.threshold_cents,
-            "amount_cents": wish.amount_cents,
+            "enabled": request.enabled,
+            "threshold_cents": request.threshold_cents,
+            "amount_cents": request.amount_cents,
             "disabled_reason": "",
-            **({"failures": 0} if wish.enabled else {}),
+            **({"failures": 0} if request.enabled else {}),
         },
     )
     return get_auto_top_up(user_id)
 
 
-def _check_request(account: Account, wish: AutoTopUpRequest) -> None:
+def _check_request(account: Account, request: AutoTopUpRequest) -> None:
     if not plan_status.are_payments_enabled():
         raise PaymentsDisabled
-    purchases.check_top_up_amount("amount_cents", wish.amount_cents)
-    if wish.threshold_cents > policies.get_rules().policy.top_up_max_cents:
-        raise InvalidRequest({"threshold_cents": [_("It is more than a top-up can be.")]})
-    if not wish.consent:
-        raise InvalidRequest({"consent": [_("Your card is charged without asking only if you agree to it.")]})
+    purchases.check_top_up_amount("amount_cents", request.amount_cents)
+    if request.threshold_cents > policies.get_rules().policy.top_up_max_cents:
+        raise InvalidRequest({"threshold_cents": [_("This is more than the largest possible top-up.")]})
+    if not request.consent:
+        raise InvalidRequest({"consent": [_("Agree to automatic charges to turn this on.")]})
     deadline = api_client.start_request_deadline()
     if not account.stripe_customer_id or not payment_api.list_saved_cards(
         deadline, account.stripe_customer_id
@@ -84,40 +86,39 @@ def _check_request(account: Account, wish: AutoTopUpRequest) -> None:
 
 
 def disable_auto_top_up(account_id: int, reason: str) -> bool:
-    """Not by the user's own wish; False when it was off."""
+    """Switch off without the user's request. Return False if it was already off."""
     on = AutoTopUp.objects.filter(account=account_id, enabled=True)
     return bool(on.update(enabled=False, disabled_reason=reason, failures=F("failures") + 1))
 
 
 def erase_auto_top_up(user_id: int) -> int:
-    """A user goes: nothing is charged any more (S17)."""
     gone = AutoTopUp.objects.filter(account__user=user_id, enabled=True)
     return gone.update(enabled=False, disabled_reason="erased")
 
 
-# --- when it runs low -----------------------------------------------------------------------------------
+# --- Charging ---
 
 
 def top_up_if_low(account_id: int) -> None:
-    """After a spend: whether it still holds is read anew; of any number at once, one charges."""
+    """Start a top-up if the balance is still low. Of concurrent calls, one charges."""
     account = Account.objects.select_related("user").get(pk=account_id)
-    wanted = AutoTopUp.objects.filter(account=account, enabled=True).first()
+    auto_top_up = AutoTopUp.objects.filter(account=account, enabled=True).first()
     if (
-        wanted is None
-        or account.credit_balance_cents >= wanted.threshold_cents
+        auto_top_up is None
+        or account.credit_balance_cents >= auto_top_up.threshold_cents
         or not plan_status.are_payments_enabled()
     ):
         return
-    top_up = _start_auto_top_up(account, wanted.amount_cents)
+    top_up = _start_auto_top_up(account, auto_top_up.amount_cents)
     if top_up is not None:
         charge_top_up(top_up)
 
 
 def _start_auto_top_up(account: Account, cents: int) -> TopUp | None:
-    """None when one is open, or the day has seen enough of them. Under the account's lock, so that none is counted late.
+    """Create a top-up under the account's lock, or return None if one is open or the daily maximum is reached.
 
-    Whether one is open is read, not left to the constraint: that would wait for whoever credits the last one, who
-    waits for the account.
+    Open top-ups are read rather than left to the unique constraint: the constraint would wait for a transaction that
+    credits the last one, which in turn waits for the account's lock.
     """
     most = policies.get_rules().policy.auto_top_up_max_per_day
     today = timezone.now().replace(hour=0, minute=0, second=0, microsecond=0)
@@ -131,7 +132,7 @@ def _start_auto_top_up(account: Account, cents: int) -> TopUp | None:
 
 
 def charge_top_up(top_up: TopUp) -> None:
-    """Off-session, with the top-up's own key: once, however often it is tried. Credit follows by webhook."""
+    """Charge the saved card, with the top-up's own idempotency key. Credits follow by webhook."""
     deadline = api_client.start_task_deadline()
     try:
         card_id = _choose_card(deadline, top_up.account.stripe_customer_id)
@@ -151,13 +152,13 @@ def charge_top_up(top_up: TopUp) -> None:
         if not problem.retryable:
             fail_top_up(top_up, "refused")
         else:
-            logger.warning("The automatic top-up %s is tried again later.", top_up.pk)
+            log.warning("auto_top_up_postponed", top_up_id=str(top_up.pk), error=type(problem).__name__)
     else:
         purchases.move_top_up(top_up.pk, purchases.TopUpState.OPEN, payment_intent_id=intent.id)
 
 
 def _choose_card(deadline: api_client.StripeDeadline, customer_id: str | None) -> str:
-    """The chosen one, else the newest."""
+    """Return the customer's default card, else the newest."""
     customer = payment_api.get_customer(deadline, customer_id) if customer_id else None
     if customer is None:
         raise NoSavedCard
@@ -170,7 +171,7 @@ def _choose_card(deadline: api_client.StripeDeadline, customer_id: str | None) -
 
 
 def fail_top_up(top_up: TopUp, reason: str) -> None:
-    """It is off until its owner switches it on again, and he is told once."""
+    """Mark it failed, switch automatic top-ups off and notify the user, once."""
     with transaction.atomic():
         if not purchases.move_top_up(top_up.pk, purchases.TopUpState.FAILED):
             return
@@ -185,31 +186,31 @@ def fail_top_up(top_up: TopUp, reason: str) -> None:
 
 
 def retry_stuck_charges() -> int:
-    """Charges whose outcome nobody heard: tried again with their key while Stripe still knows it (B14.7)."""
+    """Retry charges of unknown outcome while Stripe still knows their key. Return how many there were."""
     if not plan_status.are_payments_enabled():
         return 0
     before = timezone.now() - STUCK_AFTER
     stuck = TopUp.objects.filter(
         kind=TopUp.Kind.AUTO, state=purchases.TopUpState.CREATED, created_at__lt=before
     )
-    tried = list(stuck.select_related("account"))
-    for top_up in tried:
+    top_ups = list(stuck.select_related("account"))
+    for top_up in top_ups:
         if not AutoTopUp.objects.filter(account=top_up.account_id, enabled=True).exists():
             purchases.move_top_up(
                 top_up.pk, purchases.TopUpState.FAILED
-            )  # nobody wants it now; if it was paid, Stripe says so
+            )  # switched off; if it was paid after all, the webhook credits it
         elif top_up.created_at < timezone.now() - GIVEN_UP_AFTER:
             fail_top_up(top_up, "refused")
         else:
             charge_top_up(top_up)
-    return len(tried)
+    return len(top_ups)
 
 
-# --- Stripe's word --------------------------------------------------------------------------------------
+# --- Webhooks ---
 
 
 def apply_payment_intent(intent: objects.PaymentIntent) -> bool:
-    """Of an automatic top-up alone (B14.5); those by hand follow their checkout. False when it is not ours."""
+    """Apply the outcome of an automatic charge. Return False if it is not one; manual top-ups follow their checkout."""
     top_up = purchases.find_top_up(intent.metadata.get("top_up", ""))
     if top_up is None or top_up.kind != TopUp.Kind.AUTO:
         return False

@@ -1,4 +1,4 @@
-"""Moves of a top-up: one conditional update each, from where B10.3 lets it come."""
+"""Top-ups: state transitions, buying through a checkout, and crediting what Stripe reports as paid."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from billing.stripe import api_client, checkout_api, objects
 TopUpState = TopUp.State
 ALLOWED_TRANSITIONS: dict[str, tuple[str, ...]] = {
     TopUpState.OPEN: (TopUpState.CREATED,),
-    # Late is still paid: money that came after all belongs to its owner.
+    # A late payment still counts.
     TopUpState.PAID: (TopUpState.CREATED, TopUpState.OPEN, TopUpState.EXPIRED, TopUpState.FAILED),
     TopUpState.FAILED: (TopUpState.CREATED, TopUpState.OPEN),
     TopUpState.EXPIRED: (TopUpState.CREATED, TopUpState.OPEN),
@@ -31,17 +31,17 @@ PAID_STATES = (
     TopUpState.PAID,
     TopUpState.PARTLY_REVERSED,
     TopUpState.REVERSED,
-)  # among these by what was taken back of it
+)  # which of them depends on how much was reversed
 
 
 def move_top_up(top_up_id: UUID, to: str, **fields: Any) -> bool:
-    """False when it was somewhere else already: whoever was first has done what follows."""
+    """Move a top-up to a state. Return False if it was already elsewhere and somebody else did what follows."""
     mine = TopUp.objects.filter(pk=top_up_id, state__in=ALLOWED_TRANSITIONS[to])
     return bool(mine.update(state=to, **fields))
 
 
 def update_reversal_state(top_up: TopUp, reversed_cents: int) -> None:
-    """Paid, in part or wholly taken back; any of them may return (B10.3)."""
+    """Set the state by how much of the payment is reversed. It may move in any direction."""
     if reversed_cents <= 0:
         to = TopUpState.PAID
     elif reversed_cents < top_up.amount_cents:
@@ -51,25 +51,25 @@ def update_reversal_state(top_up: TopUp, reversed_cents: int) -> None:
     TopUp.objects.filter(pk=top_up.pk, state__in=PAID_STATES).update(state=to)
 
 
-# MERGED payments.buying: A top-up by hand: a page at Stripe is opened here; only Stripe's own word afterwards adds credit (B10.1, B10.2).
+# --- Buying ---
 
 IDEMPOTENCY_KEY_LIFETIME = timedelta(hours=24)
 CHECKOUT_PAGE_LIFETIME = timedelta(hours=1)
-MIN_CHECKOUT_PAGE_LIFETIME = timedelta(minutes=31)  # Stripe opens none for less than half an hour
+MIN_CHECKOUT_PAGE_LIFETIME = timedelta(minutes=31)  # Stripe's minimum is half an hour
 
 
 @dataclass(frozen=True, kw_only=True)
 class TopUpPurchase:
-    """What a user asks for; the addresses were looked at already."""
+    """A requested purchase, with redirect URLs that were already checked."""
 
     amount_cents: int
-    success_url: str  # the top-up's id is put in for `{top_up}`
+    success_url: str  # `{top_up}` is replaced by the top-up's id
     cancel_url: str
     save_card: bool = False
 
 
 def start_top_up(user_id: int, purchase: TopUpPurchase, *, key: str | None) -> TopUp:
-    """With the same key within a day: the same top-up, however often and from how many tabs."""
+    """Create a top-up and its checkout. The same key within a day returns the same top-up."""
     if not plan_status.are_payments_enabled():
         raise PaymentsDisabled
     check_top_up_amount("amount_cents", purchase.amount_cents)
@@ -84,7 +84,7 @@ def check_top_up_amount(name: str, cents: int) -> None:
     policy = policies.get_rules().policy
     if not policy.top_up_min_cents <= cents <= policy.top_up_max_cents:
         least, most = _format_amount(policy.top_up_min_cents), _format_amount(policy.top_up_max_cents)
-        bounds = _("A top-up is between %(least)s and %(most)s.") % {"least": least, "most": most}
+        bounds = _("Choose an amount between %(least)s and %(most)s.") % {"least": least, "most": most}
         raise InvalidRequest({name: [bounds]})
 
 
@@ -95,33 +95,35 @@ def _format_amount(cents: int) -> str:
 def _get_or_create_top_up(account: Account, cents: int, key: str | None) -> TopUp:
     if key is None:
         return _create_top_up(account, cents)
-    same = TopUp.objects.filter(account=account, idempotency_key=key)
+    same_key = TopUp.objects.filter(account=account, idempotency_key=key)
     now = timezone.now()
-    same.filter(created_at__lt=now - IDEMPOTENCY_KEY_LIFETIME).update(idempotency_key=None)
-    same.filter(
+    same_key.filter(created_at__lt=now - IDEMPOTENCY_KEY_LIFETIME).update(idempotency_key=None)
+    same_key.filter(
         state=TopUpState.CREATED, created_at__lt=now - CHECKOUT_PAGE_LIFETIME + MIN_CHECKOUT_PAGE_LIFETIME
     ).update(
-        idempotency_key=None  # its page can no longer be opened as it was asked for
+        idempotency_key=None  # too late to create its checkout with the same expiry
     )
     try:
         with transaction.atomic():
             return _create_top_up(account, cents, key)
     except IntegrityError:
-        known = same.get()
-        if known.amount_cents != cents:
-            raise InvalidRequest({"Idempotency-Key": [_("It was used for another amount.")]}) from None
-        return known
+        existing = same_key.get()
+        if existing.amount_cents != cents:
+            raise InvalidRequest(
+                {"Idempotency-Key": [_("This key was already used for another amount.")]}
+            ) from None
+        return existing
 
 
 def _create_top_up(account: Account, cents: int, key: str | None = None) -> TopUp:
-    """Dated by the clock that Stripe is spoken to with: the page's end is reckoned from it."""
+    """Set created_at by our clock, because the checkout's expiry is computed from it."""
     return TopUp.objects.create(
         account=account, amount_cents=cents, idempotency_key=key, created_at=timezone.now()
     )
 
 
 def _open_checkout(account: Account, top_up: TopUp, purchase: TopUpPurchase) -> None:
-    """Twice with the same id is once at Stripe; what fails here stays CREATED, and can be asked for again."""
+    """Create the checkout, once per top-up at Stripe. If this fails, the top-up stays CREATED and can be retried."""
     deadline = api_client.start_request_deadline()
     session = checkout_api.create_credit_checkout(
         deadline,
@@ -134,33 +136,33 @@ def _open_checkout(account: Account, top_up: TopUp, purchase: TopUpPurchase) -> 
             success_url=purchase.success_url.replace("{top_up}", str(top_up.pk)),
             cancel_url=purchase.cancel_url,
             expires_at=top_up.created_at
-            + CHECKOUT_PAGE_LIFETIME,  # the same at every attempt: so asks the key
+            + CHECKOUT_PAGE_LIFETIME,  # must be equal in every attempt under the same key
         ),
         key=f"topup:{top_up.pk}:checkout",
     )
     move_top_up(top_up.pk, TopUpState.OPEN, checkout_session_id=session.id, checkout_url=session.url)
 
 
-# --- Stripe's word --------------------------------------------------------------------------------------
+# --- Webhooks ---
 
 
 def fulfil_checkout(session: objects.CheckoutSession) -> bool:
-    """Credit for what was paid on this page, once. False when it sells nothing of ours."""
+    """Credit a paid checkout, once. Return False if it is not for a top-up."""
     top_up = find_top_up(session.client_reference_id)
     if top_up is None:
         return False
-    if session.payment_status == "unpaid":  # a bank that takes days; its own event follows
+    if session.payment_status == "unpaid":  # a delayed payment method; another event follows
         return True
-    wrong = _find_mismatch(top_up, session)
-    if wrong:
-        move_to_review(top_up, wrong)
+    mismatch = _find_mismatch(top_up, session)
+    if mismatch:
+        move_to_review(top_up, mismatch)
     else:
         credit_top_up(top_up, checkout_session_id=session.id, payment_intent_id=session.payment_intent_id)
     return True
 
 
 def _find_mismatch(top_up: TopUp, session: objects.CheckoutSession) -> str:
-    """What is not as it was agreed; "" when all is."""
+    """Return what differs from the agreed purchase, or ""."""
     if session.payment_status != "paid":
         return "payment_status"
     if session.subtotal_cents != top_up.amount_cents:
@@ -174,18 +176,18 @@ def _find_mismatch(top_up: TopUp, session: objects.CheckoutSession) -> str:
     return ""
 
 
-def move_to_review(top_up: TopUp, wrong: str) -> None:
+def move_to_review(top_up: TopUp, mismatch: str) -> None:
     if move_top_up(top_up.pk, TopUpState.REVIEW, checkout_url=""):
         staff_alerts.alert_staff(
             "top_up_review",
-            f"What was paid is not what was asked for: {wrong}.",
+            f"The payment doesn't match the top-up: {mismatch}.",
             top_up=str(top_up.pk),
             account=top_up.account_id,
         )
 
 
 def credit_top_up(top_up: TopUp, **ids: str) -> None:
-    """State and ledger together, or neither; a second time does nothing."""
+    """Move to PAID and post the credits in one transaction, once."""
     with transaction.atomic():
         if move_top_up(top_up.pk, TopUpState.PAID, checkout_url="", **ids):
             ledger.post_top_up(
@@ -198,7 +200,7 @@ def credit_top_up(top_up: TopUp, **ids: str) -> None:
 
 
 def end_checkout(session: objects.CheckoutSession) -> bool:
-    """Nobody paid in time, or the bank refused in the end."""
+    """Handle a checkout that expired unpaid or whose payment failed."""
     top_up = find_top_up(session.client_reference_id)
     if top_up is None:
         return False
@@ -210,7 +212,7 @@ def end_checkout(session: objects.CheckoutSession) -> bool:
 
 
 def find_top_up(top_up_id: str) -> TopUp | None:
-    """By what stands in Stripe's metadata, which others may write too."""
+    """Return the top-up named in Stripe's metadata, which other systems may write too."""
     try:
         key = UUID(top_up_id)
     except ValueError:

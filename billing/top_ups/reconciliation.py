@@ -1,10 +1,10 @@
-"""Top-ups that nobody told us the end of: Stripe repeats itself for three days, then it must be asked (B14.7)."""
+"""Ask Stripe about top-ups whose outcome we never heard, because it repeats webhooks for three days only."""
 
 from __future__ import annotations
 
-import logging
 from datetime import timedelta
 
+import structlog
 from django.conf import settings
 from django.utils import timezone
 
@@ -13,26 +13,26 @@ from billing.models import TopUp
 from billing.stripe import api_client, checkout_api, payment_api
 from billing.top_ups import auto_top_ups, purchases
 
-logger = logging.getLogger(__name__)
-RECONCILE_AFTER = timedelta(hours=2)  # a page is open for one
-RECONCILE_UNTIL = timedelta(days=40)  # what Stripe has no word about after this, it will have none
+log = structlog.get_logger(__name__)
+RECONCILE_AFTER = timedelta(hours=2)  # a checkout is open for one hour
+RECONCILE_UNTIL = timedelta(days=40)  # after this Stripe will have no outcome either
 
 
 def reconcile_open_top_ups() -> int:
-    """How many were asked about."""
+    """Reconcile unfinished top-ups and return how many were checked."""
     if not settings.STRIPE_SECRET_KEY:
         return 0
     now = timezone.now()
-    waiting = TopUp.objects.filter(
+    unfinished = TopUp.objects.filter(
         state__in=TopUp.UNFINISHED, created_at__lt=now - RECONCILE_AFTER, created_at__gt=now - RECONCILE_UNTIL
     )
-    asked = list(waiting.select_related("account"))
-    for top_up in asked:
+    top_ups = list(unfinished.select_related("account"))
+    for top_up in top_ups:
         try:
             _reconcile_top_up(top_up)
         except PaymentServiceError as problem:
-            logger.warning("Top-up %s stays open: %s.", top_up.pk, type(problem).__name__)
-    return len(asked)
+            log.warning("top_up_reconcile_failed", top_up_id=str(top_up.pk), error=type(problem).__name__)
+    return len(top_ups)
 
 
 def _reconcile_top_up(top_up: TopUp) -> None:
@@ -46,7 +46,7 @@ def _reconcile_top_up(top_up: TopUp) -> None:
         if intent is not None:
             auto_top_ups.apply_payment_intent(intent)
     elif top_up.checkout_session_id is None:
-        purchases.move_top_up(top_up.pk, purchases.TopUpState.EXPIRED)  # its page was never shown to anybody
+        purchases.move_top_up(top_up.pk, purchases.TopUpState.EXPIRED)  # its checkout was never created
     else:
         session = checkout_api.get_checkout(deadline, top_up.checkout_session_id)
         if session is not None and session.status == "complete":

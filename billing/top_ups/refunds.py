@@ -1,4 +1,4 @@
-"""Payments that are taken back: refunds and disputes; the ledger follows what Stripe says now, in any order (B10.5, B10.6)."""
+"""Apply refunds and disputes to the ledger by Stripe's current state, in whatever order events arrive."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ EntryKind = LedgerEntry.Kind
 
 
 class TopUpNotYetPaid(PaymentServiceUnavailable):
-    """What is taken back was not credited yet: its own event is on the way, and then this one is tried again."""
+    """The payment is not credited yet. Its own event is on the way, and this one is retried after it."""
 
 
 def apply_refunds(intent_id: str, deadline: api_client.StripeDeadline) -> bool:
-    """All refunds of one payment. False when the payment bought no credit."""
+    """Apply all refunds of a payment. Return False if the payment is not for a top-up."""
     top_up = _find_paid_top_up(intent_id, deadline)
     if top_up is None:
         return False
     with transaction.atomic():
-        book = _TopUpReversals(
+        reversals = _TopUpReversals(
             top_up
-        )  # before Stripe is asked: what was heard first must not be written last (B14.4)
+        )  # locks before asking Stripe, so that an older answer is not written last
         for refund in reversed(
             payment_api.list_refunds(deadline, intent_id)
         ):  # Stripe lists the newest first
             if refund.takes_money:
-                book.reverse(f"refund:{refund.id}", refund.amount_cents, "Refund")
+                reversals.reverse(f"refund:{refund.id}", refund.amount_cents, "Refund")
             elif refund.status in ("failed", "canceled"):
-                book.reinstate(f"refund:{refund.id}", f"refund-failed:{refund.id}", "Refund failed")
-        book.save_state()
+                reversals.reinstate(f"refund:{refund.id}", f"refund-failed:{refund.id}", "Refund failed")
+        reversals.save_state()
     return True
 
 
 def apply_dispute(
     dispute: objects.StripeDispute, deadline: api_client.StripeDeadline, *, reinstated: bool
 ) -> bool:
-    """Taken while it is fought over, back when it is won. False when nothing of ours was bought."""
+    """Reverse the payment while it is disputed and reinstate it if won. Return False if it is not for a top-up."""
     intent_id = dispute.payment_intent_id or payment_api.get_charge_payment_intent_id(
         deadline, dispute.charge_id
     )
@@ -48,43 +48,41 @@ def apply_dispute(
     if top_up is None:
         return False
     with transaction.atomic():
-        book = _TopUpReversals(top_up)
-        dispute = (
-            payment_api.get_dispute(deadline, dispute.id) or dispute
-        )  # nobody else follows it now (B14.4)
+        reversals = _TopUpReversals(top_up)
+        dispute = payment_api.get_dispute(deadline, dispute.id) or dispute  # read again under the lock
         if reinstated or dispute.status == "won":
-            book.reinstate(f"dispute:{dispute.id}", f"dispute-won:{dispute.id}", "Dispute won")
+            reversals.reinstate(f"dispute:{dispute.id}", f"dispute-won:{dispute.id}", "Dispute won")
         elif not dispute.is_warning:
-            book.reverse(f"dispute:{dispute.id}", dispute.amount_cents, "Disputed payment")
+            reversals.reverse(f"dispute:{dispute.id}", dispute.amount_cents, "Disputed payment")
             _disable_after_dispute(top_up, dispute.id)
-        book.save_state()
+        reversals.save_state()
     return True
 
 
 def _disable_after_dispute(top_up: TopUp, dispute_id: str) -> None:
-    """At the first word of it: what its owner switches on again afterwards stays on."""
-    is_news = notices.post_notice(
+    # Only at the first event: if the user switches it on again afterwards, it stays on.
+    is_new = notices.post_notice(
         top_up.account.user_id,
         "payment_disputed",
         dedupe_key=f"dispute:{dispute_id}",
         data={"amount_cents": top_up.amount_cents},
         mail=True,
     )
-    if is_news:
+    if is_new:
         auto_top_ups.disable_auto_top_up(top_up.account_id, "dispute")
 
 
 def _find_paid_top_up(intent_id: str, deadline: api_client.StripeDeadline) -> TopUp | None:
-    """By its payment; before we heard of that, by what stands in the payment."""
-    known = TopUp.objects.select_related("account").filter(payment_intent_id=intent_id).first()
-    if known is None:
+    """Find the top-up by its payment intent, or by the intent's metadata before we stored the id."""
+    top_up = TopUp.objects.select_related("account").filter(payment_intent_id=intent_id).first()
+    if top_up is None:
         intent = payment_api.get_payment_intent(deadline, intent_id)
-        known = purchases.find_top_up(intent.metadata.get("top_up", "")) if intent else None
-    return known
+        top_up = purchases.find_top_up(intent.metadata.get("top_up", "")) if intent else None
+    return top_up
 
 
 class _TopUpReversals:
-    """One top-up, locked, and what was taken back of it so far."""
+    """One locked top-up and the ledger entries of its reversals."""
 
     def __init__(self, top_up: TopUp) -> None:
         self._top_up = TopUp.objects.select_for_update().select_related("account").get(pk=top_up.pk)
@@ -104,7 +102,7 @@ class _TopUpReversals:
         )
 
     def reverse(self, key: str, cents: int, reason: str) -> None:
-        """At most what is left of the top-up; nothing was credited for one under review."""
+        """Reverse at most what is left of the top-up; one under review was never credited."""
         cents = min(cents, self._top_up.amount_cents - self._compute_reversed_cents())
         if key not in self._entries and cents > 0 and self._top_up.state != purchases.TopUpState.REVIEW:
             self._entries[key] = ledger.reverse_payment(
@@ -112,7 +110,6 @@ class _TopUpReversals:
             )
 
     def reinstate(self, reversal: str, key: str, reason: str) -> None:
-        """Only what was taken."""
         taken = self._entries.get(reversal)
         if taken is not None and key not in self._entries:
             self._entries[key] = ledger.reinstate_payment(
@@ -128,22 +125,29 @@ class _TopUpReversals:
 
 
 def _get_moved_cents(entry: LedgerEntry) -> int:
-    """What was asked for, whether it moved the balance or the debt."""
+    """Return the amount, whether it moved the balance or the debt."""
     return abs(entry.amount_cents) + abs(entry.debt_delta_cents)
 
 
 def refund_top_up(top_up: TopUp) -> None:
-    """By staff: what was not taken back yet; the ledger follows by webhook (B10.7)."""
+    """Refund what is left of a paid top-up. The ledger follows by webhook."""
     if (
         top_up.state not in (purchases.TopUpState.PAID, purchases.TopUpState.PARTLY_REVERSED)
         or not top_up.payment_intent_id
     ):
         raise PaymentServiceRefusal("Only a paid top-up can be refunded.")
     deadline = api_client.start_request_deadline()
-    given = [one for one in payment_api.list_refunds(deadline, top_up.payment_intent_id) if one.takes_money]
-    left = top_up.amount_cents - sum(one.amount_cents for one in given)
-    if left <= 0:
-        raise PaymentServiceError("Stripe has refunded all of it already.")
+    refunds = [
+        refund
+        for refund in payment_api.list_refunds(deadline, top_up.payment_intent_id)
+        if refund.takes_money
+    ]
+    remaining_cents = top_up.amount_cents - sum(refund.amount_cents for refund in refunds)
+    if remaining_cents <= 0:
+        raise PaymentServiceError("This top-up is already fully refunded.")
     payment_api.create_refund(
-        deadline, top_up.payment_intent_id, amount_cents=left, key=f"refund-topup:{top_up.pk}:{left}"
+        deadline,
+        top_up.payment_intent_id,
+        amount_cents=remaining_cents,
+        key=f"refund-topup:{top_up.pk}:{remaining_cents}",
     )

@@ -1,10 +1,10 @@
-"""Whether a user may cause more: asked of Redis, confirmed in Postgres before anybody is refused (B6)."""
+"""Check usage limits and hold money for turns: fast in Redis, confirmed in Postgres before anybody is refused."""
 
 from __future__ import annotations
 
-import logging
 from datetime import datetime
 
+import structlog
 from django.db import Error as AnyDatabaseError
 from django.utils import timezone
 
@@ -15,14 +15,14 @@ from billing.selectors import usage_status
 from billing.selectors.usage_status import UsageStatus, WindowUsage
 from billing.usage import windows
 
-logger = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
-MAX_HOLD_ATTEMPTS = 3  # of one admission: counters may vanish under it twice (B6.7)
+MAX_HOLD_ATTEMPTS = 3  # counters may vanish between attempts
 WINDOW_NAMES: dict[plans.WindowKind, WindowName] = {"DAY": "daily", "WEEK": "weekly"}
 
 
 def check_limits(user_id: int) -> None:
-    """Raises LimitReached when a window is used up; what cannot be read refuses nobody (B6.4)."""
+    """Raise LimitReached if a window is used up. If usage cannot be read, nobody is refused."""
     if policies.get_rules().is_unlimited(user_id):
         metrics.limit_checks.labels("allowed").inc()
         return
@@ -38,10 +38,10 @@ def check_limits(user_id: int) -> None:
 
 
 def check_limits_and_hold(user_id: int, hold: str, *, checked: bool = False) -> None:
-    """Check the limit and hold money for the turn `hold` names, in one round trip.
+    """Check the limits and hold money for the turn named by `hold`, in one round trip.
 
-    Raises LimitReached with reason `held` when only what other turns hold keeps this one out. `checked`: the check has
-    passed just now, so that with holds off nothing is left to do (B7.1).
+    Raises LimitReached with reason `held` if only the holds of other turns are in the way. `checked` says that
+    `check_limits` has just passed, so that nothing is left to do when holds are off.
     """
     rules = policies.get_rules()
     if not rules.policy.turn_hold_microdollars or rules.is_unlimited(user_id):
@@ -60,43 +60,43 @@ def check_limits_and_hold(user_id: int, hold: str, *, checked: bool = False) -> 
 
 
 def renew_turn_hold(user_id: int, hold: str) -> None:
-    """A running turn keeps what is held for it; workers ask at most every five minutes (B6.7)."""
+    """Extend a running turn's hold. Workers call this at most every five minutes."""
     rules = policies.get_rules()
     amount_microdollars = rules.policy.turn_hold_microdollars
     if amount_microdollars and not rules.is_unlimited(user_id):
         try:
             redis_counters.renew_hold(user_id, hold, amount_microdollars)
         except CountersUnavailable:
-            logger.warning("A hold could not be renewed: Redis is away.")
+            log.warning("hold_renew_failed", user_id=user_id, hold_id=hold)
 
 
 def release_turn_hold(user_id: int, hold: str) -> None:
-    """Nothing is held for the turn any more; its calls are recorded by now. A hold that stays expires (B6.7)."""
+    """Release a turn's hold after its calls are recorded. A hold that cannot be released expires on its own."""
     rules = policies.get_rules()
     if rules.policy.turn_hold_microdollars and not rules.is_unlimited(user_id):
         try:
             redis_counters.release_hold(user_id, hold)
         except CountersUnavailable:
-            logger.warning("A hold could not be dropped, it expires by itself: Redis is away.")
+            log.warning("hold_release_failed", user_id=user_id, hold_id=hold)
 
 
 def _record_degraded(problem: Exception) -> None:
-    logger.warning("Limits could not be checked, the user may go on: %s", type(problem).__name__)
+    log.warning("limit_check_degraded", error=type(problem).__name__)
     metrics.limit_checks.labels("degraded").inc()
 
 
-# --- use ------------------------------------------------------------------------------------------------
+# --- Usage ---
 
 
 def _find_refusal(user_id: int, now: datetime) -> LimitReached | None:
-    seen = redis_counters.read_cached_usage(user_id, plans.get_day_window(now), plans.get_week_window(now))
-    if seen.daily is None or seen.weekly is None or seen.entitlement is None:
-        stands = windows.rebuild_copies(user_id, now)  # by the rows: nothing is left to confirm
-    elif _has_room(seen.daily, seen.weekly, seen.entitlement):
+    cached = redis_counters.read_cached_usage(user_id, plans.get_day_window(now), plans.get_week_window(now))
+    if cached.daily is None or cached.weekly is None or cached.entitlement is None:
+        status = windows.rebuild_copies(user_id, now)  # already read from Postgres, nothing to confirm
+    elif _has_room(cached.daily, cached.weekly, cached.entitlement):
         return None
     else:
-        stands = _confirm_usage(user_id, seen, now)
-    return _build_refusal(stands, stands.exhausted_window, now)
+        status = _confirm_usage(user_id, cached, now)
+    return _build_refusal(status, status.exhausted_window, now)
 
 
 def _has_room(daily: WindowAmount, weekly: WindowAmount, entitlement: plans.Entitlement) -> bool:
@@ -107,13 +107,13 @@ def _has_room(daily: WindowAmount, weekly: WindowAmount, entitlement: plans.Enti
     )
 
 
-def _confirm_usage(user_id: int, seen: CachedUsage, now: datetime) -> UsageStatus:
-    """The rows decide; where Redis disagrees with them, it is corrected (B6.5)."""
-    stands = windows.load_usage_status(user_id, now)
-    known = (seen.daily, seen.weekly, seen.entitlement)
-    if known != (_build_amount(stands.daily), _build_amount(stands.weekly), stands.entitlement):
-        redis_counters.correct_copies(windows.build_copies(stands))
-    return stands
+def _confirm_usage(user_id: int, cached: CachedUsage, now: datetime) -> UsageStatus:
+    """Read the rows, which decide, and correct Redis where it disagrees."""
+    status = windows.load_usage_status(user_id, now)
+    cached_values = (cached.daily, cached.weekly, cached.entitlement)
+    if cached_values != (_build_amount(status.daily), _build_amount(status.weekly), status.entitlement):
+        redis_counters.correct_copies(windows.build_copies(status))
+    return status
 
 
 def _build_amount(meter: WindowUsage) -> WindowAmount:
@@ -121,7 +121,7 @@ def _build_amount(meter: WindowUsage) -> WindowAmount:
 
 
 def _build_refusal(
-    stands: UsageStatus, meter: WindowUsage | None, now: datetime, reason: LimitReason = "used"
+    status: UsageStatus, meter: WindowUsage | None, now: datetime, reason: LimitReason = "used"
 ) -> LimitReached | None:
     if meter is None:
         return None
@@ -130,15 +130,15 @@ def _build_refusal(
         resets_at=meter.window.resets_at,
         reason=reason,
         reset_cost_cents=policies.get_rules().policy.reset_cost_cents,
-        can_reset=not usage_status.find_reset_refusal(stands, now),
+        can_reset=not usage_status.find_reset_refusal(status, now),
     )
 
 
-# --- holds ----------------------------------------------------------------------------------------------
+# --- Holds ---
 
 
 def _try_hold(user_id: int, hold: str, rules: policies.LimitRules, now: datetime) -> LimitReached | None:
-    """Copies that are missing or wrong are put right and asked again; in the end nobody is kept out by them."""
+    """Rebuild or correct bad copies and try again. If the copies never get right, let the turn in."""
     limits = {tier: rules.get_limits_microdollars(plans.Entitlement(tier=tier)) for tier in plans.TIERS}
     for _ in range(MAX_HOLD_ATTEMPTS):
         held = redis_counters.place_hold(
@@ -152,24 +152,24 @@ def _try_hold(user_id: int, hold: str, rules: policies.LimitRules, now: datetime
         if held.answer == "stored":
             return None
         if held.answer == "missing":
-            stands = windows.rebuild_copies(user_id, now)
-            full = stands.exhausted_window
+            status = windows.rebuild_copies(user_id, now)
+            full = status.exhausted_window
         else:
-            stands = _confirm_usage(user_id, held.seen, now)
-            full = _find_full_window(stands, held.held_microdollars)
+            status = _confirm_usage(user_id, held.seen, now)
+            full = _find_full_window(status, held.held_microdollars)
         if full is not None:
-            return _build_refusal(stands, full, now, "used" if full.is_exhausted else "held")
+            return _build_refusal(status, full, now, "used" if full.is_exhausted else "held")
     return None
 
 
-def _find_full_window(stands: UsageStatus, held_microdollars: int) -> WindowUsage | None:
-    """Use by the rows, holds by Redis; a window that is used up before one that is only held, the weekly one first."""
-    if stands.exhausted_window is not None:
-        return stands.exhausted_window
+def _find_full_window(status: UsageStatus, held_microdollars: int) -> WindowUsage | None:
+    """Combine usage from the rows with holds from Redis. An exhausted window comes before a held one, weekly first."""
+    if status.exhausted_window is not None:
+        return status.exhausted_window
     return next(
         (
             meter
-            for meter in (stands.weekly, stands.daily)
+            for meter in (status.weekly, status.daily)
             if plans.is_exhausted(meter.used_microdollars + held_microdollars, meter.limit_microdollars)
         ),
         None,

@@ -1,4 +1,4 @@
-"""Records that are old enough become sums of their month, and go (B3.2)."""
+"""Roll up old usage records into monthly sums and delete them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SUMMED_COLUMNS = (
     "cost_microdollars",
 )
 
-# One statement: what is deleted is what is added, whoever else folds at the same time and wherever it is cut off.
+# One statement, so that exactly the deleted rows are added, even with concurrent runs or a crash.
 _ROLLUP_SQL = f"""
     WITH chosen AS (
         SELECT call_id FROM billing_usagerecord WHERE occurred_at < %s
@@ -40,11 +40,11 @@ _ROLLUP_SQL = f"""
 
 
 def roll_up_old_records() -> int:
-    """How many records went; in batches, so that no statement holds many rows for long."""
-    folded = 0
-    while gone := _roll_up_batch():
-        folded += gone
-    return folded
+    """Roll up in batches, so that no statement locks many rows for long. Return the number of records."""
+    rolled_up = 0
+    while batch_count := _roll_up_batch():
+        rolled_up += batch_count
+    return rolled_up
 
 
 def _roll_up_batch() -> int:

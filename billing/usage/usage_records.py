@@ -1,14 +1,14 @@
-"""What a call cost: one record, added once to its day and its week, and told to the counters (B4, B5.2)."""
+"""Record the cost of model calls: one record per call, added once to its day and week and published to Redis."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Literal
 from uuid import UUID
 
+import structlog
 from django.db import connection, transaction
 from django.utils import timezone
 
@@ -17,21 +17,21 @@ from billing.models import UsageRecord
 from billing.redis_counters import WindowAmount
 from billing.usage import windows
 
-logger = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 SqlParameter = UUID | datetime | date | str | int | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class UsageCall:
-    """One provider call that was sent, as its caller knows it (B4.1)."""
+    """A provider call that was sent, as its caller knows it."""
 
     call_id: UUID
-    user_id: int | None  # None: our own call, which touches no window (B4.6)
+    user_id: int | None  # None for platform calls, which count toward no limit
     occurred_at: datetime  # when it ended
     provider: str
     model: str
-    tokens: pricing.TokenCounts | None  # None: neither counted by the provider nor estimated
-    reported: str | None = None  # the provider's own figure as text; no money before pricing has read it
+    tokens: pricing.TokenCounts | None  # None if neither counted by the provider nor estimated
+    reported: str | None = None  # the provider's own figure as text, parsed by pricing
     purpose: str = "reply"
     session_ref: str = ""
     turn_ref: str = ""
@@ -41,17 +41,16 @@ class UsageCall:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedUsage:
-    """What a call was counted as; an empty source means there was nothing to record."""
+    """The recorded cost. An empty source means there was nothing to record."""
 
     cost_microdollars: int
     source: pricing.CostSource | Literal[""]
 
 
-# One round trip and, being one statement, one transaction. `bumped` reads what `recorded` has inserted:
-# a repeated call id inserts nothing and so adds nothing. The ORDER BY takes the day's row lock before
-# the week's in every process, so no two recordings can wait for each other in a circle. ON CONFLICT
-# waits for a rival's commit, so two deliveries of one call at the same time end as one addition.
-# A window without a row begins with what was recorded in it before, should its row have been lost (B5.5).
+# One round trip and one transaction. `bumped` reads what `recorded` inserted, so a repeated call id
+# adds nothing. The ORDER BY locks the day's row before the week's in every process, which rules out
+# deadlocks. ON CONFLICT waits for a concurrent commit, so two deliveries of one call count once.
+# If a window's row was lost, it starts from the records made before.
 _RECORD_SQL = f"""
     WITH payer AS (
         SELECT id FROM billing_account WHERE user_id = %(user_id)s
@@ -97,9 +96,9 @@ _RECORD_SQL = f"""
 
 
 def record_usage(call: UsageCall) -> RecordedUsage:
-    """Count a call once (B5.2). Database errors propagate: the caller repeats it under the same call id."""
+    """Count a call once. Database errors propagate, and the caller repeats it under the same call id."""
     if call.tokens is not None and not call.tokens and call.reported is None:
-        return RecordedUsage(cost_microdollars=0, source="")  # the provider did no work (B4.1)
+        return RecordedUsage(cost_microdollars=0, source="")  # the provider did no work
     decision = _decide_call_cost(call)
     parameters = _build_parameters(call, decision)
     written = _execute_record(parameters)
@@ -116,7 +115,6 @@ def record_usage(call: UsageCall) -> RecordedUsage:
 
 
 def _publish_on_commit(user_id: int, at: datetime, amounts: Sequence[WindowAmount]) -> None:
-    """After commit; a Redis that is away changes nothing (B5.2)."""
     both = zip((plans.get_day_window(at), plans.get_week_window(at)), amounts, strict=True)
     copies = [redis_counters.build_amount_copy(user_id, window, amount) for window, amount in both]
     transaction.on_commit(lambda: redis_counters.try_publish_copies(copies))
@@ -163,7 +161,7 @@ def _build_parameters(call: UsageCall, decision: pricing.CostDecision) -> dict[s
 
 @dataclass(frozen=True, kw_only=True)
 class RecordStatementResult:
-    """What the statement did; `windows` are the day and the week after it, or nothing."""
+    """The statement's result. `windows` holds the new day and week amounts, or nothing."""
 
     payer_known: bool
     inserted: bool
@@ -179,19 +177,18 @@ def _execute_record(parameters: dict[str, SqlParameter]) -> RecordStatementResul
 
 
 def _load_recorded(call_id: UUID) -> RecordedUsage:
-    """A repeat is answered as the first time, whatever prices are now."""
+    """Return the cost that was recorded first, whatever prices are now."""
     row = UsageRecord.objects.only("cost_microdollars", "cost_source").get(pk=call_id)
     source = next(source for source in pricing.COST_SOURCES if source == row.cost_source)
     return RecordedUsage(cost_microdollars=row.cost_microdollars, source=source)
 
 
 def _log_cost_problem(call: UsageCall, decision: pricing.CostDecision) -> None:
-    """One line per call at most, at the level of the worst that is wrong with its cost (B4.3)."""
-    what = f"{call.provider} {call.model} call {call.call_id}"
+    """Log at most one line per call, at the level of its worst problem."""
+    fields = {"provider": call.provider, "model": call.model, "call_id": str(call.call_id)}
     if decision.source == "UNKNOWN":
-        figure = decision.complaint or "absent"
-        logger.error("Unknown cost of %s: no price in force, provider's figure %s.", what, figure)
+        log.error("call_cost_unknown", reported_cost=decision.complaint or "absent", **fields)
     elif decision.complaint == "invalid":
-        logger.error("Provider's figure for the cost of %s is not valid.", what)
+        log.error("reported_cost_invalid", **fields)
     elif decision.complaint == "negative":
-        logger.warning("Provider's figure for the cost of %s is negative.", what)
+        log.warning("reported_cost_negative", **fields)

@@ -1,4 +1,4 @@
-"""The rows of days and weeks: made anew when lost, copied to Redis, and checked against what they add up (B5)."""
+"""Maintain the usage windows: rebuild lost rows, copy them to Redis, and verify them against the records."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from billing.selectors import usage_status
 from billing.selectors.usage_status import UsageStatus
 from billing.usage.rollup import RECORD_RETENTION
 
-REPUBLISH_PERIOD = timedelta(minutes=10)  # a failed publishing is repeated this long (B5.6)
+REPUBLISH_PERIOD = timedelta(minutes=10)  # how long failed publishes are repeated
 WINDOW_BATCH_SIZE = 500
 
-# What the window `due` (account_id, kind, starts_on, known) holds by its records and resets (B5.7), and how often
-# that moved; no row when nothing was recorded in it. Of a known window nothing is read.
+# Recompute the window `due` (account_id, kind, starts_on, known) from its records and resets, with the number
+# of changes; no row if nothing was recorded. A known window is skipped without reading.
 RECOMPUTED_WINDOW_SQL = """
     SELECT greatest(0, spent.microdollars - coalesce(forgiven.microdollars, 0)) AS used_microdollars,
            spent.changes + coalesce(forgiven.changes, 0) AS changes
@@ -42,7 +42,7 @@ RECOMPUTED_WINDOW_SQL = """
     WHERE spent.changes > 0
 """
 
-# A recording that comes meanwhile finds this row and adds to it, or has made it itself: then this one is ignored.
+# A concurrent record either finds this row and adds to it, or has inserted it already; then this insert is ignored.
 _REBUILD_WINDOWS_SQL = f"""
     INSERT INTO billing_usagewindow (account_id, kind, starts_on, used_microdollars, version, updated_at)
     SELECT due.account_id, due.kind, due.starts_on, lost.used_microdollars, lost.changes, %(now)s
@@ -55,34 +55,34 @@ _REBUILD_WINDOWS_SQL = f"""
 
 
 def load_usage_status(user_id: int, now: datetime) -> UsageStatus:
-    """By the rows; one that was lost although something was recorded is made anew first (B5.5)."""
-    stands = usage_status.get_usage_status(user_id, now)
-    if stands.account_id is None or all(meter.version for meter in stands.windows):
-        return stands
-    day, week = stands.daily.window.starts_on, stands.weekly.window.starts_on
+    """Read the status from the rows, after rebuilding windows whose row was lost."""
+    status = usage_status.get_usage_status(user_id, now)
+    if status.account_id is None or all(meter.version for meter in status.windows):
+        return status
+    day, week = status.daily.window.starts_on, status.weekly.window.starts_on
     with connection.cursor() as cursor:
         cursor.execute(
-            _REBUILD_WINDOWS_SQL, {"account": stands.account_id, "day": day, "week": week, "now": now}
+            _REBUILD_WINDOWS_SQL, {"account": status.account_id, "day": day, "week": week, "now": now}
         )
-        made = cursor.rowcount
-    return usage_status.get_usage_status(user_id, now) if made else stands
+        rebuilt = cursor.rowcount
+    return usage_status.get_usage_status(user_id, now) if rebuilt else status
 
 
-def build_copies(stands: UsageStatus) -> list[RedisCopy]:
-    """Everything that Redis keeps of a standing."""
+def build_copies(status: UsageStatus) -> list[RedisCopy]:
+    """Build everything that Redis keeps of a user's status."""
     amounts = [
         redis_counters.build_amount_copy(
-            stands.user_id,
+            status.user_id,
             meter.window,
             WindowAmount(used_microdollars=meter.used_microdollars, version=meter.version),
         )
-        for meter in stands.windows
+        for meter in status.windows
     ]
-    return [*amounts, redis_counters.build_entitlement_copy(stands.user_id, stands.entitlement)]
+    return [*amounts, redis_counters.build_entitlement_copy(status.user_id, status.entitlement)]
 
 
 def rebuild_copies(user_id: int, now: datetime) -> UsageStatus:
-    """Make the copies that are missing, then look again: what moved meanwhile was published to nobody (B5.5)."""
+    """Create missing copies, then read again, because changes in between were not published."""
     before = load_usage_status(user_id, now)
     redis_counters.create_copies(build_copies(before))
     after = usage_status.get_usage_status(user_id, now)
@@ -92,15 +92,15 @@ def rebuild_copies(user_id: int, now: datetime) -> UsageStatus:
 
 
 def publish_recent_windows() -> int:
-    """All windows whose row changed of late, in case their publishing failed; how many were told (B5.6)."""
+    """Publish recently changed windows again, in case the first publish failed. Return how many succeeded."""
     now = timezone.now()
     starts = {plans.get_week_window(now - REPUBLISH_PERIOD).starts_on, plans.get_week_window(now).starts_on}
     starts |= {plans.get_day_window(now - REPUBLISH_PERIOD).starts_on, plans.get_day_window(now).starts_on}
     rows = UsageWindow.objects.filter(starts_on__in=starts, updated_at__gt=now - REPUBLISH_PERIOD)
-    told = 0
+    published_count = 0
     for row in rows.select_related("account").iterator(chunk_size=WINDOW_BATCH_SIZE):
-        told += redis_counters.try_publish_copies([_build_copy(row)])
-    return told
+        published_count += redis_counters.try_publish_copies([_build_copy(row)])
+    return published_count
 
 
 def _build_copy(row: UsageWindow) -> RedisCopy:
@@ -115,17 +115,17 @@ def _build_window(kind: str, starts_on: date) -> plans.LimitWindow:
     return plans.get_day_window(begins) if kind == UsageWindow.Kind.DAY else plans.get_week_window(begins)
 
 
-# --- whether they add up (B5.7) -------------------------------------------------------------------------
+# --- Verification ---
 
 
 @dataclass(frozen=True, kw_only=True)
 class WindowMismatch:
-    """A row that is not the sum of its records less what was forgiven."""
+    """A row that differs from the sum of its records minus what was forgiven."""
 
     account_id: int
     kind: str
     starts_on: date
-    used_microdollars: int | None  # None: the row is missing
+    used_microdollars: int | None  # None if the row is missing
     right_microdollars: int
 
 
@@ -159,7 +159,7 @@ _REPAIR_SQL = f"""
 
 
 def find_window_mismatches() -> Iterator[WindowMismatch]:
-    """Of windows whose records are all still there; older ones cannot be judged any more (B3.2)."""
+    """Yield mismatches of windows whose records all still exist; older ones cannot be verified."""
     with connection.cursor() as cursor:
         cursor.execute(_MISMATCHES_SQL, [(timezone.now() - RECORD_RETENTION).date()])
         rows = cursor.fetchall()
@@ -173,20 +173,20 @@ def find_window_mismatches() -> Iterator[WindowMismatch]:
         )
 
 
-def repair_window(one: WindowMismatch) -> None:
-    """Rewrite the row from what was recorded; nothing is recorded in it meanwhile, for we hold it."""
-    key = {"account_id": one.account_id, "kind": one.kind, "starts_on": one.starts_on}
+def repair_window(mismatch: WindowMismatch) -> None:
+    """Recompute the row from its records while holding its lock."""
+    key = {"account_id": mismatch.account_id, "kind": mismatch.kind, "starts_on": mismatch.starts_on}
     with transaction.atomic():
         empty = UsageWindow(**key, used_microdollars=0, version=0, updated_at=timezone.now())
-        UsageWindow.objects.bulk_create([empty], ignore_conflicts=True)  # one that is missing cannot be held
+        UsageWindow.objects.bulk_create([empty], ignore_conflicts=True)  # a missing row cannot be locked
         UsageWindow.objects.select_for_update().get(**key)
         with connection.cursor() as cursor:
             cursor.execute(
                 _REPAIR_SQL,
                 {
-                    "account": one.account_id,
-                    "kind": one.kind,
-                    "starts_on": one.starts_on,
+                    "account": mismatch.account_id,
+                    "kind": mismatch.kind,
+                    "starts_on": mismatch.starts_on,
                     "now": timezone.now(),
                 },
             )

@@ -1,4 +1,4 @@
-"""Who looks at billing's pages, and which form of theirs was sent."""
+"""Billing's pages: usage, plan, history and top-ups. All of them work without JavaScript."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ _FORM_KEY_PATTERN = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
 def get_user_id(request: HttpRequest) -> int:
-    assert isinstance(request.user, User)  # nobody else was let in
+    assert isinstance(request.user, User)  # guaranteed by login_required
     return request.user.pk
 
 
 def get_form_key(request: HttpRequest) -> str:
-    """By which two clicks are one; "" when none of our pages made it."""
+    """Return the form's idempotency key, which makes two clicks one, or "" if it is not one of ours."""
     key = request.POST.get("key", "")
     return key if _FORM_KEY_PATTERN.fullmatch(key) else ""
 
 
-# MERGED views: Billing's pages: what is used, which plan, and where the credits went (B17). They work without a script.
+# --- Usage and history ---
 
 
 @dataclass(frozen=True, kw_only=True)
 class UsageBar:
-    """A window as its bar shows it; without a limit there is none."""
+    """A window as shown by its bar; `view` is None without a limit."""
 
     name: str
     view: WindowView | None
@@ -65,9 +65,9 @@ class UsageBar:
 @require_safe
 def usage_page(request: HttpRequest) -> HttpResponse:
     now = timezone.now()
-    stands = usage_status.get_usage_status(get_user_id(request), now)
-    shown = usage_status.build_usage_view(stands, now)
-    refusal = usage_status.find_reset_refusal(stands, now)
+    status = usage_status.get_usage_status(get_user_id(request), now)
+    shown = usage_status.build_usage_view(status, now)
+    refusal = usage_status.find_reset_refusal(status, now)
     context = {
         "page": "usage",
         "tier": shown.tier.title(),
@@ -75,38 +75,37 @@ def usage_page(request: HttpRequest) -> HttpResponse:
             UsageBar(name=_("Today"), view=shown.daily),
             UsageBar(name=_("This week"), view=shown.weekly),
         ],
-        "exhausted": stands.daily.is_exhausted,
+        "exhausted": status.daily.is_exhausted,
         "reset_cost_cents": shown.reset_cost_cents,
         "resets_left": shown.resets_left_today,
-        "balance_cents": stands.balance_cents,
-        "left_cents": stands.balance_cents - shown.reset_cost_cents,
+        "balance_cents": status.balance_cents,
+        "left_cents": status.balance_cents - shown.reset_cost_cents,
         "can_reset": not refusal,
-        "why_not": _explain_reset_refusal(refusal, stands),
+        "why_not": _explain_reset_refusal(refusal, status),
         "key": uuid4(),
         "currency": settings.BILLING_CURRENCY,
     }
     return render(request, "billing/usage.html", context)
 
 
-def _explain_reset_refusal(refusal: str, stands: UsageStatus) -> str:
-    """Worth a sentence only where somebody would look for the button."""
-    if not stands.daily.is_exhausted or refusal in ("", "reset_not_available"):
+def _explain_reset_refusal(refusal: str, status: UsageStatus) -> str:
+    """Return a sentence only where users would look for the button."""
+    if not status.daily.is_exhausted or refusal in ("", "reset_not_available"):
         return ""
     if refusal == "insufficient_credits":
-        return _("You do not have enough credits to reset it.")
+        return _("You don't have enough credits to reset it.")
     return str(RESET_REFUSAL_MESSAGES[refusal][1])
 
 
 @login_required
 @require_POST
 def reset_usage(request: HttpRequest) -> HttpResponse:
-    """The button of the usage page, for those without a script."""
     try:
         resets.buy_usage_reset(get_user_id(request), key=get_form_key(request) or None)
     except BillingRequestRefused as refusal:
         messages.error(request, refusal.message)
     else:
-        messages.success(request, _("Your daily limit was reset. Messages that waited go out now."))
+        messages.success(request, _("Your daily limit was reset. Waiting messages are being sent now."))
     return redirect("billing_usage")
 
 
@@ -116,7 +115,7 @@ def reset_usage(request: HttpRequest) -> HttpResponse:
 def history_page(request: HttpRequest) -> HttpResponse:
     user_id = get_user_id(request)
     filters = _parse_filters(request)
-    asked = {
+    filter_params = {
         name: value
         for name, value in (
             ("kind", filters.kind),
@@ -137,8 +136,8 @@ def history_page(request: HttpRequest) -> HttpResponse:
         "statement": page,
         "filters": filters,
         "kinds": LedgerEntry.Kind.choices,
-        "asked": urlencode(asked),
-        "older": urlencode({**asked, "cursor": page.next}) if page.next else "",
+        "asked": urlencode(filter_params),
+        "older": urlencode({**filter_params, "cursor": page.next}) if page.next else "",
         "top_ups": credit_statements.list_top_ups(user_id),
         "has_portal": plan_status.has_portal_access(user_id),
         "currency": settings.BILLING_CURRENCY,
@@ -147,7 +146,7 @@ def history_page(request: HttpRequest) -> HttpResponse:
 
 
 def _parse_filters(request: HttpRequest) -> StatementFilters:
-    """What is not understood is not asked for."""
+    """Ignore values that are not valid."""
     kind = request.GET.get("kind", "")
     return StatementFilters(
         kind=kind if kind in LedgerEntry.Kind.values else "",
@@ -163,19 +162,19 @@ def _parse_day(text: str) -> date | None:
         return None
 
 
-# MERGED plan_views: The plan page: what there is, what one has, what is to come, and the way to change it (B17.2, B17.4).
+# --- Plan ---
 
 PlanButton = Literal["", "keep", "checkout", "upgrade", "downgrade", "cancel"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanCard:
-    """One plan: whether it is the user's, and what its button does (none: it has no button)."""
+    """One plan on the page, and what its button does ("" if it has none)."""
 
     offer: PlanOffer
     current: bool
     does: PlanButton
-    held: bool  # something is to come already: first decide about that
+    held: bool  # a pending change must be resolved first
 
 
 @login_required
@@ -217,7 +216,7 @@ def _build_plan_card(offer: PlanOffer, state: PlanPageState) -> PlanCard:
 
 
 def _choose_button(offer: PlanOffer, state: PlanPageState) -> PlanButton:
-    """What asking for another plan would lead to, as far as the page can tell; the answer decides."""
+    """Predict what choosing this plan would do; the server decides when it is clicked."""
     status = state.status
     subscribed = status.status in ("active", "trialing", "past_due", "unpaid")
     if status.tier == "ENTERPRISE" or offer.tier not in plans.REQUESTABLE_TIERS:
@@ -239,7 +238,7 @@ def _choose_button(offer: PlanOffer, state: PlanPageState) -> PlanButton:
 @login_required
 @require_POST
 def submit_plan_change(request: HttpRequest) -> HttpResponse:
-    """A button of the page. Afterwards the page is read anew, whatever came of it."""
+    """Change the plan and redirect back to the page, whatever the outcome."""
     tier = request.POST.get("tier", "")
     if tier not in plans.REQUESTABLE_TIERS:
         return redirect("billing_plan")
@@ -252,8 +251,8 @@ def submit_plan_change(request: HttpRequest) -> HttpResponse:
         return redirect("billing_plan")
     if status.url:
         return render(request, "billing/onward.html", {"url": status.url, "action": status.action})
-    if not status.pending_tier:  # else the banner says it
-        messages.success(request, _("You are on the plan %(tier)s.") % {"tier": status.tier.title()})
+    if not status.pending_tier:  # otherwise the banner shows it
+        messages.success(request, _("You're on the %(tier)s plan.") % {"tier": status.tier.title()})
     return redirect("billing_plan")
 
 
@@ -266,8 +265,7 @@ def build_own_urls() -> CheckoutUrls:
 @never_cache
 @require_http_methods(["GET", "POST"])
 def redirect_to_portal(request: HttpRequest) -> HttpResponse:
-    """Cards and invoices are looked after at Stripe (B15.3): by a button, or by the link of an e-mail, which stays good
-    while Stripe's own addresses do not."""
+    """Open Stripe's portal, from a button or an email link. Our link stays valid while Stripe's expire."""
     try:
         url = plan_checkouts.open_portal(get_user_id(request), return_url=redirects.get_plan_page_url())
     except BillingRequestRefused as refusal:
@@ -276,7 +274,7 @@ def redirect_to_portal(request: HttpRequest) -> HttpResponse:
     return render(request, "billing/onward.html", {"url": url, "action": "portal"})
 
 
-# MERGED top_up_views: The buttons around credit: buy some, let it buy itself (B17.2). Afterwards the page is read anew, whatever came of it.
+# --- Top-ups ---
 
 AMOUNT_PATTERN = re.compile(
     r"[0-9]{1,9}(?:[.,][0-9]{1,4})?"
@@ -286,7 +284,6 @@ AMOUNT_PATTERN = re.compile(
 @login_required
 @require_POST
 def buy_credits(request: HttpRequest) -> HttpResponse:
-    """One of the amounts shown, or another one; the page's key makes two clicks one purchase."""
     page = redirects.get_plan_page_url()
     purchase = purchases.TopUpPurchase(
         amount_cents=parse_cents(request.POST.get("other") or request.POST.get("amount", "")),
@@ -302,7 +299,7 @@ def buy_credits(request: HttpRequest) -> HttpResponse:
     except BillingRequestRefused as refusal:
         messages.error(request, refusal.message)
         return redirect("billing_plan")
-    if not top_up.checkout_url:  # a page of long ago, used before: it says what became of that
+    if not top_up.checkout_url:  # an old page, submitted before: show what became of that top-up
         return redirect(f"{reverse('billing_plan')}?top_up={top_up.pk}#credits")
     return render(request, "billing/onward.html", {"url": top_up.checkout_url, "action": "checkout"})
 
@@ -311,14 +308,14 @@ def buy_credits(request: HttpRequest) -> HttpResponse:
 @require_POST
 def save_auto_top_up(request: HttpRequest) -> HttpResponse:
     enabled = request.POST.get("enabled") == "yes"
-    wish = auto_top_ups.AutoTopUpRequest(
+    settings_request = auto_top_ups.AutoTopUpRequest(
         enabled=enabled,
         threshold_cents=parse_cents(request.POST.get("threshold", "")),
         amount_cents=parse_cents(request.POST.get("amount", "")),
         consent="consent" in request.POST,
     )
     try:
-        auto_top_ups.configure_auto_top_up(get_user_id(request), wish)
+        auto_top_ups.configure_auto_top_up(get_user_id(request), settings_request)
     except BillingRequestRefused as refusal:
         messages.error(request, refusal.message)
     else:
@@ -329,7 +326,7 @@ def save_auto_top_up(request: HttpRequest) -> HttpResponse:
 
 
 def parse_cents(text: str) -> int:
-    """`12.50` and `12,50` are 1250; what is no amount is 0, which nothing sells."""
+    """Parse `12.50` or `12,50` as 1250. Anything else is 0, which no form accepts."""
     if not AMOUNT_PATTERN.fullmatch(text.strip()):
         return 0
     amount = Decimal(text.strip().replace(",", ".")) * 100

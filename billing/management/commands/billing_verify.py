@@ -1,4 +1,4 @@
-"""Are days and weeks the sums of what was recorded? Says which are not, and puts them right if asked (B5.7)."""
+"""Report usage windows that don't match their records, and repair them on request."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from billing.usage import windows
 
 
 class Command(BaseCommand):
-    help = "Report rows of use that are not the sum of their records less what was forgiven; exit status 1."
+    help = "Report usage windows that don't match their records and resets. Exits with status 1 if there are any."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--repair", action="store_true", help="rewrite these rows and tell Redis")
+        parser.add_argument("--repair", action="store_true", help="rewrite these windows and update Redis")
 
     def handle(self, *args: object, repair: bool = False, **options: object) -> None:
         found = list(windows.find_window_mismatches())
-        for one in found:
+        for mismatch in found:
             self.stdout.write(
-                f"account {one.account_id} {one.kind} {one.starts_on}: "
-                f"{one.used_microdollars} instead of {one.right_microdollars} microdollars"
+                f"account {mismatch.account_id} {mismatch.kind} {mismatch.starts_on}: "
+                f"{mismatch.used_microdollars} instead of {mismatch.right_microdollars} microdollars"
             )
             if repair:
-                windows.repair_window(one)
+                windows.repair_window(mismatch)
         if found and not repair:
-            raise CommandError(f"{len(found)} rows do not add up.", returncode=1)
-        self.stdout.write(f"{len(found)} rows repaired." if found else "Every row adds up.")
+            raise CommandError(
+                f"{len(found)} windows don't add up. Run again with --repair to fix them.", returncode=1
+            )
+        self.stdout.write(f"{len(found)} windows repaired." if found else "All windows add up.")
