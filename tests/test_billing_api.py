@@ -131,7 +131,7 @@ def test_every_refusal_of_a_reset_has_its_status_and_code(ada, monkeypatch):
         503,
         {
             "code": "reset_unavailable",
-            "message": "The reset could not be made. Nothing was charged.",
+            "message": "The reset failed. Nothing was charged.",
             "refunded": False,
         },
     )
@@ -362,7 +362,7 @@ def test_the_usage_page_sells_a_reset_when_there_is_one(ada):
     spend(ada, 1_000_000)
     ledger.spend(ada.pk, 400, key="s")
     page = client.get("/billing/usage").content.decode()
-    assert "You do not have enough credits" in page
+    assert "You don&#x27;t have enough credits" in page
     assert "Reset for" not in page
 
 

@@ -65,6 +65,6 @@ def test_credit_that_ends_within_a_week_is_told_once(mailoutbox):
     assert (told.kind, told.data["amount_cents"]) == ("credits_expire", 200)
     assert [emails.send_notice_email(told.id) for _ in range(2)] == [True, False]
     [mail] = mailoutbox
-    assert "2.00 USD of your credits end on" in mail.body
+    assert "2.00 USD of your credits expire on" in mail.body
     tasks.expire_credits()
     assert len(notices.list_open_notices(ada.pk)) == 1

@@ -107,7 +107,7 @@ def test_b6_6_a_refusal_speaks_the_language_of_its_reader(monkeypatch):
     monkeypatch.setattr(
         translation.trans_real.translation("de"),
         "gettext",
-        {"This plan is not for sale.": "Unverkäuflich."}.get,
+        {"This plan isn't available.": "Unverkäuflich."}.get,
     )
     with translation.override("de"):
         assert TierNotAvailable().message == "Unverkäuflich."

@@ -71,7 +71,7 @@ def test_the_plan_page_sells_credit(stripe: Fake) -> None:
     settle(stripe)
     assert "were added to your credits" in client.get(back).content.decode()
     refused = client.post("/billing/top-up", {"other": "1"}, follow=True).content.decode()
-    assert "A top-up is between 5.00 USD and 500.00 USD." in refused
+    assert "Choose an amount between 5.00 USD and 500.00 USD." in refused
 
 
 def test_automatic_top_ups_are_switched_on_the_page(stripe: Fake) -> None:
@@ -80,7 +80,10 @@ def test_automatic_top_ups_are_switched_on_the_page(stripe: Fake) -> None:
     account = accounts.get_or_create_account(make.ada().pk)
     stripe.save_card(accounts.ensure_stripe_customer(account, api_client.start_task_deadline()))
     wanted = {"enabled": "yes", "threshold": "5", "amount": "20"}
-    assert "only if you agree" in client.post("/billing/auto-top-up", wanted, follow=True).content.decode()
+    assert (
+        "Agree to automatic charges"
+        in client.post("/billing/auto-top-up", wanted, follow=True).content.decode()
+    )
     on = client.post("/billing/auto-top-up", wanted | {"consent": "on"}, follow=True).content.decode()
     assert "$20.00 are bought whenever less than $5.00 is left." in on
     client.post("/billing/auto-top-up", {"threshold": "5", "amount": "20"})
@@ -101,7 +104,7 @@ def test_without_payments_the_page_sells_nothing() -> None:
         client = person(make.ada())
         assert "Buy credits" not in client.get(PLAN).content.decode()
         refused = client.post("/billing/top-up", {"amount": "10"}, follow=True).content.decode()
-    assert "Payments are not set up on this installation." in refused
+    assert "Payments aren&#x27;t set up here." in refused
 
 
 def admin(*permissions: str) -> Client:
@@ -150,7 +153,7 @@ def test_staff_refund_a_top_up_at_stripe(stripe: Fake) -> None:
     act(staff, "topup", "refund", top_up.pk)
     act(staff, "topup", "refund", top_up.pk)
     assert [one["amount"] for one in stripe.all("refund")] == [1_000]
-    assert LogEntry.objects.get().change_message == "Refund asked for. Asked for by mail"
+    assert LogEntry.objects.get().change_message == "Refund requested. Asked for by mail"
     assert Account.objects.get(user=make.ada()).credit_balance_cents == 1_000
     settle(stripe)
     assert Account.objects.get(user=make.ada()).credit_balance_cents == 0

@@ -114,7 +114,7 @@ def test_an_override_in_the_form_needs_a_reason_too(account):
         for name in ("subscription", "usage_resets", "plan_changes")
         for field in ("TOTAL_FORMS", "INITIAL_FORMS")
     }
-    assert b"Say why." in staff.post(page, {"daily_limit_override_microdollars": 9, **inlines}).content
+    assert b"Enter a reason." in staff.post(page, {"daily_limit_override_microdollars": 9, **inlines}).content
     staff.post(page, {"daily_limit_override_microdollars": 9, "reason": "asked for it", **inlines})
     account.refresh_from_db()
     assert account.daily_limit_override_microdollars == 9

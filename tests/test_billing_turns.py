@@ -276,7 +276,7 @@ def test_what_cannot_be_charged_any_more_is_kept_and_written_down(monkeypatch, c
     assert outcome.success
     leaks = [entry for entry in caplog.records if "billing_leak" in entry.getMessage()]
     assert [entry.levelno for entry in leaks] == [logging.ERROR]
-    assert "leak_type=insufficient_balance" in leaks[0].getMessage()
+    assert leaks[0].msg["leak_type"] == "insufficient_balance"
     refused = consult(session, make.turn(make.session(), "running"), answer, call_id="call_2")
     assert "insufficient_credits" in refused.content
 

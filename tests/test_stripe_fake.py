@@ -241,7 +241,7 @@ def test_the_command_sells_plans_and_goes_on_where_it_stopped(
         with urllib.request.urlopen(f"{address}/control/panel/month", data=b"") as answer:
             assert answer.status == 200
 
-    monkeypatch.setattr(Command, "_until_interrupted", clicked_through)
+    monkeypatch.setattr(Command, "_wait_for_interrupt", clicked_through)
     for _ in range(2):
         call_command("fake_stripe", port=0, site="http://127.0.0.1:1", state=state, stdout=said)
     assert len(seen) == 2

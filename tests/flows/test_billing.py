@@ -80,7 +80,7 @@ def test_what_was_used_is_shown_and_forgiven_by_staff(ada: Visitor, stored: Stor
     page.goto(f"{ada.site.url}/billing/usage")
     expect(page.get_by_role("progressbar", name="Today")).to_have_attribute("value", "100.0")
     expect(page.get_by_role("progressbar", name="This week")).to_have_attribute("value", "20.0")
-    expect(page.get_by_text("You do not have enough credits to reset it.")).to_be_visible()
+    expect(page.get_by_text("You don't have enough credits to reset it.")).to_be_visible()
     found = Axe().run(page)
     assert found.violations_count == 0, found.generate_report()
     stored(lambda: _made_staff(ada.email))
