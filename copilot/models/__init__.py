@@ -1,4 +1,8 @@
-"""Tables, and the rules the database itself keeps; by idea, one module each."""
+"""Define copilot's tables and the constraints that the database enforces.
+
+A turn updates its session, its own row and its messages several times, and each update writes every index again. So a
+foreign key has an index of its own only where no other index begins with it, and then only for rows that have a value.
+"""
 
 from copilot.models.account import (
     Invitation,

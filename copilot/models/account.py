@@ -1,4 +1,4 @@
-"""What belongs to a user: keys, memories and preferences (A20.6, A25, A30.1)."""
+"""Store invitations, sign-up requests and known devices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.db.models.functions import Now
 
 
 class Invitation(models.Model):
-    """A one-use link that lets somebody sign up; `copilot.accounts.invitations` alone writes it."""
+    """A one-use sign-up link. Only `copilot.accounts.invitations` writes it."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     email = models.EmailField(blank=True, help_text="The only address it is good for; empty for any.")
@@ -42,7 +42,7 @@ class Invitation(models.Model):
 
 
 class SignUpRequest(models.Model):
-    """A new account that waits until staff approve it; it is inactive until then. `copilot.accounts.sign_up` writes it."""
+    """A new, inactive account that waits for approval by staff. Only `copilot.accounts.sign_up` writes it."""
 
     user = models.OneToOneField(
         settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="sign_up_request"
@@ -65,7 +65,7 @@ class SignUpRequest(models.Model):
 
 
 class KnownDevice(models.Model):
-    """A browser that an account signed in from, by a cookie of its own; `copilot.accounts.devices` alone writes it."""
+    """A browser that an account has signed in from, known by a cookie. Only `copilot.accounts.devices` writes it."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="known_devices")

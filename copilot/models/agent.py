@@ -1,4 +1,4 @@
-"""Saved agents, personalities, schedules and MCP servers (A26, A27, A28, A30.1)."""
+"""Store agents with their versions, and personalities."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.db.models.functions import Now
 
 
 class Agent(models.Model):
-    """A saved preset; `copilot.agents.services` alone writes it. The fields repeat its newest version (A27.1)."""
+    """Saved instructions, model and tools. Only `copilot.agents.services` writes it. Name and description repeat the newest version."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="agents")
@@ -29,7 +29,7 @@ class Agent(models.Model):
 
 
 class AgentVersion(models.Model):
-    """One edit of an agent; never changed."""
+    """One version of an agent; rows never change."""
 
     agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="versions")
     number = models.PositiveIntegerField()
@@ -49,7 +49,7 @@ class AgentVersion(models.Model):
 
 
 class Personality(models.Model):
-    """A way to speak, defined by administrators (A30.1)."""
+    """A tone and style of answers, defined by administrators."""
 
     name = models.CharField(max_length=100, unique=True)
     prompt = models.TextField(max_length=8_000)

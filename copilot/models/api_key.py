@@ -1,3 +1,5 @@
+"""Store API keys."""
+
 from __future__ import annotations
 
 import uuid
@@ -8,7 +10,7 @@ from django.db.models.functions import Now
 
 
 class ApiKey(models.Model):
-    """A user's key for programs; `copilot.api_keys` alone writes it. Only a hash is kept (A20.6)."""
+    """An API key of a user, stored as a hash. Only `copilot.accounts.api_keys` writes it."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="api_keys")

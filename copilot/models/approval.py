@@ -1,3 +1,5 @@
+"""Store approvals of tool calls."""
+
 from __future__ import annotations
 
 import uuid
@@ -13,7 +15,7 @@ from copilot.models.turn import Turn
 
 
 class Approval(models.Model):
-    """A call that waits for a person's word; `copilot.chat.approvals` alone writes it (A11)."""
+    """A tool call that needs a person's approval. Only `copilot.chat.approvals` writes it."""
 
     class State(models.TextChoices):
         REQUESTED = "requested"

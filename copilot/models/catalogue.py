@@ -1,4 +1,4 @@
-"""The model catalogue that administrators edit (A4.1, A4.2)."""
+"""Store the model catalogue that administrators edit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.db.models.functions import Now
 
 
 class Credential(models.Model):
-    """A provider's key, encrypted; never shown again."""
+    """A provider's API key, encrypted and never shown again."""
 
     name = models.CharField(max_length=100, unique=True)
     secret = models.TextField(help_text="Encrypted.")
@@ -19,7 +19,7 @@ class Credential(models.Model):
 
 
 class ModelEntry(models.Model):
-    """One model that can be asked, and what it can do."""
+    """A model and its capabilities."""
 
     class Provider(models.TextChoices):
         OPENAI_CHAT = "openai_chat"
@@ -72,7 +72,7 @@ class ModelEntry(models.Model):
 
 
 class TierEntry(models.Model):
-    """A model's place in a tier's chain: the first is the choice, the others are its fallbacks in order."""
+    """A model's position in the chain of a tier: the first is used, the others are its fallbacks in order."""
 
     class Tier(models.TextChoices):
         STANDARD = "standard"
@@ -99,7 +99,7 @@ class TierEntry(models.Model):
 
 
 class ModelLesson(models.Model):
-    """What a model was found to take less of than its entry says (A4.4)."""
+    """A limit of a model that was learned from refused requests and is lower than its entry says."""
 
     name = models.CharField(max_length=200, unique=True, help_text="Of the entry.")
     fingerprint = models.CharField(max_length=64, help_text="Of the entry as it stood: an edit forgets.")

@@ -1,4 +1,4 @@
-"""What leaves, comes back and goes for good: exports, imports and erasures (S2, S15–S17)."""
+"""Store exports, imports and account deletions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from copilot.models.session import Session
 
 
 class ExportJob(models.Model):
-    """An export made in the background; `copilot.exports.services` alone writes it (S15)."""
+    """A background export. Only `copilot.exports.services` writes it."""
 
     class Format(models.TextChoices):
         MARKDOWN = "md"
@@ -77,7 +77,7 @@ class ExportJob(models.Model):
 
 
 class ImportRecord(models.Model):
-    """Which document became which session; `copilot.exports.imports` alone writes it (S16)."""
+    """The session that an imported document became. Only `copilot.exports.imports` writes it."""
 
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="imports")
     sha256 = models.CharField(max_length=64, help_text="Of the document as it was sent.")
@@ -96,7 +96,7 @@ class ImportRecord(models.Model):
 
 
 class ErasureJob(models.Model):
-    """The erasure of an account; `copilot.accounts.deletion` alone writes it (S17)."""
+    """The deletion of an account. Only `copilot.accounts.deletion` writes it."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="erasures")

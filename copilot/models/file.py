@@ -1,4 +1,4 @@
-"""Files of a workspace, and how much of the quota they take (S2, S4)."""
+"""Store workspace files and the quota that they use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from copilot.models.session import Session
 
 
 class WorkspaceFile(models.Model):
-    """A file of a user's workspace; `copilot.files.services` alone writes it. Bytes of an id never change."""
+    """A file of a user's workspace, whose bytes never change. Only `copilot.files.services` writes it."""
 
     class Scan(models.TextChoices):
         UNSCANNED = "unscanned"
@@ -78,7 +78,7 @@ class WorkspaceFile(models.Model):
 
 
 class StorageUse(models.Model):
-    """How much of the quota an owner has taken; changed by one conditional update (S4)."""
+    """The storage that an owner uses; changed by one conditional update."""
 
     owner = models.OneToOneField(
         settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="storage_use"

@@ -1,3 +1,5 @@
+"""Store the identity of this installation."""
+
 from __future__ import annotations
 
 from uuid import uuid4
@@ -6,9 +8,9 @@ from django.db import models
 
 
 class Installation(models.Model):
-    """The one row that names this installation and counts its sweeps; `copilot.worker.database_restores` alone writes it.
+    """The one row that names this installation and counts its sweeps. Only `copilot.worker.database_restores` writes it.
 
-    Redis holds a copy. When the copy is ahead of the row, Postgres went back in time.
+    Redis holds a copy. When the copy is ahead of the row, Postgres was restored from a backup.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid4, editable=False)

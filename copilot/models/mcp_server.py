@@ -1,3 +1,5 @@
+"""Store MCP servers."""
+
 from __future__ import annotations
 
 import uuid
@@ -9,7 +11,7 @@ from django.db.models.functions import Now
 
 
 class McpServer(models.Model):
-    """A server whose tools the agent may use; `copilot.tools.mcp.services` alone writes it. Without an owner it is everybody's."""
+    """An MCP server of a user, or of all users if it has no owner. Only `copilot.tools.mcp.services` writes it."""
 
     class Transport(models.TextChoices):
         HTTP = "http"

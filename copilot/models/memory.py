@@ -1,3 +1,5 @@
+"""Store memories and the setting that turns them off."""
+
 from __future__ import annotations
 
 import uuid
@@ -11,7 +13,7 @@ from copilot.models.defaults import EMPTY_LIST
 
 
 class MemoryItem(models.Model):
-    """One thing the agent remembers of a user; `copilot.memories.services` alone writes it (A25.1)."""
+    """A fact about a user, remembered across sessions. Only `copilot.memories.services` writes it."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memories")
@@ -38,7 +40,7 @@ class MemoryItem(models.Model):
 
 
 class MemorySwitch(models.Model):
-    """Whether a user wants to be remembered; no row means yes. `copilot.memories.services` alone writes it."""
+    """A user's setting for memories; no row means on. Only `copilot.memories.services` writes it."""
 
     owner = models.OneToOneField(
         settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memory_switch"

@@ -1,3 +1,5 @@
+"""Store messages."""
+
 from __future__ import annotations
 
 import uuid
@@ -13,7 +15,7 @@ from copilot.models.turn import Turn
 
 
 class Message(models.Model):
-    """One row of the transcript; `copilot.history` alone writes it. Without a sequence it is pending."""
+    """One row of the transcript. Only modules of `copilot.chat` write it. A user message without a sequence is queued."""
 
     class Kind(models.TextChoices):
         USER = "user"

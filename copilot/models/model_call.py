@@ -1,4 +1,4 @@
-"""What a turn leaves besides messages: model calls, questions and approvals (A11, A12, A19)."""
+"""Store model calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from copilot.models.turn import Turn
 
 
 class ModelCall(models.Model):
-    """One call of a model; `copilot.chat.model_calls` alone writes it. Its money is billing's record of the same id."""
+    """One model call. Only `copilot.chat.model_calls` writes it. Billing records its cost under the same id."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     turn = models.ForeignKey(
@@ -24,7 +24,7 @@ class ModelCall(models.Model):
         on_delete=models.CASCADE,
         null=True,
         blank=True,
-        db_index=False,  # few bear one: the partial index below is enough
+        db_index=False,  # few rows have one: the partial index below is enough
         related_name="+",
         help_text="Of a question aside, which no turn has caused (A30.3).",
     )

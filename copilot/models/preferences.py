@@ -1,3 +1,5 @@
+"""Store user preferences."""
+
 from __future__ import annotations
 
 from django.conf import settings
@@ -5,7 +7,7 @@ from django.db import models
 
 
 class Preferences(models.Model):
-    """What a user asks of every conversation; no row means the defaults. `copilot.accounts.preferences` alone writes it."""
+    """A user's preferences for all chats; no row means the defaults. Only `copilot.accounts.preferences` writes it."""
 
     owner = models.OneToOneField(
         settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="preferences"

@@ -1,3 +1,5 @@
+"""Store questions that agents ask people."""
+
 from __future__ import annotations
 
 import uuid
@@ -11,7 +13,7 @@ from copilot.models.turn import Turn
 
 
 class Question(models.Model):
-    """A question the agent put to a person; `copilot.chat.questions` alone writes it (A12)."""
+    """A question that the agent asks a person. Only `copilot.chat.questions` writes it."""
 
     class Outcome(models.TextChoices):
         OPEN = "open"

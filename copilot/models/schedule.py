@@ -1,3 +1,5 @@
+"""Store schedules and their runs."""
+
 from __future__ import annotations
 
 import uuid
@@ -14,7 +16,7 @@ from copilot.models.turn import Turn
 
 
 class Schedule(models.Model):
-    """A task that runs by the clock; `copilot.schedules.services` alone writes it (A26)."""
+    """A task that runs on a schedule. Only `copilot.schedules.services` writes it."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="schedules")
@@ -56,7 +58,7 @@ class Schedule(models.Model):
 
 
 class ScheduleRun(models.Model):
-    """What became of one due moment."""
+    """The outcome of one due time of a schedule."""
 
     class Outcome(models.TextChoices):
         STARTED = "started"

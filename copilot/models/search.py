@@ -1,4 +1,4 @@
-"""What can be found of conversations, beside the rows themselves: a message's own updates stay cheap (W2.9)."""
+"""Store the search index of messages, in a table of its own so that updates of messages stay cheap."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from django.db.models import F
 
 
 class SearchEntry(models.Model):
-    """The words of one message; `copilot.chat.search` alone writes it. The database drops it with its message."""
+    """The searchable words of one message. Only `copilot.chat.search` writes it. The database deletes it with the message."""
 
     message = models.OneToOneField(
         "Message",
         primary_key=True,
         on_delete=models.DO_NOTHING,
-        db_constraint=False,  # the migration makes it, with ON DELETE CASCADE
+        db_constraint=False,  # the migration creates it, with ON DELETE CASCADE
         related_name="+",
     )
     owner_id = models.BigIntegerField()
@@ -33,7 +33,7 @@ class SearchEntry(models.Model):
 
 
 class SearchProgress(models.Model):
-    """How far the index has come: turns that ended up to here are in it."""
+    """The progress of the index: turns that ended up to this time are in it."""
 
     id = models.SmallAutoField(primary_key=True)
     through = models.DateTimeField()

@@ -1,4 +1,4 @@
-"""Sessions, turns and messages, and the rules the database itself keeps (T2, A0.3)."""
+"""Store sessions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from copilot.models.defaults import EMPTY_OBJECT
 
 
 class Session(models.Model):
-    """One conversation of one user."""
+    """A conversation of a user, with its settings."""
 
     class Goal(models.TextChoices):
         ACTIVE = "active"
@@ -37,7 +37,7 @@ class Session(models.Model):
         null=True, blank=True, help_text="Something stands in the rows that the log could not be told then."
     )
 
-    # A child of another session (A21):
+    # Of a sub-session:
     parent = models.ForeignKey(
         "self", on_delete=models.SET_NULL, null=True, blank=True, related_name="children", db_index=False
     )
@@ -49,7 +49,7 @@ class Session(models.Model):
         max_length=16, blank=True, default="", db_default="", help_text="The chat platform it began on (L15)."
     )
 
-    # What shapes its answers (A27, A30.1):
+    # Agent, personality and instructions:
     agent_version = models.ForeignKey(
         "AgentVersion", on_delete=models.PROTECT, null=True, blank=True, related_name="runs", db_index=False
     )
@@ -68,7 +68,7 @@ class Session(models.Model):
     instructions = models.CharField(max_length=4000, blank=True, default="", db_default="")
     allowed_tools = models.JSONField(null=True, blank=True, help_text="Names; null allows all.")
 
-    # Calls that run without being asked for (A11.11):
+    # Tool calls that run without approval:
     auto_approve = models.BooleanField(default=False, db_default=False)
     auto_approve_cap = models.BigIntegerField(null=True, blank=True, help_text="In microdollars.")
     auto_approve_children = models.BooleanField(
@@ -78,7 +78,7 @@ class Session(models.Model):
         default=0, db_default=0, help_text="Spent and reserved, in microdollars."
     )
 
-    # A goal it works towards (A30.4):
+    # Goal:
     goal = models.CharField(max_length=2000, blank=True, default="", db_default="")
     goal_state = models.CharField(max_length=16, choices=Goal.choices, blank=True, default="", db_default="")
     goal_reason = models.CharField(max_length=500, blank=True, default="", db_default="")

@@ -1,4 +1,4 @@
-"""Published snapshots, and the files each of them may hand out (S2, S8–S12)."""
+"""Store shares and the files that each of them may serve."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from copilot.models.session import Session
 
 
 class Share(models.Model):
-    """One published snapshot and its token; `copilot.sharing.services` alone writes it.
+    """A published snapshot of a session or file. Only `copilot.sharing.services` writes it.
 
-    A deleted session or file takes its shares down in the same transaction: triggers of the database see to it,
-    whoever deletes (S2).
+    Database triggers revoke the shares of a deleted session or file in the same transaction.
     """
 
     class Kind(models.TextChoices):
@@ -31,7 +30,7 @@ class Share(models.Model):
         SESSION_DELETED = "session_deleted"
         FILE_DELETED = "file_deleted"
         OWNER_GONE = "owner_gone"
-        TAKEN_DOWN = "taken_down"  # by staff, who say why in the note
+        TAKEN_DOWN = "taken_down"  # by staff, with the reason in the note
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     kind = models.CharField(max_length=16, choices=Kind.choices)
@@ -99,11 +98,11 @@ class Share(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"share {self.id}"  # never its token: this is written in logs
+        return f"share {self.id}"  # never its token: this appears in logs
 
 
 class SharedFile(models.Model):
-    """One line of a share's allow-list; `copilot.sharing.services` alone writes it (S10)."""
+    """A file that a share may serve. Only `copilot.sharing.services` writes it."""
 
     share = models.ForeignKey(Share, on_delete=models.CASCADE, related_name="shared_files")
     file = models.ForeignKey(WorkspaceFile, on_delete=models.CASCADE, related_name="shared_in")

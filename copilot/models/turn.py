@@ -1,3 +1,5 @@
+"""Store turns."""
+
 from __future__ import annotations
 
 import uuid
@@ -12,7 +14,7 @@ from copilot.models.session import Session
 
 
 class Turn(models.Model):
-    """One run of the agent that answers one or more messages; `copilot.turns` alone writes it."""
+    """One run of the agent in answer to messages. Only modules of `copilot.chat` write it."""
 
     class Status(models.TextChoices):
         QUEUED = "queued"

@@ -1,4 +1,4 @@
-"""Signs of life (D2)."""
+"""Store the heartbeats of workers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from django.db.models.functions import Now
 
 
 class WorkerBeat(models.Model):
-    """A worker process's sign of life in Postgres; `copilot.worker.heartbeat` alone writes it (D2)."""
+    """The heartbeat of a worker process. Only `copilot.worker.heartbeat` writes it."""
 
     worker = models.CharField(max_length=64, primary_key=True)
     lock_key = models.BigIntegerField(unique=True, help_text="Session advisory lock held while it lives.")
