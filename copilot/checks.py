@@ -180,7 +180,6 @@ def check_script_hosts(app_configs: Sequence[AppConfig] | None, **kwargs: object
 
 @register
 def check_file_storage(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
-    """Check that the storage exists and is not public."""
     try:
         store = storages["workspace"]
     except (InvalidStorageError, ImproperlyConfigured, TypeError) as problem:

@@ -28,7 +28,6 @@ SIDE_QUESTION_EXPIRY_SECONDS = 30  # a side question that no worker has started 
 
 @shared_task(name="copilot.tasks.run_turn", ignore_result=True)
 def run_turn(turn_id: str) -> None:
-    """Hand a turn to this process's event loop and return."""
     from copilot.worker import turn_worker  # imported here because web processes must not load it
 
     turn_worker.accept_turn(UUID(turn_id))
@@ -45,7 +44,6 @@ def purge_files() -> None:
 
 @shared_task(name="copilot.tasks.index_messages", ignore_result=True)
 def index_messages() -> None:
-    """Add the messages of recently ended turns to the search index."""
     from copilot.chat import search
 
     while search.index_new_turns():
@@ -123,7 +121,6 @@ def mail_new_device(device_id: str, address: str) -> None:
 
 @shared_task(name="copilot.tasks.answer_aside", ignore_result=True)
 def answer_aside(session_id: str, side_id: str) -> None:
-    """Hand a side question to this process's event loop and return."""
     from copilot.worker import turn_worker
 
     turn_worker.answer_side_question(UUID(session_id), side_id)
@@ -228,7 +225,6 @@ def look_after_jobs() -> None:
 
 @shared_task(name="copilot.tasks.purge_sessions", ignore_result=True)
 def purge_sessions() -> None:
-    """Delete sessions for good that have been in the trash for long."""
     from copilot.accounts import purge
 
     while purge.purge_trashed_sessions(PURGE_BATCH_SIZE):

@@ -85,7 +85,6 @@ class Principal:
 
     @property
     def permissions(self) -> Permissions:
-        """Return the permissions of turns that this principal starts."""
         return permissions_for_scopes(self.scopes)
 
 

@@ -112,7 +112,6 @@ class ConnectionCounts:
                     del self._held[name]
 
     def count_closed(self, names: list[str]) -> None:
-        """Subtract closed connections from the shared counts in one round trip."""
         try:
             get_script("close_connections")(keys=names, args=[self.process])
         except REDIS_OUTAGE_ERRORS:
@@ -163,7 +162,6 @@ class ConnectionCredential:
 
     @classmethod
     def from_proof(cls, proof: bytes, user_id: int) -> ConnectionCredential:
-        """Rebuild a credential from the `proof` stored in a ticket."""
         return msgspec.json.decode(proof, type=cls) if proof else cls(user_id)
 
     @property

@@ -251,7 +251,6 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
         await self.send({"type": "websocket.close", "code": code, "reason": name})
 
     async def _run_command(self, frame: str | bytes) -> None:
-        """Run one command with a request id for its logs and a span for its trace."""
         user_ref = str(self.principal.user_id)[-8:]
         log_fields = structlog.contextvars.bound_contextvars(request_id=uuid4().hex, user_ref=user_ref)
         address = bind_client_address(_get_client_address(self.scope))
@@ -578,7 +577,6 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
         await self.base_send({"type": "websocket.send", "text": text})
 
     async def _wait_for_room(self) -> None:
-        """Wait until the queue is at most half full or the socket closes."""
         if not self._is_closing:
             self._room_available = asyncio.get_running_loop().create_future()
             await self._room_available

@@ -61,7 +61,6 @@ _timers_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, BeatTimer] = WeakK
 
 
 def get_beat_timer() -> BeatTimer:
-    """Return the timer of the running event loop."""
     loop = asyncio.get_running_loop()
     timer = _timers_by_loop.get(loop)
     if timer is None:

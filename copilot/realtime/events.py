@@ -601,7 +601,6 @@ def encode_event(event: Event, *, session_id: str, turn_id: str | None = None) -
 
 
 def add_cursor_and_time(payload: str, cursor: str) -> str:
-    """Add `cursor` and `at` to an event of the log, as clients receive it."""
     return f'{{"cursor":"{cursor}","at":"{_format_cursor_time(cursor)}",{payload[1:]}'
 
 

@@ -91,7 +91,6 @@ class EventSubscription:
         self.listener.deliver(self.session_id, entries)
 
     def go_live(self) -> None:
-        """Deliver the held events, then pass on live ones directly."""
         held, self.held = self.held, None
         if held:
             self.receive(held, held[-1].place)
@@ -152,7 +151,6 @@ class EventFanout:
 
     @asynccontextmanager
     async def open_feed(self, session_id: str, cursor: str | None) -> AsyncIterator[EventFeed]:
-        """Subscribe to a session and yield an async iterator of batches."""
         feed = EventFeed()
         subscription = await self.subscribe(session_id, cursor, feed)
         try:

@@ -136,7 +136,6 @@ def take_over_lease(session_id: str, *, turn_id: str, token: str, fence: int) ->
 
 
 def remove_members(session_id: str, members: Iterable[QueueMember]) -> None:
-    """Remove members that have left the queue in Postgres."""
     if names := [str(member) for member in members]:
         get_redis().zrem(redis_keys.queue_key(session_id), *names)
 
@@ -149,7 +148,6 @@ def reorder_members(session_id: str, orders: dict[QueueMember, float]) -> None:
 
 
 def list_members(session_id: str) -> list[QueueMember]:
-    """List the queue in order, head first."""
     names: list[bytes] = get_redis().zrange(redis_keys.queue_key(session_id), 0, -1)  # type: ignore[assignment]
     return [QueueMember.parse(name.decode()) for name in names]
 
@@ -167,7 +165,6 @@ def list_admitted_ids(session_id: str) -> frozenset[str] | None:
 
 
 def repair_queue(session_id: str, orders: dict[QueueMember, float], stale: Iterable[QueueMember]) -> None:
-    """Add the members that Postgres holds, and remove the stale ones."""
     with get_redis().pipeline(transaction=True) as pipe:
         for member in stale:
             pipe.zrem(redis_keys.queue_key(session_id), str(member))

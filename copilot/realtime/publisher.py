@@ -155,7 +155,6 @@ class Publisher:
         self._schedule_wake(outbox.due_at)
 
     async def flush(self, outbox: TurnOutbox) -> None:
-        """Wait until all events of this outbox are in the log."""
         self._flush_soon(outbox)
         while outbox.waiting or outbox in self._ready:
             self._idle.clear()
@@ -163,7 +162,6 @@ class Publisher:
 
     @property
     def blocked_seconds(self) -> float:
-        """Return for how long publishing has been failing."""
         return 0.0 if self._blocked_since is None else time.monotonic() - self._blocked_since
 
     def _flush_soon(self, outbox: TurnOutbox) -> None:

@@ -77,7 +77,6 @@ def ticket_key(digest: str) -> str:
 
 
 def connections_key(kind: str, who: str) -> str:
-    """Name the connection count of an account or an address, a hash with one field per web process."""
     return f"{KEY_PREFIX}:{{connections}}:{kind}:{who}"
 
 

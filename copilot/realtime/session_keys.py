@@ -126,7 +126,6 @@ def read_leases(session_ids: list[str]) -> dict[str, LeaseRecord]:
 
 
 def _measure_logs(logs: list[EventLogRecord]) -> list[EventLogRecord]:
-    """Add the size in memory and the first id to these logs."""
     if not logs:
         return []
     with get_redis().pipeline(transaction=False) as pipe:

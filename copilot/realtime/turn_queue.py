@@ -47,7 +47,6 @@ class TurnQueueReader:
         return UUID(popped[1].decode()) if popped else None
 
     async def take_more(self, limit: int) -> list[UUID]:
-        """Take further ids without waiting."""
         if self._client is None or limit < 1:
             return []
         values: list[bytes] | None = await self._client.lpop(redis_keys.WAKEUPS_KEY, limit)  # type: ignore[assignment]

@@ -20,7 +20,6 @@ def sign_up_is_open(context: RequestContext) -> bool:
 
 @register.simple_tag(takes_context=True)
 def sign_up_note(context: RequestContext) -> str:
-    """Return the sentence above the sign-up form."""
     request = context.get("request")
     invitation = invitations.find_session_invitation(request) if request is not None else None
     if invitation is not None and invitation.makes_admin:

@@ -146,7 +146,6 @@ def _seconds_since(field: str) -> Combinable:
 
 
 def get_wakeup_count() -> int:
-    """Return how many turns no worker has taken from the list of wake-ups yet."""
     return ask_with_deadline(turn_queue.count_wakeups)
 
 
@@ -155,7 +154,6 @@ def get_leases(session_ids: list[str]) -> dict[str, LeaseRecord]:
 
 
 def survey_sessions(budget_seconds: float) -> SessionKeySurvey:
-    """Survey the leases, logs and queues of all sessions, as far as the time budget reaches."""
     # The survey may take longer than an answer. The ping tells that from an outage.
     ask_with_deadline(lambda: get_redis().ping())
     return ask_with_deadline(

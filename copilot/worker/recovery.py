@@ -179,7 +179,6 @@ def _raise_fence_in_redis(turn: Turn, fence: int) -> None:
 
 
 def _cancel_turn(turn: Turn, fence: int, *, override: bool = False) -> bool:
-    """End a stopped turn as cancelled in place of its worker."""
     try:
         ended = turn_transitions.end_turn(turn.pk, fence, turns.CANCELLED, reason="user", override=override)
     except TurnConflict:

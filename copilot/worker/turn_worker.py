@@ -281,7 +281,6 @@ class TurnWorker:
             self._claiming = self._loop.create_task(self._claim_arrived())
 
     async def _claim_arrived(self) -> None:
-        """Claim turns that arrived together in one statement."""
         try:
             while self._arrived:
                 arrived, self._arrived = self._arrived, []
@@ -360,7 +359,6 @@ class TurnWorker:
             self._slots.release()
 
     async def _end_broken_run(self, run: TurnRunner) -> None:
-        """Give a turn that crashed its one ending."""
         try:
             await run.end_after_error()
         except Exception:
@@ -441,7 +439,6 @@ _start_lock = threading.Lock()
 
 
 def start_worker(queues: list[str] | None = None) -> TurnWorker:
-    """Return the worker of this process, started at first use."""
     global _worker  # noqa: PLW0603 - one per process, like the process itself
     with _start_lock:
         if _worker is None:
