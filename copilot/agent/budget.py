@@ -64,7 +64,6 @@ class LimitUsage:
         self._calls_seen = 0
 
     def current_percent(self, now: float) -> float | None:
-        """Return the last known figure, and refresh it if calls have been recorded since."""
         if self._calls.recorded_count > self._calls_seen and now - self._refreshed_at >= LIMIT_CHECK_SECONDS:
             self._calls_seen, self._refreshed_at = self._calls.recorded_count, now
             self._services.run_in_background(self._refresh())
@@ -82,7 +81,6 @@ def read_limit_percent(user_id: int) -> float | None:
 
 
 def can_extend_turn(turn: ClaimedTurn) -> bool:
-    """Check that the user's limit allows the turn to continue with queued messages."""
     try:
         limit_checks.check_limits_and_hold(turn.user_id, str(turn.turn_id))
     except LimitReached:

@@ -112,7 +112,6 @@ def _truncate_result(result: ToolResult) -> ToolResult:
 
 
 def _keep_newest_messages(messages: Sequence[ModelMessage], max_characters: int) -> list[ModelMessage]:
-    """Keep the end of the conversation, and cut the oldest kept message at its beginning."""
     kept: list[ModelMessage] = []
     left = max_characters
     for message in reversed(messages):
@@ -306,7 +305,6 @@ def _add_todos(text: str, source: CompactionSource) -> str:
 
 
 def find_summary_problem(text: str, task: CompactionTask, *, tokens_after: int) -> str:
-    """Return the reason not to use a summary, or an empty string."""
     if not text:
         return "the summary is empty"
     window = task.entry.context_window

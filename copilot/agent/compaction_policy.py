@@ -106,7 +106,6 @@ class CompactionPolicy:
     async def compact_on_request(
         self, messages: list[ModelMessage], focus: str
     ) -> AsyncGenerator[LoopOutput, None]:
-        """Run a turn that a person started only to compact the context."""
         async with aclosing_iterator(self.compact(messages, forced=False, focus=focus)) as stream:
             async for output in stream:
                 yield output

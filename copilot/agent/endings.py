@@ -155,7 +155,6 @@ async def _can_continue(run: RunState) -> bool:
 
 
 async def _take_queued(run: RunState) -> bool:
-    """Take queued messages into this turn if they may join."""
     taken = await run_in_thread(queued_messages.take_at_turn_end, run.turn)
     if not taken:
         return False
@@ -198,7 +197,6 @@ async def end_stopped(run: RunState) -> None:
 
 
 async def _close_requests(run: RunState, by: Literal["user", "automatic"]) -> None:
-    """Close open questions and approvals of the turn."""
     for question_id in await run_in_thread(questions.close_questions_of_turn, run.turn.turn_id, "cancelled"):
         run.recorder.publish(QuestionClosed(question_id=str(question_id), outcome="cancelled"))
     if run.approved_calls or run.turn.resumed:
@@ -283,7 +281,6 @@ async def run_decision(run: RunState, act: Callable[[None], T]) -> T:
 async def _publish_ending(
     run: RunState, event: TurnEnding, ended: EndedTurn, *, keep_through: int | None
 ) -> None:
-    """Publish the ending, then release the session or start the next turn."""
     await run.recorder.model_calls.wait_briefly()
     run.outbox.fence = None  # Postgres has decided, so no fence in Redis may refuse the event
     run.recorder.publish(event)
@@ -325,7 +322,6 @@ def _build_context_view(run: RunState) -> ContextPayload | None:
 
 
 def build_turn_summary(run: RunState) -> TurnSummary:
-    """Sum up the turn, including its earlier runs."""
     loop = run.loop  # None: the loop did not run this time
     tokens = loop.tokens if loop else run.earlier.tokens
     seconds = loop.generation_seconds if loop else run.earlier.generation_seconds
@@ -480,7 +476,6 @@ def _pending_as_unfinished(loop: AgentLoop) -> tuple[UnfinishedCall, ...]:
 
 
 async def _close_earlier_run(run: RunState, result: str, *, cancelled: bool) -> None:
-    """Close what an earlier run left open, when this run has not started its loop."""
     turn = run.turn
     if turn.resumed:
         for event in await run_in_thread(

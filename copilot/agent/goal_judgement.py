@@ -60,7 +60,6 @@ def judge_goal(turn_id: UUID) -> None:
 
 
 def _has_newer_work(turn: Turn) -> bool:
-    """Check for queued messages or a newer turn, whose own ending will be judged."""
     newer = Turn.objects.filter(session=turn.session_id, created_at__gt=turn.created_at)
     return newer.exists() or queue.has_pending_messages(turn.session_id)
 
@@ -84,13 +83,11 @@ def _ask_for_judgement(goal: str, turn: Turn) -> GoalJudgement | str:
 
 
 def _read_answer(turn: Turn) -> str:
-    """Return the text of the turn that people saw, without reasoning and tools."""
     rows = Message.objects.filter(turn=turn, kind="assistant", hidden="").order_by("sequence")
     return "\n\n".join(rows.values_list("content", flat=True))[-MAX_ANSWER_CHARACTERS:]
 
 
 def _parse_judgement(reply: str) -> GoalJudgement | str:
-    """Parse the JSON object in a reply that may have text or fences around it."""
     try:
         judgement = msgspec.json.decode(reply[reply.index("{") : reply.rindex("}") + 1], type=GoalJudgement)
     except (ValueError, msgspec.DecodeError):
@@ -148,7 +145,6 @@ def _goal_permissions(turn: Turn) -> Permissions:
 
 
 def _pause_goal(turn: Turn, reason: str) -> None:
-    """Pause the goal until a person resumes it, and post a notice."""
     session = turn.session
     if not goals.record_goal_judgement(session.pk, session.goal, "paused", reason):
         return

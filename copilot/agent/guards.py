@@ -163,7 +163,6 @@ class LoopGuards:
         outcomes: Mapping[str, ToolCallOutcome],
         specifications: Mapping[str, ToolSpecification],
     ) -> tuple[str, ...]:
-        """Record a complete tool group, and return the notes that are due because of it."""
         notes: list[str] = []
         for call in calls:
             notes += self._check_usable(call, specifications.get(call.tool))
@@ -235,7 +234,6 @@ class BudgetGuard:
         return self._refusal(spending)
 
     async def check_within_round(self) -> ReachedLimit | None:
-        """Check a further call of the running round: a retry, or a call after a compaction."""
         return self._refusal(await self._budget.read_spending())
 
     def _refusal(self, spending: BudgetStatus) -> ReachedLimit | None:

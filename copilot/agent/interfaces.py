@@ -113,9 +113,7 @@ class Compactor(Protocol):
         """Yield the model calls and the summary's row, then the shorter context or a failure."""
         ...
 
-    def unrecorded_call(self) -> ModelCallEnded | None:
-        """Return the end of a model call that was interrupted."""
-        ...
+    def unrecorded_call(self) -> ModelCallEnded | None: ...
 
 
 class LearnedLimitsStore(Protocol):
@@ -125,9 +123,7 @@ class LearnedLimitsStore(Protocol):
 
 
 class ModelHealth(Protocol):
-    def open_breaker_code(self, entry: CatalogueEntry) -> FailureCode | None:
-        """Return the failure that opened the model's circuit breaker, or None."""
-        ...
+    def open_breaker_code(self, entry: CatalogueEntry) -> FailureCode | None: ...
 
     def report_failure(self, entry: CatalogueEntry, code: FailureCode) -> None:
         """Count a failure of `entry` that the turn could not recover from, towards its circuit breaker."""

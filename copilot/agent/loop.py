@@ -184,12 +184,10 @@ class LoopState:
         return self.spoke or self.requester.is_speaking
 
     def unrecorded_call(self) -> ModelCallEnded | None:
-        """Return the end of the interrupted model call, to be recorded as aborted."""
         return self.compaction.unrecorded_call() or self.requester.unrecorded_call()
 
     @property
     def open_block(self) -> TextEnded | ReasoningEnded | None:
-        """Return the event that ends the block still streaming."""
         return self.requester.open_block()
 
     @property
@@ -217,7 +215,6 @@ class LoopState:
         append_message(self.messages, AssistantMessage(text=text, calls=calls, replay=replay))
 
     def add_note(self, text: str) -> NoteAdded:
-        """Add a note that only the model reads."""
         self.add_message(build_note(text))
         return NoteAdded(row_id=uuid4(), text=text)
 
@@ -287,7 +284,6 @@ async def _run_tools(
 
 
 async def _run_until_pause(state: LoopState, run: ToolRun) -> AsyncIterator[LoopOutput]:
-    """Run the calls until all have results, or until the turn pauses for an approval."""
     async with aclosing_iterator(run.run()) as stream:
         async for output in stream:
             yield output
@@ -297,7 +293,6 @@ async def _run_until_pause(state: LoopState, run: ToolRun) -> AsyncIterator[Loop
 
 
 async def _refuse_tools(state: LoopState, calls: Sequence[ToolCall]) -> AsyncIterator[LoopOutput]:
-    """Answer the calls of the last permitted round with a refusal, and end the turn."""
     for stream in (
         _run_tools(state, calls, refused=ROUND_LIMIT_MESSAGE),
         end_loop_at_limit(state, ReachedLimit(code="round_limit")),
@@ -370,7 +365,6 @@ def _start_tool_run(
 
 
 def _pause_for_approval(state: LoopState, run: ToolRun) -> Iterator[LoopOutput]:
-    """Finish the step but leave its calls open until somebody decides."""
     if state.step is not None:
         yield from state.step.finish("paused")
     state.step = None
@@ -442,7 +436,6 @@ class AgentLoop(LoopState):
                 return
 
     async def _prepare_round(self) -> AsyncIterator[LoopOutput]:
-        """Compact a nearly full context and take follow-ups before the model reads it."""
         if self.compaction.is_due():
             async with aclosing_iterator(self._compact(forced=False)) as stream:
                 async for output in stream:
@@ -508,14 +501,12 @@ class AgentLoop(LoopState):
             yield self.add_note(COMPACTED_NOTE)
 
     async def _end_if_out_of_budget(self) -> AsyncIterator[LoopOutput]:
-        """End the turn if the summary used up the budget."""
         if (limit := await self.budget_guard.check_within_round()) is not None:
             async with aclosing_iterator(end_loop_at_limit(self, limit)) as stream:
                 async for output in stream:
                     yield output
 
     async def _take_follow_ups(self) -> None:
-        """Take follow-up messages, but only right after a tool group."""
         if self.is_at_tool_boundary:
             self.is_at_tool_boundary = False
             for message in await self.ports.follow_ups.take_follow_ups():

@@ -67,7 +67,6 @@ def join_text(*parts: str) -> str:
 
 
 def build_note(text: str) -> UserMessage:
-    """Build a note from the server to the model."""
     return UserMessage(text=build_server_block("system_note", text))
 
 
@@ -90,7 +89,6 @@ def collect_call_ids(messages: Iterable[ModelMessage]) -> frozenset[str]:
 
 
 def find_last_replay(messages: Sequence[ModelMessage]) -> tuple[str, ...]:
-    """Return the opaque reasoning data of the model's last reply."""
     replies = (message for message in reversed(messages) if isinstance(message, AssistantMessage))
     return next((reply.replay for reply in replies), ())
 
@@ -107,7 +105,6 @@ def replace_results(messages: list[ModelMessage], rerun: ToolResultsMessage) -> 
 
 
 def extend_last_reply(messages: list[ModelMessage], text: str) -> None:
-    """Add text to the reply that was interrupted."""
     for position in range(len(messages) - 1, -1, -1):
         reply = messages[position]
         if isinstance(reply, AssistantMessage):
@@ -213,7 +210,6 @@ def rebuild_conversation(
 
 
 def _select_rows(rows: Iterable[MessageRow]) -> Sequence[MessageRow]:
-    """Select the rows the model may read, starting at the newest summary."""
     visible = [row for row in rows if not row.hidden and row.kind != "notice"]
     summaries = [position for position, row in enumerate(visible) if row.kind == "summary"]
     return visible[summaries[-1] :] if summaries else visible
@@ -367,7 +363,6 @@ def build_user_message(row: MessageRow, images: Mapping[str, ImagePart]) -> User
 def split_row_images(
     row: MessageRow, images: Mapping[str, ImagePart]
 ) -> tuple[tuple[ImagePart, ...], list[str]]:
-    """Return a row's images in order, and descriptions of those that cannot be shown."""
     pictures = [file for file in row.attachments if is_native_image(file.type, file.size)]
     shown = tuple(images[file.file_id] for file in pictures if file.file_id in images)
     missing = [file for file in pictures if file.file_id not in images]
@@ -427,7 +422,6 @@ def build_conversation(
     entry: CatalogueEntry,
     images: Mapping[str, ImagePart] = NO_IMAGES,
 ) -> list[ModelMessage]:
-    """Build the messages without a note at the end, whoever spoke last."""
     messages = rebuild_conversation(rows, turn_id=turn_id, entry=entry, images=images)
     if messages and not isinstance(messages[0], UserMessage):
         messages.insert(0, build_note(ASSISTANT_FIRST_NOTE))

@@ -217,12 +217,10 @@ class ModelAttempt:
 
     @property
     def has_visible_output(self) -> bool:
-        """Check whether clients have seen text or calls of this step."""
         return any(block.kind == "text" for block in self.own_blocks) or bool(self.proposed_calls())
 
     @property
     def own_blocks(self) -> list[StreamBlock]:
-        """Return the blocks whose rows this step created."""
         return [block for block in self.blocks if block is not self.resumed_block]
 
     def proposed_calls(self) -> list[ToolCall]:
@@ -247,7 +245,6 @@ class ModelAttempt:
         self.meter.is_recorded = True
 
     def add_synthetic_text(self, text: str) -> Iterator[LoopOutput]:
-        """Write a whole text block in the model's place."""
         self.block = StreamBlock("text", synthetic=True)
         self.blocks.append(self.block)
         yield self.block.start_event()

@@ -67,7 +67,6 @@ def prepare_turn(turn: ClaimedTurn) -> PreparedTurn:
 
 
 def _apply_image_mode(entry: CatalogueEntry) -> CatalogueEntry:
-    """Apply the installation's image mode: as in the catalogue, always or never."""
     if settings.IMAGE_MODE == "auto":
         return entry
     return replace(entry, supports_images=settings.IMAGE_MODE == "native")
@@ -148,7 +147,6 @@ def _find_summary(own: Sequence[MessageRow]) -> MessageRow | None:
 
 
 def _has_spoken(turn: ClaimedTurn, own: Sequence[MessageRow]) -> bool:
-    """Check for text of this turn, including rows that a summary replaced."""
     return any(map(_is_text, own)) or (
         _find_summary(own) is not None and message_history.has_turn_answered(turn.turn_id)
     )
@@ -205,7 +203,6 @@ def _plan_resume(turn: ClaimedTurn, rows: Sequence[MessageRow]) -> ResumePlan:
 def _finish_answered_approvals(
     turn: ClaimedTurn, rows: Sequence[MessageRow], decisions: Iterable[approvals.CallDecision]
 ) -> None:
-    """Finish approved calls that have a result, because the worker was lost before it could."""
     answered = {row.call_id for row in rows if row.kind == "tool_result"}
     for decision in decisions:
         if decision.state == "running" and decision.call_id in answered:

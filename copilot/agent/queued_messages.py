@@ -112,7 +112,6 @@ def take_at_turn_start(turn: ClaimedTurn) -> list[ConsumedMessage]:
 
 
 def take_at_turn_end(turn: ClaimedTurn) -> list[ConsumedMessage]:
-    """Take messages that arrived while the turn ran, so that it continues with them."""
     return _take_joinable(turn, start=None)
 
 
@@ -176,7 +175,6 @@ def _remove_from_queue(turn: ClaimedTurn, taken: list[ConsumedMessage]) -> list[
 
 
 async def publish_taken(turn: ClaimedTurn, recorder: TurnRecorder, taken: list[ConsumedMessage]) -> None:
-    """Publish taken messages in their places, then the rest of the queue."""
     views = await run_in_thread(
         chat_selectors.serialize_messages_by_id, [consumed.message.id for consumed in taken]
     )

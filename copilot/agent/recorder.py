@@ -176,7 +176,6 @@ class TurnRecorder:
         )
 
     def resume_row(self, row_id: UUID, text: str) -> None:
-        """Continue a text row that an earlier run left streaming."""
         row = StreamingRow(row_id=row_id, turn_id=self.turn.turn_id, fence=self.turn.fence, parts=[text])
         self._open[str(row_id)] = row
         self.services.open_rows.add(row)

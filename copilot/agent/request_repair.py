@@ -70,7 +70,6 @@ class RequestRepair:
     # --- Repairs ---
 
     def choose_repair(self, failure: ProviderFailure, entry: CatalogueEntry) -> RequestRepairKind | None:
-        """Return the repair that may help and was not tried yet."""
         kind = REPAIR_BY_FAILURE.get(failure.code)
         if kind is None or (kind == "effort" and not self.thinking_tokens(entry)):
             return None
@@ -102,7 +101,6 @@ class RequestRepair:
                 assert_never(unreachable)
 
     def confirm_repair(self, entry: CatalogueEntry) -> None:
-        """Remember the repairs, because the model accepted the request."""
         lesson = self._to_learn.pop(entry.name, None)
         if lesson is not None:
             self._learned.learn(entry, lesson)

@@ -168,7 +168,6 @@ def format_declined(feedback: str) -> str:
 
 
 def build_edited_note(arguments: Mapping[str, JSON]) -> str:
-    """Tell the model which arguments its call ran with after a person edited them."""
     text = json.dumps(redact_arguments(arguments), ensure_ascii=False, sort_keys=True)
     if len(text) > MAX_EDITED_ARGUMENTS_CHARACTERS:
         text = text[: MAX_EDITED_ARGUMENTS_CHARACTERS - 1] + "…"

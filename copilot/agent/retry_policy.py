@@ -146,23 +146,19 @@ class RetryBudget:
 
     @property
     def is_exhausted(self) -> bool:
-        """Check whether the round may send no further request to any model."""
         return (
             self._round.requests.total() >= self._policy.requests_per_round
             or self._beyond_rounds >= self._policy.requests_beyond_rounds
         )
 
     def can_send(self, model: str, *, shown: bool) -> bool:
-        """Check whether the round may ask `model` again, after a wait or a repair."""
         spent = self._round.requests[model] >= self._policy.requests_per_model_and_round
         return not spent and self.can_switch(shown=shown)
 
     def can_switch(self, *, shown: bool) -> bool:
-        """Check whether a model that this round has not asked yet may be asked."""
         return not (self.is_exhausted or (shown and self._round.retracted))
 
     def spend_request(self, *, shown: bool) -> None:
-        """Count a request beyond the one that each round has."""
         self._beyond_rounds += 1
         self._round.retracted = self._round.retracted or shown
 
@@ -209,7 +205,6 @@ class RetryPlanner:
     def restore_requests(
         self, before: Sequence[SentRequest], messages: list[ModelMessage], *, in_tool_loop: bool
     ) -> None:
-        """Apply the repairs that earlier runs of the turn needed."""
         entries = {entry.name: entry for entry in self._chain}
         for sent in before:
             if sent.model in entries:
@@ -276,7 +271,6 @@ class RetryPlanner:
         return ModelHealed(model=self.entry.name, healing=kind, failure_class=failure.code, label=label)
 
     async def _renew_credential(self) -> bool:
-        """Reload the credential, and say whether it differs from the refused one."""
         credential = await self._ports.credential(self.entry)
         renewed = credential != self.entry.credential
         self.entry = replace(self.entry, credential=credential)
@@ -338,7 +332,6 @@ def announce_retry(
 
 
 def end_failed_step(attempt: ModelAttempt, failure: ProviderFailure) -> Iterator[LoopOutput]:
-    """Finish the step, and retract what clients saw of it."""
     step = attempt.step
     if attempt.has_visible_output:
         yield StepRetracted(

@@ -363,7 +363,6 @@ class TurnRunner(RunState):
         return InterruptedText(row_id=parse_row_id(row), length=len(row.content))
 
     def _detect_cache_break(self, entry: CatalogueEntry, suffix: str, toolbox: TurnToolbox) -> None:
-        """Check that the first request starts with the same prompt prefix as the session's last one."""
         self.prompt_digest = system_prompt.digest_prompt_prefix(suffix, toolbox.specifications())
         if not self.turn.resumed:
             system_prompt.detect_cache_break(
@@ -394,7 +393,6 @@ class TurnRunner(RunState):
         await self.recorder.record(kind(block_id=row.id, row_id=row.id))
 
     async def end_after_error(self) -> None:
-        """End the turn as failed after an internal error, so that it still has exactly one ending."""
         with turn_context.bind_turn_context(self._context()):
             await endings.end_after_error(self)
 

@@ -66,7 +66,6 @@ class ProcessServices:
         return await self._row_commits.write(row)
 
     async def finish_row(self, row: StreamingRow) -> None:
-        """Store the row as complete."""
         self.open_rows.discard(row)
         if not await self._draft_commits.write(row.to_draft(streaming=False)):
             raise FenceLost(f"row {row.row_id} belongs to a newer run of turn {row.turn_id}")

@@ -75,7 +75,6 @@ class _SideAnswer:
 
 
 async def answer_side_question(session_id: UUID, side_id: str) -> None:
-    """Answer until done, failed or stopped; then the session may ask another."""
     pending = await run_in_thread(side_question_state.get_pending_side_question, str(session_id), side_id)
     if pending is None:
         return
@@ -123,7 +122,6 @@ def _build_ended_event(streaming: asyncio.Future[None], answer: _SideAnswer) -> 
 
 
 async def _stream_answer(session_id: UUID, pending: PendingSideQuestion, answer: _SideAnswer) -> None:
-    """Ask the models of the standard tier, with a turn's retries, until one has begun to answer."""
     rows = await run_in_thread(message_history.list_rows_for_model, session_id)
     chain = await run_in_thread(catalogue_store.resolve_chain, "", "")
     needs = RequestNeeds(
@@ -199,7 +197,6 @@ def _can_spend(user_id: int) -> bool:
 
 
 async def _count_failure(entry: CatalogueEntry, failure: ProviderFailure) -> None:
-    """Count the failure towards the model's circuit breaker, which all processes share."""
     if settings.MODEL_BREAKER_FAILURES and failure.code in MODEL_FAILURES:
         await run_in_thread(catalogue_store.count_model_failure, entry, failure.code)
 
@@ -274,7 +271,6 @@ def _build_messages(
 
 
 def _rows_as_text(rows: Iterable[MessageRow]) -> Iterable[MessageRow]:
-    """Turn tool results into notes, and leave out calls and reasoning."""
     for row in rows:
         if row.kind == "tool_result":
             text = f"A tool, {row.data.get('tool')}, answered: {row.content[:MAX_TOOL_RESULT_CHARACTERS]}"

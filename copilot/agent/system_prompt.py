@@ -78,7 +78,6 @@ def record_cache_break(reason: CacheBreakReason, session_id: UUID) -> None:
 
 
 def digest_prompt_prefix(suffix: str, tools: Iterable[ToolSpecification]) -> str:
-    """Hash the session's part of what every request of a turn begins with."""
     digest = blake2b(suffix.encode(), digest_size=8)
     for tool in tools:
         digest.update(f"\0{tool.name}\0{tool.description}".encode())
@@ -86,7 +85,6 @@ def digest_prompt_prefix(suffix: str, tools: Iterable[ToolSpecification]) -> str
 
 
 def detect_cache_break(session_id: UUID, before: ContextUsage, *, model: str, shape: str) -> None:
-    """Compare the prompt prefix with that of the session's last turn."""
     if before.model and before.model != model:
         record_cache_break("model_switch", session_id)
     elif before.shape and before.shape != shape:

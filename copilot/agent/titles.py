@@ -73,7 +73,6 @@ class TitleExchange:
 
 
 def name_session(turn_id: UUID) -> None:
-    """Give the turn's session an automatic title, unless a person has named it."""
     turn = Turn.objects.select_related("session").filter(pk=turn_id).first()
     if turn is None or not is_title_due(turn.session.title, turn.session.title_origin):
         return
@@ -96,7 +95,6 @@ def _is_refresh_due(session_id: UUID) -> bool:
 
 
 def _load_exchange(turn: Turn, *, first: bool) -> TitleExchange:
-    """Load the first message (of the session or this turn) and the turn's first real answer."""
     rows = Message.objects.filter(session=turn.session_id, hidden="", sequence__isnull=False)
     messages = rows.filter(kind="user") if first else rows.filter(kind="user", turn=turn)
     answers = rows.filter(turn=turn, kind__in=["assistant", "tool_call"]).order_by("sequence")
@@ -113,7 +111,6 @@ def _first_substantive_answer(rows: list[tuple[str, str]]) -> str:
 
 
 def _strip_markup(text: str) -> str:
-    """Remove reasoning and server tags."""
     return strip_server_tags(_THOUGHTS.sub(" ", text)).strip()
 
 
@@ -158,7 +155,6 @@ def _read_instructions(file: str) -> str:
 
 
 def clean_title(reply: str) -> str:
-    """Turn a reply into a title; empty when it is not one."""
     text = " ".join(_THOUGHTS.sub(" ", reply).split())
     for _ in range(3):  # quotes around a prefix around quotes
         text = _PREFIX.sub("", _MARKDOWN.sub("", text).strip().rstrip(".").strip(_QUOTES).strip())
@@ -170,7 +166,6 @@ def clean_title(reply: str) -> str:
 
 
 def is_usable_title(title: str) -> bool:
-    """Refuse empty titles, markup, talk about the task, and mere acknowledgements."""
     bare = title.strip().rstrip(".!")
     return bool(bare) and not (_TAG.search(title) or _META.match(title) or _ACKNOWLEDGEMENT.match(bare))
 
@@ -179,7 +174,6 @@ def is_usable_title(title: str) -> bool:
 
 
 def build_local_title(text: str) -> str:
-    """Build a title from the first meaningful words; empty when there are none."""
     sentence = next(
         (part.strip() for part in _SENTENCE.split(text[:MAX_LOCAL_SOURCE_CHARACTERS]) if part.strip()), ""
     )

@@ -216,13 +216,11 @@ class ContextWindowMeter:
         self._characters += characters
 
     def record_reply(self, tokens: Tokens, *, estimated: bool) -> None:
-        """Take the provider's count of the prompt and the reply as the present size."""
         self._tokens = count_prompt_tokens(tokens) + tokens.output
         self._characters = 0
         self.estimated = estimated
 
     def record_compaction(self, tokens: int) -> None:
-        """Use the estimate of the compacted context until the next reply."""
         self._tokens = tokens
         self._characters = 0
         self.estimated = True

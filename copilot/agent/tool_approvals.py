@@ -132,7 +132,6 @@ class TurnApprovalPolicy:
         return asks and call.call_id not in self._approved
 
     def _can_be_asked(self) -> bool:
-        """Check that a person follows this conversation, or the one it works for."""
         turn = self._context
         return not turn.arrival.unattended and (turn.channel.interactive or turn.origin == "parent")
 
@@ -225,7 +224,6 @@ class TurnApprovalPolicy:
 
 
 def _guard_reason(tool: BaseTool, arguments: Mapping[str, JSON], read: ReadSources | None) -> str:
-    """Return the reason to ask because of untrusted sources that the conversation has read, or nothing."""
     if tool.guard is None or read is None or not read.sources:
         return ""
     question = tool.guard(arguments, read)

@@ -85,7 +85,6 @@ class ToolRun:
             self._recorded.add(call.call_id)
 
     def mark_calls_recorded(self) -> None:
-        """Mark the call rows as stored by an earlier run of the turn."""
         self._recorded.update(self.rows)
         self._resumes = True
 
@@ -157,7 +156,6 @@ class ToolRun:
         return used + MIN_RESULT_CHARACTERS * len(self.calls_to_approve)
 
     async def _run_usable(self, calls: Sequence[ToolCall]) -> AsyncIterator[Event | ToolCallOutcome]:
-        """Yield outcomes and the tools' events in the order in which they arrive."""
         if not calls:
             return
         arrived: asyncio.Queue[Event | ToolCallOutcome | None] = asyncio.Queue()

@@ -109,7 +109,6 @@ class ModelCallRecorder:
         return number <= self.last_started_number
 
     async def withdraw_unsent(self) -> None:
-        """Withdraw the row of a request that will not be sent."""
         if self.last_started_number > self._last_sent_number:
             await run_in_thread(
                 model_calls.withdraw_unsent_call, self._turn.turn_id, self.last_started_number
@@ -142,7 +141,6 @@ class ModelCallRecorder:
         self._publish(UsageRecorded(purpose=usage.purpose, tokens=usage.tokens))
 
     def _warn_missing_cost(self, usage: model_calls.FinishedCall, source: str) -> None:
-        """Log once per turn that a gateway did not report a cost."""
         if (
             usage.cost is None
             and source in GUESSED_COST_SOURCES
@@ -153,7 +151,6 @@ class ModelCallRecorder:
             log.warning("cost_not_reported", model=usage.model, cost_source=source)
 
     async def wait_until_recorded(self) -> None:
-        """Wait until the usage of every ended call is recorded."""
         if pending := [task for task in self._recordings if not task.done()]:
             await asyncio.wait(pending)
 

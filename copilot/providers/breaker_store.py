@@ -13,7 +13,6 @@ log = structlog.get_logger(__name__)
 
 
 def count_model_failure(model: str, code: str, *, failures: int, seconds: int) -> bool:
-    """Count a failure of `model`, and return whether that opened its breaker."""
     try:
         opened = get_script("trip")(
             keys=[redis_keys.model_failures_key(model), redis_keys.OPEN_BREAKERS_KEY],
@@ -26,7 +25,6 @@ def count_model_failure(model: str, code: str, *, failures: int, seconds: int) -
 
 
 def list_open_breakers() -> dict[str, tuple[str, float]]:
-    """Return each model with an open breaker: the failure code, and the seconds left."""
     try:
         with get_redis().pipeline(transaction=False) as pipeline:
             pipeline.time()

@@ -35,7 +35,6 @@ class ModelBreakers:
         self._open[name] = (trip.code, self._now() + trip.seconds)
 
     def replace_all(self, trips: Mapping[str, BreakerTrip]) -> None:
-        """Replace the known breakers by the state in Redis."""
         now = self._now()
         self._open = {name: (trip.code, now + trip.seconds) for name, trip in trips.items()}
 

@@ -154,7 +154,6 @@ _refresh_hook: dict[Literal["refresh"], Callable[[], None]] = {"refresh": lambda
 
 
 def set_catalogue(catalogue: Catalogue) -> None:
-    """Replace the catalogue, at startup and in tests with models of their own."""
     _current["catalogue"] = catalogue
 
 

@@ -104,7 +104,6 @@ _follower = CatalogueFollower()
 
 
 def follow_catalogue() -> None:
-    """Make this process's catalogue follow the rows."""
     catalogue.set_refresh_hook(_follower.ensure_following)
 
 
@@ -171,7 +170,6 @@ def count_model_failure(entry: CatalogueEntry, code: FailureCode) -> None:
 
 
 def sync_breakers() -> None:
-    """Load the breakers that other processes opened."""
     if settings.MODEL_BREAKER_FAILURES:
         found = breaker_store.list_open_breakers().items()
         BREAKERS.replace_all(
@@ -221,7 +219,6 @@ def _drop_expensive_fallbacks(chain: tuple[CatalogueEntry, ...], ratio: int) -> 
 
 
 def _is_within_price_ratio(price: pricing.CataloguePrice, first: pricing.CataloguePrice, ratio: int) -> bool:
-    """Compare input and output prices; a flat rate costs nothing more."""
     if price.flat_rate:
         return True
     input_price, output_price = first.input_per_million_microdollars, first.output_per_million_microdollars
@@ -267,7 +264,6 @@ def _build_from_rows() -> Catalogue | None:
 
 
 def _drop_leading_demo(chain: Sequence[CatalogueEntry]) -> tuple[CatalogueEntry, ...]:
-    """Drop demos at the start of a chain, unless the installation allows them."""
     first = 0
     while not settings.ALLOW_DEMO_MODEL and first < len(chain) and chain[first].demo:
         first += 1
@@ -313,7 +309,6 @@ def save_model_entry(entry: ModelEntry) -> None:
 
 
 def refresh_after_commit() -> None:
-    """Refresh this process's catalogue after forms have written rows."""
     transaction.on_commit(refresh_catalogue)
 
 

@@ -53,7 +53,6 @@ def reload_sdks(entries: Iterable[CatalogueEntry]) -> None:
 
 
 async def close_unused_clients(entries: Iterable[CatalogueEntry]) -> None:
-    """Close clients of credentials that the catalogue no longer contains."""
     clients = _loop_clients()
     used = {_client_key(entry) for entry in entries}
     for key in clients.keys() - used:
@@ -61,7 +60,6 @@ async def close_unused_clients(entries: Iterable[CatalogueEntry]) -> None:
 
 
 async def close_all_clients() -> None:
-    """Close all clients of this event loop."""
     await close_unused_clients(())
 
 

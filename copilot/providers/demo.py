@@ -159,7 +159,6 @@ class DemoProvider:
                 yield item
 
     def reply_to(self, request: ModelRequest) -> ScriptedReply:
-        """Choose the demo's reply, paced word by word."""
         messages, partial = _split_partial(request.messages)
         offered = {tool.name for tool in request.tools}
         thought, text, calls = _choose_answer(messages, offered, words=self._rate * LONG_ANSWER_SECONDS)
@@ -180,7 +179,6 @@ class DemoProvider:
 
 
 def _split_partial(messages: Sequence[ModelMessage]) -> tuple[Sequence[ModelMessage], str]:
-    """Split off the partial answer that is to be continued."""
     if not is_continuation(messages):
         return messages, ""
     end = len(messages) - 1 if isinstance(messages[-1], AssistantMessage) else len(messages) - 2
@@ -192,7 +190,6 @@ def _split_partial(messages: Sequence[ModelMessage]) -> tuple[Sequence[ModelMess
 def _choose_answer(
     messages: Sequence[ModelMessage], offered: set[str], *, words: int
 ) -> tuple[str, str, list[ScriptItem]]:
-    """Return (thought, text, calls) for this conversation."""
     last = messages[-1]
     if isinstance(last, ToolResultsMessage):
         if "delete_file" in offered and _is_delete_pending(messages, last):
@@ -229,7 +226,6 @@ def _build_call(tool: str, question: str = "") -> ScriptedCall:
 
 
 def _is_delete_pending(messages: Sequence[ModelMessage], group: ToolResultsMessage) -> bool:
-    """Check whether a deletion was asked for and only the file has been written so far."""
     question = next((message.text for message in reversed(messages) if isinstance(message, UserMessage)), "")
     tools = {result.tool for result in group.results}
     return (
@@ -240,7 +236,6 @@ def _is_delete_pending(messages: Sequence[ModelMessage], group: ToolResultsMessa
 
 
 def _strip_server_text(text: str) -> str:
-    """Return a message without the text that the server added."""
     return strip_server_tags(_SERVER_BLOCK.sub("", text)).strip()
 
 
@@ -279,7 +274,6 @@ def _describe_json(content: str) -> str:
 
 
 def _build_long_answer(words: int) -> str:
-    """Repeat parts until the answer has about `words` words."""
     text, number = LONG_OPENING, 0
     count = len(_WORD.findall(text))
     while count < words:

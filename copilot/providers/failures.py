@@ -145,7 +145,6 @@ def classify_response(status: int, body: str, headers: Mapping[str, str]) -> Pro
 
 
 def classify_stream_error(payload: str, *, request_id: str = "") -> ProviderFailure:
-    """Classify an error object in the middle of a stream."""
     error_body = parse_error_body(payload)
     return ProviderFailure(
         choose_failure_code(error_body.status, error_body),
@@ -156,7 +155,6 @@ def classify_stream_error(payload: str, *, request_id: str = "") -> ProviderFail
 
 
 def classify_connection_error(error: BaseException, *, before_work: bool) -> ProviderFailure:
-    """Classify a failed connection, a reset, an early end or a transport timeout."""
     message = str(error) or type(error).__name__
     return ProviderFailure("overloaded", details=clean_details(message), refused_before_work=before_work)
 
@@ -254,7 +252,6 @@ def _error_codes(error: dict[str, JSON]) -> tuple[str, ...]:
 
 
 def _error_message(error: dict[str, JSON]) -> str:
-    """Return the message, with the upstream's own text if a gateway passes it on."""
     message = (
         _string_or_empty(error.get("message"))
         or _detail_text(error.get("detail"))

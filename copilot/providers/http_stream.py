@@ -30,7 +30,6 @@ class SSEReader:
         self._rest_bytes = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Return the payloads that `chunk` completes."""
         lines = chunk.split(b"\n")
         last = lines.pop()
         if lines and self._rest:
@@ -159,9 +158,7 @@ class ReplyDecoder(Protocol):
     """Decode a vendor's reply: payloads in, items out."""
 
     @property
-    def response_id(self) -> str:
-        """Return the vendor's id of this reply, as soon as it is known."""
-        ...
+    def response_id(self) -> str: ...
 
     @property
     def started(self) -> bool:
@@ -277,7 +274,6 @@ class _ReadDeadlines:
             raise self._timeout_failure() from error
 
     async def read_chunk(self, wire: ResponseStream, reply: ReplyDecoder) -> bytes:
-        """Return the next bytes; empty at the end."""
         try:
             if reply.started and not reply.finished:
                 return await wire.read()

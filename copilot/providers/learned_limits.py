@@ -39,7 +39,6 @@ class LearnedLimitsCache:
         self.store(entry.name, fingerprint_entry(entry), lesson, seconds=LEARNED_LIMITS_SECONDS)
 
     def store(self, name: str, fingerprint: str, lesson: LearnedLimits, *, seconds: float) -> None:
-        """Store limits that were learned elsewhere, for `seconds`."""
         until = self._now() + seconds
         self._remembered[name] = _RememberedLimits(fingerprint=fingerprint, lesson=lesson, until=until)
 

@@ -24,7 +24,6 @@ _UNSENDABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 def find_request_problems(request: ModelRequest) -> list[str]:
-    """Return the problems of a request; empty if every provider would accept it."""
     return [*_tool_problems(request.tools), *_order_problems(request.messages), *_content_problems(request)]
 
 

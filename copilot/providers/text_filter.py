@@ -141,7 +141,6 @@ class TextFilter:
         return pieces
 
     def _inside(self, buffer: str, pieces: list[TextPiece], *, final: bool) -> str:
-        """Continue a thought or a leaked call, and return what follows its end."""
         found = _END[self._ends].search(buffer)
         if found:
             inner, rest = buffer[: found.start()], buffer[found.end() :]
@@ -158,7 +157,6 @@ class TextFilter:
         return rest
 
     def _outside(self, buffer: str, pieces: list[TextPiece], *, final: bool) -> str:
-        """Continue visible text up to the next marker, and return what follows it."""
         position = 0
         while found := _POINT.search(buffer, position):
             start, point = found.start(), found.group()
@@ -216,7 +214,6 @@ class TextFilter:
         self._line_blank = True
 
     def _toggle_code(self, run: str) -> None:
-        """Open or close code at a run of backticks or tildes."""
         if self._mode == "text":
             if len(run) >= 3 and self._line_blank:
                 self._mode, self._code = "fence", run
@@ -230,7 +227,6 @@ class TextFilter:
 
 
 def _find_partial_end(buffer: str, ends: tuple[str, ...]) -> int:
-    """Return the start of a suffix that may become one of `ends`."""
     longest = max(map(len, ends)) - 1
     for start in range(max(0, len(buffer) - longest), len(buffer)):
         suffix = buffer[start:].lower()

@@ -64,7 +64,6 @@ def _mark_cache(body: dict[str, JSON]) -> None:
 
 
 def _thinking_fields(request: ModelRequest) -> tuple[dict[str, JSON], int]:
-    """Return the thinking fields, if any, and the max_tokens that goes with them."""
     entry = request.entry
     limit = entry.max_output_tokens or DEFAULT_MAX_TOKENS
     if not request.thinking_tokens or not entry.can_reason or _lacks_loop_reasoning(request):

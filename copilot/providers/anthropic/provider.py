@@ -115,7 +115,6 @@ class AnthropicProvider:
 
 
 def _append_paused_reply(body: dict[str, JSON], blocks: list[ContentBlock]) -> dict[str, JSON]:
-    """Append the whole reply so far to the original request."""
     messages = body["messages"]
     assert isinstance(messages, list)
     reply: ContentBlock = {"role": "assistant", "content": list[JSON](blocks)}
@@ -269,7 +268,6 @@ class MessagesReplyDecoder:
 
 
 def _complete_block(block: _OpenBlock) -> ContentBlock:
-    """Build the block as the API would have sent it in one piece."""
     text = "".join(block.pieces)
     match block.raw.get("type"):
         case "text":

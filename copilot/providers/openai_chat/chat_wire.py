@@ -223,7 +223,6 @@ def stringify_arguments(arguments: object) -> str:
 
 
 def extract_reasoning(delta: ChatDelta) -> str:
-    """Return the delta's reasoning: the first of the three variants with text."""
     for field in (delta.reasoning, delta.reasoning_content):
         if isinstance(field, str):
             if field:
@@ -252,7 +251,6 @@ def _detail_text(entry: object) -> str:
 
 
 def split_content_parts(content: object) -> tuple[str, str]:
-    """Return (text, reasoning) of content that comes as a list of parts."""
     if isinstance(content, str):
         return content, ""
     if not isinstance(content, list):

@@ -106,7 +106,6 @@ class ChatReplyDecoder:
         return self._feed_any(chunk, payload)
 
     def _feed_any(self, chunk: ChatChunk, payload: bytes) -> list[StreamItem]:
-        """Decode whatever is not plain text."""
         if chunk.error is not None:
             raise failures.classify_stream_error(
                 payload.decode(errors="replace"), request_id=self.response_id
@@ -159,7 +158,6 @@ class ChatReplyDecoder:
         return items
 
     def _finish(self, reason: str) -> list[StreamItem]:
-        """Finish the text; usage may follow."""
         if reason == "error":
             raise ProviderFailure("overloaded", details="the provider ended its stream with an error")
         if reason not in FINISH_REASONS:

@@ -125,7 +125,6 @@ class ResponsesReplyDecoder:
         return self._handle_status(event.type, response)
 
     def _handle_status(self, kind: str, response: ResponseObject) -> Sequence[StreamItem]:
-        """Handle the response's own status."""
         match kind:
             case "response.completed" if response.status not in ("incomplete", "failed"):
                 return self._finish(response)
