@@ -76,7 +76,7 @@ async def test_a_name_of_another_form_is_replaced(name: str):
 @pytest.mark.parametrize(
     ("path", "headers", "status"),
     [
-        ("/static/css/mark.svg", {}, 200),
+        ("/static/images/logo.svg", {}, 200),
         ("/healthz", {}, 200),
         ("/api/v1/sessions", {"content-length": "99999999999"}, 413),
     ],

@@ -85,5 +85,5 @@ def test_static_files_can_be_gathered_with_hashed_modules_for_production(tmp_pat
     )
     assert done.returncode == 0, done.stderr[-2000:]
     names = json.loads((tmp_path / "staticfiles.json").read_text())["paths"]
-    hashed = (tmp_path / names["js/chat.js"]).read_text()
-    assert names["js/socket.js"].removeprefix("js/") in hashed
+    hashed = (tmp_path / names["js/chat/chat_page.js"]).read_text()
+    assert names["js/chat/socket.js"].removeprefix("js/chat/") in hashed

@@ -10,7 +10,7 @@ from asgiref.testing import ApplicationCommunicator
 
 from config.http.static_files import StaticFilesMiddleware
 
-SCRIPT = "/static/js/fold.js"
+SCRIPT = "/static/js/chat/event_reducer.js"
 
 
 async def django(scope, receive, send) -> None:
@@ -50,7 +50,7 @@ def test_a_file_is_sent_whole_with_its_type_and_is_nothing_else():
     assert (status, headers["x-content-type-options"]) == (200, "nosniff")
     assert headers["content-type"].startswith("text/javascript")
     assert int(headers["content-length"]) == len(body)
-    assert b"export function fold(" in body
+    assert b"export function reduceEvent(" in body
 
 
 def test_a_file_that_did_not_change_is_not_sent_again():
@@ -73,7 +73,7 @@ def test_an_edited_file_is_sent_as_it_is_now(static: Path):
 
 
 @pytest.mark.parametrize(
-    "path", ["/chat/", "/static/nothing.js", "/static/../config/settings.py", "/static/", "/staticjs/fold.js"]
+    "path", ["/chat/", "/static/nothing.js", "/static/../config/settings.py", "/static/", "/staticjs/socket.js"]
 )
 def test_whatever_is_no_file_is_djangos_to_answer(path: str):
     assert ask(StaticFilesMiddleware(django), path)[::2] == (299, b"Django")

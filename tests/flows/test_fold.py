@@ -20,10 +20,10 @@ pytestmark = pytest.mark.browser
 TURN = "00000000-0000-0000-0000-000000000001"
 _sequences = itertools.count(1)
 FOLD = """async ({snapshot, events}) => {
-    const {emptyState, fold} = await import("/static/js/fold.js");
-    const state = emptyState();
-    fold(state, snapshot);
-    for (const event of events) fold(state, event);
+    const {createState, reduceEvent} = await import("/static/js/chat/event_reducer.js");
+    const state = createState();
+    reduceEvent(state, snapshot);
+    for (const event of events) reduceEvent(state, event);
     const rows = state.order.map(id => {
         const {points, ...row} = state.rows.get(id);
         return row;
@@ -34,9 +34,9 @@ FOLD = """async ({snapshot, events}) => {
 
 
 CALLS = """async (events) => {
-    const {emptyState, fold} = await import("/static/js/fold.js");
-    const state = emptyState();
-    for (const event of events) fold(state, event);
+    const {createState, reduceEvent} = await import("/static/js/chat/event_reducer.js");
+    const state = createState();
+    for (const event of events) reduceEvent(state, event);
     return [...state.calls.keys()];
 }"""
 

@@ -21,9 +21,9 @@ $$
 Not one: \(\nosuchcommand{\), $5 and $6.
 """
 SHOWN = """async (text) => {
-  const { GrowingMarkdown } = await import("/static/js/markdown.js");
+  const { StreamingMarkdown } = await import("/static/js/lib/markdown.js");
   const box = document.createElement("div");
-  const growing = new GrowingMarkdown(box);
+  const growing = new StreamingMarkdown(box);
   for (let i = 1; i <= text.length; i += 1) growing.update(text.slice(0, i), i === text.length);
   return [...box.querySelectorAll(".formula")].map((one) => one.dataset.tex ?? one.textContent);
 }"""

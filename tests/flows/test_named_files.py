@@ -23,15 +23,15 @@ PNG = base64.b64decode(
 NOBODYS = "00000000-0000-4000-8000-000000000000"
 # The same text as the browser paints it live.
 LIVE = """async (text) => {
-  const {GrowingMarkdown} = await import("/static/js/markdown.js");
+  const {StreamingMarkdown} = await import("/static/js/lib/markdown.js");
   const box = document.createElement("div");
-  new GrowingMarkdown(box).update(text, true);
+  new StreamingMarkdown(box).update(text, true);
   return [...box.querySelectorAll("a")].map(link => [link.className, link.getAttribute("href"), link.textContent]);
 }"""
 LIVE_PICTURES = """async (text) => {
-  const {GrowingMarkdown} = await import("/static/js/markdown.js");
+  const {StreamingMarkdown} = await import("/static/js/lib/markdown.js");
   const box = document.createElement("div");
-  new GrowingMarkdown(box).update(text, true);
+  new StreamingMarkdown(box).update(text, true);
   return [...box.querySelectorAll("img")].map(image => image.getAttribute("src"));
 }"""
 STORED = "links => links.map(link => [link.className, link.getAttribute('href'), link.textContent])"

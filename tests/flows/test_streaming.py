@@ -191,10 +191,10 @@ GROWING = {
 }
 # The text letter by letter, and at once: the same nodes must stand there.
 GROW = """async (text) => {
-  const {GrowingMarkdown} = await import("/static/js/markdown.js");
+  const {StreamingMarkdown} = await import("/static/js/lib/markdown.js");
   const shown = (pieces) => {
     const box = document.createElement("div");
-    const growing = new GrowingMarkdown(box);
+    const growing = new StreamingMarkdown(box);
     for (const piece of pieces) growing.update(piece, piece === text);
     return box.innerHTML;
   };

@@ -1,0 +1,154 @@
+// What the agent made, in the chat: cards under the calls that made it, a count above, and the panel, fetched when first needed.
+
+import { callApi } from "../lib/api.js";
+import { byId, cloneTemplate, delegateClicks, fillSlot, setVisible, targetOf } from "../lib/dom.js";
+import { fileTypeLabel, formatSize } from "../lib/file_types.js";
+import { codeBlockSource, ownFileSource } from "../lib/file_sources.js";
+import { showToast } from "../lib/toasts.js";
+import { _ } from "../lib/i18n.js";
+
+export class ArtifactCards {
+  constructor(state, transcript, { sessionId }) {
+    this.state = state;
+    this.transcript = transcript;
+    this.sessionId = sessionId;
+    this.button = byId("artifacts");
+    this.panel = null;
+    this.cards = new Map(); // file id → its card
+    this.mayOpen = true; // until a person closes the panel
+    this.openedFor = null; // the turn that has opened it
+    this.button.addEventListener("click", () => (this.panel?.isOpen ? this.panel.dismiss() : this.#openPanel(null, { focus: true })));
+    delegateClicks(byId("transcript"), {
+      "open-artifact": (card) => this.#openPanel(this.#entries().find((one) => one.key === card.dataset.file), { focus: true }),
+      "open-code": (button) => this.#openPanel(this.#codeBlockEntry(button), { focus: true }),
+    });
+    byId("transcript").addEventListener("click", (event) => this.#openLink(event));
+    byId("transcript").addEventListener("error", (event) => replaceWithName(targetOf(event)), true); // such events do not bubble
+    for (const picture of document.querySelectorAll("#transcript .prose img")) if (picture.complete && !picture.naturalWidth) replaceWithName(picture);
+    document.addEventListener("keydown", (event) => this.#onKey(event));
+    addEventListener("pagehide", () => this.close()); // a page that comes back from the browser's memory shows none
+  }
+
+  /** News of the running turn may open the panel, once; where it would cover the chat, never. */
+  handleAdded({ file_id: id, turn_id: turn }) {
+    if (this.panel?.isLost(id)) return this.panel.show(this.#entries().find((one) => one.key === id)); // it was brought back
+    if (!turn) return;
+    const fits = matchMedia("(min-width: 60.01rem)").matches;
+    if (!fits || !this.mayOpen || this.panel?.isInUse || this.openedFor === turn || this.state.turn?.id !== turn) return;
+    this.openedFor = turn;
+    this.#openPanel(this.#entries().find((one) => one.key === id), { focus: false });
+  }
+
+  /** A file was deleted. */
+  handleRemoved({ file_id: id }) {
+    this.panel?.markDeleted(id);
+  }
+
+  close() {
+    if (this.panel?.isOpen) this.panel.close();
+    this.#paintButton();
+  }
+
+  paint() {
+    const known = new Set(this.state.artifacts.map((one) => one.file_id));
+    for (const [id, card] of this.cards) {
+      if (known.has(id) && card.anchor.isConnected) continue;
+      card.item.remove();
+      this.cards.delete(id);
+    }
+    for (const artifact of this.state.artifacts) if (!this.cards.has(artifact.file_id)) this.#addCard(artifact);
+    if (this.painted === this.state.artifacts) return;
+    this.painted = this.state.artifacts;
+    this.panel?.update(this.#entries());
+    this.#paintButton();
+  }
+
+  /** A card stands behind the call that made it, outside of its row: steps may be folded away, what they made is not. */
+  #addCard(artifact) {
+    const anchor = this.transcript.elements.get(this.transcript.calls.get(artifact.call_id));
+    if (!anchor) return;
+    const item = cloneTemplate("made-card");
+    item.querySelector("button").dataset.file = artifact.file_id;
+    fillSlot(item, "name", artifact.name);
+    fillSlot(item, "about", `${fileTypeLabel(artifact)} · ${formatSize(artifact.size)}`);
+    let last = anchor;
+    while (last.nextElementSibling?.classList.contains("made")) last = last.nextElementSibling;
+    last.after(item);
+    this.cards.set(artifact.file_id, { item, anchor });
+  }
+
+  #paintButton() {
+    const count = this.state.artifacts.length;
+    setVisible(this.button, count > 0);
+    fillSlot(this.button, "count", String(count));
+    this.button.setAttribute("aria-expanded", String(Boolean(this.panel?.isOpen)));
+  }
+
+  #entries() {
+    return this.state.artifacts.map((one) => ({ ...one, key: one.file_id }));
+  }
+
+  #codeBlockEntry(button) {
+    const message = button.closest("[data-row]").dataset.row;
+    const blocks = [...button.closest(".prose").querySelectorAll(".code")];
+    const block = button.closest(".code");
+    const language = block.querySelector(".code-head span").textContent.toLowerCase();
+    const place = { session: this.sessionId(), message, index: blocks.indexOf(block), language };
+    const source = codeBlockSource({ ...place, text: block.querySelector("code").textContent });
+    return { key: `${message}/${place.index}`, name: source.name, type: source.type, size: source.size, source };
+  }
+
+  /** A file named in an answer opens beside it; with a modifier key its page opens in a tab, as any link does. */
+  async #openLink(event) {
+    const link = targetOf(event).closest("a.file-link[href]");
+    if (!link || event.defaultPrevented || event.button || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    const id = link.getAttribute("href").split("/")[2];
+    try {
+      await this.#openPanel(this.#entries().find((one) => one.key === id) ?? (await this.#fetchFile(id)), { focus: true });
+    } catch (problem) {
+      showToast(problem.status === 404 ? _("This file was deleted or is not available.") : problem.message);
+    }
+  }
+
+  /** A file that was not made in this chat. */
+  async #fetchFile(id) {
+    const { name, type, size, created_at } = await callApi("GET", `/files/${id}`);
+    return { key: id, file_id: id, name, type, size, created_at };
+  }
+
+  async #openPanel(piece, { focus }) {
+    try {
+      const { ArtifactPanel } = await import("./artifact_panel.js");
+      this.panel ??= new ArtifactPanel({ onClose: () => this.#onPanelClosed(), sourceOf: (one) => one.source ?? ownFileSource(one) });
+    } catch {
+      return showToast(_("The panel could not be loaded."));
+    }
+    this.panel.update(this.#entries());
+    this.panel.open({ focus });
+    if (piece) this.panel.show(piece);
+    else this.panel.showList();
+    this.#paintButton();
+  }
+
+  #onPanelClosed() {
+    this.mayOpen = false;
+    this.#paintButton();
+  }
+
+  /** Escape closes the panel; but in the composer, while an answer runs, it stops that. */
+  #onKey(event) {
+    if (event.key !== "Escape" || event.defaultPrevented || !this.panel?.isOpen) return;
+    if (document.body.dataset.drawer || document.querySelector("dialog[open]")) return;
+    if (byId("app").matches("[data-running]") && document.activeElement === byId("text")) return; // as painted: what one sees decides
+    event.preventDefault();
+    this.panel.dismiss();
+  }
+}
+
+/** What could not be shown as a picture, because it is none or is gone, is a link with its name. */
+function replaceWithName(picture) {
+  if (!picture.matches(".prose .picture img")) return;
+  picture.parentElement.classList.remove("picture");
+  picture.replaceWith(picture.alt);
+}

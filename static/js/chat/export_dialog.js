@@ -1,0 +1,78 @@
+// Taking a chat along: a small form, a document at once, or word when the one made in the background is ready.
+
+import { ApiError } from "../lib/api.js";
+import { byId, createElement, fillSlot, setVisible } from "../lib/dom.js";
+import { showToast } from "../lib/toasts.js";
+import { _ } from "../lib/i18n.js";
+
+export class ExportDialog {
+  constructor() {
+    this.dialog = byId("export");
+    this.form = this.dialog.querySelector("form");
+    this.form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      if (/** @type {PageElement} */ (event.submitter)?.value === "cancel") this.dialog.close();
+      else this.#export();
+    });
+  }
+
+  open(item) {
+    this.session = item.dataset.session;
+    fillSlot(this.dialog, "title", item.querySelector('[data-slot="title"]').textContent);
+    this.#showProblem("");
+    this.dialog.showModal();
+  }
+
+  /** `export.finished`: news for its owner, whichever chat is open. */
+  showFinished({ export_id: id, state, name }) {
+    this.closeWaitingToast?.(); // the promise is kept
+    if (state !== "ready") return showToast(_("An export could not be made."));
+    const fetchIt = () => location.assign(`/api/v1/exports/${id}/download`);
+    showToast(_("“{name}” is ready.", { name }), { label: _("Download"), act: fetchIt, seconds: 60 });
+  }
+
+  async #export() {
+    const fields = new FormData(/** @type {HTMLFormElement} */ (/** @type {HTMLElement} */ (this.form)));
+    const query = new URLSearchParams({ format: String(fields.get("format")) });
+    for (const name of ["reasoning", "tools", "files"]) if (fields.get(name)) query.set(name, "1");
+    const button = this.form.elements.go;
+    button.disabled = true;
+    try {
+      await this.#download(`/api/v1/sessions/${this.session}/export?${query}`);
+      this.dialog.close();
+    } catch (problem) {
+      this.#showProblem(problem.message);
+    }
+    button.disabled = false;
+  }
+
+  async #download(path) {
+    const response = await fetch(path);
+    if (response.status === 202) return this.#waitForJob(await response.json());
+    if (!response.ok) throw new ApiError(response.status, await response.json().catch(() => null));
+    saveBlob(await response.blob(), fileNameFrom(response.headers.get("Content-Disposition") ?? ""));
+  }
+
+  #waitForJob(job) {
+    if (job.state === "ready") return this.showFinished({ export_id: job.id, state: "ready", name: job.name });
+    this.closeWaitingToast = showToast(_("Your export is being made. You will be told here when it is ready; it is also on the page “Your data”."), { seconds: 10 });
+  }
+
+  #showProblem(words) {
+    fillSlot(this.dialog, "problem", words);
+    setVisible(this.dialog.querySelector('[data-slot="problem"]'), Boolean(words));
+  }
+}
+
+function saveBlob(blob, name) {
+  const link = createElement("a", { href: URL.createObjectURL(blob), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+/** The name a download would have; the encoded form goes first, because only it holds every letter. */
+export function fileNameFrom(disposition) {
+  const encoded = disposition.match(/filename\*=UTF-8''([^;]+)/)?.[1];
+  if (encoded) return decodeURIComponent(encoded);
+  return disposition.match(/filename="((?:\\.|[^"\\])*)"/)?.[1].replaceAll(/\\(.)/g, "$1") ?? "conversation";
+}

@@ -1,0 +1,97 @@
+// Words for what the transcript and the frame around it show: tools, thoughts, times, activity and goals.
+//
+// Labels of rows are the same as the server's, which paints them first.
+
+import { _, translate } from "../lib/i18n.js";
+
+const TOOL_LABELS = { bash_exec: "Bash", python_exec: "Python" }; // of the others, the name says it
+
+export function toolLabel(tool) {
+  if (tool in TOOL_LABELS) return TOOL_LABELS[tool];
+  const words = tool.replaceAll("_", " ").trim();
+  return words.charAt(0).toUpperCase() + words.slice(1);
+}
+
+const SUMMARY_ARGUMENTS = ["command", "question", "name", "file", "path", "url", "query", "title", "prompt"];
+
+/** The argument that says most of what is done; lists and objects say nothing at a glance. */
+export function toolSummary(given) {
+  const plain = Object.values(given).find((value) => !/^[[{]/.test(value));
+  return given[SUMMARY_ARGUMENTS.find((name) => given[name])] ?? plain ?? "";
+}
+
+export function formatDuration(milliseconds) {
+  if (milliseconds < 1000) return `${milliseconds} ms`;
+  if (milliseconds < 9_950) return `${(Math.floor((milliseconds + 50) / 100) / 10).toFixed(1)} s`;
+  const seconds = Math.floor((milliseconds + 500) / 1000);
+  return seconds < 60 ? `${seconds} s` : `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
+}
+
+export function thoughtLabel(grows, row, next) {
+  if (grows) return _("Thinking…");
+  if (!next) return _("Thought");
+  const seconds = Math.max(1, Math.round((Date.parse(next.created_at) - Date.parse(row.created_at)) / 1000));
+  if (seconds < 60) return _("Thought for {seconds} s", { seconds });
+  return _("Thought for {minutes} min {seconds} s", { minutes: Math.floor(seconds / 60), seconds: seconds % 60 });
+}
+
+/** State and words of a tool row: its result, or how far its call has come. */
+export function toolStatus(result, call, running) {
+  if (result?.cancelled) return { state: "cancelled", note: _("stopped") };
+  if (result) return { state: result.success ? "done" : "failed", note: result.success ? formatDuration(result.duration_ms) : _("failed · {duration}", { duration: formatDuration(result.duration_ms) }) };
+  if (!running) return { state: "cancelled", note: _("stopped") };
+  return { state: call?.state ?? "running", note: call?.progress || (call?.state === "waiting" ? _("waiting") : _("running…")) };
+}
+
+const TIME = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" }); // made once: they are dear
+const DAY_AND_TIME = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+
+export function formatTime(iso) {
+  const then = new Date(iso);
+  if (Number.isNaN(then.getTime())) return "";
+  const sameDay = then.toDateString() === new Date().toDateString();
+  return (sameDay ? TIME : DAY_AND_TIME).format(then);
+}
+
+const GOAL_STATES = {
+  active: _("Working towards"),
+  paused: _("Goal, paused"),
+  achieved: _("Goal, reached"),
+  exhausted: _("Goal, given up for now"),
+};
+
+export function goalLabel({ state, text, reason }) {
+  return [`${GOAL_STATES[state]}: ${text}`, reason].filter(Boolean).join(" — ");
+}
+
+const THROTTLED = {
+  user: _("Waiting for another of your chats to finish…"),
+  address: _("Waiting: many chats are running from your network…"),
+};
+const PHASES = {
+  model: _("Thinking…"),
+  tool: _("Working…"),
+  retry: _("Trying again…"),
+  question: _("Waiting for your answer…"),
+  compaction: _("Summarising…"),
+};
+
+/** Say what the turn is busy with, or nothing where the transcript shows it; `isPatient`: a worker may still come at once. */
+export function activityLabel({ turn, questions, rows, order, calls }, isPatient) {
+  if (!turn || turn.status === "waiting" || questions.length) return "";
+  const last = rows.get(order.at(-1));
+  const { activity } = turn;
+  if (turn.status === "queued" && turn.throttle) return THROTTLED[turn.throttle];
+  if (activity?.kind === "recovering") return _("The worker was lost. Picking up where it stopped…");
+  if (activity?.kind === "retrying") {
+    const label = translate(activity.label) || _("Trying again");
+    return _("{label} ({attempt} of {attempts})…", { ...activity, label });
+  }
+  if (last?.streaming && last.content) return "";
+  for (const call of calls.values()) {
+    if (call.state === "proposed") return _("Preparing {tool}…", { tool: call.tool.replaceAll("_", " ") });
+  }
+  if (last?.kind === "tool_call") return "";
+  if (turn.status === "queued" && !isPatient) return _("Waiting for a free worker…");
+  return PHASES[turn.phase] ?? _("Thinking…");
+}

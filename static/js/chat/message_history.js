@@ -1,0 +1,62 @@
+// Older pages of the conversation: one more on scrolling up, and those between what is shown and a snapshot.
+
+import { callApi } from "../lib/api.js";
+import { addOlderRows, firstMessage, isContiguous } from "./event_reducer.js";
+import { showToast } from "../lib/toasts.js";
+
+const RETRY_AFTER_MS = 5000;
+const GAP_PAGE_SIZE = 200; // as many as one request may ask for
+const MAX_GAP_REQUESTS = 10; // requests; whoever missed more begins again at the newest page
+
+export class MessageHistory {
+  /** `onLoaded()`: there are rows above. */
+  constructor(state, { sessionId, onLoaded }) {
+    this.state = state;
+    this.sessionId = sessionId;
+    this.onLoaded = onLoaded;
+    this.from = 0;
+  }
+
+  /** One more page; after one that could not be had, scrolling asks for none for a while. */
+  async loadOlder() {
+    const { state } = this;
+    if (!state.hasOlder || this.busy || !this.sessionId() || Date.now() < this.from) return;
+    this.busy = true;
+    try {
+      const first = state.rows.get(state.order[0]);
+      const { items, has_older } = await this.#fetchPage(first);
+      if (state.order[0] !== first.id) return; // a snapshot came meanwhile: the page does not lie before it
+      addOlderRows(state, items, has_older);
+      this.onLoaded();
+    } catch (problem) {
+      this.from = Date.now() + RETRY_AFTER_MS;
+      showToast(problem.message);
+    } finally {
+      this.busy = false;
+    }
+  }
+
+  /** As `load`, for somebody who asks for it. */
+  loadOlderNow() {
+    this.from = 0;
+    return this.loadOlder();
+  }
+
+  /** A snapshot that goes back to what is shown; as it was if that is too far or cannot be had. */
+  async joinSnapshot(snapshot) {
+    let whole = snapshot;
+    try {
+      for (let asked = 0; asked < MAX_GAP_REQUESTS && whole.has_older && !isContiguous(this.state, whole); asked += 1) {
+        const { items, has_older } = await this.#fetchPage(firstMessage(whole), `&limit=${GAP_PAGE_SIZE}`);
+        whole = { ...whole, messages: [...items, ...whole.messages], has_older };
+      }
+    } catch {
+      return snapshot;
+    }
+    return isContiguous(this.state, whole) ? whole : snapshot;
+  }
+
+  #fetchPage({ sequence }, limit = "") {
+    return callApi("GET", `/sessions/${this.sessionId()}/messages?before=${sequence}${limit}`);
+  }
+}

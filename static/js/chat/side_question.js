@@ -1,0 +1,52 @@
+// A question aside and its answer, above the composer: it leaves no trace, and is gone on reload.
+
+import { byId, delegateClicks, fillSlot, setVisible, findSlot } from "../lib/dom.js";
+import { StreamingMarkdown } from "../lib/markdown.js";
+import { _ } from "../lib/i18n.js";
+
+export class SideQuestion {
+  /** `stop()` says that no answer is wanted any more. */
+  constructor({ stop }) {
+    this.box = byId("aside");
+    this.stop = stop;
+    this.side = null; // the id of the question that is shown, once its answer begins
+    this.ended = true;
+    delegateClicks(this.box, { "close-aside": () => this.#close() });
+  }
+
+  handleEvent(event) {
+    if (this.box.hidden || event.kind === "side.started" || event.session_id === this.before) return;
+    this.side ??= event.session_id; // one at a time: what begins now answers what was just asked
+    if (event.session_id !== this.side) return;
+    if (event.kind === "side.extended") this.text = [...this.text].slice(0, event.offset).join("") + event.delta;
+    else this.#finish(event);
+    this.prose.update(this.text, this.ended);
+  }
+
+  start(asked) {
+    this.before = this.side;
+    this.side = null;
+    this.text = "";
+    this.ended = false;
+    fillSlot(this.box, "asked", asked);
+    this.prose = new StreamingMarkdown(findSlot(this.box, "prose"));
+    this.prose.update("…", false);
+    setVisible(this.box, true);
+  }
+
+  #finish({ outcome, text, label }) {
+    this.ended = true;
+    this.text = outcome === "failed" ? [text, label || _("It could not be answered.")].filter(Boolean).join("\n\n") : text;
+  }
+
+  /** The question was refused. */
+  hide() {
+    setVisible(this.box, false);
+  }
+
+  #close() {
+    setVisible(this.box, false);
+    if (!this.ended) this.stop();
+    byId("text").focus();
+  }
+}

@@ -1,0 +1,101 @@
+// Steps before an answer fold into one line once the turn has ended: "Show 7 steps"; the twin of copilot/stepfolds.py.
+
+import { cloneTemplate, fillSlot } from "../lib/dom.js";
+
+const MIN_STEPS = 3; // fewer lines are calmer than a line that hides them
+const STEP_KINDS = new Set(["reasoning", "tool_call", "tool_result", "assistant"]);
+
+export class StepGroups {
+  /** `isInView(item)`: somebody has left the newest line for it. */
+  constructor(list, state, transcript, { isInView }) {
+    this.list = list;
+    this.state = state;
+    this.transcript = transcript;
+    this.isInView = isInView;
+    this.heads = new Map(); // id of the row behind a fold, which stays the same when older steps join → its line
+    for (const head of list.querySelectorAll("[data-fold]")) this.heads.set(head.dataset.fold, head);
+    this.seen = {};
+  }
+
+  /** After a paint: only when rows came or went, or a turn began or ended, has anything to be looked at. */
+  paint() {
+    const { order, turn } = this.state;
+    const now = { length: order.length, first: order[0], last: order.at(-1), turn: turn?.id };
+    if (Object.keys(now).every((key) => now[key] === this.seen[key])) return;
+    const ended = this.seen.turn;
+    this.seen = now;
+    const folds = groupSteps(order.map((id) => this.state.rows.get(id)), turn?.id, this.transcript.elements);
+    const folded = new Set();
+    for (const fold of folds) {
+      this.#showGroup(fold, { ended: fold.turn === ended });
+      for (const id of fold.ids) folded.add(id);
+    }
+    for (const [key, head] of this.heads) if (!folds.some((fold) => fold.key === key)) this.#removeHead(key, head);
+    for (const item of this.list.querySelectorAll("[data-folded]")) if (!folded.has(item.dataset.row)) delete item.dataset.folded;
+  }
+
+  toggle(head) {
+    this.#setOpen(head, head.dataset.open === undefined);
+  }
+
+  /** A row somebody looks for must be seen. */
+  reveal(item) {
+    const key = item?.dataset.folded;
+    if (key) this.#setOpen(this.heads.get(key), true);
+  }
+
+  /** `ended`: just now, so that its steps stood there; older ones that come are in sight before they have their place. */
+  #showGroup({ key, ids }, { ended }) {
+    const items = ids.map((id) => this.transcript.elements.get(id));
+    let head = this.heads.get(key);
+    if (!head) {
+      head = cloneTemplate("row-steps");
+      head.dataset.fold = key;
+      this.heads.set(key, head);
+      if (items.some((item) => isInUse(item) || (ended && this.isInView(item)))) head.dataset.open = ""; // whoever reads goes on reading
+    }
+    if (items[0].previousElementSibling !== head) items[0].before(head);
+    for (const item of items) item.dataset.folded = key;
+    this.#setOpen(head, head.dataset.open !== undefined, items);
+  }
+
+  #setOpen(head, open, items = this.list.querySelectorAll(`[data-folded="${head.dataset.fold}"]`)) {
+    head.toggleAttribute("data-open", open);
+    const words = head.dataset[open ? "hide" : "show"];
+    fillSlot(head, "label", words.replace("%s", String(items.length)));
+    head.querySelector("button").setAttribute("aria-expanded", String(open));
+    for (const item of items) item.toggleAttribute("data-unfolded", open);
+  }
+
+  #removeHead(key, head) {
+    head.remove();
+    this.heads.delete(key);
+  }
+}
+
+/** Opened, or with the focus, the pointer or part of the selection inside. */
+function isInUse(item) {
+  const selection = getSelection();
+  const selected = !selection.isCollapsed && selection.containsNode(item, true);
+  return selected || item.matches(":hover, :focus-within, :has(details[open])");
+}
+
+/** The rows each fold hides, by their ids: those of one ended turn in a row, up to the answer or to a word of the user. */
+export function groupSteps(rows, runningTurn, shown) {
+  const folds = [];
+  let part = [];
+  const close = (next) => {
+    const answered = part.at(-1)?.kind === "assistant";
+    const body = answered ? part.slice(0, -1) : part;
+    const behind = answered ? part.at(-1) : next?.kind === "user" ? next : null;
+    const ids = body.map((row) => row.id).filter((id) => shown.has(id));
+    if (behind && ids.length >= MIN_STEPS && part[0].turn_id !== runningTurn) folds.push({ key: behind.id, turn: part[0].turn_id, ids });
+    part = [];
+  };
+  for (const row of rows) {
+    if (!STEP_KINDS.has(row.kind) || (part.length && part[0].turn_id !== row.turn_id)) close(row);
+    if (STEP_KINDS.has(row.kind)) part.push(row);
+  }
+  close(null);
+  return folds;
+}

@@ -1,0 +1,89 @@
+// A usage limit that is reached: what waits, until when, and what can be done about it.
+
+import { callApi, csrfToken } from "../lib/api.js";
+import { confirmAction } from "../lib/confirm_dialog.js";
+import { byId, fillSlot, setVisible, findSlot } from "../lib/dom.js";
+import { formatTime } from "./labels.js";
+import { showToast } from "../lib/toasts.js";
+import { _ } from "../lib/i18n.js";
+
+export class UsageLimit {
+  constructor() {
+    this.box = byId("limit");
+    this.button = findSlot(this.box, "reset");
+    this.button.onclick = () => this.#reset();
+    this.key = null;
+    this.limit = null;
+    this.credits = null;
+    this.paintedLimit = null; // of the session's state
+  }
+
+  paintState({ limit }) {
+    if (this.paintedLimit === limit) return;
+    this.paintedLimit = limit;
+    this.paint(limit);
+  }
+
+  /** `limit` is the event, the refusal or the notice: they say the same. */
+  paint(limit) {
+    this.limit = limit;
+    setVisible(this.box, Boolean(limit));
+    if (!limit) return;
+    fillSlot(this.box, "text", describeLimit(limit));
+    setVisible(this.button, false);
+    setVisible(findSlot(this.box, "plans"), !limit.can_reset);
+    if (limit.can_reset) this.#offerReset(limit);
+  }
+
+  /** After a reload nothing tells it again: what waits although nothing runs may wait for a limit. */
+  async checkNotices(state) {
+    if (state.turn || !state.queue.length) return;
+    const { results } = await callApi("GET", "/billing/notices");
+    const notice = results.find((one) => one.kind === "limit_reached" && Date.parse(one.data.resets_at) > Date.now());
+    if (notice && !state.turn && !this.limit) this.paint(notice.data);
+  }
+
+  async #offerReset(limit) {
+    try {
+      this.credits = await callApi("GET", "/billing/credits");
+    } catch {
+      return; // then there is the page of plans
+    }
+    if (this.limit !== limit) return;
+    this.key = `reset-${Date.now()}-${Math.random().toString(36).slice(2)}`; // pressed twice, it is bought once
+    this.button.textContent = _("Reset for {price}", { price: this.#formatMoney(limit.reset_cost_cents) });
+    setVisible(this.button, true);
+  }
+
+  async #reset() {
+    const { limit, credits } = this;
+    const price = this.#formatMoney(limit.reset_cost_cents);
+    const left = this.#formatMoney(credits.balance_cents - limit.reset_cost_cents);
+    const text = _("It costs {price} of your credits; {left} will be left.", { price, left });
+    if (!(await confirmAction({ title: _("Reset your daily limit?"), text, yes: _("Reset") }))) return;
+    this.button.disabled = true;
+    try {
+      const headers = { Accept: "application/json", "X-CSRFToken": csrfToken(), "Idempotency-Key": this.key };
+      await callApi("POST", "/billing/usage/reset", undefined, { headers });
+      this.paint(null);
+      showToast(limit.queued ? _("Your daily limit was reset. What waited goes out now.") : _("Your daily limit was reset."));
+    } catch (problem) {
+      showToast(problem.message);
+    } finally {
+      this.button.disabled = false;
+    }
+  }
+
+  #formatMoney(cents) {
+    return new Intl.NumberFormat(undefined, { style: "currency", currency: this.credits.currency }).format(cents / 100);
+  }
+}
+
+function describeLimit({ window, resets_at, queued, reason }) {
+  const time = formatTime(resets_at);
+  if (reason === "held") return _("Your running chats have taken up the rest of your limit. It starts anew at {time}.", { time });
+  const reached = window === "daily" ? _("You have reached your daily limit.") : _("You have reached your weekly limit.");
+  if (!queued) return `${reached} ${_("You can go on from {time}.", { time })}`;
+  if (queued === 1) return `${reached} ${_("One message waits and goes out by itself at {time}.", { time })}`;
+  return `${reached} ${_("{count} messages wait and go out by themselves at {time}.", { count: queued, time })}`;
+}

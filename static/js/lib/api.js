@@ -1,0 +1,53 @@
+// REST calls with the page's CSRF token; a refusal becomes an error that carries the wire's code and words.
+
+import { _, errorMessage } from "./i18n.js";
+
+export class ApiError extends Error {
+  constructor(status, body) {
+    super(errorMessage(body?.error) ?? _("The server did not understand."));
+    this.status = status;
+    this.code = body?.error?.code ?? "unknown";
+  }
+}
+
+export const csrfToken = () => document.querySelector("[name=csrfmiddlewaretoken]")?.value ?? "";
+
+export async function callApi(method, path, body, options = {}) {
+  const response = await fetch(`/api/v1${path}`, {
+    method,
+    headers: {
+      Accept: "application/json",
+      "X-CSRFToken": csrfToken(),
+      ...(body === undefined ? {} : { "Content-Type": "application/json" }),
+    },
+    body: body === undefined ? undefined : JSON.stringify(body),
+    ...options,
+  }).catch(() => {
+    throw new ApiError(0, { error: { code: "not_connected", message: _("Not connected right now. Please try again in a moment.") } });
+  });
+  const answer = response.status === 204 ? null : await response.json().catch(() => null);
+  if (!response.ok) throw new ApiError(response.status, answer);
+  return answer;
+}
+
+/** Upload one file with progress (0 … 1); the promise is the stored file's entry. */
+export function uploadFile(file, onProgress) {
+  const request = new XMLHttpRequest();
+  const form = new FormData();
+  form.append("files", file);
+  const done = new Promise((resolve, reject) => {
+    request.upload.onprogress = (event) => event.lengthComputable && onProgress(event.loaded / event.total);
+    request.onerror = () => reject(new ApiError(0, { error: { message: _("The upload was interrupted.") } }));
+    request.onabort = () => reject(new ApiError(0, { error: { code: "aborted", message: _("Cancelled.") } }));
+    request.onload = () => {
+      const result = request.response?.results?.[0];
+      if (result?.file) resolve(result.file);
+      else reject(new ApiError(request.status, result?.error ? result : request.response));
+    };
+  });
+  request.open("POST", "/api/v1/files");
+  request.responseType = "json";
+  request.setRequestHeader("X-CSRFToken", csrfToken());
+  request.send(form);
+  return { done, abort: () => request.abort() };
+}

@@ -1,0 +1,96 @@
+// Where a growing block of Markdown can be cut, so that a frame parses and paints only what is new.
+
+// --- lists and tables ---
+
+const MIN_CUT_LENGTH = 400; // characters that are worth a cut
+const OPEN_PARTS = 2; // parts at the end that may still change
+
+/** How a frame of parts and a part are told from others, where their nodes are, and how a cut list or table goes on. */
+export const BLOCK_TYPES = {
+  list: {
+    parts: "items",
+    frame: ({ ordered, start }) => `${ordered} ${start}`,
+    mark: ({ loose, raw }) => `${loose} ${raw.trimEnd()}`,
+    box: (node) => node,
+    kind: ({ ordered, loose }) => `${ordered} ${loose}`,
+    lead: ({ items, loose }, at) => `${/^ {0,3}(?:[-+*]|\d{1,9}[.)])/.exec(items[at].raw)?.[0]} x${loose ? "\n\n" : "\n"}`,
+    leading: 1, // the lead is an item itself
+    length: ({ items }, count) => items.slice(0, count).reduce((sum, { raw }) => sum + raw.length, 0),
+  },
+  table: {
+    parts: "rows",
+    frame: ({ header, align }) => `${header.map((cell) => cell.text).join("|")} ${align}`,
+    mark: (row) => row.map((cell) => cell.text).join("|"),
+    box: (node) => node.querySelector?.("tbody"),
+    kind: ({ header, align }) => `${header.length} ${align}`,
+    lead: ({ raw }) => raw.slice(0, lineOffset(raw, 2)),
+    leading: 0,
+    length: ({ raw }, count) => lineOffset(raw, 2 + count),
+  },
+};
+
+function lineOffset(text, lines) {
+  let at = 0;
+  for (let line = 0; line < lines; line += 1) at = text.indexOf("\n", at) + 1;
+  return at;
+}
+
+export function partKeys(token) {
+  const way = BLOCK_TYPES[token?.type];
+  return way ? [`${token.type} ${way.frame(token)}`, ...token[way.parts].map(way.mark)] : null;
+}
+
+/** After which parts of a block a cut may be made that nothing later moves; `before` are the characters that lead to it. */
+export function findPartsCut(token, before) {
+  const way = BLOCK_TYPES[token?.type];
+  const count = way ? token[way.parts].length - OPEN_PARTS : 0;
+  const length = count > 0 ? way.length(token, count) : 0;
+  if (length < MIN_CUT_LENGTH) return null;
+  return { type: token.type, kind: way.kind(token), lead: way.lead(token, count), length: before + length, count };
+}
+
+/** The block behind its lead: its parts, and the cut that follows; null if it is no longer the one that was cut. */
+export function continueCut(cut, blocks) {
+  const [token, ...others] = blocks;
+  const way = BLOCK_TYPES[cut.type];
+  if (token?.type !== cut.type || others.length || way.kind(token) !== cut.kind) return null;
+  if (way.leading && token.items[0].raw !== cut.lead) return null;
+  const parts = token[way.parts].slice(way.leading);
+  const next = findPartsCut(token, cut.length - cut.lead.length);
+  const moved = next ? { ...next, count: next.count - way.leading + cut.count } : cut;
+  return { token: { ...token, [way.parts]: parts }, cut: moved };
+}
+
+// --- paragraphs ---
+
+const MAX_OPEN_LENGTH = 3000; // an opened mark that stays open so long is left as it is until the paragraph ends
+
+// In a text: brackets that became no link, signs that open nothing where they stand.
+const HARMLESS = /\[[^[\]]*\](?![([])|(?<=[\p{L}\p{N}])_+(?=[\p{L}\p{N}])|[*_~$](?=\s)|<(?=[\s\d=])/gu;
+const MAY_OPEN = /[*_~`[\]<\\|$]/;
+const MAY_BE_FORMULA = /^\\[([]/; // an escaped bracket until its closing comes
+
+/** How many characters of a paragraph no later text can change; they end before a word. */
+function stableLength(parts, text) {
+  let [steady, at] = [0, 0];
+  for (const { type, raw } of parts) {
+    if (type === "html" || (type === "escape" && MAY_BE_FORMULA.test(raw)) || (type === "text" && MAY_OPEN.test(raw.replace(HARMLESS, "")))) return steady;
+    if (type === "text") steady = lastWordStart(text, at, at + raw.length) || steady;
+    at += raw.length;
+  }
+  return steady;
+}
+
+/** Where the last word begins whose space before it lies between the two; 0 if there is none. */
+function lastWordStart(text, from, to) {
+  for (let at = to; at > from; at -= 1) if (/\s/.test(text[at - 1]) && /\S/.test(text[at] ?? " ")) return at;
+  return 0;
+}
+
+/** Where to cut what is open of a paragraph: not yet, or after so many characters, and whether that is a guess. */
+export function findParagraphCut(parts, text) {
+  const steady = stableLength(parts, text);
+  if (steady >= MIN_CUT_LENGTH) return { length: steady, guessed: false };
+  const length = text.length < MAX_OPEN_LENGTH ? 0 : lastWordStart(text, 0, text.length - MIN_CUT_LENGTH);
+  return length ? { length, guessed: true } : null;
+}

@@ -1,0 +1,21 @@
+// Markdown as the conversation shows it: sanitised, and loading nothing.
+
+import { copyCodeBlock } from "../clipboard.js";
+import { delegateClicks, createElement } from "../dom.js";
+import { StreamingMarkdown } from "../markdown.js";
+import { readText } from "../file_sources.js";
+
+export async function render(stage, source, { retry, signal }) {
+  const text = await readText(source, { retry, signal });
+  const prose = createElement("div", { className: "prose sheet-of-prose" });
+  stage.append(prose);
+  new StreamingMarkdown(prose).update(text, true);
+  if (!source.page) removeFileLinks(prose);
+  delegateClicks(prose, { "copy-code": copyCodeBlock });
+}
+
+/** Strangers have neither the page nor the bytes of what a file of the owner names. */
+function removeFileLinks(prose) {
+  for (const link of prose.querySelectorAll(".file-link")) link.removeAttribute("href");
+  for (const picture of prose.querySelectorAll("img")) picture.replaceWith(picture.alt);
+}

@@ -1,0 +1,9 @@
+// PDF in the browser's own viewer, which works in no sandbox: from our file route, which has looked at its bytes.
+
+import { createElement } from "../dom.js";
+import { explainFailure } from "../file_sources.js";
+
+export async function render(stage, source, { retry, signal }) {
+  await explainFailure(source, { retry, signal });
+  stage.append(createElement("iframe", { className: "framed", title: source.name, src: source.content(retry) }));
+}

@@ -1,0 +1,9 @@
+// Plain text, as it is.
+
+import { createElement } from "../dom.js";
+import { readText } from "../file_sources.js";
+
+export async function render(stage, source, { retry, signal }) {
+  const text = await readText(source, { retry, signal });
+  stage.append(createElement("pre", { className: "plain", textContent: text, tabIndex: 0 }));
+}
