@@ -73,7 +73,8 @@ def test_an_edited_file_is_sent_as_it_is_now(static: Path):
 
 
 @pytest.mark.parametrize(
-    "path", ["/chat/", "/static/nothing.js", "/static/../config/settings.py", "/static/", "/staticjs/socket.js"]
+    "path",
+    ["/chat/", "/static/nothing.js", "/static/../config/settings.py", "/static/", "/staticjs/socket.js"],
 )
 def test_whatever_is_no_file_is_djangos_to_answer(path: str):
     assert ask(StaticFilesMiddleware(django), path)[::2] == (299, b"Django")

@@ -1,7 +1,8 @@
 // Types of our pages for the checker (jsconfig.json); browsers never load this file.
 
 /**
- * An element of a template, whichever it is. Templates and scripts are read side by side, so a script may use a property
+ * An element of a template, whichever it is. Templates and scripts are read side by side, so a script may
+ * use a property
  * of any of our elements; a property that none of them has is still an error.
  */
 interface PageElement extends HTMLElement {
@@ -154,7 +155,12 @@ interface SessionState {
   queueVersion: number;
   questions: any[];
   approvals: any[]; // calls that wait for a person
-  autoApprove: { enabled: boolean; cap_microdollars: number | null; sub_sessions?: boolean; inherited?: boolean };
+  autoApprove: {
+    enabled: boolean;
+    cap_microdollars: number | null;
+    sub_sessions?: boolean;
+    inherited?: boolean;
+  };
   todos: { text: string; status: "pending" | "in_progress" | "completed" }[];
   goal: Goal | null;
   context: { used_percent: number | null; estimated: boolean }; // how full the window was when the last turn ended

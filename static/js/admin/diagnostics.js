@@ -1,7 +1,8 @@
-// Renews the dashboard every half minute, and asks in a dialog before anything is changed. Without it every form is a page.
+// Renews the dashboard every half minute, and asks in a dialog before anything is changed. Without it every
+// form is a page.
 
-import { byId, targetOf } from "../lib/dom.js";
 import { copyText } from "../lib/clipboard.js";
+import { byId, targetOf } from "../lib/dom.js";
 
 const SECOND_MS = 1000;
 const STALE_SECONDS = 90;
@@ -18,7 +19,12 @@ let isRefreshing = false;
 
 // --- what is shown -----------------------------------------------------------------------------------
 
-const LOCAL = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
+const LOCAL = new Intl.DateTimeFormat(undefined, {
+  month: "short",
+  day: "numeric",
+  hour: "2-digit",
+  minute: "2-digit",
+});
 
 function localiseTimes(part) {
   for (const time of part.querySelectorAll("time[datetime]")) {
@@ -56,14 +62,20 @@ function pauseReason() {
   if (document.hidden) return "hidden";
   if (dialog.open) return "a dialog is open";
   if (chosenRows().length) return "rows are selected";
-  if (content.contains(document.activeElement) && document.activeElement.closest(".dx-filters")) return "a filter is being written";
+  if (content.contains(document.activeElement) && document.activeElement.closest(".dx-filters"))
+    return "a filter is being written";
   return "";
 }
 
 class RateLimited extends Error {}
 
 async function fetchFragment(url, options = {}) {
-  const answer = await fetch(url, { ...options, headers: FRAGMENT, credentials: "same-origin", redirect: "error" });
+  const answer = await fetch(url, {
+    ...options,
+    headers: FRAGMENT,
+    credentials: "same-origin",
+    redirect: "error",
+  });
   if (answer.status === 429) throw new RateLimited(await answer.text());
   if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
   return answer.text();
@@ -93,7 +105,8 @@ async function refresh() {
     refreshedAt = Date.now();
     banner.hidden = true;
   } catch (problem) {
-    banner.textContent = `This page could not be renewed (${problem.message}). What you see is older; it is tried again.`;
+    const reason = `This page could not be renewed (${problem.message}).`;
+    banner.textContent = `${reason} What you see is older; it is tried again.`;
     banner.hidden = false;
   } finally {
     isRefreshing = false;
@@ -156,16 +169,21 @@ async function submitConfirmed(form, button) {
 
 async function onSubmit(event) {
   const form = targetOf(event);
-  const act = form.matches("[data-confirm]") ? openConfirmation : form.matches("[data-apply]") ? submitConfirmed : null;
+  const act = form.matches("[data-confirm]")
+    ? openConfirmation
+    : form.matches("[data-apply]")
+      ? submitConfirmed
+      : null;
   if (!act) return;
   event.preventDefault();
   try {
     await act(form, event.submitter);
   } catch (problem) {
     dialog.close();
-    banner.textContent = problem instanceof RateLimited
-      ? problem.message
-      : `Nothing is known of what became of it (${problem.message}). Look at the list before you try again.`;
+    banner.textContent =
+      problem instanceof RateLimited
+        ? problem.message
+        : `Nothing is known of what became of it (${problem.message}). Look at the list before you try again.`;
     banner.hidden = false;
   }
 }

@@ -1,9 +1,9 @@
 // Calls that wait for a person: what would run, with which arguments, at what cost; approve, change, reject, or allow.
 
-import { paintCards, submitCard } from "./cards.js";
-import { byId, cloneTemplate, createElement, fillSlot, setVisible, findSlot } from "../lib/dom.js";
-import { toolLabel } from "./labels.js";
+import { byId, cloneTemplate, createElement, fillSlot, findSlot, setVisible } from "../lib/dom.js";
 import { _ } from "../lib/i18n.js";
+import { paintCards, submitCard } from "./cards.js";
+import { toolLabel } from "./labels.js";
 
 const MICRODOLLARS = 1_000_000;
 const LINE_LENGTH = 60; // characters of an argument that still fit one line
@@ -20,14 +20,22 @@ export class ApprovalCards {
   }
 
   paint({ approvals, autoApprove }) {
-    if (this.seen.approvals !== approvals) paintCards(this.box, approvals, (approval) => this.#createCard(approval));
+    if (this.seen.approvals !== approvals)
+      paintCards(this.box, approvals, (approval) => this.#createCard(approval));
     if (this.seen.autoApprove !== autoApprove) this.#paintAutoApproval(autoApprove);
     this.seen = { approvals, autoApprove };
   }
 
   #paintAutoApproval({ enabled, cap_microdollars: cap, sub_sessions: too, inherited }) {
-    const limit = cap === null ? _("as long as they cost nothing") : _("up to {amount} in all", { amount: formatDollars(cap) });
-    const where = inherited ? _("here, as the chat that started this one allows") : too ? _("in this chat and its sub-chats") : _("in this chat");
+    const limit =
+      cap === null
+        ? _("as long as they cost nothing")
+        : _("up to {amount} in all", { amount: formatDollars(cap) });
+    const where = inherited
+      ? _("here, as the chat that started this one allows")
+      : too
+        ? _("in this chat and its sub-chats")
+        : _("in this chat");
     fillSlot(this.autoApproval, "text", _("Calls run unasked {where}, {limit}.", { where, limit }));
     setVisible(this.autoApproval.querySelector("button"), !inherited);
     setVisible(this.autoApproval, enabled);
@@ -36,9 +44,21 @@ export class ApprovalCards {
   #createCard(approval) {
     const card = cloneTemplate("approval-card");
     fillSlot(card, "what", `${toolLabel(approval.tool)}?`);
-    fillSlot(card, "cost", approval.estimate_microdollars === null ? "" : _("about {amount}", { amount: formatDollars(approval.estimate_microdollars) }));
-    fillSlot(card, "why", [approval.reason, approval.block_reason, describeRemainingCap(approval)].filter(Boolean).join(" "));
-    const fields = Object.entries(approval.arguments).map(([name, value]) => createField(approval, name, value));
+    fillSlot(
+      card,
+      "cost",
+      approval.estimate_microdollars === null
+        ? ""
+        : _("about {amount}", { amount: formatDollars(approval.estimate_microdollars) }),
+    );
+    fillSlot(
+      card,
+      "why",
+      [approval.reason, approval.block_reason, describeRemainingCap(approval)].filter(Boolean).join(" "),
+    );
+    const fields = Object.entries(approval.arguments).map(([name, value]) =>
+      createField(approval, name, value),
+    );
     findSlot(card, "fields").append(...fields);
     setVisible(card.querySelector(".approval-always"), approval.can_always_allow);
     card.onsubmit = (event) => {
@@ -54,11 +74,19 @@ export class ApprovalCards {
 
   #approve(card, approval) {
     const given = changedArguments(card, approval.arguments);
-    return this.decide({ approval_id: approval.id, decision: "approve", ...(given ? { arguments: given } : {}) });
+    return this.decide({
+      approval_id: approval.id,
+      decision: "approve",
+      ...(given ? { arguments: given } : {}),
+    });
   }
 
   #reject(card) {
-    return this.decide({ approval_id: card.dataset.id, decision: "reject", feedback: card.elements.feedback.value.trim() });
+    return this.decide({
+      approval_id: card.dataset.id,
+      decision: "reject",
+      feedback: card.elements.feedback.value.trim(),
+    });
   }
 
   async #allowAll(card, approval) {
@@ -87,13 +115,20 @@ function clickOnEnter(input, button) {
 
 function createField({ id, editable }, name, value) {
   const text = typeof value === "string" ? value : JSON.stringify(value);
-  const lines = text.split("\n").reduce((sum, line) => sum + Math.max(1, Math.ceil(line.length / LINE_LENGTH)), 0);
+  const lines = text
+    .split("\n")
+    .reduce((sum, line) => sum + Math.max(1, Math.ceil(line.length / LINE_LENGTH)), 0);
   const area = createElement("textarea", { id: `${id}-${name}`, value: text, rows: Math.min(8, lines) });
   area.dataset.argument = name;
   area.spellcheck = false;
   area.dir = "auto";
   area.readOnly = !editable;
-  return createElement("div", { className: "approval-field" }, createElement("label", { htmlFor: area.id, textContent: name }), area);
+  return createElement(
+    "div",
+    { className: "approval-field" },
+    createElement("label", { htmlFor: area.id, textContent: name }),
+    area,
+  );
 }
 
 /** The arguments as they stand in the card, or null when nobody changed them: masked secrets stay the server's. */

@@ -1,13 +1,22 @@
 // The panel beside the chat: the list of what the agent made, or one piece of it with its versions.
 
 import { copyWithFeedback } from "../lib/clipboard.js";
-import { byId, cloneTemplate, delegateClicks, createElement, fillSlot, setVisible, findSlot, targetOf } from "../lib/dom.js";
-import { hasSourceView, isTextKind, fileKind, fileTypeLabel, formatSize } from "../lib/file_types.js";
-import { formatTime } from "./labels.js";
+import {
+  byId,
+  cloneTemplate,
+  createElement,
+  delegateClicks,
+  fillSlot,
+  findSlot,
+  setVisible,
+  targetOf,
+} from "../lib/dom.js";
 import { LoadError, readText } from "../lib/file_sources.js";
-import { showToast } from "../lib/toasts.js";
+import { fileKind, fileTypeLabel, formatSize, hasSourceView, isTextKind } from "../lib/file_types.js";
 import { FileViewer } from "../lib/file_viewer.js";
 import { _ } from "../lib/i18n.js";
+import { showToast } from "../lib/toasts.js";
+import { formatTime } from "./labels.js";
 
 export class ArtifactPanel {
   /** `onClose()` after it was closed by a person; `sourceOf(artifact)` says where its bytes are. */
@@ -19,7 +28,11 @@ export class ArtifactPanel {
     this.pieces = [];
     this.shown = null;
     this.limit = Number(this.box.dataset.renderMax);
-    this.viewer = new FileViewer(findSlot(this.box, "viewer"), { limit: this.limit, onEscape: () => this.dismiss(), onGone: () => this.#onUnavailable() });
+    this.viewer = new FileViewer(findSlot(this.box, "viewer"), {
+      limit: this.limit,
+      onEscape: () => this.dismiss(),
+      onGone: () => this.#onUnavailable(),
+    });
     this.resizeHandle = new ResizeHandle(findSlot(this.box, "handle"), {
       apply: (pixels) => this.app.style.setProperty("--panel-width", `${pixels}px`),
       taken: () => byId("sidebar").getBoundingClientRect().width,
@@ -34,7 +47,9 @@ export class ArtifactPanel {
       "panel-source": () => this.#setMode("source"),
       "panel-copy": (button) => this.#copy(button),
     });
-    findSlot(this.box, "versions").addEventListener("change", (event) => this.show(this.pieces.find((one) => one.key === targetOf(event).value)));
+    findSlot(this.box, "versions").addEventListener("change", (event) =>
+      this.show(this.pieces.find((one) => one.key === targetOf(event).value)),
+    );
   }
 
   get isOpen() {
@@ -127,7 +142,15 @@ export class ArtifactPanel {
   #paintHead() {
     const { box, shown } = this;
     fillSlot(box, "name", shown ? shown.piece.name : _("Artifacts"));
-    fillSlot(box, "about", shown ? [fileTypeLabel(shown.piece), formatSize(shown.piece.size), formatTime(shown.piece.created_at)].filter(Boolean).join(" · ") : "");
+    fillSlot(
+      box,
+      "about",
+      shown
+        ? [fileTypeLabel(shown.piece), formatSize(shown.piece.size), formatTime(shown.piece.created_at)]
+            .filter(Boolean)
+            .join(" · ")
+        : "",
+    );
     setVisible(findSlot(box, "list"), !shown);
     setVisible(findSlot(box, "viewer"), Boolean(shown));
     setVisible(findSlot(box, "back"), Boolean(shown) && this.pieces.some((one) => one.file_id));
@@ -138,7 +161,10 @@ export class ArtifactPanel {
 
   #paintActions(source) {
     const { box } = this;
-    setVisible(findSlot(box, "copy"), Boolean(source) && isTextKind(fileKind(source)) && !this.#isTooLarge(source));
+    setVisible(
+      findSlot(box, "copy"),
+      Boolean(source) && isTextKind(fileKind(source)) && !this.#isTooLarge(source),
+    );
     setVisible(findSlot(box, "download"), Boolean(source));
     setVisible(findSlot(box, "tab"), Boolean(source?.page));
     if (source) Object.assign(findSlot(box, "download"), { href: source.download, download: source.name });
@@ -153,7 +179,8 @@ export class ArtifactPanel {
     const { source } = this.shown;
     setVisible(findSlot(this.box, "modes"), hasSourceView(fileKind(source)) && !this.#isTooLarge(source));
     this.#paintControls();
-    for (const mode of ["preview", "source"]) findSlot(this.box, mode).setAttribute("aria-pressed", String(mode === this.shown.mode));
+    for (const mode of ["preview", "source"])
+      findSlot(this.box, mode).setAttribute("aria-pressed", String(mode === this.shown.mode));
   }
 
   /** Files of one name are versions of one thing. */
@@ -161,7 +188,12 @@ export class ArtifactPanel {
     const { piece } = this.shown;
     const versions = this.pieces.filter((one) => one.name === piece.name);
     const select = findSlot(this.box, "versions");
-    const options = versions.map((one, index) => createElement("option", { value: one.key, textContent: _("Version {number} of {all}", { number: index + 1, all: versions.length }) }));
+    const options = versions.map((one, index) =>
+      createElement("option", {
+        value: one.key,
+        textContent: _("Version {number} of {all}", { number: index + 1, all: versions.length }),
+      }),
+    );
     select.replaceChildren(...options.reverse());
     select.value = piece.key;
     setVisible(select, versions.length > 1);
@@ -169,21 +201,32 @@ export class ArtifactPanel {
   }
 
   #paintControls() {
-    setVisible(findSlot(this.box, "ways"), !findSlot(this.box, "modes").hidden || !findSlot(this.box, "versions").hidden);
+    setVisible(
+      findSlot(this.box, "ways"),
+      !findSlot(this.box, "modes").hidden || !findSlot(this.box, "versions").hidden,
+    );
   }
 
   #paintList() {
     const newest = new Map(); // name → {piece, versions}
-    for (const piece of this.pieces) newest.set(piece.name, { piece, versions: (newest.get(piece.name)?.versions ?? 0) + 1 });
+    for (const piece of this.pieces)
+      newest.set(piece.name, { piece, versions: (newest.get(piece.name)?.versions ?? 0) + 1 });
     const list = findSlot(this.box, "list");
-    list.replaceChildren(...[...newest.values()].reverse().map(({ piece, versions }) => this.#createItem(piece, versions)));
+    list.replaceChildren(
+      ...[...newest.values()].reverse().map(({ piece, versions }) => this.#createItem(piece, versions)),
+    );
   }
 
   #createItem(piece, versions) {
     const item = cloneTemplate("panel-piece");
     item.querySelector("button").dataset.key = piece.key;
     fillSlot(item, "name", piece.name);
-    const about = [fileTypeLabel(piece), formatSize(piece.size), formatTime(piece.created_at), versions > 1 ? _("version {number}", { number: versions }) : ""];
+    const about = [
+      fileTypeLabel(piece),
+      formatSize(piece.size),
+      formatTime(piece.created_at),
+      versions > 1 ? _("version {number}", { number: versions }) : "",
+    ];
     fillSlot(item, "about", about.filter(Boolean).join(" · "));
     return item;
   }
@@ -209,7 +252,10 @@ class ResizeHandle {
     this.apply = apply;
     this.taken = taken;
     handle.addEventListener("pointerdown", (event) => this.#onPointerDown(event));
-    handle.addEventListener("pointermove", (event) => handle.hasPointerCapture(event.pointerId) && this.#setWidth(innerWidth - event.clientX));
+    handle.addEventListener(
+      "pointermove",
+      (event) => handle.hasPointerCapture(event.pointerId) && this.#setWidth(innerWidth - event.clientX),
+    );
     handle.addEventListener("lostpointercapture", () => this.#onRelease());
     handle.addEventListener("keydown", (event) => this.#onKey(event));
     addEventListener("resize", () => this.restore());
@@ -236,7 +282,8 @@ class ResizeHandle {
     if (event.button !== 0) return;
     event.preventDefault();
     this.handle.focus();
-    this.handle.setPointerCapture(event.pointerId); // frames under the pointer get nothing, and its release is ours wherever it happens
+    // Frames under the pointer get nothing, and its release is ours wherever it happens.
+    this.handle.setPointerCapture(event.pointerId);
     document.body.dataset.resizing = "";
   }
 
@@ -247,7 +294,12 @@ class ResizeHandle {
 
   #onKey(event) {
     const step = event.shiftKey ? 4 * KEY_STEP : KEY_STEP;
-    const wanted = { ArrowLeft: this.width + step, ArrowRight: this.width - step, Home: this.#maxWidth, End: MIN_WIDTH }[event.key];
+    const wanted = {
+      ArrowLeft: this.width + step,
+      ArrowRight: this.width - step,
+      Home: this.#maxWidth,
+      End: MIN_WIDTH,
+    }[event.key];
     if (wanted === undefined) return;
     event.preventDefault();
     this.#setWidth(wanted);

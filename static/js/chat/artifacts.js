@@ -1,11 +1,12 @@
-// What the agent made, in the chat: cards under the calls that made it, a count above, and the panel, fetched when first needed.
+// What the agent made, in the chat: cards under the calls that made it, a count above, and the panel,
+// fetched when first needed.
 
 import { callApi } from "../lib/api.js";
 import { byId, cloneTemplate, delegateClicks, fillSlot, setVisible, targetOf } from "../lib/dom.js";
-import { fileTypeLabel, formatSize } from "../lib/file_types.js";
 import { codeBlockSource, ownFileSource } from "../lib/file_sources.js";
-import { showToast } from "../lib/toasts.js";
+import { fileTypeLabel, formatSize } from "../lib/file_types.js";
 import { _ } from "../lib/i18n.js";
+import { showToast } from "../lib/toasts.js";
 
 export class ArtifactCards {
   constructor(state, transcript, { sessionId }) {
@@ -17,26 +18,45 @@ export class ArtifactCards {
     this.cards = new Map(); // file id → its card
     this.mayOpen = true; // until a person closes the panel
     this.openedFor = null; // the turn that has opened it
-    this.button.addEventListener("click", () => (this.panel?.isOpen ? this.panel.dismiss() : this.#openPanel(null, { focus: true })));
+    this.button.addEventListener("click", () =>
+      this.panel?.isOpen ? this.panel.dismiss() : this.#openPanel(null, { focus: true }),
+    );
     delegateClicks(byId("transcript"), {
-      "open-artifact": (card) => this.#openPanel(this.#entries().find((one) => one.key === card.dataset.file), { focus: true }),
+      "open-artifact": (card) =>
+        this.#openPanel(
+          this.#entries().find((one) => one.key === card.dataset.file),
+          { focus: true },
+        ),
       "open-code": (button) => this.#openPanel(this.#codeBlockEntry(button), { focus: true }),
     });
     byId("transcript").addEventListener("click", (event) => this.#openLink(event));
-    byId("transcript").addEventListener("error", (event) => replaceWithName(targetOf(event)), true); // such events do not bubble
-    for (const picture of document.querySelectorAll("#transcript .prose img")) if (picture.complete && !picture.naturalWidth) replaceWithName(picture);
+    // Such events do not bubble.
+    byId("transcript").addEventListener("error", (event) => replaceWithName(targetOf(event)), true);
+    for (const picture of document.querySelectorAll("#transcript .prose img"))
+      if (picture.complete && !picture.naturalWidth) replaceWithName(picture);
     document.addEventListener("keydown", (event) => this.#onKey(event));
     addEventListener("pagehide", () => this.close()); // a page that comes back from the browser's memory shows none
   }
 
   /** News of the running turn may open the panel, once; where it would cover the chat, never. */
   handleAdded({ file_id: id, turn_id: turn }) {
-    if (this.panel?.isLost(id)) return this.panel.show(this.#entries().find((one) => one.key === id)); // it was brought back
+    // It was brought back.
+    if (this.panel?.isLost(id)) return this.panel.show(this.#entries().find((one) => one.key === id));
     if (!turn) return;
     const fits = matchMedia("(min-width: 60.01rem)").matches;
-    if (!fits || !this.mayOpen || this.panel?.isInUse || this.openedFor === turn || this.state.turn?.id !== turn) return;
+    if (
+      !fits ||
+      !this.mayOpen ||
+      this.panel?.isInUse ||
+      this.openedFor === turn ||
+      this.state.turn?.id !== turn
+    )
+      return;
     this.openedFor = turn;
-    this.#openPanel(this.#entries().find((one) => one.key === id), { focus: false });
+    this.#openPanel(
+      this.#entries().find((one) => one.key === id),
+      { focus: false },
+    );
   }
 
   /** A file was deleted. */
@@ -56,14 +76,18 @@ export class ArtifactCards {
       card.item.remove();
       this.cards.delete(id);
     }
-    for (const artifact of this.state.artifacts) if (!this.cards.has(artifact.file_id)) this.#addCard(artifact);
+    for (const artifact of this.state.artifacts)
+      if (!this.cards.has(artifact.file_id)) this.#addCard(artifact);
     if (this.painted === this.state.artifacts) return;
     this.painted = this.state.artifacts;
     this.panel?.update(this.#entries());
     this.#paintButton();
   }
 
-  /** A card stands behind the call that made it, outside of its row: steps may be folded away, what they made is not. */
+  /**
+   * A card stands behind the call that made it, outside of its row: steps may be folded away, what they
+   * made is not.
+   */
   #addCard(artifact) {
     const anchor = this.transcript.elements.get(this.transcript.calls.get(artifact.call_id));
     if (!anchor) return;
@@ -95,17 +119,26 @@ export class ArtifactCards {
     const language = block.querySelector(".code-head span").textContent.toLowerCase();
     const place = { session: this.sessionId(), message, index: blocks.indexOf(block), language };
     const source = codeBlockSource({ ...place, text: block.querySelector("code").textContent });
-    return { key: `${message}/${place.index}`, name: source.name, type: source.type, size: source.size, source };
+    return {
+      key: `${message}/${place.index}`,
+      name: source.name,
+      type: source.type,
+      size: source.size,
+      source,
+    };
   }
 
   /** A file named in an answer opens beside it; with a modifier key its page opens in a tab, as any link does. */
   async #openLink(event) {
     const link = targetOf(event).closest("a.file-link[href]");
-    if (!link || event.defaultPrevented || event.button || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    if (!link || event.defaultPrevented || event.button || event.ctrlKey || event.metaKey || event.shiftKey)
+      return;
     event.preventDefault();
     const id = link.getAttribute("href").split("/")[2];
     try {
-      await this.#openPanel(this.#entries().find((one) => one.key === id) ?? (await this.#fetchFile(id)), { focus: true });
+      await this.#openPanel(this.#entries().find((one) => one.key === id) ?? (await this.#fetchFile(id)), {
+        focus: true,
+      });
     } catch (problem) {
       showToast(problem.status === 404 ? _("This file was deleted or is not available.") : problem.message);
     }
@@ -120,7 +153,10 @@ export class ArtifactCards {
   async #openPanel(piece, { focus }) {
     try {
       const { ArtifactPanel } = await import("./artifact_panel.js");
-      this.panel ??= new ArtifactPanel({ onClose: () => this.#onPanelClosed(), sourceOf: (one) => one.source ?? ownFileSource(one) });
+      this.panel ??= new ArtifactPanel({
+        onClose: () => this.#onPanelClosed(),
+        sourceOf: (one) => one.source ?? ownFileSource(one),
+      });
     } catch {
       return showToast(_("The panel could not be loaded."));
     }
@@ -140,7 +176,8 @@ export class ArtifactCards {
   #onKey(event) {
     if (event.key !== "Escape" || event.defaultPrevented || !this.panel?.isOpen) return;
     if (document.body.dataset.drawer || document.querySelector("dialog[open]")) return;
-    if (byId("app").matches("[data-running]") && document.activeElement === byId("text")) return; // as painted: what one sees decides
+    // As painted: what one sees decides.
+    if (byId("app").matches("[data-running]") && document.activeElement === byId("text")) return;
     event.preventDefault();
     this.panel.dismiss();
   }

@@ -1,7 +1,7 @@
 // Files on their way into a message: by button, drop or paste, each with its progress, its error and a second try.
 
 import { uploadFile } from "../lib/api.js";
-import { byId, cloneTemplate, delegateClicks, fillSlot, setVisible, findSlot, targetOf } from "../lib/dom.js";
+import { byId, cloneTemplate, delegateClicks, fillSlot, findSlot, setVisible, targetOf } from "../lib/dom.js";
 import { formatSize } from "../lib/file_types.js";
 import { _ } from "../lib/i18n.js";
 
@@ -60,16 +60,36 @@ export class Attachments {
   add(files) {
     const room = MAX_FILES - this.entries.length;
     const small = files.filter((file) => file.size <= this.limit);
-    const tooLarge = files.filter((file) => file.size > this.limit).map((file) => `${file.name} (${formatSize(file.size)})`);
+    const tooLarge = files
+      .filter((file) => file.size > this.limit)
+      .map((file) => `${file.name} (${formatSize(file.size)})`);
     const words = [];
-    if (tooLarge.length) words.push(_("A file may have {size}. Too large: {names}.", { size: formatSize(this.limit), names: tooLarge.join(", ") }));
-    if (small.length > room) words.push(_("At most {number} files go with a message; {left} were left out.", { number: MAX_FILES, left: small.length - room }));
+    if (tooLarge.length)
+      words.push(
+        _("A file may have {size}. Too large: {names}.", {
+          size: formatSize(this.limit),
+          names: tooLarge.join(", "),
+        }),
+      );
+    if (small.length > room)
+      words.push(
+        _("At most {number} files go with a message; {left} were left out.", {
+          number: MAX_FILES,
+          left: small.length - room,
+        }),
+      );
     this.problem(words.join(" "));
     for (const file of small.slice(0, room)) this.#addFile(file);
   }
 
   #addFile(file) {
-    const entry = { file, name: file.name || "pasted", size: file.size, id: null, item: cloneTemplate("attachment") };
+    const entry = {
+      file,
+      name: file.name || "pasted",
+      size: file.size,
+      id: null,
+      item: cloneTemplate("attachment"),
+    };
     fillSlot(entry.item, "name", entry.name);
     findSlot(entry.item, "name").title = entry.name;
     if (THUMBNAIL_TYPES.includes(file.type)) this.#showThumbnail(entry);
@@ -124,7 +144,11 @@ export class Attachments {
   #paint() {
     for (const entry of this.entries) paintEntry(entry);
     const items = this.entries.map((entry) => entry.item);
-    if (items.length !== this.list.children.length || items.some((item, at) => item !== this.list.children[at])) this.list.replaceChildren(...items);
+    if (
+      items.length !== this.list.children.length ||
+      items.some((item, at) => item !== this.list.children[at])
+    )
+      this.list.replaceChildren(...items);
     setVisible(this.list, items.length > 0);
     this.onChange();
   }

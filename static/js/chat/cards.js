@@ -1,8 +1,12 @@
-// Cards that wait for a person above the composer: they stay as they are while they wait, and their end leaves nobody without a focus.
+// Cards that wait for a person above the composer: they stay as they are while they wait, and their end
+// leaves nobody without a focus.
 
-import { byId, fillSlot, setVisible, findSlot } from "../lib/dom.js";
+import { byId, fillSlot, findSlot, setVisible } from "../lib/dom.js";
 
-/** When what had the focus goes away, one goes on in the composer; not where that would open a keyboard on the screen. */
+/**
+ * When what had the focus goes away, one goes on in the composer; not where that would open a keyboard on
+ * the screen.
+ */
 export function focusComposer() {
   if (!matchMedia("(pointer: coarse)").matches) byId("text").focus();
 }

@@ -35,10 +35,13 @@ import { MessageVersions } from "./versions.js";
 const BANNER_AFTER_MS = 1500; // a connection back within this time was never worth a word
 const LOST_AFTER_MS = 1500; // after a reconnect, for the events that show what was accepted
 const PATIENT_FOR_MS = 2500; // a worker usually comes at once; only a real wait is worth a word
-const READABLE = /^(message|text|reasoning|tool|notice|context|session\.snapshot)\b/; // events that add something to read
+// Events that add something to read.
+const READABLE = /^(message|text|reasoning|tool|notice|context|session\.snapshot)\b/;
 const UNDO = {
   title: _("Undo the last turn?"),
-  text: _("It leaves the conversation. What its tools did outside of it (files, messages, purchases) is not undone."),
+  text: _(
+    "It leaves the conversation. What its tools did outside of it (files, messages, purchases) is not undone.",
+  ),
   yes: _("Undo"),
 };
 
@@ -76,7 +79,9 @@ class ChatPage {
     const sendCommand = (kind, fields) => this.#sendCommand(kind, fields);
     this.transcript = new Transcript(list, state);
     this.history = new MessageHistory(state, { sessionId, onLoaded: () => this.#paintInPlace() });
-    this.scroll = new TranscriptScroll(byId("scroll"), byId("pill"), { loadOlder: () => this.history.loadOlder() });
+    this.scroll = new TranscriptScroll(byId("scroll"), byId("pill"), {
+      loadOlder: () => this.history.loadOlder(),
+    });
     this.sidebar = new Sidebar({ current: this.sessionId, onGone: () => this.#leave() });
     this.socket = new Socket({
       onEvent: (event) => this.#handleEvent(event),
@@ -96,7 +101,9 @@ class ChatPage {
       send: (kind, fields) => this.#trySending(kind, fields),
       onTooLate: (text) => this.#returnLateEdit(text),
     });
-    this.questions = new QuestionCards({ answer: (fields) => this.socket.sendCommand("question.answer", fields) });
+    this.questions = new QuestionCards({
+      answer: (fields) => this.socket.sendCommand("question.answer", fields),
+    });
     this.approvals = new ApprovalCards({
       decide: (fields) => this.socket.sendCommand("approval.decide", fields),
       allow: (fields) => callApi("PATCH", `/sessions/${this.sessionId}`, { auto_approve: fields }),
@@ -156,7 +163,9 @@ class ChatPage {
     if (this.sessionId && !this.isFrozen) {
       this.socket.subscribe(this.sessionId, this.isKnown ? this.app.dataset.cursor : null);
     }
-    this.socket.subscribeSidebar(() => this.sidebar.loadMissedChanges((session) => this.#updateSession(session)));
+    this.socket.subscribeSidebar(() =>
+      this.sidebar.loadMissedChanges((session) => this.#updateSession(session)),
+    );
     this.socket.connect();
     this.transcript.paint();
     typesetFormulas(this.list);
@@ -174,7 +183,8 @@ class ChatPage {
     if (event.kind === "session.changed") this.#updateSession(event);
     if (event.kind === "title.changed") this.sidebar.updateSession(event);
     if (event.kind === "export.finished") return this.sidebar.exports.showFinished(event);
-    if (event.kind === "artifact.removed") this.artifacts.handleRemoved(event); // of whichever chat: it may be open here
+    // Of whichever chat: it may be open here.
+    if (event.kind === "artifact.removed") this.artifacts.handleRemoved(event);
     if (event.kind === "error") return showToast(errorMessage(event));
     if (event.kind.startsWith("side.")) return this.sideQuestion.handleEvent(event);
     if (event.session_id === this.sessionId && !this.isFrozen) this.#followSession(event);
@@ -187,13 +197,17 @@ class ChatPage {
   }
 
   #followSession(event) {
-    const leavesGap = event.kind === "session.snapshot" && !this.scroll.isFollowing && !isContiguous(this.state, event);
+    const leavesGap =
+      event.kind === "session.snapshot" && !this.scroll.isFollowing && !isContiguous(this.state, event);
     if (this.heldEvents) this.heldEvents.push(event);
     else if (leavesGap) this.#joinSnapshot(event);
     else this.#applyEvent(event);
   }
 
-  /** Fetch what lies between the older pages somebody reads and a snapshot before it is shown, so that they stay there. */
+  /**
+   * Fetch what lies between the older pages somebody reads and a snapshot before it is shown, so that they
+   * stay there.
+   */
   async #joinSnapshot(snapshot) {
     this.heldEvents = [];
     this.#applyEvent(await this.history.joinSnapshot(snapshot));
@@ -237,7 +251,11 @@ class ChatPage {
     document.documentElement.dataset.connection = status;
     if (status === "open") this.#handleConnected();
     else if (status === "full") this.#showTooManySockets();
-    else this.bannerTimer = setTimeout(() => this.#showBanner(_("Connection lost. Reconnecting…")), BANNER_AFTER_MS);
+    else
+      this.bannerTimer = setTimeout(
+        () => this.#showBanner(_("Connection lost. Reconnecting…")),
+        BANNER_AFTER_MS,
+      );
   }
 
   #handleConnected() {
@@ -258,7 +276,11 @@ class ChatPage {
     button.className = "quiet";
     button.textContent = _("Try again");
     button.addEventListener("click", () => this.socket.retry());
-    this.#showBanner(_("Pilothouse is open in too many tabs or apps. Close some, then try again."), " ", button);
+    this.#showBanner(
+      _("Pilothouse is open in too many tabs or apps. Close some, then try again."),
+      " ",
+      button,
+    );
   }
 
   #showBanner(...content) {
@@ -298,8 +320,12 @@ class ChatPage {
 
   /** Send a slash command, which the server carries out and no message shows. */
   async #runSlashCommand(name, message) {
-    const rest = message.text.trim().slice(name.length + 1).trim();
-    if (!this.sessionId && name === "new") return rest ? this.#send({ ...message, text: rest }) : this.#leave();
+    const rest = message.text
+      .trim()
+      .slice(name.length + 1)
+      .trim();
+    if (!this.sessionId && name === "new")
+      return rest ? this.#send({ ...message, text: rest }) : this.#leave();
     if (!this.sessionId) return this.composer.showProblem(_("There is no conversation here yet."));
     if (name === "undo" && !(await confirmAction(UNDO))) return;
     const { text, tier, mode } = message;
@@ -451,7 +477,9 @@ class ChatPage {
     setVisible(box.querySelector("svg"), percent != null);
     findSlot(box, "ring").style.strokeDasharray = `${Math.min(percent ?? 0, 100)} 100`;
     const rounded = { percent: Math.round(percent ?? 0) };
-    const label = isEstimate ? _("about {percent} % of context", rounded) : _("{percent} % of context", rounded);
+    const label = isEstimate
+      ? _("about {percent} % of context", rounded)
+      : _("{percent} % of context", rounded);
     fillSlot(box, "context", percent == null ? "" : label);
     fillSlot(box, "speed", speed ? _("{number} tokens/s", { number: Math.round(speed) }) : "");
   }

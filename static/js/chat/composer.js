@@ -1,14 +1,17 @@
 // The box one writes in: keys, draft, model choice. It hands over what to send and knows no more.
 
+import { byId, setVisible } from "../lib/dom.js";
 import { Attachments } from "./attachments.js";
 import { focusComposer } from "./cards.js";
-import { byId, setVisible } from "../lib/dom.js";
 import { SlashCommandMenu } from "./slash_commands.js";
 
 const PHONE = matchMedia("(pointer: coarse) and (max-width: 48rem)");
 
 export class Composer {
-  /** Callbacks: `onSend({text, attachments, tier, mode})`, `onCommand(name, {text, …})`, `onStop()`, `onRecall()`: ↑ in an empty box. */
+  /**
+   * Callbacks: `onSend({text, attachments, tier, mode})`, `onCommand(name, {text, …})`, `onStop()`,
+   * `onRecall()`: ↑ in an empty box.
+   */
   constructor({ sessionId, onSend, onCommand, onStop, onRecall }) {
     this.form = byId("composer");
     this.text = byId("text");
@@ -29,9 +32,18 @@ export class Composer {
     this.text.addEventListener("input", () => this.#onInput());
     byId("stop").addEventListener("click", () => this.onStop());
     document.addEventListener("keydown", (event) => {
-      if (event.key === "Escape" && this.isRunning && !event.defaultPrevented && !document.querySelector("dialog[open], [data-drawer]")) this.onStop();
+      if (
+        event.key === "Escape" &&
+        this.isRunning &&
+        !event.defaultPrevented &&
+        !document.querySelector("dialog[open], [data-drawer]")
+      )
+        this.onStop();
     });
-    this.attachments = new Attachments(this.form, { onChange: () => this.#updateButtons(), problem: (words) => this.showProblem(words) });
+    this.attachments = new Attachments(this.form, {
+      onChange: () => this.#updateButtons(),
+      problem: (words) => this.showProblem(words),
+    });
     this.#restoreModelChoice();
     this.#onInput();
   }

@@ -64,15 +64,26 @@ const REDUCERS = {
   "goal.judged": (state, event) => {
     const known = state.goal ?? { text: "", continuations: 0 };
     const continuations = event.state === "active" ? 0 : known.continuations;
-    state.goal = event.state === "cleared" ? null : { text: event.text || known.text, state: event.state, reason: event.reason, continuations };
+    state.goal =
+      event.state === "cleared"
+        ? null
+        : { text: event.text || known.text, state: event.state, reason: event.reason, continuations };
   },
   "goal.continued": (state, event) => {
-    state.goal = { text: state.goal?.text ?? "", state: event.state, reason: event.reason, continuations: event.number };
+    state.goal = {
+      text: state.goal?.text ?? "",
+      state: event.state,
+      reason: event.reason,
+      continuations: event.number,
+    };
   },
   "artifact.added": (state, { file_id, name, type, size, created_at, call_id }) => {
-    if (state.artifacts.some((known) => known.file_id === file_id)) return; // its bytes never change, so neither does its place
+    // Its bytes never change, so neither does its place.
+    if (state.artifacts.some((known) => known.file_id === file_id)) return;
     const all = [...state.artifacts, { file_id, name, type, size, created_at, call_id }];
-    state.artifacts = all.sort((one, other) => (one.created_at < other.created_at ? -1 : Number(one.created_at > other.created_at))); // one that was brought back is not the newest
+    state.artifacts = all.sort((one, other) =>
+      one.created_at < other.created_at ? -1 : Number(one.created_at > other.created_at),
+    ); // one that was brought back is not the newest
   },
   "artifact.removed": (state, { file_id }) => {
     state.artifacts = state.artifacts.filter((one) => one.file_id !== file_id);
@@ -82,16 +93,29 @@ const REDUCERS = {
   },
 
   "turn.queued": (state, event) => {
-    state.turn = { id: event.turn_id, status: "queued", origin: event.origin, run_ids: event.run_ids, attempt: 0 };
+    state.turn = {
+      id: event.turn_id,
+      status: "queued",
+      origin: event.origin,
+      run_ids: event.run_ids,
+      attempt: 0,
+    };
     state.state = "running";
     state.limit = null;
   },
   "turn.started": (state, event) => {
-    setTurn(state, event, { status: "running", run_ids: event.run_ids, model: event.model, activity: null, throttle: "" });
+    setTurn(state, event, {
+      status: "running",
+      run_ids: event.run_ids,
+      model: event.model,
+      activity: null,
+      throttle: "",
+    });
     state.state = "running";
   },
   "turn.throttled": (state, event) => {
-    if (state.turn?.id === event.turn_id && state.turn.status === "queued") state.turn.throttle = event.reason; // another worker may have begun it meanwhile
+    if (state.turn?.id === event.turn_id && state.turn.status === "queued")
+      state.turn.throttle = event.reason; // another worker may have begun it meanwhile
   },
   "turn.recovering": (state, event) => {
     setTurn(state, event, { status: "queued", attempt: event.attempt, activity: { kind: "recovering" } });
@@ -102,7 +126,8 @@ const REDUCERS = {
   },
   "turn.succeeded": (state, event) => {
     for (const row of state.rows.values()) {
-      if (row.kind === "assistant" && row.turn_id === event.turn_id) putRow(state, { ...row, duration_ms: event.summary.duration_ms });
+      if (row.kind === "assistant" && row.turn_id === event.turn_id)
+        putRow(state, { ...row, duration_ms: event.summary.duration_ms });
     }
     endTurn(state, event);
   },
@@ -117,7 +142,7 @@ const REDUCERS = {
   "step.finished": dropProposedCalls,
   "step.retracted": (state, event) => {
     dropProposedCalls(state);
-    event.row_ids.forEach((id) => removeRow(state, id));
+    for (const id of event.row_ids) removeRow(state, id);
   },
 
   "reasoning.started": startBlock,
@@ -183,7 +208,8 @@ function applySnapshot(state, event) {
   state.title = event.title;
   state.state = event.state;
   if (!older.length) state.hasOlder = event.has_older;
-  for (const { call_id } of [...state.questions, ...state.approvals]) state.calls.set(call_id, { state: "waiting" });
+  for (const { call_id } of [...state.questions, ...state.approvals])
+    state.calls.set(call_id, { state: "waiting" });
   state.gap = false;
   state.changed.clear();
   state.replaced = true;
@@ -198,10 +224,18 @@ export function firstMessage({ messages, turn }) {
 /** Whether nothing is missing between the rows that are shown and those of a snapshot. */
 export function isContiguous(state, snapshot) {
   const first = firstMessage(snapshot);
-  return !first || !state.order.length || state.rows.has(first.id) || first.sequence <= state.rows.get(state.order[0]).sequence;
+  return (
+    !first ||
+    !state.order.length ||
+    state.rows.has(first.id) ||
+    first.sequence <= state.rows.get(state.order[0]).sequence
+  );
 }
 
-/** Rows of older pages than the snapshot's. What leads to a row never changes, so they stay if its first one was shown. */
+/**
+ * Rows of older pages than the snapshot's. What leads to a row never changes, so they stay if its first one
+ * was shown.
+ */
 function rowsBefore(state, snapshot) {
   const place = state.order.indexOf(firstMessage(snapshot)?.id);
   return state.order.slice(0, Math.max(place, 0)).map((id) => state.rows.get(id));
@@ -215,7 +249,10 @@ export function addOlderRows(state, rows, hasOlder) {
 
 /** Changes the turn an event is about, also when its beginning was not seen. */
 function setTurn(state, event, fields) {
-  const known = state.turn?.id === event.turn_id ? state.turn : { id: event.turn_id, origin: "", run_ids: [], attempt: 0 };
+  const known =
+    state.turn?.id === event.turn_id
+      ? state.turn
+      : { id: event.turn_id, origin: "", run_ids: [], attempt: 0 };
   state.turn = { ...known, ...fields };
 }
 
@@ -234,7 +271,8 @@ function endTurn(state, event) {
   state.context = event.context ?? state.context;
   state.meter = null; // from here on the context is what the turn left
   state.ended = event;
-  for (const id of state.order.slice(-RECENT_ROWS)) if (state.rows.get(id).turn_id === event.turn_id) state.changed.add(id);
+  for (const id of state.order.slice(-RECENT_ROWS))
+    if (state.rows.get(id).turn_id === event.turn_id) state.changed.add(id);
 }
 
 /** A row the snapshot brought may be further than the event that began it: never go back. */
@@ -252,7 +290,8 @@ function extendBlock(state, event) {
     state.gap = true;
     return;
   }
-  const { content, points: total } = event.offset === length ? appendDelta(row, event.delta, length) : correctDelta(row, event);
+  const { content, points: total } =
+    event.offset === length ? appendDelta(row, event.delta, length) : correctDelta(row, event);
   if (content === row.content) return;
   state.rows.set(row.id, { ...row, content, points: total });
   state.changed.add(row.id);

@@ -2,8 +2,8 @@
 
 import { ApiError } from "../lib/api.js";
 import { byId, createElement, fillSlot, setVisible } from "../lib/dom.js";
-import { showToast } from "../lib/toasts.js";
 import { _ } from "../lib/i18n.js";
+import { showToast } from "../lib/toasts.js";
 
 export class ExportDialog {
   constructor() {
@@ -54,8 +54,14 @@ export class ExportDialog {
   }
 
   #waitForJob(job) {
-    if (job.state === "ready") return this.showFinished({ export_id: job.id, state: "ready", name: job.name });
-    this.closeWaitingToast = showToast(_("Your export is being made. You will be told here when it is ready; it is also on the page “Your data”."), { seconds: 10 });
+    if (job.state === "ready")
+      return this.showFinished({ export_id: job.id, state: "ready", name: job.name });
+    this.closeWaitingToast = showToast(
+      _(
+        "Your export is being made. You will be told here when it is ready; it is also on the page “Your data”.",
+      ),
+      { seconds: 10 },
+    );
   }
 
   #showProblem(words) {

@@ -32,19 +32,36 @@ export function thoughtLabel(grows, row, next) {
   if (!next) return _("Thought");
   const seconds = Math.max(1, Math.round((Date.parse(next.created_at) - Date.parse(row.created_at)) / 1000));
   if (seconds < 60) return _("Thought for {seconds} s", { seconds });
-  return _("Thought for {minutes} min {seconds} s", { minutes: Math.floor(seconds / 60), seconds: seconds % 60 });
+  return _("Thought for {minutes} min {seconds} s", {
+    minutes: Math.floor(seconds / 60),
+    seconds: seconds % 60,
+  });
 }
 
 /** State and words of a tool row: its result, or how far its call has come. */
 export function toolStatus(result, call, running) {
   if (result?.cancelled) return { state: "cancelled", note: _("stopped") };
-  if (result) return { state: result.success ? "done" : "failed", note: result.success ? formatDuration(result.duration_ms) : _("failed · {duration}", { duration: formatDuration(result.duration_ms) }) };
+  if (result)
+    return {
+      state: result.success ? "done" : "failed",
+      note: result.success
+        ? formatDuration(result.duration_ms)
+        : _("failed · {duration}", { duration: formatDuration(result.duration_ms) }),
+    };
   if (!running) return { state: "cancelled", note: _("stopped") };
-  return { state: call?.state ?? "running", note: call?.progress || (call?.state === "waiting" ? _("waiting") : _("running…")) };
+  return {
+    state: call?.state ?? "running",
+    note: call?.progress || (call?.state === "waiting" ? _("waiting") : _("running…")),
+  };
 }
 
 const TIME = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" }); // made once: they are dear
-const DAY_AND_TIME = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+const DAY_AND_TIME = new Intl.DateTimeFormat(undefined, {
+  day: "numeric",
+  month: "short",
+  hour: "2-digit",
+  minute: "2-digit",
+});
 
 export function formatTime(iso) {
   const then = new Date(iso);
@@ -76,7 +93,10 @@ const PHASES = {
   compaction: _("Summarising…"),
 };
 
-/** Say what the turn is busy with, or nothing where the transcript shows it; `isPatient`: a worker may still come at once. */
+/**
+ * Say what the turn is busy with, or nothing where the transcript shows it; `isPatient`: a worker may still
+ * come at once.
+ */
 export function activityLabel({ turn, questions, rows, order, calls }, isPatient) {
   if (!turn || turn.status === "waiting" || questions.length) return "";
   const last = rows.get(order.at(-1));

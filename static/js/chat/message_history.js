@@ -1,8 +1,8 @@
 // Older pages of the conversation: one more on scrolling up, and those between what is shown and a snapshot.
 
 import { callApi } from "../lib/api.js";
-import { addOlderRows, firstMessage, isContiguous } from "./event_reducer.js";
 import { showToast } from "../lib/toasts.js";
+import { addOlderRows, firstMessage, isContiguous } from "./event_reducer.js";
 
 const RETRY_AFTER_MS = 5000;
 const GAP_PAGE_SIZE = 200; // as many as one request may ask for
@@ -46,7 +46,11 @@ export class MessageHistory {
   async joinSnapshot(snapshot) {
     let whole = snapshot;
     try {
-      for (let asked = 0; asked < MAX_GAP_REQUESTS && whole.has_older && !isContiguous(this.state, whole); asked += 1) {
+      for (
+        let asked = 0;
+        asked < MAX_GAP_REQUESTS && whole.has_older && !isContiguous(this.state, whole);
+        asked += 1
+      ) {
         const { items, has_older } = await this.#fetchPage(firstMessage(whole), `&limit=${GAP_PAGE_SIZE}`);
         whole = { ...whole, messages: [...items, ...whole.messages], has_older };
       }

@@ -9,7 +9,8 @@ export class Notifications {
   constructor({ onSeen }) {
     this.onSeen = onSeen;
     this.states = new Map(); // session id → the last state heard of, or painted
-    for (const { dataset } of document.querySelectorAll("#sessions .session")) this.states.set(dataset.session, dataset.state);
+    for (const { dataset } of document.querySelectorAll("#sessions .session"))
+      this.states.set(dataset.session, dataset.state);
     this.unseen = new Set(); // sessions with news since somebody looked
     this.button = byId("notify");
     setVisible(this.button, "Notification" in window);
@@ -28,19 +29,28 @@ export class Notifications {
     const before = this.states.get(id);
     this.states.set(id, state);
     const ended = state === "idle" && (before === "running" || before === "waiting");
-    if (child || deleted || !document.hidden || !(ended || (state === "waiting" && before !== "waiting"))) return false;
+    if (child || deleted || !document.hidden || !(ended || (state === "waiting" && before !== "waiting")))
+      return false;
     this.unseen.add(id);
     if (this.isEnabled) this.#notify(id, title, this.button.dataset[ended ? "ended" : "waits"]);
     return true;
   }
 
   get isEnabled() {
-    return "Notification" in window && Notification.permission === "granted" && localStorage.getItem(STORAGE_KEY) === "on";
+    return (
+      "Notification" in window &&
+      Notification.permission === "granted" &&
+      localStorage.getItem(STORAGE_KEY) === "on"
+    );
   }
 
   /** The tag lets several tabs tell it once. */
   #notify(id, title, words) {
-    const told = new Notification(title || "Pilothouse", { body: words, tag: `${id}`, icon: this.button.dataset.icon });
+    const told = new Notification(title || "Pilothouse", {
+      body: words,
+      tag: `${id}`,
+      icon: this.button.dataset.icon,
+    });
     told.onclick = () => {
       focus();
       if (!location.pathname.includes(id)) location.assign(`/chat/${id}/`);

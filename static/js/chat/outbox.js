@@ -12,10 +12,21 @@ export class Outbox {
     return this.entries.length === 0;
   }
 
-  /** While a turn runs a message will wait above the composer, so it is shown there; one that waits itself gives way. */
+  /**
+   * While a turn runs a message will wait above the composer, so it is shown there; one that waits itself
+   * gives way.
+   */
   add({ text, files }, state) {
     const after = state.rows.get(state.order.at(-1))?.sequence ?? -1;
-    const entry = { text, files, chip: Boolean(state.turn) && state.turn.status !== "waiting", id: null, lost: false, after, item: null };
+    const entry = {
+      text,
+      files,
+      chip: Boolean(state.turn) && state.turn.status !== "waiting",
+      id: null,
+      lost: false,
+      after,
+      item: null,
+    };
     this.entries.push(entry);
     return entry;
   }
@@ -43,7 +54,7 @@ export class Outbox {
   /** After a reconnect: what did arrive is dropped from here, the rest is handed back to its writer. */
   takeLost(state) {
     const lost = this.entries.filter((entry) => entry.lost);
-    lost.forEach((entry) => this.remove(entry));
+    for (const entry of lost) this.remove(entry);
     return lost.filter((entry) => !this.#hasArrived(entry, state));
   }
 

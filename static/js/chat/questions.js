@@ -25,7 +25,14 @@ export class QuestionCards {
     card.dataset.deadline = question.deadline;
     fillSlot(card, "question", question.question);
     findSlot(card, "choices").append(
-      ...question.choices.map((choice) => createElement("button", { type: "button", className: "choice", textContent: choice, onclick: () => this.#answer(card, { choice }) })),
+      ...question.choices.map((choice) =>
+        createElement("button", {
+          type: "button",
+          className: "choice",
+          textContent: choice,
+          onclick: () => this.#answer(card, { choice }),
+        }),
+      ),
     );
     const free = findSlot(card, "free");
     setVisible(free, question.allow_text || question.choices.length === 0);

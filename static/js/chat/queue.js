@@ -5,7 +5,8 @@ import { focusComposer } from "./cards.js";
 
 export class MessageQueue {
   /**
-   * `send(kind, fields)` sends a command and shows why it was refused; `onTooLate(text)` gets the text of an edit whose
+   * `send(kind, fields)` sends a command and shows why it was refused; `onTooLate(text)` gets the text of
+   * an edit whose
    * message has left the queue meanwhile.
    */
   constructor({ send, onTooLate }) {
@@ -35,7 +36,13 @@ export class MessageQueue {
   #paintItems(items, sending) {
     const focused = document.activeElement?.closest?.("#queue [data-act]");
     const focusTarget = focused && [focused.closest(".chip").dataset.message, focused.dataset.act];
-    const waiting = sending.map((one) => createElement("li", { className: "chip pending" }, createElement("span", { className: "chip-text", textContent: one.text, dir: "auto" })));
+    const waiting = sending.map((one) =>
+      createElement(
+        "li",
+        { className: "chip pending" },
+        createElement("span", { className: "chip-text", textContent: one.text, dir: "auto" }),
+      ),
+    );
     setVisible(this.list, items.length + waiting.length > 0);
     const editor = this.#findEditor(items);
     for (const old of [...this.list.children]) if (old !== editor) old.remove();
@@ -65,7 +72,9 @@ export class MessageQueue {
 
   #refocus(message, act) {
     const chip = this.list.querySelector(`[data-message="${message}"]`);
-    const control = chip?.querySelector(`[data-act="${act}"]:not([hidden])`) ?? chip?.querySelector("[data-act]:not([hidden])");
+    const control =
+      chip?.querySelector(`[data-act="${act}"]:not([hidden])`) ??
+      chip?.querySelector("[data-act]:not([hidden])");
     if (control) control.focus();
     else focusComposer();
   }

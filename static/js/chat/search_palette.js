@@ -17,10 +17,18 @@ export class SearchPalette {
     this.marked = null;
     this.input.addEventListener("input", () => this.#onInput());
     this.input.addEventListener("keydown", (event) => this.#onKey(event));
-    this.list.addEventListener("pointermove", (event) => this.#mark(targetOf(event).closest("[role=option]")));
+    this.list.addEventListener("pointermove", (event) =>
+      this.#mark(targetOf(event).closest("[role=option]")),
+    );
     this.dialog.addEventListener("click", (event) => event.target === this.dialog && this.dialog.close());
     document.addEventListener("keydown", (event) => {
-      if (event.key.toLowerCase() !== "k" || !(event.ctrlKey || event.metaKey) || event.shiftKey || event.altKey) return;
+      if (
+        event.key.toLowerCase() !== "k" ||
+        !(event.ctrlKey || event.metaKey) ||
+        event.shiftKey ||
+        event.altKey
+      )
+        return;
       event.preventDefault();
       if (this.dialog.open) this.dialog.close();
       else this.open();
@@ -47,9 +55,16 @@ export class SearchPalette {
     if (!this.dialog.open) return;
     this.request = new AbortController();
     try {
-      const found = await callApi("GET", `/search?q=${encodeURIComponent(text)}`, undefined, { signal: this.request.signal });
+      const found = await callApi("GET", `/search?q=${encodeURIComponent(text)}`, undefined, {
+        signal: this.request.signal,
+      });
       this.#show([
-        ["chats", found.sessions.map((one) => createOption(`/chat/${one.id}/`, highlightMatch(one.title || this.#label("untitled"), text), one))],
+        [
+          "chats",
+          found.sessions.map((one) =>
+            createOption(`/chat/${one.id}/`, highlightMatch(one.title || this.#label("untitled"), text), one),
+          ),
+        ],
         ["messages", found.messages.map((one) => createMessageOption(one, this.#label("untitled")))],
       ]);
       const nothing = !found.sessions.length && !found.messages.length;
@@ -61,21 +76,38 @@ export class SearchPalette {
 
   #showRecent() {
     const links = [...byId("sessions").querySelectorAll(".session a")].slice(0, RECENT);
-    const chats = links.map((link) => createOption(link.getAttribute("href"), [link.querySelector('[data-slot="title"]').textContent]));
-    const pages = [...byId("sidebar").querySelectorAll("[data-palette]")].map((link) => createOption(link.getAttribute("href"), [link.textContent.trim()]));
-    this.#show([["recent", chats], ["go", pages]]);
+    const chats = links.map((link) =>
+      createOption(link.getAttribute("href"), [link.querySelector('[data-slot="title"]').textContent]),
+    );
+    const pages = [...byId("sidebar").querySelectorAll("[data-palette]")].map((link) =>
+      createOption(link.getAttribute("href"), [link.textContent.trim()]),
+    );
+    this.#show([
+      ["recent", chats],
+      ["go", pages],
+    ]);
   }
 
   #show(groups) {
     const filled = groups.filter(([, options]) => options.length);
     this.list.replaceChildren(
       ...filled.map(([name, options]) => {
-        const heading = createElement("p", { className: "palette-heading", textContent: this.#label(name), ariaHidden: "true" });
-        const group = createElement("div", { role: "group", ariaLabel: this.#label(name) }, heading, ...options);
+        const heading = createElement("p", {
+          className: "palette-heading",
+          textContent: this.#label(name),
+          ariaHidden: "true",
+        });
+        const group = createElement(
+          "div",
+          { role: "group", ariaLabel: this.#label(name) },
+          heading,
+          ...options,
+        );
         return group;
       }),
     );
-    [...this.list.querySelectorAll("[role=option]")].forEach((one, number) => (one.id = `found-${number}`));
+    for (const [number, one] of this.list.querySelectorAll("[role=option]").entries())
+      one.id = `found-${number}`;
     this.#mark(this.list.querySelector("[role=option]"));
     this.#showStatus(filled.length ? "" : this.#label("nothing"));
   }
@@ -93,7 +125,8 @@ export class SearchPalette {
     if (event.isComposing) return;
     const options = [...this.list.querySelectorAll("[role=option]")];
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    if (step && options.length) this.#mark(options[(options.indexOf(this.marked) + step + options.length) % options.length], true);
+    if (step && options.length)
+      this.#mark(options[(options.indexOf(this.marked) + step + options.length) % options.length], true);
     else if (event.key === "Enter" && this.marked) this.marked.click();
     else return;
     event.preventDefault();
@@ -111,15 +144,25 @@ export class SearchPalette {
 }
 
 function createOption(href, title, { active_at: when = "" } = {}) {
-  const made = createElement("a", { className: "found", role: "option", href, tabIndex: -1, ariaSelected: "false" });
+  const made = createElement("a", {
+    className: "found",
+    role: "option",
+    href,
+    tabIndex: -1,
+    ariaSelected: "false",
+  });
   made.append(createElement("span", { className: "found-title" }, ...title));
   if (when) made.append(createElement("time", { textContent: formatTime(when) }));
   return made;
 }
 
 function createMessageOption(hit, untitled) {
-  const made = createOption(`/chat/${hit.session_id}/?at=${hit.message_id}`, [hit.title || untitled], { active_at: hit.created_at });
-  const words = hit.snippet.map((piece) => (piece.hit ? createElement("mark", { textContent: piece.text }) : piece.text));
+  const made = createOption(`/chat/${hit.session_id}/?at=${hit.message_id}`, [hit.title || untitled], {
+    active_at: hit.created_at,
+  });
+  const words = hit.snippet.map((piece) =>
+    piece.hit ? createElement("mark", { textContent: piece.text }) : piece.text,
+  );
   made.append(createElement("span", { className: "found-words" }, ...words));
   return made;
 }
@@ -128,5 +171,9 @@ function createMessageOption(hit, untitled) {
 function highlightMatch(title, text) {
   const at = title.toLowerCase().indexOf(text.toLowerCase());
   if (at < 0) return [title];
-  return [title.slice(0, at), createElement("mark", { textContent: title.slice(at, at + text.length) }), title.slice(at + text.length)];
+  return [
+    title.slice(0, at),
+    createElement("mark", { textContent: title.slice(at, at + text.length) }),
+    title.slice(at + text.length),
+  ];
 }

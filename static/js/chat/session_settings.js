@@ -1,7 +1,7 @@
 // What shapes the answers of one chat: instructions, a personality, and which tools it may use.
 
 import { callApi } from "../lib/api.js";
-import { byId, cloneTemplate, createElement, fillSlot, setVisible, findSlot, targetOf } from "../lib/dom.js";
+import { byId, cloneTemplate, createElement, fillSlot, findSlot, setVisible, targetOf } from "../lib/dom.js";
 import { toolLabel } from "./labels.js";
 
 export class SessionSettings {
@@ -34,7 +34,11 @@ export class SessionSettings {
         callApi("GET", "/tools"),
         callApi("GET", "/personalities"),
       ]);
-      this.#fill(session, tools.items.filter((tool) => tool.available), personalities.items);
+      this.#fill(
+        session,
+        tools.items.filter((tool) => tool.available),
+        personalities.items,
+      );
       this.#setLoading(false);
       this.form.elements.instructions.focus();
     } catch (problem) {
@@ -53,7 +57,9 @@ export class SessionSettings {
     choice.value = session.personality ?? "";
     setVisible(findSlot(this.form, "personalities"), personalities.length > 0);
     const allowed = session.allowed_tools && new Set(session.allowed_tools);
-    findSlot(this.form, "tools").replaceChildren(...tools.map((tool) => createToolSwitch(tool, !allowed || allowed.has(tool.name))));
+    findSlot(this.form, "tools").replaceChildren(
+      ...tools.map((tool) => createToolSwitch(tool, !allowed || allowed.has(tool.name))),
+    );
     this.#updateCount();
   }
 

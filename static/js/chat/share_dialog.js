@@ -2,13 +2,14 @@
 
 import { callApi } from "../lib/api.js";
 import { copyWithFeedback } from "../lib/clipboard.js";
-import { byId, delegateClicks, createElement, fillSlot, setVisible, findSlot, targetOf } from "../lib/dom.js";
-import { StreamingMarkdown } from "../lib/markdown.js";
-import { toolLabel } from "./labels.js";
-import { announce, showToast } from "../lib/toasts.js";
+import { byId, createElement, delegateClicks, fillSlot, findSlot, setVisible, targetOf } from "../lib/dom.js";
 import { _ } from "../lib/i18n.js";
+import { StreamingMarkdown } from "../lib/markdown.js";
+import { announce, showToast } from "../lib/toasts.js";
+import { toolLabel } from "./labels.js";
 
 const MAX_PREVIEWED = 200; // messages of a preview; more would make the dialog slow, and nobody reads them here
+const STEP_CHARACTERS = 300; // of a tool's output or a thought
 const DEBOUNCE_MS = 350;
 const DAY_SECONDS = 24 * 3600;
 const WITHHELD_REASONS = {
@@ -29,6 +30,7 @@ class ShareDialog {
   constructor() {
     this.dialog = byId("sharing");
     this.form = this.dialog.querySelector("form");
+    this.previewNumber = 0; // of the last preview that was asked for
     this.choices = new Map(); // file id → whether the owner wants it public
     delegateClicks(this.dialog, {
       close: () => this.dialog.close(),
@@ -55,7 +57,13 @@ class ShareDialog {
     setVisible(findSlot(this.dialog, "days"), false);
     this.#showProblem("");
     this.#showLink(null);
-    fillSlot(this.dialog, "lead", through ? _("Everybody with the link sees this conversation up to the message you chose:") : _("Everybody with the link sees this, and nothing you write later:"));
+    fillSlot(
+      this.dialog,
+      "lead",
+      through
+        ? _("Everybody with the link sees this conversation up to the message you chose:")
+        : _("Everybody with the link sees this, and nothing you write later:"),
+    );
     findSlot(this.dialog, "messages").replaceChildren();
     this.dialog.showModal();
     await Promise.all([this.#preview(), this.#loadExisting()]);
@@ -66,7 +74,12 @@ class ShareDialog {
       const { items } = await callApi("GET", `/shares?session=${this.sessionId}&limit=10`);
       const share = items.find(({ state }) => state !== "taken_down");
       if (!share) return;
-      this.#showLink(share, share.state === "expired" ? _("The last link has expired. A new one replaces it.") : _("There is a link already. A new one replaces it, and it stops working."));
+      this.#showLink(
+        share,
+        share.state === "expired"
+          ? _("The last link has expired. A new one replaces it.")
+          : _("There is a link already. A new one replaces it, and it stops working."),
+      );
     } catch (problem) {
       this.#showProblem(problem.message);
     }
@@ -104,7 +117,8 @@ class ShareDialog {
 
   async #preview() {
     const asked = this.#formOptions();
-    const number = (this.previewNumber = (this.previewNumber ?? 0) + 1);
+    this.previewNumber += 1;
+    const number = this.previewNumber;
     try {
       const found = await callApi("POST", `/sessions/${this.sessionId}/share/preview`, asked);
       if (number !== this.previewNumber) return; // a later choice is being looked at already
@@ -123,7 +137,13 @@ class ShareDialog {
     this.form.elements.title.placeholder = title || _("Shared conversation");
     fillSlot(this.dialog, "author", author ? `: ${author}` : "");
     const rows = messages.slice(0, MAX_PREVIEWED).map(createRow);
-    if (messages.length > MAX_PREVIEWED) rows.push(createElement("li", { className: "sharing-more", textContent: _("… and {count} more", { count: messages.length - MAX_PREVIEWED }) }));
+    if (messages.length > MAX_PREVIEWED)
+      rows.push(
+        createElement("li", {
+          className: "sharing-more",
+          textContent: _("… and {count} more", { count: messages.length - MAX_PREVIEWED }),
+        }),
+      );
     findSlot(this.dialog, "messages").replaceChildren(...rows);
     setVisible(findSlot(this.dialog, "files-box"), files.length > 0);
     findSlot(this.dialog, "files").replaceChildren(...files.map(createFileSwitch));
@@ -131,14 +151,22 @@ class ShareDialog {
 
   async #create() {
     const { elements } = this.form;
-    const days = elements.expiry.value === "custom" ? Number(elements.days.value) : Number(elements.expiry.value);
+    const days =
+      elements.expiry.value === "custom" ? Number(elements.days.value) : Number(elements.expiry.value);
     const password = elements.password.value;
     if (password && password.length < 8) return this.#showProblem(_("A password has at least 8 characters."));
-    if (elements.expiry.value && !(days >= 1 && days <= 365)) return this.#showProblem(_("A link may last 1 to 365 days, or for ever."));
+    if (elements.expiry.value && !(days >= 1 && days <= 365))
+      return this.#showProblem(_("A link may last 1 to 365 days, or for ever."));
     findSlot(this.dialog, "make").disabled = true;
     try {
-      const terms = { expires_in: elements.expiry.value ? Math.round(days) * DAY_SECONDS : null, password: password || null };
-      const share = await callApi("POST", `/sessions/${this.sessionId}/share`, { ...this.#formOptions(), ...terms });
+      const terms = {
+        expires_in: elements.expiry.value ? Math.round(days) * DAY_SECONDS : null,
+        password: password || null,
+      };
+      const share = await callApi("POST", `/sessions/${this.sessionId}/share`, {
+        ...this.#formOptions(),
+        ...terms,
+      });
       this.dialog.toggleAttribute("data-made", true);
       this.#showProblem("");
       this.#showLink(share, _("Everybody with this link can read the conversation as it is now."));
@@ -167,18 +195,41 @@ class ShareDialog {
 }
 
 function createRow(entry) {
-  if (entry.type === "tool") return createElement("li", { className: "sharing-step", textContent: `${toolLabel(entry.tool)}${entry.output || entry.arguments ? ` · ${(entry.output || entry.arguments).slice(0, 300)}` : ""}` });
-  if (entry.type === "reasoning") return createElement("li", { className: "sharing-step", textContent: `${_("Thought")} · ${entry.text.slice(0, 300)}` });
-  const who = createElement("strong", { textContent: entry.author || (entry.role === "user" ? _("You") : "Pilothouse") });
-  if (entry.role === "user") return createElement("li", {}, who, createElement("p", { textContent: entry.text }));
+  if (entry.type === "tool") return createStep(toolLabel(entry.tool), entry.output || entry.arguments);
+  if (entry.type === "reasoning") return createStep(_("Thought"), entry.text);
+  const who = createElement("strong", {
+    textContent: entry.author || (entry.role === "user" ? _("You") : "Pilothouse"),
+  });
+  if (entry.role === "user")
+    return createElement("li", {}, who, createElement("p", { textContent: entry.text }));
   const prose = createElement("div", { className: "prose" });
   new StreamingMarkdown(prose).update(entry.text, true);
   return createElement("li", {}, who, prose);
 }
 
 function createFileSwitch(file) {
-  const box = createElement("input", { type: "checkbox", name: "file", value: file.id, checked: file.public });
+  const box = createElement("input", {
+    type: "checkbox",
+    name: "file",
+    value: file.id,
+    checked: file.public,
+  });
   const facts = file.public ? "" : WITHHELD_REASONS[file.withheld];
   const name = createElement("span", { className: "sharing-file", textContent: file.name });
-  return createElement("li", {}, createElement("label", {}, box, name, createElement("span", { className: "sharing-why", textContent: facts })));
+  return createElement(
+    "li",
+    {},
+    createElement(
+      "label",
+      {},
+      box,
+      name,
+      createElement("span", { className: "sharing-why", textContent: facts }),
+    ),
+  );
+}
+
+function createStep(label, text) {
+  const textContent = text ? `${label} · ${text.slice(0, STEP_CHARACTERS)}` : label;
+  return createElement("li", { className: "sharing-step", textContent });
 }

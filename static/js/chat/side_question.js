@@ -1,8 +1,8 @@
 // A question aside and its answer, above the composer: it leaves no trace, and is gone on reload.
 
-import { byId, delegateClicks, fillSlot, setVisible, findSlot } from "../lib/dom.js";
-import { StreamingMarkdown } from "../lib/markdown.js";
+import { byId, delegateClicks, fillSlot, findSlot, setVisible } from "../lib/dom.js";
 import { _ } from "../lib/i18n.js";
+import { StreamingMarkdown } from "../lib/markdown.js";
 
 export class SideQuestion {
   /** `stop()` says that no answer is wanted any more. */
@@ -18,7 +18,8 @@ export class SideQuestion {
     if (this.box.hidden || event.kind === "side.started" || event.session_id === this.before) return;
     this.side ??= event.session_id; // one at a time: what begins now answers what was just asked
     if (event.session_id !== this.side) return;
-    if (event.kind === "side.extended") this.text = [...this.text].slice(0, event.offset).join("") + event.delta;
+    if (event.kind === "side.extended")
+      this.text = [...this.text].slice(0, event.offset).join("") + event.delta;
     else this.#finish(event);
     this.prose.update(this.text, this.ended);
   }
@@ -36,7 +37,10 @@ export class SideQuestion {
 
   #finish({ outcome, text, label }) {
     this.ended = true;
-    this.text = outcome === "failed" ? [text, label || _("It could not be answered.")].filter(Boolean).join("\n\n") : text;
+    this.text =
+      outcome === "failed"
+        ? [text, label || _("It could not be answered.")].filter(Boolean).join("\n\n")
+        : text;
   }
 
   /** The question was refused. */

@@ -1,10 +1,19 @@
 // The list of chats: live dots, pin, rename in place, archive, delete with undo, a drawer on narrow screens.
 
 import { callApi } from "../lib/api.js";
-import { byId, cloneTemplate, delegateClicks, createElement, fillSlot, setVisible, findSlot, targetOf } from "../lib/dom.js";
-import { ExportDialog } from "./export_dialog.js";
-import { showToast } from "../lib/toasts.js";
+import {
+  byId,
+  cloneTemplate,
+  createElement,
+  delegateClicks,
+  fillSlot,
+  findSlot,
+  setVisible,
+  targetOf,
+} from "../lib/dom.js";
 import { _ } from "../lib/i18n.js";
+import { showToast } from "../lib/toasts.js";
+import { ExportDialog } from "./export_dialog.js";
 
 const UNDO_SECONDS = 10; // seconds
 const STATE_LABELS = { idle: "", running: _("running"), waiting: _("needs you") };
@@ -24,14 +33,18 @@ export class Sidebar {
       delete: (item) => this.#delete(item),
     });
     delegateClicks(this.list, { menu: (button) => this.menu.open(button.closest("li"), button) });
-    delegateClicks(document.body, { "open-sidebar": () => this.#setDrawerOpen(true), "close-sidebar": () => this.#setDrawerOpen(false) });
+    delegateClicks(document.body, {
+      "open-sidebar": () => this.#setDrawerOpen(true),
+      "close-sidebar": () => this.#setDrawerOpen(false),
+    });
     document.addEventListener("keydown", (event) => {
       if (event.key !== "Escape" || !document.body.dataset.drawer) return;
       event.preventDefault();
       this.#setDrawerOpen(false);
     });
     // A chat joins a heading by its words, and browsers write some months otherwise than the server.
-    for (const month of this.list.querySelectorAll("h2 time")) month.textContent = monthLabel(new Date(`${month.dateTime}-01T00:00`));
+    for (const month of this.list.querySelectorAll("h2 time"))
+      month.textContent = monthLabel(new Date(`${month.dateTime}-01T00:00`));
     startAccountMenu(document.querySelector(".me"));
     this.list.addEventListener("scroll", () => this.#loadMore(), { passive: true });
     this.list.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" });
@@ -39,7 +52,17 @@ export class Sidebar {
   }
 
   /** A `session.changed` or `title.changed` of any of the user's sessions. */
-  updateSession({ session_id: id, title, state, deleted, archived, child, pinned, platform, active_at: activeAt }) {
+  updateSession({
+    session_id: id,
+    title,
+    state,
+    deleted,
+    archived,
+    child,
+    pinned,
+    platform,
+    active_at: activeAt,
+  }) {
     let item = this.#findItem(id);
     if (deleted || archived) return this.#removeItem(item);
     if (!item) {
@@ -58,12 +81,20 @@ export class Sidebar {
     fillSlot(item, "state", STATE_LABELS[state] ?? "");
   }
 
-  /** What changed between the page and its socket, or while there was none, goes to `take`; what came meanwhile stands on top. */
+  /**
+   * What changed between the page and its socket, or while there was none, goes to `take`; what came
+   * meanwhile stands on top.
+   */
   async loadMissedChanges(take) {
-    const newest = [...this.list.querySelectorAll("li")].map((item) => item.dataset.activeAt).sort().at(-1) ?? "";
+    const newest =
+      [...this.list.querySelectorAll("li")]
+        .map((item) => item.dataset.activeAt)
+        .sort()
+        .at(-1) ?? "";
     const { items } = await callApi("GET", "/sessions");
     for (const session of items.reverse()) {
-      if (this.#findItem(session.id) || session.active_at > newest) take({ ...session, session_id: session.id });
+      if (this.#findItem(session.id) || session.active_at > newest)
+        take({ ...session, session_id: session.id });
     }
   }
 
@@ -94,7 +125,8 @@ export class Sidebar {
 
   /** To the top of the pinned ones, or of today's. */
   #moveToTop(item) {
-    const place = item.dataset.pinned === "true" ? this.#ensureSection(_("Pinned")) : this.#ensureSection(_("Today"));
+    const place =
+      item.dataset.pinned === "true" ? this.#ensureSection(_("Pinned")) : this.#ensureSection(_("Today"));
     if (place.firstElementChild !== item) place.prepend(item);
     this.#removeEmptySections();
   }
@@ -109,7 +141,8 @@ export class Sidebar {
   /** Back among the days: it is no newer for having been pinned. */
   #insertByDate(item) {
     const { activeAt } = item.dataset;
-    const isOlder = (other) => other.dataset.pinned !== "true" && other !== item && other.dataset.activeAt < activeAt;
+    const isOlder = (other) =>
+      other.dataset.pinned !== "true" && other !== item && other.dataset.activeAt < activeAt;
     const next = [...this.list.querySelectorAll("li")].find(isOlder);
     const label = dayLabel(activeAt);
     let list = this.#findSection(label);
@@ -123,7 +156,8 @@ export class Sidebar {
   }
 
   #removeEmptySections() {
-    for (const section of this.list.querySelectorAll("section")) if (!section.querySelector("li")) section.remove();
+    for (const section of this.list.querySelectorAll("section"))
+      if (!section.querySelector("li")) section.remove();
   }
 
   #findSection(label) {
@@ -158,7 +192,11 @@ export class Sidebar {
     const id = item.dataset.session;
     if (!(await this.#change(item, { archived: true }))) return;
     this.#removeItem(item);
-    if (id !== this.current) showToast(_("Chat archived."), { label: _("Undo"), act: () => callApi("PATCH", `/sessions/${id}`, { archived: false }).catch(() => {}) });
+    if (id !== this.current)
+      showToast(_("Chat archived."), {
+        label: _("Undo"),
+        act: () => callApi("PATCH", `/sessions/${id}`, { archived: false }).catch(() => {}),
+      });
   }
 
   #removeItem(item) {
@@ -172,7 +210,12 @@ export class Sidebar {
   #rename(item) {
     const label = findSlot(item, "title");
     const before = label.textContent;
-    const input = createElement("input", { className: "rename", value: before, maxLength: 200, ariaLabel: _("Title") });
+    const input = createElement("input", {
+      className: "rename",
+      value: before,
+      maxLength: 200,
+      ariaLabel: _("Title"),
+    });
     const link = item.querySelector("a");
     setVisible(link, false);
     item.prepend(input);
@@ -267,7 +310,8 @@ export function dayLabel(iso, now = new Date()) {
   return monthLabel(then);
 }
 
-const monthLabel = (date) => date.toLocaleDateString(document.documentElement.lang, { month: "long", year: "numeric" });
+const monthLabel = (date) =>
+  date.toLocaleDateString(document.documentElement.lang, { month: "long", year: "numeric" });
 
 /** Escape and a click elsewhere close it, and mean nothing else then: an answer that runs goes on. */
 function startAccountMenu(menu) {
@@ -321,7 +365,8 @@ class SessionMenu {
 
   #onClosed() {
     this.opener?.setAttribute("aria-expanded", "false");
-    if (this.box.contains(document.activeElement) || document.activeElement === document.body) this.opener?.focus();
+    if (this.box.contains(document.activeElement) || document.activeElement === document.body)
+      this.opener?.focus();
   }
 
   #visibleButtons() {
@@ -331,7 +376,8 @@ class SessionMenu {
   #onKey(event) {
     const buttons = this.#visibleButtons();
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    if (step) buttons[(buttons.findIndex((button) => button === document.activeElement) + step + buttons.length) % buttons.length].focus();
+    const current = buttons.indexOf(/** @type {PageElement} */ (document.activeElement));
+    if (step) buttons[(current + step + buttons.length) % buttons.length].focus();
     else if (event.key === "Tab" || event.key === "Escape") this.close();
     else return;
     event.preventDefault();

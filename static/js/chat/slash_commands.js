@@ -24,7 +24,7 @@ export class SlashCommandMenu {
 
   /** Whether a text is one of the commands, as the server will see it. */
   matchCommand(text) {
-    const [, name, rest] = /^\/([a-z]+)(?:\s+([^]*))?$/.exec(text.trim()) ?? [];
+    const [, name, rest] = /^\/([a-z]+)(?:\s+(.*))?$/s.exec(text.trim()) ?? [];
     const option = this.options.find((one) => one.dataset.name === name);
     return option && (option.dataset.takes || !rest) ? name : null;
   }
@@ -35,7 +35,8 @@ export class SlashCommandMenu {
     const shown = this.options.filter((option) => !option.hidden);
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (step) this.#mark(shown[(shown.indexOf(this.marked) + step + shown.length) % shown.length]);
-    else if (event.key === "Tab" || (event.key === "Enter" && !event.shiftKey && !this.#isComplete())) this.#pick(this.marked);
+    else if (event.key === "Tab" || (event.key === "Enter" && !event.shiftKey && !this.#isComplete()))
+      this.#pick(this.marked);
     else if (event.key === "Escape") this.close();
     else return false;
     event.preventDefault();
@@ -49,7 +50,8 @@ export class SlashCommandMenu {
 
   #update() {
     const begun = /^\/([a-z]*)$/.exec(this.text.value);
-    for (const option of this.options) setVisible(option, Boolean(begun) && option.dataset.name.startsWith(begun[1]));
+    for (const option of this.options)
+      setVisible(option, Boolean(begun) && option.dataset.name.startsWith(begun[1]));
     const first = this.options.find((option) => !option.hidden);
     if (!first) return this.close();
     setVisible(this.list, true);

@@ -9,8 +9,10 @@ const PONG_TIMEOUT_MS = 10_000;
 const ANSWER_TIMEOUT_MS = 20_000;
 const NOT_SIGNED_IN = 4401; // not signed in, or no longer by this cookie
 const TOO_MANY_SOCKETS = 4429; // sockets of this account or address
-const MIN_WAIT_MS = { 4008: 5_000, 4009: 1_000 }; // sent too fast, read too slowly: coming back at once would end the same way
-const UNAVAILABLE_CODES = ["unavailable", "internal_error"]; // the server is there, what it needs is not: no reason to follow nothing
+// Sent too fast, read too slowly: coming back at once would end the same way.
+const MIN_WAIT_MS = { 4008: 5_000, 4009: 1_000 };
+// The server is there, what it needs is not: no reason to follow nothing.
+const UNAVAILABLE_CODES = ["unavailable", "internal_error"];
 const RELOAD_INTERVAL_MS = 60_000; // a page that is refused again right after a reload must not spin
 
 export class CommandError extends Error {
@@ -35,7 +37,10 @@ export class Socket {
     this.wasRefused = false; // as a stranger, since the last answer
     this.socket = null;
     addEventListener("online", () => this.#retryNow());
-    document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && this.#retryNow());
+    document.addEventListener(
+      "visibilitychange",
+      () => document.visibilityState === "visible" && this.#retryNow(),
+    );
   }
 
   connect() {
@@ -61,7 +66,10 @@ export class Socket {
 
   /** Send a command; the promise is its `ack`, or fails with CommandFailed. */
   sendCommand(kind, fields = {}) {
-    if (!this.isOpen) return Promise.reject(new CommandError("not_connected", _("Not connected right now. Your text is kept.")));
+    if (!this.isOpen)
+      return Promise.reject(
+        new CommandError("not_connected", _("Not connected right now. Your text is kept.")),
+      );
     const ref = String(this.nextRef++);
     return new Promise((resolve, reject) => {
       const timer = setTimeout(() => {
@@ -91,20 +99,23 @@ export class Socket {
   }
 
   #subscribeSidebar() {
-    this.sendCommand("sidebar.subscribe").then(this.onSidebarSubscribed).catch(() => {});
+    this.sendCommand("sidebar.subscribe")
+      .then(this.onSidebarSubscribed)
+      .catch(() => {});
   }
 
   #subscribe(sessionId) {
     const cursor = this.cursors.get(sessionId);
-    return this.sendCommand("session.subscribe", { session_id: sessionId, ...(cursor ? { cursor } : {}) }).catch(
-      (problem) => {
-        if (problem.code === "disconnected" || problem.code === "not_connected") return;
-        if (problem.code === "invalid_cursor") return this.subscribe(sessionId, null);
-        if (UNAVAILABLE_CODES.includes(problem.code)) return this.socket.close(); // again, from the same cursor
-        this.cursors.delete(sessionId);
-        throw problem;
-      },
-    );
+    return this.sendCommand("session.subscribe", {
+      session_id: sessionId,
+      ...(cursor ? { cursor } : {}),
+    }).catch((problem) => {
+      if (problem.code === "disconnected" || problem.code === "not_connected") return;
+      if (problem.code === "invalid_cursor") return this.subscribe(sessionId, null);
+      if (UNAVAILABLE_CODES.includes(problem.code)) return this.socket.close(); // again, from the same cursor
+      this.cursors.delete(sessionId);
+      throw problem;
+    });
   }
 
   async #onOpen() {
@@ -113,7 +124,10 @@ export class Socket {
     if (this.onSidebarSubscribed) this.#subscribeSidebar();
     // A socket that is refused opens first, so that its code can be read: only an answer says that it stays.
     const greeting = this.sendCommand("ping");
-    await Promise.allSettled([greeting, ...[...this.cursors.keys()].map((sessionId) => this.#subscribe(sessionId))]);
+    await Promise.allSettled([
+      greeting,
+      ...[...this.cursors.keys()].map((sessionId) => this.#subscribe(sessionId)),
+    ]);
     if (!this.isOpen || socket !== this.socket) return; // refused for now, or lost again: no better than before
     this.failures = 0;
     this.onStatus("open");
@@ -158,7 +172,8 @@ export class Socket {
     }
     this.waiting.clear();
     // After a new password this browser has a new cookie: only a second refusal means that it is signed out.
-    if (code === NOT_SIGNED_IN && this.wasRefused && this.#mayReload()) return location.reload(); // leads to the login page
+    // Leads to the login page.
+    if (code === NOT_SIGNED_IN && this.wasRefused && this.#mayReload()) return location.reload();
     if (code === NOT_SIGNED_IN) this.wasRefused = true;
     if (code === TOO_MANY_SOCKETS) return this.onStatus("full");
     this.onStatus("lost");

@@ -24,14 +24,20 @@ export class StepGroups {
     if (Object.keys(now).every((key) => now[key] === this.seen[key])) return;
     const ended = this.seen.turn;
     this.seen = now;
-    const folds = groupSteps(order.map((id) => this.state.rows.get(id)), turn?.id, this.transcript.elements);
+    const folds = groupSteps(
+      order.map((id) => this.state.rows.get(id)),
+      turn?.id,
+      this.transcript.elements,
+    );
     const folded = new Set();
     for (const fold of folds) {
       this.#showGroup(fold, { ended: fold.turn === ended });
       for (const id of fold.ids) folded.add(id);
     }
-    for (const [key, head] of this.heads) if (!folds.some((fold) => fold.key === key)) this.#removeHead(key, head);
-    for (const item of this.list.querySelectorAll("[data-folded]")) if (!folded.has(item.dataset.row)) delete item.dataset.folded;
+    for (const [key, head] of this.heads)
+      if (!folds.some((fold) => fold.key === key)) this.#removeHead(key, head);
+    for (const item of this.list.querySelectorAll("[data-folded]"))
+      if (!folded.has(item.dataset.row)) delete item.dataset.folded;
   }
 
   toggle(head) {
@@ -44,7 +50,10 @@ export class StepGroups {
     if (key) this.#setOpen(this.heads.get(key), true);
   }
 
-  /** `ended`: just now, so that its steps stood there; older ones that come are in sight before they have their place. */
+  /**
+   * `ended`: just now, so that its steps stood there; older ones that come are in sight before they have
+   * their place.
+   */
   #showGroup({ key, ids }, { ended }) {
     const items = ids.map((id) => this.transcript.elements.get(id));
     let head = this.heads.get(key);
@@ -52,7 +61,8 @@ export class StepGroups {
       head = cloneTemplate("row-steps");
       head.dataset.fold = key;
       this.heads.set(key, head);
-      if (items.some((item) => isInUse(item) || (ended && this.isInView(item)))) head.dataset.open = ""; // whoever reads goes on reading
+      // Whoever reads goes on reading.
+      if (items.some((item) => isInUse(item) || (ended && this.isInView(item)))) head.dataset.open = "";
     }
     if (items[0].previousElementSibling !== head) items[0].before(head);
     for (const item of items) item.dataset.folded = key;
@@ -80,7 +90,10 @@ function isInUse(item) {
   return selected || item.matches(":hover, :focus-within, :has(details[open])");
 }
 
-/** The rows each fold hides, by their ids: those of one ended turn in a row, up to the answer or to a word of the user. */
+/**
+ * The rows each fold hides, by their ids: those of one ended turn in a row, up to the answer or to a word
+ * of the user.
+ */
 export function groupSteps(rows, runningTurn, shown) {
   const folds = [];
   let part = [];
@@ -89,7 +102,8 @@ export function groupSteps(rows, runningTurn, shown) {
     const body = answered ? part.slice(0, -1) : part;
     const behind = answered ? part.at(-1) : next?.kind === "user" ? next : null;
     const ids = body.map((row) => row.id).filter((id) => shown.has(id));
-    if (behind && ids.length >= MIN_STEPS && part[0].turn_id !== runningTurn) folds.push({ key: behind.id, turn: part[0].turn_id, ids });
+    if (behind && ids.length >= MIN_STEPS && part[0].turn_id !== runningTurn)
+      folds.push({ key: behind.id, turn: part[0].turn_id, ids });
     part = [];
   };
   for (const row of rows) {

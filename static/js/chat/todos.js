@@ -16,13 +16,17 @@ export class TodoList {
     const box = byId("todos");
     const done = todos.filter((todo) => todo.status === "completed").length;
     setVisible(box, todos.length > 0 && (Boolean(turn) || done < todos.length));
-    const current = todos.find((todo) => todo.status === "in_progress") ?? todos.find((todo) => todo.status === "pending");
+    const current =
+      todos.find((todo) => todo.status === "in_progress") ?? todos.find((todo) => todo.status === "pending");
     fillSlot(box, "current", current?.text ?? _("All done"));
     fillSlot(box, "count", _("{done} of {all}", { done, all: todos.length }));
     findSlot(box, "items").replaceChildren(
       ...todos.map((todo) => {
         const mark = createElement("span", { textContent: MARKS[todo.status], ariaHidden: "true" });
-        const words = createElement("span", { className: "unseen", textContent: `${todo.status.replace("_", " ")}: ` });
+        const words = createElement("span", {
+          className: "unseen",
+          textContent: `${todo.status.replace("_", " ")}: `,
+        });
         const item = createElement("li", {}, mark, words, todo.text);
         item.dataset.status = todo.status;
         return item;

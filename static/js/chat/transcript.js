@@ -1,10 +1,9 @@
 // The transcript on the page: at most one paint per frame, and only of rows that changed.
 
-import { cloneTemplate, createElement, fillSlot, setVisible, findSlot } from "../lib/dom.js";
+import { cloneTemplate, createElement, fillSlot, findSlot, setVisible } from "../lib/dom.js";
+import { _, translate } from "../lib/i18n.js";
 import { StreamingMarkdown } from "../lib/markdown.js";
-import { formatTime, formatDuration, thoughtLabel, toolSummary, toolLabel, toolStatus } from "./labels.js";
-import { translate } from "../lib/i18n.js";
-import { _ } from "../lib/i18n.js";
+import { formatDuration, formatTime, thoughtLabel, toolLabel, toolStatus, toolSummary } from "./labels.js";
 
 const ROW_TEMPLATES = {
   user: "row-user",
@@ -28,7 +27,8 @@ export class Transcript {
     this.scheduled = false;
     for (const item of list.querySelectorAll("[data-row]")) this.elements.set(item.dataset.row, item);
     for (const time of list.querySelectorAll("time")) time.textContent = formatTime(time.dateTime);
-    for (const row of state.rows.values()) if (row.kind === "tool_call") this.calls.set(row.content.call_id, row.id);
+    for (const row of state.rows.values())
+      if (row.kind === "tool_call") this.calls.set(row.content.call_id, row.id);
   }
 
   schedulePaint() {
@@ -134,7 +134,11 @@ export class Transcript {
   #paintTool(row, result) {
     const item = this.#ensureItem(row);
     const { call_id: callId, tool, arguments: given = {} } = row.content;
-    const { state, note } = toolStatus(result, this.state.calls.get(callId), this.state.turn?.id === row.turn_id);
+    const { state, note } = toolStatus(
+      result,
+      this.state.calls.get(callId),
+      this.state.turn?.id === row.turn_id,
+    );
     item.dataset.state = state;
     fillSlot(item, "label", toolLabel(tool));
     fillSlot(item, "detail", toolSummary(given));
@@ -148,7 +152,10 @@ export class Transcript {
     const shell = parseProgramOutput(tool, given, result?.preview ?? "");
     paintProgramOutput(findSlot(item, "shell"), shell);
     setVisible(list, !shell);
-    setVisible(fillSlot(item, "result", shell ? "" : (result?.preview ?? "")), Boolean(result?.preview) && !shell);
+    setVisible(
+      fillSlot(item, "result", shell ? "" : (result?.preview ?? "")),
+      Boolean(result?.preview) && !shell,
+    );
     const file = findSlot(item, "file");
     if (result?.file_id) file.href = `/api/v1/files/${result.file_id}/download`;
     setVisible(file, Boolean(result?.file_id));
@@ -182,10 +189,10 @@ const PAINTERS = {
     fillSlot(item, "label", thoughtLabel(this.isStreaming(row), row, this.nextRow(row)));
     this.paintProse(findSlot(item, "prose"), row);
   },
-  tool_call(item, row) {
+  tool_call(_item, row) {
     this.paintToolCall(row);
   },
-  tool_result(item, row) {
+  tool_result(_item, row) {
     this.paintToolCall(row);
   },
   notice(item, row) {
@@ -208,7 +215,8 @@ const PAINTERS = {
 
 function paintProgramOutput(box, shell) {
   setVisible(box, Boolean(shell));
-  for (const [name, text] of Object.entries(shell ?? {})) setVisible(fillSlot(box, name, text), Boolean(text) || name === "command");
+  for (const [name, text] of Object.entries(shell ?? {}))
+    setVisible(fillSlot(box, name, text), Boolean(text) || name === "command");
 }
 
 const IMAGE_TYPES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
@@ -231,7 +239,11 @@ function createFileLink(file) {
 
 function createImageLink(file) {
   const src = `/api/v1/files/${file.file_id}/download?inline=true`;
-  return createElement("a", { className: "picture", href: src }, createElement("img", { src, alt: file.name, loading: "lazy" }));
+  return createElement(
+    "a",
+    { className: "picture", href: src },
+    createElement("img", { src, alt: file.name, loading: "lazy" }),
+  );
 }
 
 const PROGRAMS = { bash_exec: "command", python_exec: "code" };
@@ -243,8 +255,18 @@ function parseProgramOutput(tool, given, preview) {
   const command = given[name] ?? "";
   const said = preview ? parsePreview(preview) : {};
   if (!said || (preview && !("exit_code" in said))) return null;
-  const status = said.timed_out ? _("timed out") : said.exit_code === undefined ? "" : _("exit {code}", { code: said.exit_code });
-  return { command, status, stdout: said.stdout ?? "", stderr: said.stderr ?? "", message: said.message ?? "" };
+  const status = said.timed_out
+    ? _("timed out")
+    : said.exit_code === undefined
+      ? ""
+      : _("exit {code}", { code: said.exit_code });
+  return {
+    command,
+    status,
+    stdout: said.stdout ?? "",
+    stderr: said.stderr ?? "",
+    message: said.message ?? "",
+  };
 }
 
 /** The preview may end anywhere; its keys are sorted, so that what is cut is the end of stdout or stderr. */

@@ -19,7 +19,8 @@ export class TranscriptScroll {
     this.isFollowing = true;
     this.pill.hidden = true;
     const calm = smooth && matchMedia("(prefers-reduced-motion: reduce)").matches;
-    const top = this.box.querySelector(".empty:not([hidden])") ? 0 : this.box.scrollHeight; // what a new chat offers is read from its top
+    // What a new chat offers is read from its top.
+    const top = this.box.querySelector(".empty:not([hidden])") ? 0 : this.box.scrollHeight;
     this.box.scrollTo({ top, behavior: smooth && !calm ? "smooth" : "instant" });
     this.lastTop = this.box.scrollTop;
   }
@@ -63,7 +64,10 @@ export class TranscriptScroll {
   /** Run `change`, which puts rows above, and keep what is on screen where it is. */
   keepPosition(change) {
     const { top } = this.box.getBoundingClientRect();
-    const places = [...this.box.querySelectorAll("[data-row]")].map((row) => [row, row.getBoundingClientRect()]);
+    const places = [...this.box.querySelectorAll("[data-row]")].map((row) => [
+      row,
+      row.getBoundingClientRect(),
+    ]);
     const seen = places.filter(([, place]) => place.bottom > top); // a row that is folded away has no place
     change();
     const [anchor, before] = seen.find(([row]) => row.getClientRects().length) ?? [];

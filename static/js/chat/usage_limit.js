@@ -2,10 +2,10 @@
 
 import { callApi, csrfToken } from "../lib/api.js";
 import { confirmAction } from "../lib/confirm_dialog.js";
-import { byId, fillSlot, setVisible, findSlot } from "../lib/dom.js";
-import { formatTime } from "./labels.js";
-import { showToast } from "../lib/toasts.js";
+import { byId, fillSlot, findSlot, setVisible } from "../lib/dom.js";
 import { _ } from "../lib/i18n.js";
+import { showToast } from "../lib/toasts.js";
+import { formatTime } from "./labels.js";
 
 export class UsageLimit {
   constructor() {
@@ -39,7 +39,9 @@ export class UsageLimit {
   async checkNotices(state) {
     if (state.turn || !state.queue.length) return;
     const { results } = await callApi("GET", "/billing/notices");
-    const notice = results.find((one) => one.kind === "limit_reached" && Date.parse(one.data.resets_at) > Date.now());
+    const notice = results.find(
+      (one) => one.kind === "limit_reached" && Date.parse(one.data.resets_at) > Date.now(),
+    );
     if (notice && !state.turn && !this.limit) this.paint(notice.data);
   }
 
@@ -66,7 +68,11 @@ export class UsageLimit {
       const headers = { Accept: "application/json", "X-CSRFToken": csrfToken(), "Idempotency-Key": this.key };
       await callApi("POST", "/billing/usage/reset", undefined, { headers });
       this.paint(null);
-      showToast(limit.queued ? _("Your daily limit was reset. What waited goes out now.") : _("Your daily limit was reset."));
+      showToast(
+        limit.queued
+          ? _("Your daily limit was reset. What waited goes out now.")
+          : _("Your daily limit was reset."),
+      );
     } catch (problem) {
       showToast(problem.message);
     } finally {
@@ -75,14 +81,18 @@ export class UsageLimit {
   }
 
   #formatMoney(cents) {
-    return new Intl.NumberFormat(undefined, { style: "currency", currency: this.credits.currency }).format(cents / 100);
+    return new Intl.NumberFormat(undefined, { style: "currency", currency: this.credits.currency }).format(
+      cents / 100,
+    );
   }
 }
 
 function describeLimit({ window, resets_at, queued, reason }) {
   const time = formatTime(resets_at);
-  if (reason === "held") return _("Your running chats have taken up the rest of your limit. It starts anew at {time}.", { time });
-  const reached = window === "daily" ? _("You have reached your daily limit.") : _("You have reached your weekly limit.");
+  if (reason === "held")
+    return _("Your running chats have taken up the rest of your limit. It starts anew at {time}.", { time });
+  const reached =
+    window === "daily" ? _("You have reached your daily limit.") : _("You have reached your weekly limit.");
   if (!queued) return `${reached} ${_("You can go on from {time}.", { time })}`;
   if (queued === 1) return `${reached} ${_("One message waits and goes out by itself at {time}.", { time })}`;
   return `${reached} ${_("{count} messages wait and go out by themselves at {time}.", { count: queued, time })}`;

@@ -4,7 +4,10 @@ import { cloneTemplate, findSlot } from "../lib/dom.js";
 import { showToast } from "../lib/toasts.js";
 
 export class MessageVersions {
-  /** `sendCommand(kind, fields)` sends and may fail; `modelChoice()` → {tier, mode}; `onSent()` after a new version began. */
+  /**
+   * `sendCommand(kind, fields)` sends and may fail; `modelChoice()` → {tier, mode}; `onSent()` after a new
+   * version began.
+   */
   constructor(list, state, { sendCommand, modelChoice, onSent }) {
     this.list = list;
     this.state = state;

@@ -23,7 +23,9 @@ export async function callApi(method, path, body, options = {}) {
     body: body === undefined ? undefined : JSON.stringify(body),
     ...options,
   }).catch(() => {
-    throw new ApiError(0, { error: { code: "not_connected", message: _("Not connected right now. Please try again in a moment.") } });
+    throw new ApiError(0, {
+      error: { code: "not_connected", message: _("Not connected right now. Please try again in a moment.") },
+    });
   });
   const answer = response.status === 204 ? null : await response.json().catch(() => null);
   if (!response.ok) throw new ApiError(response.status, answer);

@@ -1,18 +1,23 @@
 // Text goes to the clipboard, also over plain http, where browsers offer a page no clipboard of its own.
 
-import { announce } from "./toasts.js";
 import { _ } from "./i18n.js";
+import { announce } from "./toasts.js";
 
 const FEEDBACK_MS = 1600;
-const feedback = new WeakMap(); // button that says how it went → what it says otherwise, and the timer that brings it back
+// Button that says how it went → what it says otherwise, and the timer that brings it back.
+const feedback = new WeakMap();
 
 /** Copies, and has the button say whether it went well. */
 export async function copyWithFeedback(button, text, { done = _("Copied"), failed = _("Not copied") } = {}) {
   const went = await copyText(text, button);
   announce(went ? done : failed);
   const icon = button.querySelector("use");
-  if (icon) showFeedback(button, icon.href.baseVal, went ? "#i-check" : "#i-warn", (name) => icon.setAttribute("href", name));
-  else showFeedback(button, button.textContent, went ? done : failed, (words) => (button.textContent = words));
+  if (icon)
+    showFeedback(button, icon.href.baseVal, went ? "#i-check" : "#i-warn", (name) =>
+      icon.setAttribute("href", name),
+    );
+  else
+    showFeedback(button, button.textContent, went ? done : failed, (words) => (button.textContent = words));
 }
 
 export function copyCodeBlock(button) {

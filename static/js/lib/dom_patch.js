@@ -20,11 +20,13 @@ function patchNode(present, wanted) {
     return true;
   }
   if (present.nodeType !== Node.ELEMENT_NODE) return false;
-  if (present.dataset?.tex ?? wanted.dataset?.tex) return present.className === wanted.className && present.dataset.tex === wanted.dataset.tex;
+  if (present.dataset?.tex ?? wanted.dataset?.tex)
+    return present.className === wanted.className && present.dataset.tex === wanted.dataset.tex;
   for (const { name, value } of wanted.attributes) {
     if (present.getAttribute(name) !== value) present.setAttribute(name, value);
   }
-  for (const { name } of [...present.attributes]) if (!wanted.hasAttribute(name)) present.removeAttribute(name);
+  for (const { name } of [...present.attributes])
+    if (!wanted.hasAttribute(name)) present.removeAttribute(name);
   patchChildren(present, wanted);
   return true;
 }

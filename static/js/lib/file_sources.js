@@ -6,7 +6,11 @@ const withRetry = (path, retry) => (retry ? `${path}${path.includes("?") ? "&" :
 
 export class LoadError extends Error {
   constructor(status) {
-    super(status ? _("The server answered with status {status}.", { status }) : _("The server could not be reached."));
+    super(
+      status
+        ? _("The server answered with status {status}.", { status })
+        : _("The server could not be reached."),
+    );
     this.name = "LoadProblem";
     this.status = status;
   }
@@ -76,5 +80,6 @@ async function fetchContent(source, { retry, signal, ...options }) {
 
 /** Why the browser could not load it by itself: an element that fails says nothing. */
 export async function explainFailure(source, { retry, signal }) {
-  if (source.text === undefined) await fetchContent(source, { retry, signal, method: "HEAD", redirect: "manual" });
+  if (source.text === undefined)
+    await fetchContent(source, { retry, signal, method: "HEAD", redirect: "manual" });
 }

@@ -3,7 +3,16 @@
 import { _ } from "./i18n.js";
 
 const IMAGE_TYPES = ["image/png", "image/jpeg", "image/gif", "image/webp", "image/avif"];
-const MEDIA_TYPES = ["audio/mpeg", "audio/ogg", "audio/wav", "audio/flac", "audio/mp4", "video/mp4", "video/webm", "video/ogg"];
+const MEDIA_TYPES = [
+  "audio/mpeg",
+  "audio/ogg",
+  "audio/wav",
+  "audio/flac",
+  "audio/mp4",
+  "video/mp4",
+  "video/webm",
+  "video/ogg",
+];
 const KINDS_BY_TYPE = {
   "application/pdf": "pdf",
   "text/html": "html",
@@ -16,13 +25,56 @@ const KINDS_BY_TYPE = {
 };
 const CODE_TYPES = ["application/xml", "application/toml", "application/yaml"];
 const LANGUAGES_BY_EXTENSION = {
-  bat: "bash", c: "c", cc: "cpp", cfg: "ini", cpp: "cpp", cs: "csharp", css: "css", diff: "diff", dockerfile: "dockerfile", go: "go",
-  h: "c", htm: "html", html: "html", ini: "ini", java: "java", js: "javascript", json: "json", jsx: "javascript", kt: "kotlin", lua: "lua",
-  md: "markdown", mjs: "javascript", patch: "diff", php: "php", py: "python", rb: "ruby", rs: "rust", sh: "bash", sql: "sql",
-  svg: "xml", swift: "swift", toml: "ini", ts: "typescript", tsx: "typescript", xhtml: "html", xml: "xml", yaml: "yaml", yml: "yaml",
+  bat: "bash",
+  c: "c",
+  cc: "cpp",
+  cfg: "ini",
+  cpp: "cpp",
+  cs: "csharp",
+  css: "css",
+  diff: "diff",
+  dockerfile: "dockerfile",
+  go: "go",
+  h: "c",
+  htm: "html",
+  html: "html",
+  ini: "ini",
+  java: "java",
+  js: "javascript",
+  json: "json",
+  jsx: "javascript",
+  kt: "kotlin",
+  lua: "lua",
+  md: "markdown",
+  mjs: "javascript",
+  patch: "diff",
+  php: "php",
+  py: "python",
+  rb: "ruby",
+  rs: "rust",
+  sh: "bash",
+  sql: "sql",
+  svg: "xml",
+  swift: "swift",
+  toml: "ini",
+  ts: "typescript",
+  tsx: "typescript",
+  xhtml: "html",
+  xml: "xml",
+  yaml: "yaml",
+  yml: "yaml",
 };
 const LABELS = {
-  image: _("Image"), svg: "SVG", pdf: "PDF", html: _("Web page"), markdown: "Markdown", table: _("Table"), json: "JSON", text: _("Text"), code: _("Code"), other: _("File"),
+  image: _("Image"),
+  svg: "SVG",
+  pdf: "PDF",
+  html: _("Web page"),
+  markdown: "Markdown",
+  table: _("Table"),
+  json: "JSON",
+  text: _("Text"),
+  code: _("Code"),
+  other: _("File"),
 };
 
 const fileExtension = (name) => (name.includes(".") ? name.split(".").pop().toLowerCase() : "");
@@ -36,7 +88,8 @@ export function fileKind({ type, name }) {
 }
 
 /** Kinds that our own script reads and paints: only these have a largest size. */
-export const isRenderedByScript = (kind) => ["html", "markdown", "code", "table", "json", "text"].includes(kind);
+export const isRenderedByScript = (kind) =>
+  ["html", "markdown", "code", "table", "json", "text"].includes(kind);
 
 /** Kinds whose source says more than their preview. */
 export const hasSourceView = (kind) => ["html", "svg", "markdown", "table", "json"].includes(kind);
@@ -49,7 +102,8 @@ export function fileTypeLabel(file) {
   const kind = fileKind(file);
   if (kind === "media") return file.type.startsWith("audio/") ? _("Audio") : _("Video");
   if (kind === "code" && fileExtension(file.name)) return fileExtension(file.name).toUpperCase();
-  if (kind === "other" && fileExtension(file.name)) return _("{kind} file", { kind: fileExtension(file.name).toUpperCase() });
+  if (kind === "other" && fileExtension(file.name))
+    return _("{kind} file", { kind: fileExtension(file.name).toUpperCase() });
   return LABELS[kind];
 }
 

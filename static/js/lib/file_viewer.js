@@ -3,11 +3,10 @@
 // Renderers are `render(stage, source, tools)` in modules of their own, fetched when first needed. The same ones serve
 // the chat's panel, the page of a file and shared pages.
 
-import { createElement } from "./dom.js";
-import { isRenderedByScript, fileKind } from "./file_types.js";
-import { _ } from "./i18n.js";
 import { copyWithFeedback } from "./clipboard.js";
-import { formatSize } from "./file_types.js";
+import { createElement } from "./dom.js";
+import { fileKind, formatSize, isRenderedByScript } from "./file_types.js";
+import { _ } from "./i18n.js";
 
 const MAX_RENDER_BYTES = 10 * 2 ** 20; // bytes that our own script takes on
 
@@ -26,7 +25,10 @@ const RENDERERS = {
 };
 
 export class FileViewer {
-  /** `onEscape()`: the key was pressed inside a frame, which keeps it from the page; `onGone()`: there is nothing to be had. */
+  /**
+   * `onEscape()`: the key was pressed inside a frame, which keeps it from the page; `onGone()`: there is
+   * nothing to be had.
+   */
   constructor(box, { limit = MAX_RENDER_BYTES, onEscape = () => {}, onGone = () => {} } = {}) {
     this.box = box;
     this.limit = limit;
@@ -129,16 +131,42 @@ function createFailureCard(source, problem, retry) {
     `error: ${problem?.name ?? "Error"}: ${problem?.message ?? problem}`,
     problem?.stack ?? "",
   ].join("\n");
-  const copy = createElement("button", { type: "button", className: "button", textContent: _("Copy details") });
+  const copy = createElement("button", {
+    type: "button",
+    className: "button",
+    textContent: _("Copy details"),
+  });
   copy.addEventListener("click", () => copyWithFeedback(copy, details));
-  const again = createElement("button", { type: "button", className: "button primary", textContent: _("Try again") });
+  const again = createElement("button", {
+    type: "button",
+    className: "button primary",
+    textContent: _("Try again"),
+  });
   again.addEventListener("click", retry);
-  const download = createElement("a", { className: "button", href: source.download, download: source.name, textContent: _("Download") });
+  const download = createElement("a", {
+    className: "button",
+    href: source.download,
+    download: source.name,
+    textContent: _("Download"),
+  });
   return createElement(
     "div",
     { className: "failure", role: "alert" },
-    createElement("p", { className: "failure-words", textContent: FAILURE_TEXTS[problem?.status] ?? _("This could not be shown.") }),
-    createElement("div", { className: "failure-acts" }, ...(isUnavailable(problem) ? [] : [again, download]), copy),
-    createElement("details", {}, createElement("summary", { textContent: _("Details") }), createElement("pre", { textContent: details, tabIndex: 0 })),
+    createElement("p", {
+      className: "failure-words",
+      textContent: FAILURE_TEXTS[problem?.status] ?? _("This could not be shown."),
+    }),
+    createElement(
+      "div",
+      { className: "failure-acts" },
+      ...(isUnavailable(problem) ? [] : [again, download]),
+      copy,
+    ),
+    createElement(
+      "details",
+      {},
+      createElement("summary", { textContent: _("Details") }),
+      createElement("pre", { textContent: details, tabIndex: 0 }),
+    ),
   );
 }

@@ -8,21 +8,28 @@ const INNER = String.raw`(?:[^\\]|\\\\|\\(?![%\\]))`; // what has no such mark; 
 const SQUARE = INNER.replace("%", "\\[\\]");
 const DOUBLE = String.raw`(?:(?!\$\$)[^])`;
 const LINES = String.raw`(?!\n[ \t]*(?:\n|$))`;
-const BLOCK = new RegExp(String.raw`^ {0,3}(?:\$\$((?:${LINES}${DOUBLE})+)\$\$|\\\[((?:${LINES}${SQUARE})+)\\\])[ \t]*(?:\n|$)`);
-const OPEN_BLOCK = new RegExp(String.raw`^ {0,3}(?:\$\$((?:${LINES}${DOUBLE})*)|\\\[((?:${LINES}${SQUARE})*))\s*$`);
-const PAIRS = new RegExp(String.raw`^(?:\$\$(${DOUBLE}+)\$\$|\\\[(${SQUARE}+)\\\]|\\\((${INNER.replace("%", "()")}+)\\\))`);
+const BLOCK = new RegExp(
+  String.raw`^ {0,3}(?:\$\$((?:${LINES}${DOUBLE})+)\$\$|\\\[((?:${LINES}${SQUARE})+)\\\])[ \t]*(?:\n|$)`,
+);
+const OPEN_BLOCK = new RegExp(
+  String.raw`^ {0,3}(?:\$\$((?:${LINES}${DOUBLE})*)|\\\[((?:${LINES}${SQUARE})*))\s*$`,
+);
+const PAIRS = new RegExp(
+  String.raw`^(?:\$\$(${DOUBLE}+)\$\$|\\\[(${SQUARE}+)\\\]|\\\((${INNER.replace("%", "()")}+)\\\))`,
+);
 const DOLLARS = /^\$(?!\s)((?:\\[^\n]|[^$\\\n])+)(?<!\s)\$(?![\w$])/;
-const MONEY = /^\d(?=[^]*\s)[^\\^_=+<>{}]*$/; // "$5 and $" is no formula; "$5 + x$" and "$5$" are
+const MONEY = /^\d(?=.*\s)[^\\^_=+<>{}]*$/s; // "$5 and $" is no formula; "$5 + x$" and "$5$" are
 
 const MAX_FORMULA_LENGTH = 5000; // characters of a formula
 const MAX_CACHED = 500; // formulas; a growing paragraph is painted again and again
 
-const escapeHtml = (text) => text.replace(/[&<>]/g, (one) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;" })[one]);
+const escapeHtml = (text) =>
+  text.replace(/[&<>]/g, (one) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;" })[one]);
 const extractTex = (found) => (found?.slice(1).find(Boolean) ?? "").trim();
 
 let isStreaming = false; // whether more may follow: an open formula at the end is one already
 let temml = null;
-let loading = null;
+let isLoading = false;
 const mathCache = new Map();
 
 /** What `marked` calls for a formula on lines of its own, and for one within a line. */
@@ -30,14 +37,18 @@ export const formulaExtensions = [
   {
     name: "formula_block",
     level: "block",
-    start: (text) => /(?<=\n) {0,3}(?:\$\$|\\\[)/.exec(text.slice(0, text.search(/\n[ \t]*\n|$/)))?.index, // a paragraph ends there
+    // A paragraph ends there.
+    start: (text) => /(?<=\n) {0,3}(?:\$\$|\\\[)/.exec(text.slice(0, text.search(/\n[ \t]*\n|$/)))?.index,
     tokenizer(text) {
       const whole = BLOCK.exec(text);
       const found = whole ?? (isStreaming ? OPEN_BLOCK.exec(text) : null);
       const tex = extractTex(found);
-      return found && (tex || !whole) ? { type: "formula_block", raw: found[0], tex, open: !whole } : undefined;
+      return found && (tex || !whole)
+        ? { type: "formula_block", raw: found[0], tex, open: !whole }
+        : undefined;
     },
-    renderer: ({ tex, open }) => `<div class="formula display${open ? " open" : ""}" tabindex="0">${escapeHtml(tex)}</div>\n`,
+    renderer: ({ tex, open }) =>
+      `<div class="formula display${open ? " open" : ""}" tabindex="0">${escapeHtml(tex)}</div>\n`,
   },
   {
     name: "formula",
@@ -49,7 +60,8 @@ export const formulaExtensions = [
       const display = /^(\$\$|\\\[)/.test(text);
       return tex ? { type: "formula", raw: found[0], tex, display } : undefined;
     },
-    renderer: ({ tex, display }) => `<span class="formula${display ? " display" : ""}">${escapeHtml(tex)}</span>`,
+    renderer: ({ tex, display }) =>
+      `<span class="formula${display ? " display" : ""}">${escapeHtml(tex)}</span>`,
   },
 ];
 
@@ -75,10 +87,11 @@ export function typesetFormulas(root) {
   const found = root.querySelectorAll(".formula:not([data-tex], .open)");
   if (!found.length) return;
   if (temml) found.forEach(renderFormula);
-  else loading ??= loadRenderer();
+  else if (!isLoading) loadRenderer();
 }
 
 async function loadRenderer() {
+  isLoading = true; // for ever: what failed once is not asked for again
   try {
     temml = (await import("../../vendor/temml/temml.min.js")).default;
   } catch {
@@ -88,7 +101,8 @@ async function loadRenderer() {
   if (styles) document.head.append(styles.content.cloneNode(true));
   for (const node of document.querySelectorAll(".formula:not([data-tex], .open)")) {
     renderFormula(node);
-    if (mathCache.size % 20 === 19) await new Promise((go) => setTimeout(go)); // a page full of them must not stand still
+    // A page full of them must not stand still.
+    if (mathCache.size % 20 === 19) await new Promise((go) => setTimeout(go));
   }
 }
 
@@ -114,12 +128,20 @@ function createMath(tex, display) {
   if (tex.length > MAX_FORMULA_LENGTH) return null;
   const box = document.createElement("span");
   try {
-    temml.render(tex, box, { displayMode: display, throwOnError: true, trust: false, maxSize: [20, 40], maxExpand: 500 });
+    temml.render(tex, box, {
+      displayMode: display,
+      throwOnError: true,
+      trust: false,
+      maxSize: [20, 40],
+      maxExpand: 500,
+    });
   } catch {
     return null;
   }
   const [math] = box.children;
-  const odd = [...box.querySelectorAll("*")].some((one) => one.namespaceURI !== "http://www.w3.org/1998/Math/MathML" || one.hasAttribute("href"));
+  const odd = [...box.querySelectorAll("*")].some(
+    (one) => one.namespaceURI !== "http://www.w3.org/1998/Math/MathML" || one.hasAttribute("href"),
+  );
   if (!math || box.children.length > 1 || odd) return null;
   return math;
 }

@@ -29,10 +29,30 @@ const LANGUAGES = {
   yaml: () => import("../../vendor/highlight/languages/yaml.min.js"),
 };
 const ALIASES = {
-  "c++": "cpp", "c#": "csharp", cs: "csharp", console: "bash", docker: "dockerfile", golang: "go", html: "xml",
-  js: "javascript", jsx: "javascript", kt: "kotlin", md: "markdown", patch: "diff", py: "python", python3: "python",
-  rb: "ruby", rs: "rust", sh: "bash", shell: "bash", svg: "xml", toml: "ini", ts: "typescript", tsx: "typescript",
-  yml: "yaml", zsh: "bash",
+  "c++": "cpp",
+  "c#": "csharp",
+  cs: "csharp",
+  console: "bash",
+  docker: "dockerfile",
+  golang: "go",
+  html: "xml",
+  js: "javascript",
+  jsx: "javascript",
+  kt: "kotlin",
+  md: "markdown",
+  patch: "diff",
+  py: "python",
+  python3: "python",
+  rb: "ruby",
+  rs: "rust",
+  sh: "bash",
+  shell: "bash",
+  svg: "xml",
+  toml: "ini",
+  ts: "typescript",
+  tsx: "typescript",
+  yml: "yaml",
+  zsh: "bash",
 };
 const MAX_CODE_LENGTH = 20_000; // characters; beyond it colour costs more than it helps
 
@@ -43,7 +63,10 @@ async function loadGrammar(language) {
   core ??= import("../../vendor/highlight/core.min.js");
   const hljs = (await core).default;
   if (!grammars.has(language)) {
-    grammars.set(language, LANGUAGES[language]().then((module) => hljs.registerLanguage(language, module.default)));
+    grammars.set(
+      language,
+      LANGUAGES[language]().then((module) => hljs.registerLanguage(language, module.default)),
+    );
   }
   await grammars.get(language);
   return hljs;
@@ -51,7 +74,10 @@ async function loadGrammar(language) {
 
 let last = Promise.resolve();
 
-/** One block a task: the blocks that waited for a grammar would all be coloured in one, and the page would stand still. */
+/**
+ * One block a task: the blocks that waited for a grammar would all be coloured in one, and the page would
+ * stand still.
+ */
 function runInTurn(act) {
   last = last.then(() => new Promise((go) => setTimeout(go))).then(act, act);
   return last;
@@ -64,7 +90,8 @@ export async function highlightCode(node) {
     const name = block.querySelector(".code-head span").textContent.toLowerCase();
     const language = ALIASES[name] ?? name;
     const code = block.querySelector("code");
-    if (!(language in LANGUAGES) || code.childElementCount || code.textContent.length > MAX_CODE_LENGTH) continue;
+    if (!(language in LANGUAGES) || code.childElementCount || code.textContent.length > MAX_CODE_LENGTH)
+      continue;
     const hljs = await loadGrammar(language).catch(() => null);
     if (hljs) await runInTurn(() => highlightBlock(hljs, code, language)).catch(() => null);
   }
@@ -73,5 +100,11 @@ export async function highlightCode(node) {
 function highlightBlock(hljs, code, language) {
   if (!code.isConnected) return;
   const html = hljs.highlight(code.textContent, { language, ignoreIllegals: true }).value;
-  code.replaceChildren(globalThis.DOMPurify.sanitize(html, { ALLOWED_TAGS: ["span"], ALLOWED_ATTR: ["class"], RETURN_DOM_FRAGMENT: true }));
+  code.replaceChildren(
+    globalThis.DOMPurify.sanitize(html, {
+      ALLOWED_TAGS: ["span"],
+      ALLOWED_ATTR: ["class"],
+      RETURN_DOM_FRAGMENT: true,
+    }),
+  );
 }

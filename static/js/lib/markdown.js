@@ -2,18 +2,60 @@
 
 import { Marked } from "../../vendor/marked/marked.esm.js";
 import "../../vendor/dompurify/purify.min.js";
-import { formulaExtensions, typesetFormulas, parseStreaming } from "./formulas.js";
-import { highlightCode } from "./highlight.js";
 import { patchChildren } from "./dom_patch.js";
-import { BLOCK_TYPES, findParagraphCut, findPartsCut, continueCut, partKeys } from "./markdown_blocks.js";
+import { formulaExtensions, parseStreaming, typesetFormulas } from "./formulas.js";
+import { highlightCode } from "./highlight.js";
 import { _ } from "./i18n.js";
+import { BLOCK_TYPES, continueCut, findParagraphCut, findPartsCut, partKeys } from "./markdown_blocks.js";
 
 const SANITIZER_OPTIONS = {
   ALLOWED_TAGS: [
-    "p", "br", "hr", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "li", "blockquote", "strong", "em", "s",
-    "del", "code", "pre", "a", "table", "thead", "tbody", "tr", "th", "td", "div", "span", "button", "img",
+    "p",
+    "br",
+    "hr",
+    "h1",
+    "h2",
+    "h3",
+    "h4",
+    "h5",
+    "h6",
+    "ul",
+    "ol",
+    "li",
+    "blockquote",
+    "strong",
+    "em",
+    "s",
+    "del",
+    "code",
+    "pre",
+    "a",
+    "table",
+    "thead",
+    "tbody",
+    "tr",
+    "th",
+    "td",
+    "div",
+    "span",
+    "button",
+    "img",
   ],
-  ALLOWED_ATTR: ["href", "src", "alt", "loading", "title", "target", "rel", "class", "start", "type", "tabindex", "dir", "data-act"],
+  ALLOWED_ATTR: [
+    "href",
+    "src",
+    "alt",
+    "loading",
+    "title",
+    "target",
+    "rel",
+    "class",
+    "start",
+    "type",
+    "tabindex",
+    "dir",
+    "data-act",
+  ],
   ALLOWED_URI_REGEXP: /^(?:https?:|mailto:|[^a-z]|[a-z+.-]+(?:[^a-z+.:-]|$))/i,
   ALLOW_DATA_ATTR: false,
   RETURN_DOM_FRAGMENT: true,
@@ -24,8 +66,12 @@ const ESCAPES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&
 const escapeHtml = (text) => text.replace(/[&<>"']/g, (one) => ESCAPES[one]);
 
 // A file of the reader's own, named by its id; its page is /files/<id>/, and the chat shows it in the panel.
-const FILE_URL = /^workspace:\/\/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?![0-9a-f-])(?:\/([^#?]*))?/i;
-const BARE_FILE_URL = /^workspace:\/\/[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?![0-9a-f-])(?:[/#?][^\s<>"'`]*[^\s<>"'`.,:;!?)\]}*_])?/i;
+const UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?![0-9a-f-])";
+const FILE_URL = new RegExp(`^workspace://(${UUID})(?:/([^#?]*))?`, "i");
+const BARE_FILE_URL = new RegExp(
+  String.raw`^workspace://${UUID}(?:[/#?][^\s<>"'\`]*[^\s<>"'\`.,:;!?)\]}*_])?`,
+  "i",
+);
 
 const FILE_ROUTE = "/api/v1/files/";
 
@@ -50,7 +96,8 @@ marked.use({
       return href.startsWith("workspace://") && renderFileLink(href, this.parser.parseInline(tokens));
     },
     image({ href, text }) {
-      if (href.startsWith("workspace://")) return renderFileImage(href, escapeHtml(text || fileName(href) || _("file")));
+      if (href.startsWith("workspace://"))
+        return renderFileImage(href, escapeHtml(text || fileName(href) || _("file")));
       return `<a href="${escapeHtml(href)}">${escapeHtml(text || "image")}</a>`;
     },
     list({ ordered, start, items }) {
@@ -79,7 +126,8 @@ function renderFileLink(href, label) {
 function renderFileImage(href, name) {
   const id = FILE_URL.exec(href)?.[1].toLowerCase();
   if (!id) return renderFileLink(href, name);
-  return `<a class="file-link picture" href="/files/${id}/"><img src="${FILE_ROUTE}${id}/download?inline=1" alt="${name}" loading="lazy"></a>`;
+  const image = `<img src="${FILE_ROUTE}${id}/download?inline=1" alt="${name}" loading="lazy">`;
+  return `<a class="file-link picture" href="/files/${id}/">${image}</a>`;
 }
 
 function fileName(href) {
@@ -97,7 +145,9 @@ function renderTableCell(parser, cell, tag) {
 
 function renderCodeBlock(text, lang) {
   const name = (lang ?? "").trim().split(/\s/)[0].slice(0, 32);
-  const preview = PREVIEWABLE.includes(name.toLowerCase()) ? '<button type="button" class="quiet" data-act="open-code">Preview</button>' : "";
+  const preview = PREVIEWABLE.includes(name.toLowerCase())
+    ? '<button type="button" class="quiet" data-act="open-code">Preview</button>'
+    : "";
   return (
     `<div class="code"><div class="code-head"><span>${escapeHtml(name || "text")}</span>${preview}` +
     '<button type="button" class="quiet" data-act="copy-code">Copy</button></div>' +
@@ -112,7 +162,8 @@ function renderTokens(tokens, links) {
     link.rel = "noopener noreferrer nofollow";
     if (/^([a-z][a-z0-9+.-]*:|\/\/)/i.test(link.getAttribute("href"))) link.target = "_blank";
   }
-  for (const picture of fragment.querySelectorAll(`img:not([src^="${FILE_ROUTE}"])`)) picture.remove(); // whatever the rules above let through
+  // Whatever the rules above let through.
+  for (const picture of fragment.querySelectorAll(`img:not([src^="${FILE_ROUTE}"])`)) picture.remove();
   typesetFormulas(fragment);
   return fragment;
 }
@@ -126,7 +177,8 @@ function setDirection(fragment) {
 function firstOpenBlock(tokens) {
   const visible = tokens.flatMap((token, i) => (token.type === "space" ? [] : [i]));
   const [before, last] = [visible.at(-2), visible.at(-1)];
-  const mayJoin = tokens[before]?.type === "list" && /^ {0,3}(\d{1,9}[.)]?|[-+*])?\s*$/.test(tokens[last].raw);
+  const mayJoin =
+    tokens[before]?.type === "list" && /^ {0,3}(\d{1,9}[.)]?|[-+*])?\s*$/.test(tokens[last].raw);
   return (mayJoin ? before : last) ?? 0;
 }
 
@@ -161,13 +213,19 @@ export class StreamingMarkdown {
     this.text = "";
     this.code = null; // the text node of a code block that is still open
     this.marks = null; // of the first block that is not settled, if it grows by parts
-    this.open = null; // a paragraph that is the tail: characters and nodes of it that stay, and whether that is a guess
+    // A paragraph that is the tail: characters and nodes of it that stay, and whether that is a guess.
+    this.open = null;
     this.cut = null; // a list or table that is the tail: what stays of it, and how to read on
     this.quote = null; // a block quote that is the tail: a growing text of its own
   }
 
   update(text, final) {
-    if (!text.startsWith(this.text.slice(0, this.finished + (this.open ?? this.cut ?? this.quote ?? { length: 0 }).length))) this.#reset();
+    if (
+      !text.startsWith(
+        this.text.slice(0, this.finished + (this.open ?? this.cut ?? this.quote ?? { length: 0 }).length),
+      )
+    )
+      this.#reset();
     this.text = text;
     parseStreaming(!final, () => this.#paint(text, final));
   }
@@ -278,7 +336,11 @@ export class StreamingMarkdown {
       this.kept += 2;
       return false;
     }
-    this.open = { length: length + (cut?.length ?? 0), nodes: kept, guessed: guessed || Boolean(cut?.guessed) };
+    this.open = {
+      length: length + (cut?.length ?? 0),
+      nodes: kept,
+      guessed: guessed || Boolean(cut?.guessed),
+    };
     return true;
   }
 
@@ -290,8 +352,10 @@ export class StreamingMarkdown {
     const node = this.element.lastElementChild?.querySelector("code");
     if (!node) return false;
     const shown = node.firstChild ?? node.appendChild(document.createTextNode(""));
-    const seen = shown.data.endsWith("\n") && !body.startsWith(shown.data) ? shown.data.slice(0, -1) : shown.data;
-    if (body.startsWith(seen)) shown.replaceData(seen.length, shown.data.length - seen.length, body.slice(seen.length));
+    const seen =
+      shown.data.endsWith("\n") && !body.startsWith(shown.data) ? shown.data.slice(0, -1) : shown.data;
+    if (body.startsWith(seen))
+      shown.replaceData(seen.length, shown.data.length - seen.length, body.slice(seen.length));
     else shown.data = body;
     return true;
   }

@@ -5,7 +5,10 @@
 const MIN_CUT_LENGTH = 400; // characters that are worth a cut
 const OPEN_PARTS = 2; // parts at the end that may still change
 
-/** How a frame of parts and a part are told from others, where their nodes are, and how a cut list or table goes on. */
+/**
+ * How a frame of parts and a part are told from others, where their nodes are, and how a cut list or table
+ * goes on.
+ */
 export const BLOCK_TYPES = {
   list: {
     parts: "items",
@@ -13,7 +16,8 @@ export const BLOCK_TYPES = {
     mark: ({ loose, raw }) => `${loose} ${raw.trimEnd()}`,
     box: (node) => node,
     kind: ({ ordered, loose }) => `${ordered} ${loose}`,
-    lead: ({ items, loose }, at) => `${/^ {0,3}(?:[-+*]|\d{1,9}[.)])/.exec(items[at].raw)?.[0]} x${loose ? "\n\n" : "\n"}`,
+    lead: ({ items, loose }, at) =>
+      `${/^ {0,3}(?:[-+*]|\d{1,9}[.)])/.exec(items[at].raw)?.[0]} x${loose ? "\n\n" : "\n"}`,
     leading: 1, // the lead is an item itself
     length: ({ items }, count) => items.slice(0, count).reduce((sum, { raw }) => sum + raw.length, 0),
   },
@@ -40,13 +44,22 @@ export function partKeys(token) {
   return way ? [`${token.type} ${way.frame(token)}`, ...token[way.parts].map(way.mark)] : null;
 }
 
-/** After which parts of a block a cut may be made that nothing later moves; `before` are the characters that lead to it. */
+/**
+ * After which parts of a block a cut may be made that nothing later moves; `before` are the characters that
+ * lead to it.
+ */
 export function findPartsCut(token, before) {
   const way = BLOCK_TYPES[token?.type];
   const count = way ? token[way.parts].length - OPEN_PARTS : 0;
   const length = count > 0 ? way.length(token, count) : 0;
   if (length < MIN_CUT_LENGTH) return null;
-  return { type: token.type, kind: way.kind(token), lead: way.lead(token, count), length: before + length, count };
+  return {
+    type: token.type,
+    kind: way.kind(token),
+    lead: way.lead(token, count),
+    length: before + length,
+    count,
+  };
 }
 
 /** The block behind its lead: its parts, and the cut that follows; null if it is no longer the one that was cut. */
@@ -74,7 +87,12 @@ const MAY_BE_FORMULA = /^\\[([]/; // an escaped bracket until its closing comes
 function stableLength(parts, text) {
   let [steady, at] = [0, 0];
   for (const { type, raw } of parts) {
-    if (type === "html" || (type === "escape" && MAY_BE_FORMULA.test(raw)) || (type === "text" && MAY_OPEN.test(raw.replace(HARMLESS, "")))) return steady;
+    if (
+      type === "html" ||
+      (type === "escape" && MAY_BE_FORMULA.test(raw)) ||
+      (type === "text" && MAY_OPEN.test(raw.replace(HARMLESS, "")))
+    )
+      return steady;
     if (type === "text") steady = lastWordStart(text, at, at + raw.length) || steady;
     at += raw.length;
   }

@@ -6,6 +6,7 @@ const YEAR_SECONDS = 365 * 24 * 3600;
 
 function setCookie(name, value) {
   const secure = location.protocol === "https:" ? "; Secure" : "";
+  // biome-ignore lint/suspicious/noDocumentCookie: not every browser we support has a cookieStore
   document.cookie = `${name}=${value}; Path=/; Max-Age=${value ? YEAR_SECONDS : 0}; SameSite=Lax${secure}`;
 }
 

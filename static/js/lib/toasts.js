@@ -1,6 +1,6 @@
 // Short news at the edge of the page, with at most one thing to do about it.
 
-import { byId, cloneTemplate, fillSlot, setVisible, findSlot } from "./dom.js";
+import { byId, cloneTemplate, fillSlot, findSlot, setVisible } from "./dom.js";
 
 export function showToast(text, { act = null, label = "", seconds = 6 } = {}) {
   const made = cloneTemplate("toast");

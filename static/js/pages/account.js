@@ -1,7 +1,7 @@
 // The page of a person's data: while an archive is being made, look now and then, and show it when it is ready.
 
-import { byId } from "../lib/dom.js";
 import { callApi } from "../lib/api.js";
+import { byId } from "../lib/dom.js";
 
 const POLL_MS = 3000;
 

@@ -1,24 +1,29 @@
 // The script of every page around the chat: theme, copy buttons, local times, busy forms, confirmations and tabs.
 
-import { confirmAction } from "../lib/confirm_dialog.js";
 import { copyWithFeedback } from "../lib/clipboard.js";
+import { confirmAction } from "../lib/confirm_dialog.js";
 import { startTheme } from "../lib/theme.js";
 
 startTheme();
 for (const button of document.querySelectorAll("[data-copy]")) {
   button.hidden = false;
   const { copy, copied: done, notCopied: failed } = button.dataset;
-  button.addEventListener("click", () => copyWithFeedback(button, document.getElementById(copy).textContent.trim(), { done, failed }));
+  button.addEventListener("click", () =>
+    copyWithFeedback(button, document.getElementById(copy).textContent.trim(), { done, failed }),
+  );
 }
 for (const time of document.querySelectorAll("time[datetime]")) {
   const then = new Date(time.dateTime);
-  if (!Number.isNaN(then.getTime())) time.textContent = then.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
+  if (!Number.isNaN(then.getTime()))
+    time.textContent = then.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
 }
 for (const form of document.querySelectorAll("form[data-busy]")) {
   form.addEventListener("submit", ({ submitter }) => {
     const words = submitter.textContent;
     Object.assign(submitter, { disabled: true, textContent: form.dataset.busy });
-    addEventListener("pagehide", () => Object.assign(submitter, { disabled: false, textContent: words }), { once: true }); // for who comes back
+    addEventListener("pagehide", () => Object.assign(submitter, { disabled: false, textContent: words }), {
+      once: true,
+    }); // for who comes back
   });
 }
 for (const form of document.querySelectorAll("form[data-confirm]")) {
@@ -45,5 +50,6 @@ function revealOpenTab() {
 
 if (openTab) {
   new ResizeObserver(revealOpenTab).observe(tabBar);
-  addEventListener("resize", revealOpenTab); // there and back between two frames: no size changed, but the place is lost
+  // There and back between two frames: no size changed, but the place is lost.
+  addEventListener("resize", revealOpenTab);
 }

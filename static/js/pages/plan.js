@@ -8,7 +8,8 @@ const PLAN_POLL_MS = 2000;
 const TOP_UP_POLL_MS = 1500;
 const POLL_FOR_MS = 120_000; // then a reload shows it: the payment service is late, nothing is lost
 
-const formatMoney = (cents, currency) => (cents / 100).toLocaleString(undefined, { style: "currency", currency });
+const formatMoney = (cents, currency) =>
+  (cents / 100).toLocaleString(undefined, { style: "currency", currency });
 
 const formatDate = (text) => new Date(text).toLocaleDateString(undefined, { dateStyle: "long" });
 
@@ -23,12 +24,18 @@ async function describeChange(form) {
       : _("It changes at once. Nothing is charged.");
     return { title, text, yes: _("Change to {name}", { name }) };
   }
-  return { title: _("Change to {name}?", { name }), text: await describePrice(form), yes: _("Change to {name}", { name }) };
+  return {
+    title: _("Change to {name}?", { name }),
+    text: await describePrice(form),
+    yes: _("Change to {name}", { name }),
+  };
 }
 
 /** Say what an upgrade costs now, or the rule by which it is calculated if the price cannot be fetched. */
 async function describePrice(form) {
-  const asked = await callApi("POST", "/billing/subscription/preview", { tier: form.tier.value }).catch(() => null);
+  const asked = await callApi("POST", "/billing/subscription/preview", { tier: form.tier.value }).catch(
+    () => null,
+  );
   if (!asked) return _("The difference for the rest of this period is charged now.");
   if (!asked.due_now_cents) return _("Nothing is charged now.");
   const amount = formatMoney(asked.due_now_cents, form.dataset.currency);

@@ -1,4 +1,5 @@
-// The share page with a script: colours by choice, times in the reader's zone, formulas, code to copy. It reads well without.
+// The share page with a script: colours by choice, times in the reader's zone, formulas, code to copy. It
+// reads well without.
 
 import { copyCodeBlock } from "../lib/clipboard.js";
 import { delegateClicks } from "../lib/dom.js";
@@ -11,6 +12,7 @@ typesetFormulas(document);
 highlightCode(document.body);
 for (const time of document.querySelectorAll("time[datetime]")) {
   const then = new Date(time.dateTime);
-  if (!Number.isNaN(then.getTime())) time.textContent = then.toLocaleDateString(undefined, { dateStyle: "long" });
+  if (!Number.isNaN(then.getTime()))
+    time.textContent = then.toLocaleDateString(undefined, { dateStyle: "long" });
 }
 delegateClicks(document.body, { "copy-code": copyCodeBlock });

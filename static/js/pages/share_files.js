@@ -1,6 +1,6 @@
 // Files of a shared page, shown where they are: the same renderers as the owner's, and nothing to change.
 
-import { byId, delegateClicks, fillSlot, setVisible, findSlot } from "../lib/dom.js";
+import { byId, delegateClicks, fillSlot, findSlot, setVisible } from "../lib/dom.js";
 import { sharedFileSource } from "../lib/file_sources.js";
 import { FileViewer } from "../lib/file_viewer.js";
 
@@ -10,7 +10,11 @@ function startViewer() {
   const { token, renderMax } = dialog.dataset;
   const close = () => dialog.close();
   const onGone = () => setVisible(findSlot(dialog, "download"), false);
-  const viewer = new FileViewer(findSlot(dialog, "viewer"), { limit: Number(renderMax), onEscape: close, onGone });
+  const viewer = new FileViewer(findSlot(dialog, "viewer"), {
+    limit: Number(renderMax),
+    onEscape: close,
+    onGone,
+  });
   delegateClicks(document.body, {
     "show-file": (link, event) => {
       if (event.metaKey || event.ctrlKey || event.shiftKey) return; // a tab of its own is theirs to ask for

@@ -1,11 +1,13 @@
 // What nobody shows, and what is too large for our script: a card to download it.
 
 import { createElement } from "../dom.js";
-import { isRenderedByScript, fileKind, fileTypeLabel, formatSize } from "../file_types.js";
+import { fileKind, fileTypeLabel, formatSize, isRenderedByScript } from "../file_types.js";
 import { _ } from "../i18n.js";
 
 export function render(stage, source) {
-  const words = isRenderedByScript(fileKind(source)) ? _("Too large to be shown here.") : _("There is no preview of this kind of file.");
+  const words = isRenderedByScript(fileKind(source))
+    ? _("Too large to be shown here.")
+    : _("There is no preview of this kind of file.");
   stage.classList.add("centred");
   stage.append(
     createElement(
@@ -14,7 +16,12 @@ export function render(stage, source) {
       createElement("strong", { textContent: source.name }),
       createElement("p", { textContent: `${fileTypeLabel(source)} · ${formatSize(source.size)}` }),
       createElement("p", { textContent: words }),
-      createElement("a", { className: "button primary", href: source.download, download: source.name, textContent: _("Download") }),
+      createElement("a", {
+        className: "button primary",
+        href: source.download,
+        download: source.name,
+        textContent: _("Download"),
+      }),
     ),
   );
 }

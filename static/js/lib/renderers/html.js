@@ -1,4 +1,5 @@
-// HTML that somebody else wrote, in a frame without an origin. It may say three things to us, and nothing it says is trusted.
+// HTML that somebody else wrote, in a frame without an origin. It may say three things to us, and nothing
+// it says is trusted.
 
 import { createElement } from "../dom.js";
 import { explainFailure } from "../file_sources.js";
@@ -11,7 +12,11 @@ export async function render(stage, source, { retry, signal, onEscape, showSourc
   const frame = createElement("iframe", { className: "framed", title: source.name });
   frame.setAttribute("sandbox", "allow-scripts"); // before its address: a frame keeps what it began with
   const ready = new Promise((resolve) => {
-    const acts = { ready: () => resolve(true), link: ({ href }) => followLink(frame, href), escape: () => document.activeElement === frame && onEscape() };
+    const acts = {
+      ready: () => resolve(true),
+      link: ({ href }) => followLink(frame, href),
+      escape: () => document.activeElement === frame && onEscape(),
+    };
     addEventListener("message", (event) => handleMessage(event, frame, acts), { signal });
     frame.addEventListener("load", () => setTimeout(resolve, READY_TIMEOUT_MS, false), { signal });
   });
@@ -47,7 +52,13 @@ function parseWebAddress(href) {
 function confirmExternalLink(address) {
   if (document.querySelector("dialog[open]")) return; // one at a time
   const stay = createElement("button", { className: "button", textContent: _("Stay here"), autofocus: true });
-  const go = createElement("a", { className: "button primary", href: address, target: "_blank", rel: "noopener noreferrer nofollow", textContent: _("Open in a new tab") });
+  const go = createElement("a", {
+    className: "button primary",
+    href: address,
+    target: "_blank",
+    rel: "noopener noreferrer nofollow",
+    textContent: _("Open in a new tab"),
+  });
   const dialog = createElement(
     "dialog",
     { className: "confirm" },

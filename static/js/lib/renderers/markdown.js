@@ -1,9 +1,9 @@
 // Markdown as the conversation shows it: sanitised, and loading nothing.
 
 import { copyCodeBlock } from "../clipboard.js";
-import { delegateClicks, createElement } from "../dom.js";
-import { StreamingMarkdown } from "../markdown.js";
+import { createElement, delegateClicks } from "../dom.js";
 import { readText } from "../file_sources.js";
+import { StreamingMarkdown } from "../markdown.js";
 
 export async function render(stage, source, { retry, signal }) {
   const text = await readText(source, { retry, signal });

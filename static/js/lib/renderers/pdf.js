@@ -5,5 +5,7 @@ import { explainFailure } from "../file_sources.js";
 
 export async function render(stage, source, { retry, signal }) {
   await explainFailure(source, { retry, signal });
-  stage.append(createElement("iframe", { className: "framed", title: source.name, src: source.content(retry) }));
+  stage.append(
+    createElement("iframe", { className: "framed", title: source.name, src: source.content(retry) }),
+  );
 }

@@ -12,11 +12,20 @@ export async function render(stage, source, { retry, signal, guard }) {
   const text = await readText(source, { retry, signal });
   const tabs = source.type === "text/tab-separated-values" || source.name.toLowerCase().endsWith(".tsv");
   const { rows, more } = parseTable(text, tabs ? "\t" : detectSeparator(text));
-  if (!rows.length) return stage.append(createElement("p", { className: "viewer-note", textContent: _("This table is empty.") }));
+  if (!rows.length)
+    return stage.append(
+      createElement("p", { className: "viewer-note", textContent: _("This table is empty.") }),
+    );
   const columns = Math.max(...rows.map((row) => row.length));
   const shown = Math.min(columns, MAX_COLUMNS);
   const [head, ...body] = rows;
-  if (more || columns > shown) stage.append(createElement("p", { className: "viewer-note", textContent: describeLimits(body.length, more, shown, columns) }));
+  if (more || columns > shown)
+    stage.append(
+      createElement("p", {
+        className: "viewer-note",
+        textContent: describeLimits(body.length, more, shown, columns),
+      }),
+    );
   stage.append(createTable(head, body, shown, guard));
 }
 
@@ -53,8 +62,11 @@ export function parseTable(text, separator) {
     const sign = text[at];
     if (quoted) {
       if (sign !== '"') cell += sign;
-      else if (text[at + 1] === '"') cell += text[(at += 1)];
-      else quoted = false;
+      else if (text[at + 1] !== '"') quoted = false;
+      else {
+        cell += '"';
+        at += 1;
+      }
     } else if (sign === '"' && cell === "") quoted = true;
     else if (sign === separator) endCell();
     else if (sign === "\n") endRow();
@@ -69,20 +81,42 @@ function createTable(head, body, columns, guard) {
   const headings = Array.from({ length: columns }, (_, column) => createHeading(head[column] ?? "", column));
   const paint = (rows) => list.replaceChildren(...rows.map((row) => createRow(row, columns)));
   for (const [column, cell] of headings.entries()) {
-    cell.firstElementChild.addEventListener("click", guard(() => paint(sortRows(body, headings, column))));
+    cell.firstElementChild.addEventListener(
+      "click",
+      guard(() => paint(sortRows(body, headings, column))),
+    );
   }
   paint(body);
-  const table = createElement("table", { className: "grid" }, createElement("thead", {}, createElement("tr", {}, ...headings)), list);
-  return createElement("div", { className: "grid-scroll", tabIndex: 0, role: "region", ariaLabel: _("Table") }, table);
+  const table = createElement(
+    "table",
+    { className: "grid" },
+    createElement("thead", {}, createElement("tr", {}, ...headings)),
+    list,
+  );
+  return createElement(
+    "div",
+    { className: "grid-scroll", tabIndex: 0, role: "region", ariaLabel: _("Table") },
+    table,
+  );
 }
 
 function createHeading(text, column) {
-  const button = createElement("button", { type: "button", textContent: text || _("Column {number}", { number: column + 1 }), title: _("Sort") });
+  const button = createElement("button", {
+    type: "button",
+    textContent: text || _("Column {number}", { number: column + 1 }),
+    title: _("Sort"),
+  });
   return createElement("th", { scope: "col" }, button);
 }
 
 function createRow(row, columns) {
-  return createElement("tr", {}, ...Array.from({ length: columns }, (_, column) => createElement("td", { textContent: row[column] ?? "" })));
+  return createElement(
+    "tr",
+    {},
+    ...Array.from({ length: columns }, (_, column) =>
+      createElement("td", { textContent: row[column] ?? "" }),
+    ),
+  );
 }
 
 /** Up, then down; a column's first click always sorts up. */
