@@ -15,7 +15,7 @@ export PORT
 unexport PYTHONDONTWRITEBYTECODE  # compiled files halve every start
 
 .DEFAULT_GOAL := help
-.PHONY: help run test looks slow attack coverage check docs secrets audit bench faults lock clean venv debian
+.PHONY: help run test looks slow attack coverage check front docs secrets audit bench faults lock clean venv debian
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -46,13 +46,16 @@ coverage: venv ## how much of the money's modules their tests reach, lines and b
 	@few=0; for part in ledger.py plans.py pricing.py "top_ups/*" "subscriptions/*" "usage/*"; do \
 	  echo "billing/$$part"; $(BIN)/coverage report --include="billing/$$part" --fail-under=95 || few=1; done; exit $$few
 
-check: venv ## format, lint, types, import contracts, documentation, credentials in files, known vulnerabilities
+check: venv ## format, lint, types, import contracts, scripts and styles, documentation, credentials in files, known vulnerabilities
 	@$(BIN)/ruff format --check --quiet . || { echo "format: run .venv/bin/ruff format ."; exit 1; }
 	@echo "format   ok"
 	@$(BIN)/ruff check --quiet . && echo "lint     ok"
 	@PILOTHOUSE_ENVIRONMENT=test $(BIN)/mypy --no-error-summary . && echo "types    ok"
 	@told=$$($(BIN)/lint-imports --no-logo 2>&1) && echo "imports  ok" || { echo "$$told"; exit 1; }
-	@$(MAKE) --no-print-directory docs secrets audit
+	@$(MAKE) --no-print-directory front docs secrets audit
+
+front: venv ## format, lint and types of scripts and styles (ARGS=--write formats them)
+	@$(BIN)/python config/dev/front_end_check.py $(ARGS)
 
 docs: venv ## build the documentation into var/docs; broken links fail
 	@told=$$(NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict 2>&1) && echo "docs     ok" || { echo "$$told"; exit 1; }
