@@ -1,5 +1,5 @@
-// Renews the dashboard every half minute, and asks in a dialog before anything is changed. Without it every
-// form is a page.
+// The diagnostics dashboard: refreshes itself, and confirms every change in a dialog. Without a script
+// every form is a page.
 
 import { copyText } from "../lib/clipboard.js";
 import { byId, targetOf } from "../lib/dom.js";

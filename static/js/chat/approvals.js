@@ -1,4 +1,5 @@
-// Calls that wait for a person: what would run, with which arguments, at what cost; approve, change, reject, or allow.
+// Cards of tool calls that need permission: their arguments and cost; approve, edit, reject, or allow all
+// in this chat.
 
 import { byId, cloneTemplate, createElement, fillSlot, findSlot, setVisible } from "../lib/dom.js";
 import { _ } from "../lib/i18n.js";
@@ -9,7 +10,11 @@ const MICRODOLLARS = 1_000_000;
 const LINE_LENGTH = 60; // characters of an argument that still fit one line
 
 export class ApprovalCards {
-  /** `decide(fields)` decides about calls or fails; `allow(fields)` sets what runs unasked in this chat, or fails. */
+  /**
+   * @param {object} options
+   * @param {(fields: object) => Promise<unknown>} options.decide approves or rejects a call
+   * @param {(fields: object) => Promise<unknown>} options.allow sets what runs without asking in this chat
+   */
   constructor({ decide, allow }) {
     this.decide = decide;
     this.allow = allow;
@@ -19,6 +24,7 @@ export class ApprovalCards {
     this.seen = {};
   }
 
+  /** @param {SessionState} state */
   paint({ approvals, autoApprove }) {
     if (this.seen.approvals !== approvals)
       paintCards(this.box, approvals, (approval) => this.#createCard(approval));
@@ -26,6 +32,7 @@ export class ApprovalCards {
     this.seen = { approvals, autoApprove };
   }
 
+  /** @param {SessionState["autoApprove"]} autoApprove */
   #paintAutoApproval({ enabled, cap_microdollars: cap, sub_sessions: too, inherited }) {
     const limit =
       cap === null
@@ -104,7 +111,10 @@ export class ApprovalCards {
   }
 }
 
-/** Enter means the button beside a field: left to the form, it would approve what somebody is about to reject. */
+/**
+ * Let Enter press the button beside a field: left to the form, it would approve what somebody is about to
+ * reject.
+ */
 function clickOnEnter(input, button) {
   input.onkeydown = (event) => {
     if (event.key !== "Enter" || event.isComposing) return;
@@ -131,7 +141,10 @@ function createField({ id, editable }, name, value) {
   );
 }
 
-/** The arguments as they stand in the card, or null when nobody changed them: masked secrets stay the server's. */
+/**
+ * The arguments as they stand in the card, or null if nobody changed them: masked secrets stay on the
+ * server.
+ */
 function changedArguments(card, original) {
   const given = {};
   let changed = false;

@@ -1,4 +1,4 @@
-// The panel beside the chat: the list of what the agent made, or one piece of it with its versions.
+// The panel beside the chat: the list of the agent's files, or one of them with its versions.
 
 import { copyWithFeedback } from "../lib/clipboard.js";
 import {
@@ -19,7 +19,11 @@ import { showToast } from "../lib/toasts.js";
 import { formatTime } from "./labels.js";
 
 export class ArtifactPanel {
-  /** `onClose()` after it was closed by a person; `sourceOf(artifact)` says where its bytes are. */
+  /**
+   * @param {object} options
+   * @param {() => void} options.onClose a person has closed it
+   * @param {(entry: any) => FileSource} options.sourceOf
+   */
   constructor({ onClose, sourceOf }) {
     this.box = byId("panel");
     this.app = byId("app");
@@ -56,7 +60,7 @@ export class ArtifactPanel {
     return !this.box.hidden;
   }
 
-  /** It stands open for something that is still there. */
+  /** True if it is open and shows something that still exists. */
   get isInUse() {
     return this.isOpen && !this.shown?.lost;
   }
@@ -65,7 +69,7 @@ export class ArtifactPanel {
     return this.isOpen && Boolean(this.shown?.lost) && this.shown.piece.key === id;
   }
 
-  /** `pieces`: all there is, oldest first. What is shown stays as it is. */
+  /** Take over all files, oldest first; what is shown stays. */
   update(pieces) {
     this.pieces = pieces;
     if (!this.isOpen) return;
@@ -98,7 +102,7 @@ export class ArtifactPanel {
     if (held) (this.opener?.isConnected ? this.opener : byId("text")).focus();
   }
 
-  /** On a narrow window it covers everything else, so nothing else can be reached. */
+  /** On a narrow window the panel covers everything else, so nothing else can be reached. */
   #updateCover() {
     const covers = this.isOpen && this.narrow.matches;
     for (const id of ["main", "sidebar"]) byId(id).inert = covers;
@@ -119,13 +123,13 @@ export class ArtifactPanel {
     this.viewer.show(this.shown.source);
   }
 
-  /** A file was deleted, here or elsewhere; if it is the one that is shown, that is said instead of it. */
+  /** Say that a file was deleted, here or elsewhere, if it is the one that is shown. */
   markDeleted(id) {
     if (!this.isOpen || this.shown?.piece.key !== id) return;
     this.viewer.fail(new LoadError(404));
   }
 
-  /** Nothing can be done with it until it is brought back. */
+  /** Offer no actions until the file is restored. */
   #onUnavailable() {
     this.shown.lost = true;
     this.#paintActions(null);
@@ -183,7 +187,7 @@ export class ArtifactPanel {
       findSlot(this.box, mode).setAttribute("aria-pressed", String(mode === this.shown.mode));
   }
 
-  /** Files of one name are versions of one thing. */
+  /** Files of the same name are versions of one file. */
   #paintVersions() {
     const { piece } = this.shown;
     const versions = this.pieces.filter((one) => one.name === piece.name);
@@ -246,7 +250,12 @@ const MIN_WIDTH = 320;
 const MIN_CHAT_WIDTH = 360; // what stays for the conversation
 
 class ResizeHandle {
-  /** `apply(pixels)` sets the width; `taken()` is what stands left of both columns. */
+  /**
+   * @param {HTMLElement} handle
+   * @param {object} options
+   * @param {(pixels: number) => void} options.apply sets the width
+   * @param {() => number} options.taken pixels left of both columns
+   */
   constructor(handle, { apply, taken }) {
     this.handle = handle;
     this.apply = apply;
@@ -261,7 +270,7 @@ class ResizeHandle {
     addEventListener("resize", () => this.restore());
   }
 
-  /** As wide as it was left, within what the window has room for. */
+  /** Set the width that was last chosen, within the room of the window. */
   restore() {
     const kept = Number(localStorage.getItem(WIDTH_KEY));
     this.#setWidth(kept || Math.round((innerWidth - this.taken()) * 0.5));
@@ -275,7 +284,9 @@ class ResizeHandle {
     this.width = Math.round(Math.min(Math.max(pixels, MIN_WIDTH), this.#maxWidth));
     this.apply(this.width);
     const values = { min: MIN_WIDTH, max: this.#maxWidth, now: this.width };
-    for (const [name, value] of Object.entries(values)) this.handle.setAttribute(`aria-value${name}`, value);
+    for (const [name, value] of Object.entries(values)) {
+      this.handle.setAttribute(`aria-value${name}`, String(value));
+    }
   }
 
   #onPointerDown(event) {

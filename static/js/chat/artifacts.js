@@ -1,5 +1,5 @@
-// What the agent made, in the chat: cards under the calls that made it, a count above, and the panel,
-// fetched when first needed.
+// Files that the agent made: cards under the calls that made them, a count in the top bar, and the panel,
+// which is fetched when first needed.
 
 import { callApi } from "../lib/api.js";
 import { byId, cloneTemplate, delegateClicks, fillSlot, setVisible, targetOf } from "../lib/dom.js";
@@ -9,6 +9,11 @@ import { _ } from "../lib/i18n.js";
 import { showToast } from "../lib/toasts.js";
 
 export class ArtifactCards {
+  /**
+   * @param {SessionState} state
+   * @param {{ elements: Map<string, PageElement>, calls: Map<string, string> }} transcript
+   * @param {{ sessionId: () => string | null }} options
+   */
   constructor(state, transcript, { sessionId }) {
     this.state = state;
     this.transcript = transcript;
@@ -38,7 +43,10 @@ export class ArtifactCards {
     addEventListener("pagehide", () => this.close()); // a page that comes back from the browser's memory shows none
   }
 
-  /** News of the running turn may open the panel, once; where it would cover the chat, never. */
+  /**
+   * Open the panel for the first file of a running turn, but never where it would cover the chat.
+   * @param {SessionEvent} event
+   */
   handleAdded({ file_id: id, turn_id: turn }) {
     // It was brought back.
     if (this.panel?.isLost(id)) return this.panel.show(this.#entries().find((one) => one.key === id));
@@ -59,7 +67,7 @@ export class ArtifactCards {
     );
   }
 
-  /** A file was deleted. */
+  /** @param {SessionEvent} event */
   handleRemoved({ file_id: id }) {
     this.panel?.markDeleted(id);
   }
@@ -84,10 +92,7 @@ export class ArtifactCards {
     this.#paintButton();
   }
 
-  /**
-   * A card stands behind the call that made it, outside of its row: steps may be folded away, what they
-   * made is not.
-   */
+  /** Put the card behind the row of its call, not into it: steps may be collapsed, files are not. */
   #addCard(artifact) {
     const anchor = this.transcript.elements.get(this.transcript.calls.get(artifact.call_id));
     if (!anchor) return;
@@ -95,6 +100,7 @@ export class ArtifactCards {
     item.querySelector("button").dataset.file = artifact.file_id;
     fillSlot(item, "name", artifact.name);
     fillSlot(item, "about", `${fileTypeLabel(artifact)} · ${formatSize(artifact.size)}`);
+    /** @type {Element} */
     let last = anchor;
     while (last.nextElementSibling?.classList.contains("made")) last = last.nextElementSibling;
     last.after(item);
@@ -128,7 +134,7 @@ export class ArtifactCards {
     };
   }
 
-  /** A file named in an answer opens beside it; with a modifier key its page opens in a tab, as any link does. */
+  /** Open a file that an answer names in the panel; with a modifier key the link opens a tab as any other. */
   async #openLink(event) {
     const link = targetOf(event).closest("a.file-link[href]");
     if (!link || event.defaultPrevented || event.button || event.ctrlKey || event.metaKey || event.shiftKey)
@@ -144,7 +150,7 @@ export class ArtifactCards {
     }
   }
 
-  /** A file that was not made in this chat. */
+  /** Fetch a file that was not made in this chat. */
   async #fetchFile(id) {
     const { name, type, size, created_at } = await callApi("GET", `/files/${id}`);
     return { key: id, file_id: id, name, type, size, created_at };
@@ -172,7 +178,7 @@ export class ArtifactCards {
     this.#paintButton();
   }
 
-  /** Escape closes the panel; but in the composer, while an answer runs, it stops that. */
+  /** Let Escape close the panel; but in the composer, while a turn runs, it stops the turn. */
   #onKey(event) {
     if (event.key !== "Escape" || event.defaultPrevented || !this.panel?.isOpen) return;
     if (document.body.dataset.drawer || document.querySelector("dialog[open]")) return;
@@ -183,7 +189,7 @@ export class ArtifactCards {
   }
 }
 
-/** What could not be shown as a picture, because it is none or is gone, is a link with its name. */
+/** Replace an image that cannot be shown by its name, which is a link. */
 function replaceWithName(picture) {
   if (!picture.matches(".prose .picture img")) return;
   picture.parentElement.classList.remove("picture");

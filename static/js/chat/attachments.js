@@ -1,4 +1,5 @@
-// Files on their way into a message: by button, drop or paste, each with its progress, its error and a second try.
+// Files for the next message: added by button, drop or paste, each with its progress, its error and a
+// second try.
 
 import { uploadFile } from "../lib/api.js";
 import { byId, cloneTemplate, delegateClicks, fillSlot, findSlot, setVisible, targetOf } from "../lib/dom.js";
@@ -9,7 +10,10 @@ const MAX_FILES = 20; // per message
 const THUMBNAIL_TYPES = ["image/png", "image/jpeg", "image/gif", "image/webp", "image/avif"];
 
 export class Attachments {
-  /** `onChange()` after anything changed; `problem(words)` says what was not taken. */
+  /**
+   * @param {PageElement} form
+   * @param {{ onChange: () => void, problem: (text: string) => void }} options `problem` says what was not added
+   */
   constructor(form, { onChange, problem }) {
     this.form = form;
     this.onChange = onChange;
@@ -38,12 +42,12 @@ export class Attachments {
     return this.entries.length === 0;
   }
 
-  /** Every file has arrived: what failed must be sent again or taken away first. */
+  /** True if every file is uploaded: one that failed must be sent again or removed first. */
   get isReady() {
     return this.entries.every((entry) => entry.id);
   }
 
-  /** Hands over everything, and is empty. */
+  /** Hand over all entries, and be empty. */
   takeAll() {
     const taken = this.entries;
     this.entries = [];
@@ -51,7 +55,7 @@ export class Attachments {
     return taken;
   }
 
-  /** What was taken comes back, in front of what was added since. */
+  /** Put entries back in front of those that were added since. */
   restore(entries) {
     this.entries.unshift(...entries);
     this.#paint();
@@ -153,7 +157,10 @@ export class Attachments {
     this.onChange();
   }
 
-  /** Files, and pictures of a page. Cells of a spreadsheet bring a picture of themselves along: those are text. */
+  /**
+   * Take pasted files and images. Cells of a spreadsheet bring an image of themselves along: those are
+   * text.
+   */
   #onPaste(event) {
     const { files, types } = event.clipboardData;
     if (!files.length || (types.includes("text/plain") && types.includes("text/html"))) return;

@@ -1,17 +1,23 @@
-// Cards that wait for a person above the composer: they stay as they are while they wait, and their end
-// leaves nobody without a focus.
+// Cards above the composer that wait for a person: they stay as they are while they wait, and give the
+// focus back.
 
 import { byId, fillSlot, findSlot, setVisible } from "../lib/dom.js";
 
 /**
- * When what had the focus goes away, one goes on in the composer; not where that would open a keyboard on
- * the screen.
+ * Focus the composer when what had the focus goes away, but not where that would open a keyboard on the
+ * screen.
  */
 export function focusComposer() {
   if (!matchMedia("(pointer: coarse)").matches) byId("text").focus();
 }
 
-/** The cards in `box` become those of `wanted`; `make(one)` makes the card of one that is new. */
+/**
+ * Remove the cards that are no longer wanted and add the new ones.
+ * @template {{ id: string }} T
+ * @param {PageElement} box
+ * @param {T[]} wanted
+ * @param {(one: T) => PageElement} make creates a card
+ */
 export function paintCards(box, wanted, make) {
   for (const card of [...box.children]) {
     if (wanted.some(({ id }) => id === card.dataset.id)) continue;
@@ -29,7 +35,11 @@ export function paintCards(box, wanted, make) {
   }
 }
 
-/** Does what a card's button says: nothing is pressed twice, and a refusal is shown in the card. */
+/**
+ * Run a card's action with its controls disabled, and show in the card why it was refused.
+ * @param {PageElement} card
+ * @param {() => unknown} act
+ */
 export async function submitCard(card, act) {
   const held = card.contains(document.activeElement) ? document.activeElement : null;
   const controls = [...card.elements];

@@ -1,4 +1,4 @@
-// The box one writes in: keys, draft, model choice. It hands over what to send and knows no more.
+// The box to write messages in: keys, draft, attachments, slash commands and the choice of the model.
 
 import { byId, setVisible } from "../lib/dom.js";
 import { Attachments } from "./attachments.js";
@@ -9,8 +9,12 @@ const PHONE = matchMedia("(pointer: coarse) and (max-width: 48rem)");
 
 export class Composer {
   /**
-   * Callbacks: `onSend({text, attachments, tier, mode})`, `onCommand(name, {text, …})`, `onStop()`,
-   * `onRecall()`: ↑ in an empty box.
+   * @param {object} options
+   * @param {string | null} options.sessionId
+   * @param {(message: Draft) => void} options.onSend
+   * @param {(name: string, message: Draft) => void} options.onCommand
+   * @param {() => void} options.onStop
+   * @param {() => boolean} options.onRecall ↑ was pressed in the empty box; true if it was used
    */
   constructor({ sessionId, onSend, onCommand, onStop, onRecall }) {
     this.form = byId("composer");
@@ -56,7 +60,7 @@ export class Composer {
     this.#updateButtons();
   }
 
-  /** The new chat got its session: the draft moves with it. */
+  /** Move the draft along when a new chat gets its session. */
   setSession(sessionId) {
     localStorage.removeItem(this.#draftKey());
     this.sessionId = sessionId;
@@ -70,12 +74,15 @@ export class Composer {
     this.text.setSelectionRange(text.length, text.length);
   }
 
-  /** Send this at once; what was being written waits. */
+  /** Send a text at once; what is being written stays in the box. */
   sendText(text) {
     this.onSend({ text, files: [], attachments: [], ...this.modelChoice() });
   }
 
-  /** What was not accepted goes back in front of what has been typed since. */
+  /**
+   * Put a message that was not accepted back, in front of what has been typed since.
+   * @param {Draft} message
+   */
   restoreMessage({ text, files }) {
     this.setText([text, this.text.value].filter(Boolean).join("\n\n"));
     this.attachments.restore(files);
@@ -101,12 +108,12 @@ export class Composer {
     else this.onSend(message);
   }
 
-  /** The model and the way of thinking that are chosen now. */
+  /** The tier and the mode of thinking that are chosen now. */
   modelChoice() {
     return { tier: byId("tier").value, mode: byId("mode").checked ? "deep" : "fast" };
   }
 
-  /** Choose another model, here and for the next chats. */
+  /** Choose another tier, here and for the next chats. */
   chooseTier(tier) {
     byId("tier").value = tier;
     localStorage.setItem("tier", tier);

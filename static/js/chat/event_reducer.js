@@ -1,9 +1,12 @@
-// The state of one session as a pure fold over its events: the browser's twin of copilot/folding.py.
+// The state of one session, reduced from its events; the server's tests hold it against the same reducer in
+// Python.
 //
-// Rows are replaced, never changed in place, so that `changed` tells a painter exactly what to look at again.
+// Rows are replaced, never changed in place, so that `changed` tells a painter exactly what to look at
+// again.
 
 const RECENT_ROWS = 60; // rows of the turn in flight are among the last ones
 
+/** @returns {SessionState} */
 export function createState() {
   return {
     rows: new Map(), // id → row
@@ -32,6 +35,10 @@ export function createState() {
   };
 }
 
+/**
+ * @param {SessionState} state
+ * @param {SessionEvent} event
+ */
 export function reduceEvent(state, event) {
   const step = REDUCERS[event.kind];
   if (step) step(state, event);
@@ -188,6 +195,10 @@ const REDUCERS = {
   },
 };
 
+/**
+ * @param {SessionState} state
+ * @param {SessionEvent} event
+ */
 function applySnapshot(state, event) {
   const older = rowsBefore(state, event);
   state.rows.clear();
@@ -215,13 +226,20 @@ function applySnapshot(state, event) {
   state.replaced = true;
 }
 
-/** The oldest row of a snapshot, if it has any. */
+/**
+ * The oldest row of a snapshot, if it has any.
+ * @returns {Row | undefined}
+ */
 export function firstMessage({ messages, turn }) {
   const [first, own] = [messages[0], turn?.messages[0]];
   return first && own ? (first.sequence < own.sequence ? first : own) : (first ?? own);
 }
 
-/** Whether nothing is missing between the rows that are shown and those of a snapshot. */
+/**
+ * True if nothing is missing between the rows of the state and those of a snapshot.
+ * @param {SessionState} state
+ * @param {any} snapshot
+ */
 export function isContiguous(state, snapshot) {
   const first = firstMessage(snapshot);
   return (
@@ -233,21 +251,32 @@ export function isContiguous(state, snapshot) {
 }
 
 /**
- * Rows of older pages than the snapshot's. What leads to a row never changes, so they stay if its first one
- * was shown.
+ * Rows of older pages than the snapshot's. What leads to a row never changes, so they stay if the
+ * snapshot's first row is known.
+ * @param {SessionState} state
  */
 function rowsBefore(state, snapshot) {
   const place = state.order.indexOf(firstMessage(snapshot)?.id);
   return state.order.slice(0, Math.max(place, 0)).map((id) => state.rows.get(id));
 }
 
-/** Put an older page in front; rows already there stay as they are. */
+/**
+ * Add an older page in front; rows that are known stay as they are.
+ * @param {SessionState} state
+ * @param {Row[]} rows
+ * @param {boolean} hasOlder
+ */
 export function addOlderRows(state, rows, hasOlder) {
   for (const row of rows) if (!state.rows.has(row.id)) putRow(state, row);
   state.hasOlder = hasOlder;
 }
 
-/** Changes the turn an event is about, also when its beginning was not seen. */
+/**
+ * Change the turn an event is about, also if its beginning was not seen.
+ * @param {SessionState} state
+ * @param {SessionEvent} event
+ * @param {Partial<Turn>} fields
+ */
 function setTurn(state, event, fields) {
   const known =
     state.turn?.id === event.turn_id
@@ -256,11 +285,20 @@ function setTurn(state, event, fields) {
   state.turn = { ...known, ...fields };
 }
 
-/** What the turn in flight is busy with: for the eye alone, never a reason to believe in a turn. */
+/**
+ * Change what the current turn is busy with; never a reason to believe that there is a turn.
+ * @param {SessionState} state
+ * @param {SessionEvent} event
+ * @param {Partial<Turn>} fields
+ */
 function setActivity(state, event, fields) {
   if (state.turn?.id === event.turn_id) state.turn = { ...state.turn, ...fields };
 }
 
+/**
+ * @param {SessionState} state
+ * @param {SessionEvent} event
+ */
 function endTurn(state, event) {
   // A late ending of an older turn says nothing about the present one.
   if (state.turn && state.turn.id !== event.turn_id) return;
@@ -275,14 +313,23 @@ function endTurn(state, event) {
     if (state.rows.get(id).turn_id === event.turn_id) state.changed.add(id);
 }
 
-/** A row the snapshot brought may be further than the event that began it: never go back. */
+/**
+ * Add a block, unless a snapshot has brought it: that may be further along than this event.
+ * @param {SessionState} state
+ * @param {SessionEvent} event
+ */
 function startBlock(state, event) {
   if (state.rows.has(event.row_id)) return;
   if (event.message) putRow(state, event.message);
   else state.gap = true;
 }
 
-/** Deltas carry their place in code points: one applied twice changes nothing, one beyond a gap tells nothing. */
+/**
+ * Append a delta at its offset in code points: applied twice it changes nothing, and beyond a gap it only
+ * marks the gap.
+ * @param {SessionState} state
+ * @param {SessionEvent} event
+ */
 function extendBlock(state, event) {
   const row = state.rows.get(event.row_id);
   const length = row ? (row.points ?? countCodePoints(row.content)) : -1;
@@ -291,7 +338,9 @@ function extendBlock(state, event) {
     return;
   }
   const { content, points: total } =
-    event.offset === length ? appendDelta(row, event.delta, length) : correctDelta(row, event);
+    event.offset === length
+      ? appendDelta(row, event.delta, length)
+      : correctDelta(row, event.delta, event.offset);
   if (content === row.content) return;
   state.rows.set(row.id, { ...row, content, points: total });
   state.changed.add(row.id);
@@ -301,23 +350,35 @@ function appendDelta(row, delta, length) {
   return { content: row.content + delta, points: length + countCodePoints(delta) };
 }
 
-function correctDelta(row, { offset, delta }) {
+function correctDelta(row, delta, offset) {
   const text = [...row.content];
   const size = countCodePoints(delta);
   if (text.slice(offset, offset + size).join("") === delta) return { content: row.content };
   return { content: text.slice(0, offset).join("") + delta, points: offset + size };
 }
 
+/**
+ * @param {SessionState} state
+ * @param {SessionEvent} event
+ */
 function endBlock(state, event) {
   const row = state.rows.get(event.row_id);
   if (row) putRow(state, { ...row, streaming: false });
 }
 
-/** Calls that never became any: their reply broke off, or was cut inside them. */
+/**
+ * Drop calls whose reply broke off before they were complete.
+ * @param {SessionState} state
+ */
 function dropProposedCalls(state) {
   for (const [id, call] of state.calls) if (call.state === "proposed") state.calls.delete(id);
 }
 
+/**
+ * @param {SessionState} state
+ * @param {string} callId
+ * @param {{ tool?: string, state?: string, progress?: string }} fields
+ */
 function setCall(state, callId, fields) {
   state.calls.set(callId, { ...state.calls.get(callId), ...fields });
   for (const id of state.order.slice(-RECENT_ROWS)) {
@@ -325,6 +386,10 @@ function setCall(state, callId, fields) {
   }
 }
 
+/**
+ * @param {SessionState} state
+ * @param {Row} row
+ */
 function putRow(state, row) {
   const known = state.rows.get(row.id);
   state.rows.set(row.id, row);
@@ -336,12 +401,20 @@ function putRow(state, row) {
   if (place > 0) state.changed.add(state.order[place - 1]); // "Thought for …" needs its successor
 }
 
+/**
+ * @param {SessionState} state
+ * @param {string} id
+ */
 function removeRow(state, id) {
   if (!state.rows.delete(id)) return;
   state.order = state.order.filter((other) => other !== id);
   state.changed.add(id);
 }
 
+/**
+ * @param {SessionState} state
+ * @param {number} sequence
+ */
 function findPosition(state, sequence) {
   let low = 0;
   let high = state.order.length;
@@ -353,6 +426,7 @@ function findPosition(state, sequence) {
   return low;
 }
 
+/** @param {string} text */
 function countCodePoints(text) {
   let pairs = 0;
   for (let i = 0; i < text.length; i += 1) {

@@ -1,4 +1,5 @@
-// Taking a chat along: a small form, a document at once, or word when the one made in the background is ready.
+// The dialog to take a chat along: a form, then a download at once, or a toast when a document made in the
+// background is ready.
 
 import { ApiError } from "../lib/api.js";
 import { byId, createElement, fillSlot, setVisible } from "../lib/dom.js";
@@ -23,7 +24,7 @@ export class ExportDialog {
     this.dialog.showModal();
   }
 
-  /** `export.finished`: news for its owner, whichever chat is open. */
+  /** Offer the download of an `export.finished` event, whichever chat is open. */
   showFinished({ export_id: id, state, name }) {
     this.closeWaitingToast?.(); // the promise is kept
     if (state !== "ready") return showToast(_("An export could not be made."));
@@ -76,7 +77,12 @@ function saveBlob(blob, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
-/** The name a download would have; the encoded form goes first, because only it holds every letter. */
+/**
+ * Read the file name of a Content-Disposition header; the encoded form first, as only it holds every
+ * letter.
+ * @param {string} disposition
+ * @returns {string}
+ */
 export function fileNameFrom(disposition) {
   const encoded = disposition.match(/filename\*=UTF-8''([^;]+)/)?.[1];
   if (encoded) return decodeURIComponent(encoded);

@@ -6,6 +6,7 @@ import { _, translate } from "../lib/i18n.js";
 
 const TOOL_LABELS = { bash_exec: "Bash", python_exec: "Python" }; // of the others, the name says it
 
+/** @param {string} tool */
 export function toolLabel(tool) {
   if (tool in TOOL_LABELS) return TOOL_LABELS[tool];
   const words = tool.replaceAll("_", " ").trim();
@@ -14,12 +15,17 @@ export function toolLabel(tool) {
 
 const SUMMARY_ARGUMENTS = ["command", "question", "name", "file", "path", "url", "query", "title", "prompt"];
 
-/** The argument that says most of what is done; lists and objects say nothing at a glance. */
+/**
+ * The argument that tells most about a call; lists and objects tell nothing at a glance.
+ * @param {Record<string, string>} given
+ * @returns {string}
+ */
 export function toolSummary(given) {
   const plain = Object.values(given).find((value) => !/^[[{]/.test(value));
   return given[SUMMARY_ARGUMENTS.find((name) => given[name])] ?? plain ?? "";
 }
 
+/** @param {number} milliseconds */
 export function formatDuration(milliseconds) {
   if (milliseconds < 1000) return `${milliseconds} ms`;
   if (milliseconds < 9_950) return `${(Math.floor((milliseconds + 50) / 100) / 10).toFixed(1)} s`;
@@ -27,6 +33,11 @@ export function formatDuration(milliseconds) {
   return seconds < 60 ? `${seconds} s` : `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
 }
 
+/**
+ * @param {boolean} grows
+ * @param {Row} row
+ * @param {Row | null} next
+ */
 export function thoughtLabel(grows, row, next) {
   if (grows) return _("Thinking…");
   if (!next) return _("Thought");
@@ -38,7 +49,12 @@ export function thoughtLabel(grows, row, next) {
   });
 }
 
-/** State and words of a tool row: its result, or how far its call has come. */
+/**
+ * State and label of a tool row: its result, or the progress of its call.
+ * @param {any} result
+ * @param {{ state?: string, progress?: string } | undefined} call
+ * @param {boolean} running
+ */
 export function toolStatus(result, call, running) {
   if (result?.cancelled) return { state: "cancelled", note: _("stopped") };
   if (result)
@@ -63,6 +79,10 @@ const DAY_AND_TIME = new Intl.DateTimeFormat(undefined, {
   minute: "2-digit",
 });
 
+/**
+ * The time of today, or day and time; empty if it is no date.
+ * @param {string} iso
+ */
 export function formatTime(iso) {
   const then = new Date(iso);
   if (Number.isNaN(then.getTime())) return "";
@@ -77,6 +97,7 @@ const GOAL_STATES = {
   exhausted: _("Goal, given up for now"),
 };
 
+/** @param {Goal} goal */
 export function goalLabel({ state, text, reason }) {
   return [`${GOAL_STATES[state]}: ${text}`, reason].filter(Boolean).join(" — ");
 }
@@ -94,8 +115,9 @@ const PHASES = {
 };
 
 /**
- * Say what the turn is busy with, or nothing where the transcript shows it; `isPatient`: a worker may still
- * come at once.
+ * Say what the turn is busy with, or nothing where the transcript shows it.
+ * @param {SessionState} state
+ * @param {boolean} isPatient a worker may still come at once
  */
 export function activityLabel({ turn, questions, rows, order, calls }, isPatient) {
   if (!turn || turn.status === "waiting" || questions.length) return "";

@@ -1,4 +1,4 @@
-// The chat is painted first; what makes it move is fetched behind that, in one go.
+// Load the chat's scripts after its first paint, all in one go.
 
 const PAINT_TIMEOUT_MS = 1000; // milliseconds; a window that nobody sees may never be painted
 

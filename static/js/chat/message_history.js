@@ -1,4 +1,5 @@
-// Older pages of the conversation: one more on scrolling up, and those between what is shown and a snapshot.
+// Load older pages of the conversation: one more on scrolling up, and those between what is shown and a
+// snapshot.
 
 import { callApi } from "../lib/api.js";
 import { showToast } from "../lib/toasts.js";
@@ -9,7 +10,10 @@ const GAP_PAGE_SIZE = 200; // as many as one request may ask for
 const MAX_GAP_REQUESTS = 10; // requests; whoever missed more begins again at the newest page
 
 export class MessageHistory {
-  /** `onLoaded()`: there are rows above. */
+  /**
+   * @param {SessionState} state
+   * @param {{ sessionId: () => string | null, onLoaded: () => void }} options
+   */
   constructor(state, { sessionId, onLoaded }) {
     this.state = state;
     this.sessionId = sessionId;
@@ -17,7 +21,7 @@ export class MessageHistory {
     this.from = 0;
   }
 
-  /** One more page; after one that could not be had, scrolling asks for none for a while. */
+  /** Load one more page; after a failure, scrolling loads none for a while. */
   async loadOlder() {
     const { state } = this;
     if (!state.hasOlder || this.busy || !this.sessionId() || Date.now() < this.from) return;
@@ -36,13 +40,13 @@ export class MessageHistory {
     }
   }
 
-  /** As `load`, for somebody who asks for it. */
+  /** Load one more page for somebody who asks for it, also after a failure. */
   loadOlderNow() {
     this.from = 0;
     return this.loadOlder();
   }
 
-  /** A snapshot that goes back to what is shown; as it was if that is too far or cannot be had. */
+  /** Extend a snapshot back to the rows that are shown; it stays as it was if that is too far or fails. */
   async joinSnapshot(snapshot) {
     let whole = snapshot;
     try {

@@ -1,11 +1,12 @@
-// Tells of endings and questions while nobody looks: in the tab's title and, where it was asked for, by the browser.
+// Notify of answers and questions while nobody looks: in the tab's title and, if it was switched on, by the
+// browser.
 
 import { byId, setVisible } from "../lib/dom.js";
 
 const STORAGE_KEY = "notify"; // in this browser: a choice of the device, not of the account
 
 export class Notifications {
-  /** `onSeen()`: somebody looks at the page again. */
+  /** @param {{ onSeen: () => void }} options `onSeen`: somebody looks at the page again */
   constructor({ onSeen }) {
     this.onSeen = onSeen;
     this.states = new Map(); // session id → the last state heard of, or painted
@@ -19,12 +20,15 @@ export class Notifications {
     this.#paint();
   }
 
-  /** In front of the tab's title. */
+  /** The number of chats with news, in front of the tab's title. */
   get titlePrefix() {
     return this.unseen.size ? `(${this.unseen.size}) ` : "";
   }
 
-  /** A `session.changed` of any chat; whether the title has to be painted again. */
+  /**
+   * Notify of a `session.changed` of any chat; true if the title has to be painted again.
+   * @param {any} session
+   */
   handleChange({ session_id: id, state, title, child, deleted }) {
     const before = this.states.get(id);
     this.states.set(id, state);
@@ -44,7 +48,7 @@ export class Notifications {
     );
   }
 
-  /** The tag lets several tabs tell it once. */
+  /** The tag makes several tabs show it once. */
   #notify(id, title, words) {
     const told = new Notification(title || "Pilothouse", {
       body: words,

@@ -1,8 +1,9 @@
-// Messages on their way: shown at once, and gone when the conversation or the queue shows them itself.
+// Messages that are being sent: shown at once, and removed when the transcript or the queue shows them.
 
 import { cloneTemplate, fillSlot } from "../lib/dom.js";
 
 export class Outbox {
+  /** @param {PageElement} list */
   constructor(list) {
     this.list = list;
     this.entries = []; // {text, files, chip, id, lost, after, item}
@@ -13,8 +14,10 @@ export class Outbox {
   }
 
   /**
-   * While a turn runs a message will wait above the composer, so it is shown there; one that waits itself
-   * gives way.
+   * Add a message. While a turn runs it will be queued, so it is shown above the composer, unless the turn
+   * waits.
+   * @param {Draft} message
+   * @param {SessionState} state
    */
   add({ text, files }, state) {
     const after = state.rows.get(state.order.at(-1))?.sequence ?? -1;
@@ -51,14 +54,17 @@ export class Outbox {
     }
   }
 
-  /** After a reconnect: what did arrive is dropped from here, the rest is handed back to its writer. */
+  /**
+   * After a reconnect: remove the lost messages, and return those that did not arrive.
+   * @param {SessionState} state
+   */
   takeLost(state) {
     const lost = this.entries.filter((entry) => entry.lost);
     for (const entry of lost) this.remove(entry);
     return lost.filter((entry) => !this.#hasArrived(entry, state));
   }
 
-  /** By its id; before the answer brought one, by a new row or chip that says the same. */
+  /** Compare by id; before the answer brought one, by a new row or queued message with the same text. */
   #hasArrived(entry, { rows, order, queue }) {
     if (entry.id) return rows.has(entry.id) || queue.some((item) => item.id === entry.id);
     const fresh = order.slice(-20).map((id) => rows.get(id));

@@ -5,7 +5,7 @@ import { _ } from "../lib/i18n.js";
 import { paintCards, submitCard } from "./cards.js";
 
 export class QuestionCards {
-  /** `answer(fields)` answers a question or fails. */
+  /** @param {{ answer: (fields: object) => Promise<unknown> }} options */
   constructor({ answer }) {
     this.answer = answer;
     this.box = byId("questions");
@@ -13,6 +13,7 @@ export class QuestionCards {
     setInterval(() => this.#paintCountdowns(), 1000);
   }
 
+  /** @param {SessionState} state */
   paint({ questions }) {
     if (this.painted === questions) return;
     this.painted = questions;

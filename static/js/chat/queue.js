@@ -5,9 +5,9 @@ import { focusComposer } from "./cards.js";
 
 export class MessageQueue {
   /**
-   * `send(kind, fields)` sends a command and shows why it was refused; `onTooLate(text)` gets the text of
-   * an edit whose
-   * message has left the queue meanwhile.
+   * @param {object} options
+   * @param {(kind: string, fields: object) => void} options.send sends a command and shows why it was refused
+   * @param {(text: string) => void} options.onTooLate gets an edit whose message has left the queue meanwhile
    */
   constructor({ send, onTooLate }) {
     this.send = send;
@@ -25,7 +25,10 @@ export class MessageQueue {
     });
   }
 
-  /** `sending`: entries of the outbox that will be queued. */
+  /**
+   * @param {SessionState} state
+   * @param {{ text: string }[]} sending entries of the outbox that will be queued
+   */
   paint(state, sending) {
     this.state = state;
     if (this.painted.queue === state.queue && this.painted.sending === sending.length) return;
@@ -56,7 +59,7 @@ export class MessageQueue {
     if (focusTarget) this.#refocus(...focusTarget);
   }
 
-  /** What somebody writes in stays as it is; when its message has been taken, the words are handed back. */
+  /** Find the editor somebody writes in; if its message has left the queue, hand the text back instead. */
   #findEditor(items) {
     const editor = this.list.querySelector(".editing");
     if (!editor || items.some((item) => item.id === this.editing)) return editor;

@@ -1,4 +1,4 @@
-// Ctrl/⌘+K: find a chat by its title or a message by its words, and go there.
+// The search palette (Ctrl or ⌘ + K): find a chat by its title or a message by its text, and open it.
 
 import { callApi } from "../lib/api.js";
 import { byId, createElement, fillSlot, setVisible, targetOf } from "../lib/dom.js";
@@ -116,7 +116,7 @@ export class SearchPalette {
     setVisible(fillSlot(this.dialog, "nothing", words), Boolean(words));
   }
 
-  /** What the page's template says, in the reader's language. */
+  /** A translated text of the page's template. */
   #label(name) {
     return this.dialog.dataset[name];
   }
@@ -167,7 +167,7 @@ function createMessageOption(hit, untitled) {
   return made;
 }
 
-/** A title with the part that was typed marked. */
+/** The title with the searched part marked. */
 function highlightMatch(title, text) {
   const at = title.toLowerCase().indexOf(text.toLowerCase());
   if (at < 0) return [title];

@@ -1,11 +1,11 @@
-// What shapes the answers of one chat: instructions, a personality, and which tools it may use.
+// The settings dialog of one chat: instructions, a personality, and which tools it may use.
 
 import { callApi } from "../lib/api.js";
 import { byId, cloneTemplate, createElement, fillSlot, findSlot, setVisible, targetOf } from "../lib/dom.js";
 import { toolLabel } from "./labels.js";
 
 export class SessionSettings {
-  /** `sessionId()` → the chat's id or null; `createSession()` makes the chat when there is none yet. */
+  /** @param {{ sessionId: () => string | null, createSession: () => Promise<void> }} options */
   constructor({ sessionId, createSession }) {
     this.sessionId = sessionId;
     this.createSession = createSession;

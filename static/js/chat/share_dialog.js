@@ -1,4 +1,4 @@
-// The dialog in which a conversation is shared: what will be public is shown before it is.
+// The dialog that shares a conversation: it shows what will be public before it is.
 
 import { callApi } from "../lib/api.js";
 import { copyWithFeedback } from "../lib/clipboard.js";
@@ -20,7 +20,10 @@ const WITHHELD_REASONS = {
 
 let dialog = null;
 
-/** `through`: the last message to show; without it, all that is finished. */
+/**
+ * @param {string} sessionId
+ * @param {string | null} through the last message to share; without it, all that is finished
+ */
 export function openShareDialog(sessionId, through) {
   dialog ??= new ShareDialog();
   dialog.open(sessionId, through);

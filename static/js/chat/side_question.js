@@ -1,11 +1,11 @@
-// A question aside and its answer, above the composer: it leaves no trace, and is gone on reload.
+// A side question (/btw) and its answer above the composer; it is not stored, and gone after a reload.
 
 import { byId, delegateClicks, fillSlot, findSlot, setVisible } from "../lib/dom.js";
 import { _ } from "../lib/i18n.js";
 import { StreamingMarkdown } from "../lib/markdown.js";
 
 export class SideQuestion {
-  /** `stop()` says that no answer is wanted any more. */
+  /** @param {{ stop: () => unknown }} options `stop` ends the answer */
   constructor({ stop }) {
     this.box = byId("aside");
     this.stop = stop;
@@ -14,6 +14,7 @@ export class SideQuestion {
     delegateClicks(this.box, { "close-aside": () => this.#close() });
   }
 
+  /** @param {SessionEvent} event */
   handleEvent(event) {
     if (this.box.hidden || event.kind === "side.started" || event.session_id === this.before) return;
     this.side ??= event.session_id; // one at a time: what begins now answers what was just asked
@@ -35,6 +36,7 @@ export class SideQuestion {
     setVisible(this.box, true);
   }
 
+  /** @param {any} event */
   #finish({ outcome, text, label }) {
     this.ended = true;
     this.text =
@@ -43,7 +45,7 @@ export class SideQuestion {
         : text;
   }
 
-  /** The question was refused. */
+  /** Hide it, as the question was refused. */
   hide() {
     setVisible(this.box, false);
   }

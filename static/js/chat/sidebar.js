@@ -1,4 +1,5 @@
-// The list of chats: live dots, pin, rename in place, archive, delete with undo, a drawer on narrow screens.
+// The list of chats: live states, pin, rename in place, archive, delete with undo, and a drawer on narrow
+// screens.
 
 import { callApi } from "../lib/api.js";
 import {
@@ -19,6 +20,11 @@ const UNDO_SECONDS = 10; // seconds
 const STATE_LABELS = { idle: "", running: _("running"), waiting: _("needs you") };
 
 export class Sidebar {
+  /**
+   * @param {object} options
+   * @param {string | null} options.current
+   * @param {() => void} options.onGone the open chat was archived or deleted
+   */
   constructor({ current, onGone }) {
     this.list = byId("sessions");
     this.current = current;
@@ -51,7 +57,10 @@ export class Sidebar {
     this.#offerUndo();
   }
 
-  /** A `session.changed` or `title.changed` of any of the user's sessions. */
+  /**
+   * Apply a `session.changed` or `title.changed` of any of the user's sessions.
+   * @param {any} session
+   */
   updateSession({
     session_id: id,
     title,
@@ -82,8 +91,9 @@ export class Sidebar {
   }
 
   /**
-   * What changed between the page and its socket, or while there was none, goes to `take`; what came
-   * meanwhile stands on top.
+   * Pass on what changed before the socket was connected, or while it was not; newer sessions come to the
+   * top.
+   * @param {(session: any) => void} take
    */
   async loadMissedChanges(take) {
     const newest =
@@ -123,7 +133,7 @@ export class Sidebar {
     return item;
   }
 
-  /** To the top of the pinned ones, or of today's. */
+  /** Move to the top of the pinned sessions, or of today's. */
   #moveToTop(item) {
     const place =
       item.dataset.pinned === "true" ? this.#ensureSection(_("Pinned")) : this.#ensureSection(_("Today"));
@@ -138,7 +148,7 @@ export class Sidebar {
     else this.#insertByDate(item);
   }
 
-  /** Back among the days: it is no newer for having been pinned. */
+  /** Insert among the days; a session is no newer for having been pinned. */
   #insertByDate(item) {
     const { activeAt } = item.dataset;
     const isOlder = (other) =>
@@ -298,7 +308,11 @@ export class Sidebar {
   }
 }
 
-/** The heading a session stands under: the same words as the server's. */
+/**
+ * The heading of a session's day, with the same text as the server's.
+ * @param {string} iso
+ * @param {Date} [now]
+ */
 export function dayLabel(iso, now = new Date()) {
   const then = new Date(iso);
   const midnight = (date) => new Date(date.getFullYear(), date.getMonth(), date.getDate());
@@ -313,7 +327,7 @@ export function dayLabel(iso, now = new Date()) {
 const monthLabel = (date) =>
   date.toLocaleDateString(document.documentElement.lang, { month: "long", year: "numeric" });
 
-/** Escape and a click elsewhere close it, and mean nothing else then: an answer that runs goes on. */
+/** Close the menu on Escape and on a click elsewhere, before Escape can stop a running turn. */
 function startAccountMenu(menu) {
   const closes = (event) => {
     if (event.key !== "Escape" || !menu.open) return;
@@ -328,8 +342,9 @@ function startAccountMenu(menu) {
   });
 }
 
+/** The menu of one session in the list: pin, rename, export, archive, delete; arrows move, Escape closes. */
 class SessionMenu {
-  /** `acts[name](item)` is called with the chat the menu was opened for. */
+  /** @param {Record<string, (item: PageElement) => unknown>} acts called with the list item the menu was opened for */
   constructor(acts) {
     this.box = byId("session-menu");
     this.item = null;

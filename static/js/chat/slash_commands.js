@@ -1,9 +1,12 @@
-// The menu of commands under a leading slash; the server's copilot/slashes.py says which there are.
+// The menu of slash commands; the page's template lists those the server knows.
 
 import { byId, setVisible, targetOf } from "../lib/dom.js";
 
 export class SlashCommandMenu {
-  /** `choose(text)` puts a command into the box. */
+  /**
+   * @param {PageElement} text
+   * @param {(text: string) => void} choose puts a command into the box
+   */
   constructor(text, choose) {
     this.text = text;
     this.choose = choose;
@@ -22,14 +25,21 @@ export class SlashCommandMenu {
     return !this.list.hidden;
   }
 
-  /** Whether a text is one of the commands, as the server will see it. */
+  /**
+   * The name of the command a text is, as the server will see it, or null.
+   * @param {string} text
+   * @returns {string | null}
+   */
   matchCommand(text) {
     const [, name, rest] = /^\/([a-z]+)(?:\s+(.*))?$/s.exec(text.trim()) ?? [];
     const option = this.options.find((one) => one.dataset.name === name);
     return option && (option.dataset.takes || !rest) ? name : null;
   }
 
-  /** The menu's keys; whether it was one. */
+  /**
+   * Handle a key of the open menu; true if it was one.
+   * @param {KeyboardEvent} event
+   */
   handleKey(event) {
     if (!this.isOpen) return false;
     const shown = this.options.filter((option) => !option.hidden);
@@ -58,7 +68,7 @@ export class SlashCommandMenu {
     this.#mark(first);
   }
 
-  /** Written out already: Enter sends it, unless it waits for words. */
+  /** True if the command is typed already, so that Enter sends it, and it needs no argument. */
   #isComplete() {
     return this.text.value === `/${this.marked.dataset.name}` && !this.#needsArgument(this.marked);
   }

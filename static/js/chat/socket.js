@@ -1,4 +1,4 @@
-// The one WebSocket of a page: commands with answers, subscriptions that survive a reconnect.
+// The page's WebSocket: commands with acknowledgements, and subscriptions that survive a reconnect.
 
 import { _, errorMessage } from "../lib/i18n.js";
 
@@ -24,8 +24,13 @@ export class CommandError extends Error {
 }
 
 export class Socket {
-  /** `onEvent(event)` for every event, `onStatus("open" | "lost" | "full")` when the connection comes and goes.
-   * After "full" (too many connections) nothing is tried again until `retry` is called or the page is looked at. */
+  /**
+   * After the status "full" (too many connections) nothing is tried until `retry` is called or somebody
+   * looks at the page.
+   * @param {object} options
+   * @param {(event: SessionEvent) => void} options.onEvent
+   * @param {(status: "open" | "lost" | "full") => void} options.onStatus
+   */
   constructor({ onEvent, onStatus }) {
     this.onEvent = onEvent;
     this.onStatus = onStatus;
@@ -57,14 +62,19 @@ export class Socket {
     return this.socket?.readyState === WebSocket.OPEN;
   }
 
-  /** Waits for a connection that is just being made; whether there is one then. */
+  /** Wait for a connection that is being made; true if there is one then. */
   async waitUntilOpen(milliseconds = 4000) {
     const until = Date.now() + milliseconds;
     while (!this.isOpen && Date.now() < until) await new Promise((resume) => setTimeout(resume, 50));
     return this.isOpen;
   }
 
-  /** Send a command; the promise is its `ack`, or fails with CommandFailed. */
+  /**
+   * Send a command; the promise is its `ack`, or fails with a CommandError.
+   * @param {string} kind
+   * @param {object} [fields]
+   * @returns {Promise<any>}
+   */
   sendCommand(kind, fields = {}) {
     if (!this.isOpen)
       return Promise.reject(
@@ -82,6 +92,10 @@ export class Socket {
     });
   }
 
+  /**
+   * @param {string} sessionId
+   * @param {string | null} cursor where to resume; null for a fresh snapshot
+   */
   subscribe(sessionId, cursor) {
     this.cursors.set(sessionId, cursor || null);
     return this.isOpen ? this.#subscribe(sessionId) : Promise.resolve();
@@ -92,9 +106,13 @@ export class Socket {
     if (this.isOpen) this.sendCommand("session.unsubscribe", { session_id: sessionId }).catch(() => {});
   }
 
-  /** `onFollowed` is called whenever the list is followed from now on: what happened before is not told again. */
-  subscribeSidebar(onFollowed) {
-    this.onSidebarSubscribed = onFollowed;
+  /**
+   * Subscribe to the list of sessions. The callback runs after each (re)connect: events before it are not
+   * sent again.
+   * @param {() => unknown} onSidebarSubscribed
+   */
+  subscribeSidebar(onSidebarSubscribed) {
+    this.onSidebarSubscribed = onSidebarSubscribed;
     if (this.isOpen) this.#subscribeSidebar();
   }
 

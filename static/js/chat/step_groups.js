@@ -1,4 +1,5 @@
-// Steps before an answer fold into one line once the turn has ended: "Show 7 steps"; the twin of copilot/stepfolds.py.
+// Collapse the steps before an answer into one line once the turn has ended: "Show 7 steps". The server
+// does the same.
 
 import { cloneTemplate, fillSlot } from "../lib/dom.js";
 
@@ -6,7 +7,12 @@ const MIN_STEPS = 3; // fewer lines are calmer than a line that hides them
 const STEP_KINDS = new Set(["reasoning", "tool_call", "tool_result", "assistant"]);
 
 export class StepGroups {
-  /** `isInView(item)`: somebody has left the newest line for it. */
+  /**
+   * @param {PageElement} list
+   * @param {SessionState} state
+   * @param {{ elements: Map<string, PageElement>, calls: Map<string, string> }} transcript
+   * @param {{ isInView: (item: Element) => boolean }} options
+   */
   constructor(list, state, transcript, { isInView }) {
     this.list = list;
     this.state = state;
@@ -17,7 +23,7 @@ export class StepGroups {
     this.seen = {};
   }
 
-  /** After a paint: only when rows came or went, or a turn began or ended, has anything to be looked at. */
+  /** Regroup after a paint, but only if rows came or went, or a turn began or ended. */
   paint() {
     const { order, turn } = this.state;
     const now = { length: order.length, first: order[0], last: order.at(-1), turn: turn?.id };
@@ -44,14 +50,14 @@ export class StepGroups {
     this.#setOpen(head, head.dataset.open === undefined);
   }
 
-  /** A row somebody looks for must be seen. */
+  /** Open the group of a row that somebody looks for. */
   reveal(item) {
     const key = item?.dataset.folded;
     if (key) this.#setOpen(this.heads.get(key), true);
   }
 
   /**
-   * `ended`: just now, so that its steps stood there; older ones that come are in sight before they have
+   * `ended`: the turn ended just now, so its steps were on screen; older ones are measured before they have
    * their place.
    */
   #showGroup({ key, ids }, { ended }) {
@@ -83,7 +89,7 @@ export class StepGroups {
   }
 }
 
-/** Opened, or with the focus, the pointer or part of the selection inside. */
+/** True if it is opened, or has the focus, the pointer or part of the selection inside. */
 function isInUse(item) {
   const selection = getSelection();
   const selected = !selection.isCollapsed && selection.containsNode(item, true);
@@ -91,8 +97,11 @@ function isInUse(item) {
 }
 
 /**
- * The rows each fold hides, by their ids: those of one ended turn in a row, up to the answer or to a word
- * of the user.
+ * Group the rows of each ended turn, up to its answer or the next message of the user.
+ * @param {Row[]} rows
+ * @param {string | undefined} runningTurn
+ * @param {{ has: (id: string) => boolean }} shown
+ * @returns {{ key: string, turn: string, ids: string[] }[]}
  */
 export function groupSteps(rows, runningTurn, shown) {
   const folds = [];

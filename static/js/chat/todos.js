@@ -10,6 +10,7 @@ export class TodoList {
     this.painted = {};
   }
 
+  /** @param {SessionState} state */
   paint({ todos, turn }) {
     if (this.painted.todos === todos && this.painted.isRunning === Boolean(turn)) return;
     this.painted = { todos, isRunning: Boolean(turn) };

@@ -1,4 +1,4 @@
-// The transcript on the page: at most one paint per frame, and only of rows that changed.
+// The transcript: at most one paint per frame, and only of rows that changed.
 
 import { cloneTemplate, createElement, fillSlot, findSlot, setVisible } from "../lib/dom.js";
 import { _, translate } from "../lib/i18n.js";
@@ -17,6 +17,10 @@ const ROW_TEMPLATES = {
 const HIDDEN_FRAME_MS = 250; // a hidden tab gets no animation frames, but its state must not pile up
 
 export class Transcript {
+  /**
+   * @param {PageElement} list
+   * @param {SessionState} state
+   */
   constructor(list, state) {
     this.list = list;
     this.state = state;
@@ -98,7 +102,10 @@ export class Transcript {
     this.list.append(item);
   }
 
-  /** A row still grows only as long as its turn does, whatever was the last thing heard of it. */
+  /**
+   * A row grows only as long as its turn runs, whatever its last event was.
+   * @param {Row} row
+   */
   isStreaming(row) {
     return row.streaming && this.state.turn?.id === row.turn_id;
   }
@@ -114,7 +121,10 @@ export class Transcript {
     return id ? rows.get(id) : null;
   }
 
-  /** A result whose call was on an older page stood alone; with its call it is one row. */
+  /**
+   * Paint a call with its result in one row; a result whose call was on an older page had a row of its own.
+   * @param {Row} row
+   */
   paintToolCall(row) {
     const result = row.kind === "tool_result" ? row : this.#findResult(row.content.call_id);
     if (result && result !== row) this.#remove(result.id);
@@ -221,7 +231,7 @@ function paintProgramOutput(box, shell) {
 
 const IMAGE_TYPES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
-/** ‹ 2/3 ›, where a message has several versions. */
+/** Paint ‹ 2/3 › where a message has several versions. */
 function paintVersions(item, { branch, versions = 1 }) {
   item.toggleAttribute("data-versions", versions > 1);
   setVisible(findSlot(item, "versions"), versions > 1);
@@ -248,7 +258,7 @@ function createImageLink(file) {
 
 const PROGRAMS = { bash_exec: "command", python_exec: "code" };
 
-/** {command, status, stdout, stderr, message}, or null when it was no program or its result cannot be read. */
+/** Split the output of a program; null if the tool is none or its result cannot be read. */
 function parseProgramOutput(tool, given, preview) {
   const name = PROGRAMS[tool];
   if (!name) return null;
@@ -269,7 +279,10 @@ function parseProgramOutput(tool, given, preview) {
   };
 }
 
-/** The preview may end anywhere; its keys are sorted, so that what is cut is the end of stdout or stderr. */
+/**
+ * Parse a preview that may be cut: its keys are sorted, so that only the end of stdout or stderr is
+ * missing.
+ */
 function parsePreview(preview) {
   for (const text of [preview, `${preview.replace(/\\(u[0-9a-fA-F]{0,3})?$/, "")}"}`]) {
     try {

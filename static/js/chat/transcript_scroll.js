@@ -1,9 +1,15 @@
-// Follow the newest line only while the reader is there; fetch older pages without moving what they read.
+// Follow the newest line only while the reader is there, and load older pages without moving what they
+// read.
 
 const END_MARGIN_PX = 48; // pixels from the end that still count as the end
 const LOAD_MARGIN_PX = 600; // pixels from the top at which the next older page is fetched
 
 export class TranscriptScroll {
+  /**
+   * @param {PageElement} box
+   * @param {PageElement} pill the button to the newest line
+   * @param {{ loadOlder: () => void }} options
+   */
   constructor(box, pill, { loadOlder }) {
     this.box = box;
     this.pill = pill;
@@ -25,7 +31,7 @@ export class TranscriptScroll {
     this.lastTop = this.box.scrollTop;
   }
 
-  /** A message somebody looked for, in the middle and marked for a moment. */
+  /** Scroll to a message that somebody looked for, and mark it for a moment. */
   scrollToRow(item) {
     if (!item) return this.scrollToEnd();
     this.isFollowing = false;
@@ -34,13 +40,13 @@ export class TranscriptScroll {
     this.lastTop = this.box.scrollTop;
   }
 
-  /** After a paint: stay at the end, or offer the way there when something new came. */
+  /** Stay at the end, or offer the button to it if something new came. */
   updateAfterPaint(news) {
     if (this.isFollowing) this.scrollToEnd();
     else if (news && !this.#isAtEnd()) this.pill.hidden = false;
   }
 
-  /** Whether somebody scrolled away from the newest line, and sees this instead. */
+  /** True if somebody scrolled away from the newest line and sees this. */
   isInView(item) {
     const [own, box] = [item.getBoundingClientRect(), this.box.getBoundingClientRect()];
     return !this.isFollowing && own.bottom > box.top && own.top < box.bottom;
@@ -61,17 +67,18 @@ export class TranscriptScroll {
     return this.box.scrollHeight - this.box.scrollTop - this.box.clientHeight <= END_MARGIN_PX;
   }
 
-  /** Run `change`, which puts rows above, and keep what is on screen where it is. */
+  /**
+   * Run `change`, which may add rows above, and keep what is on screen in its place.
+   * @param {() => void} change
+   */
   keepPosition(change) {
     const { top } = this.box.getBoundingClientRect();
-    const places = [...this.box.querySelectorAll("[data-row]")].map((row) => [
-      row,
-      row.getBoundingClientRect(),
-    ]);
-    const seen = places.filter(([, place]) => place.bottom > top); // a row that is folded away has no place
+    const rows = [...this.box.querySelectorAll("[data-row]")];
+    const places = rows.map((row) => ({ row, place: row.getBoundingClientRect() }));
+    const visible = places.filter(({ place }) => place.bottom > top); // a collapsed row has no place
     change();
-    const [anchor, before] = seen.find(([row]) => row.getClientRects().length) ?? [];
-    if (anchor) this.box.scrollTop += anchor.getBoundingClientRect().top - before.top;
+    const anchor = visible.find(({ row }) => row.getClientRects().length);
+    if (anchor) this.box.scrollTop += anchor.row.getBoundingClientRect().top - anchor.place.top;
     this.lastTop = this.box.scrollTop;
   }
 }

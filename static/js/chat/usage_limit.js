@@ -1,4 +1,4 @@
-// A usage limit that is reached: what waits, until when, and what can be done about it.
+// The notice of a reached usage limit: what waits, until when, and what can be done about it.
 
 import { callApi, csrfToken } from "../lib/api.js";
 import { confirmAction } from "../lib/confirm_dialog.js";
@@ -18,13 +18,17 @@ export class UsageLimit {
     this.paintedLimit = null; // of the session's state
   }
 
+  /** @param {SessionState} state */
   paintState({ limit }) {
     if (this.paintedLimit === limit) return;
     this.paintedLimit = limit;
     this.paint(limit);
   }
 
-  /** `limit` is the event, the refusal or the notice: they say the same. */
+  /**
+   * Show a limit as the event, the refusal or the notice describes it; null hides it.
+   * @param {any} limit
+   */
   paint(limit) {
     this.limit = limit;
     setVisible(this.box, Boolean(limit));
@@ -35,7 +39,11 @@ export class UsageLimit {
     if (limit.can_reset) this.#offerReset(limit);
   }
 
-  /** After a reload nothing tells it again: what waits although nothing runs may wait for a limit. */
+  /**
+   * Look for a limit after a reload, when messages are queued although no turn runs: no event tells of it
+   * again.
+   * @param {SessionState} state
+   */
   async checkNotices(state) {
     if (state.turn || !state.queue.length) return;
     const { results } = await callApi("GET", "/billing/notices");

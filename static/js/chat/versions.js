@@ -1,12 +1,16 @@
-// Versions of what was said: edit and send again, retry, and the switch between them.
+// Versions of a message: edit and send again, retry, and switch between them.
 
 import { cloneTemplate, findSlot } from "../lib/dom.js";
 import { showToast } from "../lib/toasts.js";
 
 export class MessageVersions {
   /**
-   * `sendCommand(kind, fields)` sends and may fail; `modelChoice()` → {tier, mode}; `onSent()` after a new
-   * version began.
+   * @param {PageElement} list
+   * @param {SessionState} state
+   * @param {object} options
+   * @param {(kind: string, fields: object) => Promise<unknown>} options.sendCommand
+   * @param {() => { tier: string, mode: string }} options.modelChoice
+   * @param {() => void} options.onSent a new version has begun
    */
   constructor(list, state, { sendCommand, modelChoice, onSent }) {
     this.list = list;
@@ -26,12 +30,18 @@ export class MessageVersions {
     };
   }
 
-  /** Answer again, with the model that is chosen now. */
+  /**
+   * Answer again, with the model that is chosen now.
+   * @param {PageElement} control
+   */
   retry(control) {
     return this.#startVersion("branch.retry", { message_id: this.#rowOf(control).id }, [control]);
   }
 
-  /** Opens the editor in place of the bubble. */
+  /**
+   * Open the editor in place of the message.
+   * @param {Row} row
+   */
   edit(row) {
     const item = this.list.querySelector(`[data-row="${row.id}"]`);
     if (!item || item.dataset.editing !== undefined) return;

@@ -1,8 +1,14 @@
-// REST calls with the page's CSRF token; a refusal becomes an error that carries the wire's code and words.
+// Call the REST API with the page's CSRF token. A refused call throws an ApiError with the code and text of
+// the answer.
 
 import { _, errorMessage } from "./i18n.js";
 
+/** Says why a call failed. `status` is 0 where there was no answer. */
 export class ApiError extends Error {
+  /**
+   * @param {number} status
+   * @param {{ error?: { code?: string, message?: string } } | null} body
+   */
   constructor(status, body) {
     super(errorMessage(body?.error) ?? _("The server did not understand."));
     this.status = status;
@@ -12,6 +18,13 @@ export class ApiError extends Error {
 
 export const csrfToken = () => document.querySelector("[name=csrfmiddlewaretoken]")?.value ?? "";
 
+/**
+ * @param {string} method
+ * @param {string} path below /api/v1
+ * @param {unknown} [body] sent as JSON
+ * @param {RequestInit} [options]
+ * @returns {Promise<any>} the answer's JSON; null if it is empty
+ */
 export async function callApi(method, path, body, options = {}) {
   const response = await fetch(`/api/v1${path}`, {
     method,
@@ -32,7 +45,12 @@ export async function callApi(method, path, body, options = {}) {
   return answer;
 }
 
-/** Upload one file with progress (0 … 1); the promise is the stored file's entry. */
+/**
+ * Upload one file.
+ * @param {File} file
+ * @param {(part: number) => void} onProgress gets 0 to 1
+ * @returns {{ done: Promise<{ id: string }>, abort: () => void }}
+ */
 export function uploadFile(file, onProgress) {
   const request = new XMLHttpRequest();
   const form = new FormData();

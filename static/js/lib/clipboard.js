@@ -1,4 +1,4 @@
-// Text goes to the clipboard, also over plain http, where browsers offer a page no clipboard of its own.
+// Copy text to the clipboard, also over plain http, where browsers offer a page no clipboard API.
 
 import { _ } from "./i18n.js";
 import { announce } from "./toasts.js";
@@ -7,11 +7,16 @@ const FEEDBACK_MS = 1600;
 // Button that says how it went → what it says otherwise, and the timer that brings it back.
 const feedback = new WeakMap();
 
-/** Copies, and has the button say whether it went well. */
+/**
+ * Copy text and show on the button, and to screen readers, whether it was copied.
+ * @param {HTMLElement} button
+ * @param {string} text
+ * @param {{ done?: string, failed?: string }} [labels]
+ */
 export async function copyWithFeedback(button, text, { done = _("Copied"), failed = _("Not copied") } = {}) {
   const went = await copyText(text, button);
   announce(went ? done : failed);
-  const icon = button.querySelector("use");
+  const icon = /** @type {SVGUseElement | null} */ (/** @type {Element} */ (button.querySelector("use")));
   if (icon)
     showFeedback(button, icon.href.baseVal, went ? "#i-check" : "#i-warn", (name) =>
       icon.setAttribute("href", name),
@@ -20,11 +25,17 @@ export async function copyWithFeedback(button, text, { done = _("Copied"), faile
     showFeedback(button, button.textContent, went ? done : failed, (words) => (button.textContent = words));
 }
 
+/** @param {HTMLElement} button of a code block */
 export function copyCodeBlock(button) {
   return copyWithFeedback(button, button.closest(".code").querySelector("code").textContent);
 }
 
-/** Whether it went well; asked for by a click on the button, without which browsers let nothing be copied. */
+/**
+ * Copy text; true if it was copied. Browsers allow it only while they handle a click on the button.
+ * @param {string} text
+ * @param {HTMLElement} button
+ * @returns {Promise<boolean>}
+ */
 export async function copyText(text, button) {
   try {
     await navigator.clipboard.writeText(text);
@@ -34,7 +45,12 @@ export async function copyText(text, button) {
   }
 }
 
-/** The old way: what is selected is copied. Only what is inside an open dialog can be, so `place` is that dialog. */
+/**
+ * Copy by selecting the text in a field. Only what is inside of an open dialog can be selected, so `place`
+ * is that dialog.
+ * @param {string} text
+ * @param {HTMLElement} place
+ */
 function copyBySelection(text, place) {
   const focused = document.activeElement;
   const selection = getSelection();

@@ -1,7 +1,12 @@
-// Asks before something that cannot be taken back; the promise is whether to go on.
+// Ask for a confirmation before something that cannot be undone.
 
 import { byId, fillSlot } from "./dom.js";
 
+/**
+ * Show the page's confirmation dialog; the promise is true if the person agrees.
+ * @param {{ title: string, text: string, yes: string }} texts
+ * @returns {Promise<boolean>}
+ */
 export function confirmAction({ title, text, yes }) {
   const dialog = byId("confirm");
   fillSlot(dialog, "title", title);

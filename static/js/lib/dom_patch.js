@@ -1,6 +1,14 @@
-// Make the children of one node look like those of another with the fewest touches, so nothing flickers.
+// Change the children of one node into those of another with as few changes as possible, so that nothing
+// flickers.
 
-/** Children of `target` from `start` on become `source`'s; with `count`, only that many are compared. */
+/**
+ * Make the children of `target` from `start` on look like those of `source`; with `count`, leave what comes
+ * after so many.
+ * @param {Node & ParentNode} target
+ * @param {Node} source
+ * @param {number} [start]
+ * @param {number} [count]
+ */
 export function patchChildren(target, source, start = 0, count = Infinity) {
   let at = start;
   for (const wanted of [...source.childNodes]) {
@@ -31,7 +39,7 @@ function patchNode(present, wanted) {
   return true;
 }
 
-/** Appending keeps a reader's selection; setting `data` would drop it. */
+/** Append where possible: it keeps a reader's selection, which setting `data` would drop. */
 function patchText(node, text) {
   if (node.data === text) return;
   if (text.startsWith(node.data)) node.appendData(text.slice(node.data.length));

@@ -1,9 +1,11 @@
-// Where a file's bytes are, for its owner and for the readers of a shared page; renderers know no addresses.
+// Addresses of a file's bytes for its owner and for readers of a shared page, so that renderers need not
+// know them.
 
 import { _ } from "./i18n.js";
 
 const withRetry = (path, retry) => (retry ? `${path}${path.includes("?") ? "&" : "?"}_retry=${retry}` : path);
 
+/** A file could not be loaded. `status` is 0 where the server could not be reached. */
 export class LoadError extends Error {
   constructor(status) {
     super(
@@ -16,7 +18,10 @@ export class LoadError extends Error {
   }
 }
 
-/** A file of one's own. `retry` counts up, so that no cache answers a second time. */
+/**
+ * @param {FileFacts & { file_id: string }} file
+ * @returns {FileSource}
+ */
 export function ownFileSource({ file_id: id, name, type, size }) {
   const file = `/api/v1/files/${id}/download`;
   return {
@@ -28,7 +33,11 @@ export function ownFileSource({ file_id: id, name, type, size }) {
   };
 }
 
-/** A file on a shared page. */
+/**
+ * @param {string} token of the share
+ * @param {FileFacts & { file_id: string }} file
+ * @returns {FileSource}
+ */
 export function sharedFileSource(token, { file_id: id, name, type, size }) {
   const file = `/share/${token}/files/${id}`;
   return {
@@ -40,7 +49,12 @@ export function sharedFileSource(token, { file_id: id, name, type, size }) {
   };
 }
 
-/** A code block of an answer: its text is on the page already, and a frame asks for it by its place. */
+/**
+ * Describe a code block of an answer: its text is on the page already, and a frame asks for it by its
+ * position.
+ * @param {{ session: string, message: string, index: number, language: string, text: string }} block
+ * @returns {FileSource}
+ */
 export function codeBlockSource({ session, message, index, language, text }) {
   const { type, name } = BLOCK_TYPES[language];
   const bytes = new Blob([text], { type });
@@ -60,7 +74,7 @@ const BLOCK_TYPES = {
 };
 
 /**
- * The whole text of a file.
+ * Read the whole text of a file.
  * @param {FileSource} source
  * @param {{ retry?: number, signal?: AbortSignal }} [options]
  * @returns {Promise<string>}
@@ -70,6 +84,10 @@ export async function readText(source, { retry = 0, signal } = {}) {
   return (await fetchContent(source, { retry, signal })).text();
 }
 
+/**
+ * @param {FileSource} source
+ * @param {RequestInit & { retry?: number }} options
+ */
 async function fetchContent(source, { retry, signal, ...options }) {
   const response = await fetch(source.content(retry), { signal, ...options }).catch((problem) => {
     throw problem.name === "AbortError" ? problem : new LoadError(0);
@@ -78,7 +96,11 @@ async function fetchContent(source, { retry, signal, ...options }) {
   return response;
 }
 
-/** Why the browser could not load it by itself: an element that fails says nothing. */
+/**
+ * Throw a LoadError if the server refuses the file: an element that fails to load does not say why.
+ * @param {FileSource} source
+ * @param {{ retry: number, signal: AbortSignal }} options
+ */
 export async function explainFailure(source, { retry, signal }) {
   if (source.text === undefined)
     await fetchContent(source, { retry, signal, method: "HEAD", redirect: "manual" });

@@ -1,4 +1,5 @@
-// What a file is to a reader: which renderer shows it, what it is called, which language colours it.
+// Kinds of files: which renderer shows a file, what it is called, and in which language its code is
+// highlighted.
 
 import { _ } from "./i18n.js";
 
@@ -79,6 +80,10 @@ const LABELS = {
 
 const fileExtension = (name) => (name.includes(".") ? name.split(".").pop().toLowerCase() : "");
 
+/**
+ * @param {{ type: string, name: string }} file
+ * @returns {string} a key of the viewer's renderers
+ */
 export function fileKind({ type, name }) {
   if (IMAGE_TYPES.includes(type)) return "image";
   if (MEDIA_TYPES.includes(type)) return "media";
@@ -87,17 +92,32 @@ export function fileKind({ type, name }) {
   return type !== "text/plain" || fileLanguage({ name }) ? "code" : "text";
 }
 
-/** Kinds that our own script reads and paints: only these have a largest size. */
+/**
+ * True for kinds that our own script reads and paints; only these have a largest size.
+ * @param {string} kind
+ */
 export const isRenderedByScript = (kind) =>
   ["html", "markdown", "code", "table", "json", "text"].includes(kind);
 
-/** Kinds whose source says more than their preview. */
+/**
+ * True for kinds whose source tells more than their preview.
+ * @param {string} kind
+ */
 export const hasSourceView = (kind) => ["html", "svg", "markdown", "table", "json"].includes(kind);
 
+/** @param {string} kind */
 export const isTextKind = (kind) => isRenderedByScript(kind) || kind === "svg";
 
+/**
+ * @param {{ name: string }} file
+ * @returns {string} a name of the highlighter; empty if there is none
+ */
 export const fileLanguage = ({ name }) => LANGUAGES_BY_EXTENSION[fileExtension(name)] ?? "";
 
+/**
+ * @param {{ type: string, name: string }} file
+ * @returns {string}
+ */
 export function fileTypeLabel(file) {
   const kind = fileKind(file);
   if (kind === "media") return file.type.startsWith("audio/") ? _("Audio") : _("Video");
@@ -107,7 +127,10 @@ export function fileTypeLabel(file) {
   return LABELS[kind];
 }
 
-/** Sizes by powers of two, as all limits are told. */
+/**
+ * Format a size by powers of two, as all limits are given.
+ * @param {number} bytes
+ */
 export function formatSize(bytes) {
   if (bytes < 1024) return `${bytes} B`;
   const units = ["KB", "MB", "GB", "TB"];

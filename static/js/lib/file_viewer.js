@@ -1,7 +1,8 @@
-// One file in one box: a skeleton at once, then its renderer's work, or a card that says what went wrong.
+// Show one file in one box: a skeleton at once, then what its renderer makes, or a card that says what went
+// wrong.
 //
-// Renderers are `render(stage, source, tools)` in modules of their own, fetched when first needed. The same ones serve
-// the chat's panel, the page of a file and shared pages.
+// Renderers are `render(stage, source, tools)` in modules of their own, fetched when first needed. The same
+// ones serve the chat's panel, the page of a file and shared pages.
 
 import { copyWithFeedback } from "./clipboard.js";
 import { createElement } from "./dom.js";
@@ -26,8 +27,10 @@ const RENDERERS = {
 
 export class FileViewer {
   /**
-   * `onEscape()`: the key was pressed inside a frame, which keeps it from the page; `onGone()`: there is
-   * nothing to be had.
+   * `onEscape()`: Escape was pressed inside of a frame, which keeps the key from the page. `onGone()`: the
+   * file was deleted or is in quarantine.
+   * @param {HTMLElement} box
+   * @param {{ limit?: number, onEscape?: () => void, onGone?: () => void }} [options]
    */
   constructor(box, { limit = MAX_RENDER_BYTES, onEscape = () => {}, onGone = () => {} } = {}) {
     this.box = box;
@@ -37,6 +40,10 @@ export class FileViewer {
     this.abort = null;
   }
 
+  /**
+   * @param {FileSource} source
+   * @param {"preview" | "source"} [mode]
+   */
   show(source, mode = "preview") {
     this.source = source;
     this.mode = mode;
@@ -49,7 +56,7 @@ export class FileViewer {
     this.#load();
   }
 
-  /** Leaves nothing behind: no frame, no request, no text. */
+  /** Remove the frame or text and abort the request. */
   clear() {
     this.abort?.abort();
     this.box.replaceChildren();
@@ -88,7 +95,7 @@ export class FileViewer {
     return isRenderedByScript(read) && this.source.size > this.limit ? "other" : read;
   }
 
-  /** Why it cannot be shown, instead of it. */
+  /** Show why the file cannot be shown, instead of it. */
   fail(problem) {
     this.abort.abort();
     this.box.replaceChildren(createFailureCard(this.source, problem, () => this.reload()));
@@ -121,7 +128,7 @@ const FAILURE_TEXTS = {
   503: _("The file store does not answer. Please try again in a moment."),
 };
 
-/** Deleted, or in quarantine: whatever is asked of it will be refused. */
+/** True if the file was deleted or is in quarantine: trying again would be refused too. */
 const isUnavailable = (problem) => problem?.status === 404 || problem?.status === 403;
 
 function createFailureCard(source, problem, retry) {

@@ -1,6 +1,7 @@
-// Formulas: where TeX begins and ends in Markdown, by the same rules as copilot/formulas.py, and MathML made of it.
+// Find TeX in Markdown, by the same rules as the server's formulas module, and turn it into MathML.
 //
-// MathML needs no inline style, which the content policy forbids. The renderer is fetched with the first formula.
+// MathML needs no inline style, which the content policy forbids. The renderer is fetched with the first
+// formula.
 
 import { byId } from "./dom.js";
 
@@ -32,7 +33,7 @@ let temml = null;
 let isLoading = false;
 const mathCache = new Map();
 
-/** What `marked` calls for a formula on lines of its own, and for one within a line. */
+/** Extensions of `marked` for formulas on lines of their own and within a line. */
 export const formulaExtensions = [
   {
     name: "formula_block",
@@ -65,13 +66,19 @@ export const formulaExtensions = [
   },
 ];
 
-/** Not after a letter or a digit, as in US$, and not between two prices. */
+/** Match $…$, but not after a letter or a digit, as in US$, and not between two prices. */
 function matchDollars(text, before) {
   const found = /[\w$]/.test(before) ? null : DOLLARS.exec(text);
   return found && MONEY.test(found[1]) ? null : found;
 }
 
-/** `act` reads a text that may still grow. */
+/**
+ * Run `act` while an open formula at the end of a text counts as one, if the text is still streaming.
+ * @template T
+ * @param {boolean} still
+ * @param {() => T} act
+ * @returns {T}
+ */
 export function parseStreaming(still, act) {
   const before = isStreaming; // a quote is a growing text within one
   isStreaming = still;
@@ -82,7 +89,10 @@ export function parseStreaming(still, act) {
   }
 }
 
-/** Formulas inside `root`: at once if the renderer is there, else when it has come. */
+/**
+ * Typeset the formulas inside of `root`: at once if the renderer is loaded, else when it is.
+ * @param {ParentNode} root
+ */
 export function typesetFormulas(root) {
   const found = root.querySelectorAll(".formula:not([data-tex], .open)");
   if (!found.length) return;

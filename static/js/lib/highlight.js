@@ -1,4 +1,4 @@
-// Colours for finished code blocks; the highlighter and each language are fetched when first needed.
+// Highlight finished code blocks; the highlighter and each language are fetched when first needed.
 
 import "../../vendor/dompurify/purify.min.js";
 
@@ -75,15 +75,18 @@ async function loadGrammar(language) {
 let last = Promise.resolve();
 
 /**
- * One block a task: the blocks that waited for a grammar would all be coloured in one, and the page would
- * stand still.
+ * Run one block per task: blocks that waited for a grammar would all be highlighted in one task, and the
+ * page would freeze.
  */
 function runInTurn(act) {
   last = last.then(() => new Promise((go) => setTimeout(go))).then(act, act);
   return last;
 }
 
-/** Colour the code blocks inside `node`. Never throws: plain code is good enough. */
+/**
+ * Highlight the code blocks inside of `node`. Never throws: plain code is good enough.
+ * @param {Element} node
+ */
 export async function highlightCode(node) {
   const blocks = node.matches(".code") ? [node] : node.querySelectorAll(".code");
   for (const block of blocks) {

@@ -1,14 +1,27 @@
-// The page's words in the reader's language: the catalogue comes with the page, English needs none.
+// Translate texts with the catalogue that the page brings; English needs none.
 
 const catalogue = JSON.parse(document.getElementById("words")?.textContent ?? "{}");
 
-/** A text as its reader reads it, with `{name}` replaced; named as the tool that gathers the texts expects it. */
+/**
+ * Translate a text and replace its `{name}`s. xgettext finds the texts by this function's name.
+ * @param {string} text
+ * @param {Record<string, unknown>} [fields]
+ * @returns {string}
+ */
 export function _(text, fields = {}) {
   return (catalogue[text] ?? text).replace(/\{(\w+)\}/g, (whole, name) => fields[name] ?? whole);
 }
 
-/** A text that the server wrote, without fields; not one for the tool to gather. */
+/**
+ * Translate a text that the server wrote; xgettext does not gather these.
+ * @param {string} text
+ * @returns {string}
+ */
 export const translate = (text) => catalogue[text] ?? text;
 
-/** What the wire says of a refusal: English with its numbers, or the reader's sentence for its code. */
+/**
+ * The translated text for an error's code, or the server's English text.
+ * @param {{ code?: string, message?: string }} [error]
+ * @returns {string | undefined}
+ */
 export const errorMessage = (error) => catalogue[`refused:${error?.code}`] ?? error?.message;

@@ -1,4 +1,4 @@
-// Markdown while it grows: finished blocks stay untouched, only the tail is patched in place.
+// Render Markdown while it streams: finished blocks stay untouched, only the last one is patched in place.
 
 import { Marked } from "../../vendor/marked/marked.esm.js";
 import "../../vendor/dompurify/purify.min.js";
@@ -116,13 +116,16 @@ marked.use({
   },
 });
 
-/** `label` is HTML. */
+/**
+ * @param {string} href
+ * @param {string} label HTML
+ */
 function renderFileLink(href, label) {
   const id = FILE_URL.exec(href)?.[1].toLowerCase();
   return id ? `<a class="file-link" href="/files/${id}/">${label}</a>` : `<a class="missing">${label}</a>`;
 }
 
-/** Tried as a picture; artifacts.js puts its name there if it is none. */
+/** Render an image; artifacts.js replaces it by its name if the file is none. */
 function renderFileImage(href, name) {
   const id = FILE_URL.exec(href)?.[1].toLowerCase();
   if (!id) return renderFileLink(href, name);
@@ -168,12 +171,15 @@ function renderTokens(tokens, links) {
   return fragment;
 }
 
-/** Each block reads from the side its own first letter says; code and formulas have theirs. */
+/** Let each block take its direction from its own first letter; code and formulas have theirs. */
 function setDirection(fragment) {
   for (const block of fragment.children) if (!block.matches(".code, .formula, hr")) block.dir = "auto";
 }
 
-/** The block at the end may change as it grows; a list before what may become its next item, too. */
+/**
+ * Find the first block that more text may change: the last one, or a list before what may become its next
+ * item.
+ */
 function firstOpenBlock(tokens) {
   const visible = tokens.flatMap((token, i) => (token.type === "space" ? [] : [i]));
   const [before, last] = [visible.at(-2), visible.at(-1)];
@@ -185,7 +191,7 @@ function firstOpenBlock(tokens) {
 const PLACEHOLDER = "x "; // for the part of a paragraph that is left alone: what follows is still inside a paragraph
 const parseInline = (text) => marked.Lexer.lexInline(text, marked.defaults);
 
-/** Parts of a paragraph instead of its nodes from `start` on; how many nodes they are. */
+/** Paint inline tokens instead of the target's nodes from `start` on; the result is how many nodes they are. */
 function patchParts(target, parts, start) {
   const painted = renderTokens([{ type: "paragraph", tokens: parts }], {}).firstChild;
   const count = painted.childNodes.length;
@@ -197,9 +203,12 @@ const QUOTE_LINES = /^(?: {0,3}>[^\n]*(?:\n|$))+$/; // every line by its sign: n
 const stripQuoteMarks = (text) => text.replace(/^ {0,3}> ?/gm, "");
 const withoutSpaces = (tokens) => tokens.filter((token) => token.type !== "space");
 
-/** A text that only grows, shown in `element`. */
+/** Shows a text that grows at its end. */
 export class StreamingMarkdown {
-  /** `lead`: nodes that stay before it. */
+  /**
+   * @param {HTMLElement} element
+   * @param {(Node | string)[]} lead nodes that stay before the text
+   */
   constructor(element, ...lead) {
     this.element = element;
     this.lead = lead;
@@ -219,6 +228,10 @@ export class StreamingMarkdown {
     this.quote = null; // a block quote that is the tail: a growing text of its own
   }
 
+  /**
+   * @param {string} text all of it so far
+   * @param {boolean} final no more will come
+   */
   update(text, final) {
     if (
       !text.startsWith(
@@ -245,7 +258,7 @@ export class StreamingMarkdown {
     const count = this.#patchBlocks(tokens, links);
     for (let i = this.kept; i < this.kept + count; i += 1) {
       const node = this.element.childNodes[i];
-      if (node.nodeType === Node.ELEMENT_NODE) highlightCode(node);
+      if (node instanceof Element) highlightCode(node);
     }
     this.kept += count;
     this.code = null;
@@ -264,7 +277,7 @@ export class StreamingMarkdown {
     if (only?.type === "blockquote" && !second && tokens[0] === only) this.#extendQuote(this.text, true);
   }
 
-  /** Blocks after what is settled, as few nodes touched as possible; how many nodes they are. */
+  /** Paint blocks behind the finished ones; the result is how many nodes they are. */
   #patchBlocks(tokens, links, last = false) {
     const first = tokens.findIndex((token) => token.type !== "space");
     const grown = this.#patchParts(tokens[first], links) ? 1 : 0;
@@ -275,7 +288,10 @@ export class StreamingMarkdown {
     return grown + count;
   }
 
-  /** A list or table that was the tail before: only its parts from the first changed one on are painted. */
+  /**
+   * Paint only the changed parts of a list or table that was the last block before; false if it is another
+   * block.
+   */
   #patchParts(token, links) {
     const marks = this.marks && partKeys(token);
     if (!marks || marks[0] !== this.marks[0]) return false;
@@ -289,7 +305,10 @@ export class StreamingMarkdown {
     return true;
   }
 
-  /** A long list or table: only its last parts are read; false if it has become something else, or is over. */
+  /**
+   * Parse only the last parts of a long list or table; false if it has become something else or is
+   * finished.
+   */
   #extendParts(text) {
     if (!this.cut) return false;
     const { lead, length, count } = this.cut;
@@ -302,7 +321,7 @@ export class StreamingMarkdown {
     return Boolean(this.cut);
   }
 
-  /** A quote as a growing text of its own, as long as each of its lines bears the sign. */
+  /** Show a quote as a streaming text of its own, as long as each of its lines begins with the mark. */
   #extendQuote(text, first = false) {
     if (!first && !this.quote) return false;
     const quoted = text.slice(this.finished);
@@ -311,12 +330,15 @@ export class StreamingMarkdown {
       this.quote = null;
       return false;
     }
-    this.quote ??= { growing: new StreamingMarkdown(box, "\n"), length: 0 };
+    this.quote ??= { growing: new StreamingMarkdown(/** @type {HTMLElement} */ (box), "\n"), length: 0 };
     this.quote.growing.update(stripQuoteMarks(quoted), false);
     return true;
   }
 
-  /** The open end of a paragraph; false if it has become something else, or is over and the rest is to be painted. */
+  /**
+   * Parse only the open end of a paragraph; false if it has become something else, or if it is finished and
+   * the rest has to be painted.
+   */
   #extendParagraph(text, final) {
     const { length, nodes, guessed } = this.open;
     const lead = length ? PLACEHOLDER : "";
@@ -344,14 +366,14 @@ export class StreamingMarkdown {
     return true;
   }
 
-  /** Long code arrives one line at a time: add to its text node instead of parsing it all again. */
+  /** Append to the text node of a code block that is still open, instead of parsing all of it again. */
   #extendCode(text) {
     if (!this.code?.head) return false;
     const body = text.slice(this.finished + this.code.head);
     if (new RegExp(`(^|\\n) {0,3}${this.code.fence[0]}{${this.code.fence.length},}`).test(body)) return false;
     const node = this.element.lastElementChild?.querySelector("code");
     if (!node) return false;
-    const shown = node.firstChild ?? node.appendChild(document.createTextNode(""));
+    const shown = /** @type {Text} */ (node.firstChild ?? node.appendChild(document.createTextNode("")));
     const seen =
       shown.data.endsWith("\n") && !body.startsWith(shown.data) ? shown.data.slice(0, -1) : shown.data;
     if (body.startsWith(seen))

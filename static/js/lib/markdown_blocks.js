@@ -1,4 +1,5 @@
-// Where a growing block of Markdown can be cut, so that a frame parses and paints only what is new.
+// Find where a block of Markdown that still grows can be cut, so that only what is new is parsed and
+// painted.
 
 // --- lists and tables ---
 
@@ -6,8 +7,8 @@ const MIN_CUT_LENGTH = 400; // characters that are worth a cut
 const OPEN_PARTS = 2; // parts at the end that may still change
 
 /**
- * How a frame of parts and a part are told from others, where their nodes are, and how a cut list or table
- * goes on.
+ * How lists and tables are compared, where the nodes of their parts are, and how parsing goes on after a
+ * cut.
  */
 export const BLOCK_TYPES = {
   list: {
@@ -39,15 +40,13 @@ function lineOffset(text, lines) {
   return at;
 }
 
+/** Keys of a block and of its parts: equal keys are painted alike. Null for blocks without parts. */
 export function partKeys(token) {
   const way = BLOCK_TYPES[token?.type];
   return way ? [`${token.type} ${way.frame(token)}`, ...token[way.parts].map(way.mark)] : null;
 }
 
-/**
- * After which parts of a block a cut may be made that nothing later moves; `before` are the characters that
- * lead to it.
- */
+/** Find how many parts of a list or table are finished; `before` are the characters in front of the block. */
 export function findPartsCut(token, before) {
   const way = BLOCK_TYPES[token?.type];
   const count = way ? token[way.parts].length - OPEN_PARTS : 0;
@@ -62,7 +61,10 @@ export function findPartsCut(token, before) {
   };
 }
 
-/** The block behind its lead: its parts, and the cut that follows; null if it is no longer the one that was cut. */
+/**
+ * Remove the lead from a block that was parsed from a cut on, and move the cut; null if it is another block
+ * now.
+ */
 export function continueCut(cut, blocks) {
   const [token, ...others] = blocks;
   const way = BLOCK_TYPES[cut.type];
@@ -83,7 +85,7 @@ const HARMLESS = /\[[^[\]]*\](?![([])|(?<=[\p{L}\p{N}])_+(?=[\p{L}\p{N}])|[*_~$]
 const MAY_OPEN = /[*_~`[\]<\\|$]/;
 const MAY_BE_FORMULA = /^\\[([]/; // an escaped bracket until its closing comes
 
-/** How many characters of a paragraph no later text can change; they end before a word. */
+/** Count the characters of a paragraph that no later text can change, up to the beginning of a word. */
 function stableLength(parts, text) {
   let [steady, at] = [0, 0];
   for (const { type, raw } of parts) {
@@ -99,13 +101,13 @@ function stableLength(parts, text) {
   return steady;
 }
 
-/** Where the last word begins whose space before it lies between the two; 0 if there is none. */
+/** Find the last word after a space between two positions; 0 if there is none. */
 function lastWordStart(text, from, to) {
   for (let at = to; at > from; at -= 1) if (/\s/.test(text[at - 1]) && /\S/.test(text[at] ?? " ")) return at;
   return 0;
 }
 
-/** Where to cut what is open of a paragraph: not yet, or after so many characters, and whether that is a guess. */
+/** Find how many characters of an open paragraph can be kept, and whether that is a guess; null if too few. */
 export function findParagraphCut(parts, text) {
   const steady = stableLength(parts, text);
   if (steady >= MIN_CUT_LENGTH) return { length: steady, guessed: false };

@@ -1,4 +1,5 @@
-// Light, dark or as the system says; the choice is a cookie, so that the server paints it at once.
+// Switch between light, dark and the system's theme. The choice is a cookie, so that the server paints it
+// at once.
 
 import { targetOf } from "./dom.js";
 

@@ -1,7 +1,13 @@
-// Short news at the edge of the page, with at most one thing to do about it.
+// Short messages at the edge of the page, with at most one action, and announcements for screen readers.
 
 import { byId, cloneTemplate, fillSlot, findSlot, setVisible } from "./dom.js";
 
+/**
+ * Show a message for some seconds; the result removes it.
+ * @param {string} text
+ * @param {{ act?: (() => unknown) | null, label?: string, seconds?: number }} [options]
+ * @returns {() => void}
+ */
 export function showToast(text, { act = null, label = "", seconds = 6 } = {}) {
   const made = cloneTemplate("toast");
   fillSlot(made, "text", text);
@@ -21,7 +27,10 @@ export function showToast(text, { act = null, label = "", seconds = 6 } = {}) {
   return gone;
 }
 
-/** For those who listen; a page without a place for it stays silent. */
+/**
+ * Tell screen readers; nothing happens on pages without a place for it.
+ * @param {string} text
+ */
 export function announce(text) {
   const announcer = byId("announcer");
   if (!announcer) return;

@@ -1,4 +1,4 @@
-// The page of a person's data: while an archive is being made, look now and then, and show it when it is ready.
+// The page of a person's data: poll while an archive is being made, and reload when it is ready.
 
 import { callApi } from "../lib/api.js";
 import { byId } from "../lib/dom.js";

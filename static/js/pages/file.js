@@ -1,4 +1,4 @@
-// The page of one file: the same viewer as the panel's, as large as the window.
+// The page of one file: the panel's viewer, as large as the window.
 
 import "./base.js";
 import { byId, setVisible } from "../lib/dom.js";

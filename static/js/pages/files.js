@@ -1,4 +1,4 @@
-// The list of files: how many are chosen, all of them at once, and a name that is ready to be typed over.
+// The list of files: selection with a count, and renaming.
 
 import "./base.js";
 import { byId } from "../lib/dom.js";

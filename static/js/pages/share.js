@@ -1,5 +1,5 @@
-// The share page with a script: colours by choice, times in the reader's zone, formulas, code to copy. It
-// reads well without.
+// The share page: theme, local times, formulas, highlighted code and copy buttons. It can be read without a
+// script.
 
 import { copyCodeBlock } from "../lib/clipboard.js";
 import { delegateClicks } from "../lib/dom.js";

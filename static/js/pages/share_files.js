@@ -1,4 +1,4 @@
-// Files of a shared page, shown where they are: the same renderers as the owner's, and nothing to change.
+// Open files of a shared page in a dialog, with the same renderers as the owner's.
 
 import { byId, delegateClicks, fillSlot, findSlot, setVisible } from "../lib/dom.js";
 import { sharedFileSource } from "../lib/file_sources.js";

@@ -1,9 +1,13 @@
-// What nobody shows, and what is too large for our script: a card to download it.
+// Render a card to download what has no preview or is too large for our script.
 
 import { createElement } from "../dom.js";
 import { fileKind, fileTypeLabel, formatSize, isRenderedByScript } from "../file_types.js";
 import { _ } from "../i18n.js";
 
+/**
+ * @param {HTMLElement} stage
+ * @param {FileSource} source
+ */
 export function render(stage, source) {
   const words = isRenderedByScript(fileKind(source))
     ? _("Too large to be shown here.")

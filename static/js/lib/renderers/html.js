@@ -1,5 +1,5 @@
-// HTML that somebody else wrote, in a frame without an origin. It may say three things to us, and nothing
-// it says is trusted.
+// Render HTML that somebody else wrote, in a frame without an origin. It may send three messages, and none
+// is trusted.
 
 import { createElement } from "../dom.js";
 import { explainFailure } from "../file_sources.js";
@@ -7,6 +7,11 @@ import { _ } from "../i18n.js";
 
 const READY_TIMEOUT_MS = 2000; // for the word of a frame that has loaded; a refusal never says it
 
+/**
+ * @param {HTMLElement} stage
+ * @param {FileSource} source
+ * @param {RenderTools} tools
+ */
 export async function render(stage, source, { retry, signal, onEscape, showSource }) {
   await explainFailure(source, { retry, signal });
   const frame = createElement("iframe", { className: "framed", title: source.name });
@@ -32,7 +37,7 @@ function handleMessage(event, frame, acts) {
   acts[said.kind](said);
 }
 
-/** Whether a person is at work in the frame: a document must not pull at the page by itself. */
+/** True while a person works inside of the frame: a document must not open links by itself. */
 const isInUse = (frame) => document.activeElement === frame && navigator.userActivation?.isActive !== false;
 
 function followLink(frame, href) {
@@ -42,7 +47,7 @@ function followLink(frame, href) {
 
 const MAX_ADDRESS_LENGTH = 2048;
 
-/** Only whole addresses of the web lead anywhere from a document that has none itself. */
+/** Accept only absolute web addresses: the document has no address that others could be relative to. */
 function parseWebAddress(href) {
   if (typeof href !== "string" || href.length > MAX_ADDRESS_LENGTH || !URL.canParse(href)) return null;
   const url = new URL(href);

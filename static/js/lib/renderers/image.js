@@ -1,8 +1,13 @@
-// Pictures, SVG among them: as an image nothing inside it runs.
+// Render images, SVG among them: as an image nothing inside of it runs.
 
 import { createElement } from "../dom.js";
 import { explainFailure } from "../file_sources.js";
 
+/**
+ * @param {HTMLElement} stage
+ * @param {FileSource} source
+ * @param {RenderTools} tools
+ */
 export async function render(stage, source, { retry, signal }) {
   const image = createElement("img", { alt: source.name, src: source.content(retry) });
   try {

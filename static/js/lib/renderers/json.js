@@ -1,4 +1,4 @@
-// JSON as a tree whose branches are made when they are opened.
+// Render JSON as a tree whose branches are created when they are opened.
 
 import { createElement } from "../dom.js";
 import { readText } from "../file_sources.js";
@@ -7,7 +7,7 @@ import { render as renderCode } from "./code.js";
 
 const PAGE_SIZE = 200; // children; more are a click away
 
-/** A number that JavaScript would round is shown as it is written. */
+/** A number that JavaScript would round, as it is written. */
 class ExactNumber {
   constructor(source) {
     this.source = source;
@@ -19,6 +19,11 @@ function keepExactNumber(_key, value, context) {
   return isRounded ? new ExactNumber(context.source) : value;
 }
 
+/**
+ * @param {HTMLElement} stage
+ * @param {FileSource} source
+ * @param {RenderTools} tools
+ */
 export async function render(stage, source, tools) {
   const text = await readText(source, tools);
   let value;

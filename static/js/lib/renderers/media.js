@@ -1,8 +1,13 @@
-// Sound and film, with the browser's own controls.
+// Render audio and video with the browser's own controls.
 
 import { createElement } from "../dom.js";
 import { explainFailure } from "../file_sources.js";
 
+/**
+ * @param {HTMLElement} stage
+ * @param {FileSource} source
+ * @param {RenderTools} tools
+ */
 export async function render(stage, source, { retry, signal, fail }) {
   const tag = source.type.startsWith("audio/") ? "audio" : "video";
   const player = createElement(tag, { controls: true, preload: "metadata", src: source.content(retry) });

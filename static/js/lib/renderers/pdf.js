@@ -1,8 +1,14 @@
-// PDF in the browser's own viewer, which works in no sandbox: from our file route, which has looked at its bytes.
+// Render PDF in the browser's viewer, which works in no sandbox: from our file route, which has checked its
+// bytes.
 
 import { createElement } from "../dom.js";
 import { explainFailure } from "../file_sources.js";
 
+/**
+ * @param {HTMLElement} stage
+ * @param {FileSource} source
+ * @param {RenderTools} tools
+ */
 export async function render(stage, source, { retry, signal }) {
   await explainFailure(source, { retry, signal });
   stage.append(

@@ -1,4 +1,4 @@
-// Tables of values parted by commas or tabs: text in cells, nothing is calculated.
+// Render tables of values separated by commas or tabs: text in cells, nothing is calculated.
 
 import { createElement } from "../dom.js";
 import { readText } from "../file_sources.js";
@@ -8,6 +8,11 @@ export const MAX_ROWS = 1000;
 export const MAX_COLUMNS = 100;
 const BY_VALUE = new Intl.Collator(undefined, { numeric: true, sensitivity: "base" });
 
+/**
+ * @param {HTMLElement} stage
+ * @param {FileSource} source
+ * @param {RenderTools} tools
+ */
 export async function render(stage, source, { retry, signal, guard }) {
   const text = await readText(source, { retry, signal });
   const tabs = source.type === "text/tab-separated-values" || source.name.toLowerCase().endsWith(".tsv");
@@ -36,13 +41,18 @@ function describeLimits(rows, more, shown, columns) {
   return _("Showing {parts}. The file holds everything.", { parts: parts.join(", ") });
 }
 
-/** A spreadsheet in a country of decimal commas parts its values by semicolons. */
+/** Spreadsheets in countries with decimal commas separate values by semicolons. */
 function detectSeparator(text) {
   const [line] = text.split("\n", 1);
   return line.split(";").length > line.split(",").length ? ";" : ",";
 }
 
-/** Rows of cells; quotes may hold separators and line breaks. Stops where nobody looks any more. */
+/**
+ * Parse rows of cells; quotes may hold separators and line breaks. Stops after MAX_ROWS.
+ * @param {string} text
+ * @param {string} separator
+ * @returns {{ rows: string[][], more: boolean }}
+ */
 export function parseTable(text, separator) {
   const rows = [];
   let row = [];
@@ -119,7 +129,7 @@ function createRow(row, columns) {
   );
 }
 
-/** Up, then down; a column's first click always sorts up. */
+/** Sort ascending at a column's first click, then in turns. */
 function sortRows(body, headings, column) {
   const down = headings[column].getAttribute("aria-sort") === "ascending";
   for (const cell of headings) cell.removeAttribute("aria-sort");
