@@ -17,7 +17,7 @@ let refreshedAt = Date.now();
 let triedAt = Date.now();
 let isRefreshing = false;
 
-// --- what is shown -----------------------------------------------------------------------------------
+// --- painting ----------------------------------------------------------------------------------------
 
 const LOCAL = new Intl.DateTimeFormat(undefined, {
   month: "short",
@@ -56,7 +56,7 @@ function updateControls() {
   showSelection();
 }
 
-// --- renewing ----------------------------------------------------------------------------------------
+// --- refreshing --------------------------------------------------------------------------------------
 
 function pauseReason() {
   if (document.hidden) return "hidden";
@@ -128,7 +128,7 @@ function tick() {
   showFreshness();
 }
 
-// --- asking first ------------------------------------------------------------------------------------
+// --- confirming -------------------------------------------------------------------------------------
 
 function showToast(text) {
   const place = byId("dx-toasts");

@@ -164,7 +164,8 @@ export class ArtifactCards {
         sourceOf: (one) => one.source ?? ownFileSource(one),
       });
     } catch {
-      return showToast(_("The panel could not be loaded."));
+      showToast(_("The panel could not be loaded."));
+      return;
     }
     this.panel.update(this.#entries());
     this.panel.open({ focus });

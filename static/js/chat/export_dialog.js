@@ -6,6 +6,10 @@ import { byId, createElement, fillSlot, setVisible } from "../lib/dom.js";
 import { _ } from "../lib/i18n.js";
 import { showToast } from "../lib/toasts.js";
 
+const WAITING = _(
+  "Your export is being made. You will be told here when it is ready; it is also on the page “Your data”.",
+);
+
 export class ExportDialog {
   constructor() {
     this.dialog = byId("export");
@@ -27,9 +31,10 @@ export class ExportDialog {
   /** Offer the download of an `export.finished` event, whichever chat is open. */
   showFinished({ export_id: id, state, name }) {
     this.closeWaitingToast?.(); // the promise is kept
-    if (state !== "ready") return showToast(_("An export could not be made."));
-    const fetchIt = () => location.assign(`/api/v1/exports/${id}/download`);
-    showToast(_("“{name}” is ready.", { name }), { label: _("Download"), act: fetchIt, seconds: 60 });
+    if (state === "ready") {
+      const act = () => location.assign(`/api/v1/exports/${id}/download`);
+      showToast(_("“{name}” is ready.", { name }), { label: _("Download"), act, seconds: 60 });
+    } else showToast(_("An export could not be made."));
   }
 
   async #export() {
@@ -49,20 +54,14 @@ export class ExportDialog {
 
   async #download(path) {
     const response = await fetch(path);
-    if (response.status === 202) return this.#waitForJob(await response.json());
     if (!response.ok) throw new ApiError(response.status, await response.json().catch(() => null));
-    saveBlob(await response.blob(), fileNameFrom(response.headers.get("Content-Disposition") ?? ""));
+    if (response.status === 202) this.#waitForJob(await response.json());
+    else saveBlob(await response.blob(), fileNameFrom(response.headers.get("Content-Disposition") ?? ""));
   }
 
   #waitForJob(job) {
-    if (job.state === "ready")
-      return this.showFinished({ export_id: job.id, state: "ready", name: job.name });
-    this.closeWaitingToast = showToast(
-      _(
-        "Your export is being made. You will be told here when it is ready; it is also on the page “Your data”.",
-      ),
-      { seconds: 10 },
-    );
+    if (job.state === "ready") this.showFinished({ export_id: job.id, state: "ready", name: job.name });
+    else this.closeWaitingToast = showToast(WAITING, { seconds: 10 });
   }
 
   #showProblem(words) {

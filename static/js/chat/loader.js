@@ -1,11 +1,11 @@
 // Load the chat's scripts after its first paint, all in one go.
 
-const PAINT_TIMEOUT_MS = 1000; // milliseconds; a window that nobody sees may never be painted
+const PAINT_TIMEOUT_MS = 1000; // a window that nobody sees may never be painted
 
 function loadScripts() {
-  const behind = /** @type {HTMLTemplateElement} */ (document.getElementById("behind"));
-  document.head.append(behind.content);
-  behind.remove();
+  const deferred = /** @type {HTMLTemplateElement} */ (document.getElementById("deferred"));
+  document.head.append(deferred.content);
+  deferred.remove();
   clearTimeout(timer);
 }
 

@@ -259,7 +259,8 @@ export class Sidebar {
     try {
       await callApi("DELETE", `/sessions/${id}`);
     } catch (problem) {
-      return showToast(problem.message);
+      showToast(problem.message);
+      return;
     }
     // Kept across pages: deleting the open chat leaves its page.
     sessionStorage.setItem("deleted", JSON.stringify({ id, at: Date.now() }));
