@@ -61,7 +61,7 @@ const REDUCERS = {
     state.queue = state.queue.filter((item) => item.id !== event.message.id);
   },
   "queue.changed": (state, event) => {
-    if (event.version < state.queueVersion) return; // news may overtake each other
+    if (event.version < state.queueVersion) return; // events may overtake each other
     state.queue = event.items.filter((item) => !state.rows.has(item.id));
     state.queueVersion = event.version;
   },

@@ -9,7 +9,7 @@ export class Notifications {
   /** @param {{ onSeen: () => void }} options `onSeen`: somebody looks at the page again */
   constructor({ onSeen }) {
     this.onSeen = onSeen;
-    this.states = new Map(); // session id → the last state heard of, or painted
+    this.states = new Map(); // session id → its last known state
     for (const { dataset } of document.querySelectorAll("#sessions .session"))
       this.states.set(dataset.session, dataset.state);
     this.unseen = new Set(); // sessions with news since somebody looked

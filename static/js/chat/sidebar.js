@@ -48,7 +48,7 @@ export class Sidebar {
       event.preventDefault();
       this.#setDrawerOpen(false);
     });
-    // A chat joins a heading by its words, and browsers write some months otherwise than the server.
+    // A session finds its heading by the text, and browsers write some months otherwise than the server.
     for (const month of this.list.querySelectorAll("h2 time"))
       month.textContent = monthLabel(new Date(`${month.dateTime}-01T00:00`));
     startAccountMenu(document.querySelector(".me"));

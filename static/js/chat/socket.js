@@ -39,7 +39,7 @@ export class Socket {
     this.waiting = new Map(); // ref → {resolve, reject, timer}
     this.nextRef = 1;
     this.failures = 0;
-    this.wasRefused = false; // as a stranger, since the last answer
+    this.wasRefused = false; // as not signed in, since the last answer
     this.socket = null;
     addEventListener("online", () => this.#retryNow());
     document.addEventListener(

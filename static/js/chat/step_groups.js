@@ -18,7 +18,7 @@ export class StepGroups {
     this.state = state;
     this.transcript = transcript;
     this.isInView = isInView;
-    this.heads = new Map(); // id of the row behind a fold, which stays the same when older steps join → its line
+    this.heads = new Map(); // id of the row behind a group, which stays when older steps join → the group's line
     for (const head of list.querySelectorAll("[data-fold]")) this.heads.set(head.dataset.fold, head);
     this.seen = {};
   }
@@ -30,20 +30,20 @@ export class StepGroups {
     if (Object.keys(now).every((key) => now[key] === this.seen[key])) return;
     const ended = this.seen.turn;
     this.seen = now;
-    const folds = groupSteps(
+    const groups = groupSteps(
       order.map((id) => this.state.rows.get(id)),
       turn?.id,
       this.transcript.elements,
     );
-    const folded = new Set();
-    for (const fold of folds) {
-      this.#showGroup(fold, { ended: fold.turn === ended });
-      for (const id of fold.ids) folded.add(id);
+    const grouped = new Set();
+    for (const group of groups) {
+      this.#showGroup(group, { ended: group.turn === ended });
+      for (const id of group.ids) grouped.add(id);
     }
     for (const [key, head] of this.heads)
-      if (!folds.some((fold) => fold.key === key)) this.#removeHead(key, head);
+      if (!groups.some((group) => group.key === key)) this.#removeHead(key, head);
     for (const item of this.list.querySelectorAll("[data-folded]"))
-      if (!folded.has(item.dataset.row)) delete item.dataset.folded;
+      if (!grouped.has(item.dataset.row)) delete item.dataset.folded;
   }
 
   toggle(head) {
@@ -67,7 +67,7 @@ export class StepGroups {
       head = cloneTemplate("row-steps");
       head.dataset.fold = key;
       this.heads.set(key, head);
-      // Whoever reads goes on reading.
+      // Whoever reads the steps keeps them open.
       if (items.some((item) => isInUse(item) || (ended && this.isInView(item)))) head.dataset.open = "";
     }
     if (items[0].previousElementSibling !== head) items[0].before(head);
@@ -104,7 +104,7 @@ function isInUse(item) {
  * @returns {{ key: string, turn: string, ids: string[] }[]}
  */
 export function groupSteps(rows, runningTurn, shown) {
-  const folds = [];
+  const groups = [];
   let part = [];
   const close = (next) => {
     const answered = part.at(-1)?.kind === "assistant";
@@ -112,7 +112,7 @@ export function groupSteps(rows, runningTurn, shown) {
     const behind = answered ? part.at(-1) : next?.kind === "user" ? next : null;
     const ids = body.map((row) => row.id).filter((id) => shown.has(id));
     if (behind && ids.length >= MIN_STEPS && part[0].turn_id !== runningTurn)
-      folds.push({ key: behind.id, turn: part[0].turn_id, ids });
+      groups.push({ key: behind.id, turn: part[0].turn_id, ids });
     part = [];
   };
   for (const row of rows) {
@@ -120,5 +120,5 @@ export function groupSteps(rows, runningTurn, shown) {
     if (STEP_KINDS.has(row.kind)) part.push(row);
   }
   close(null);
-  return folds;
+  return groups;
 }

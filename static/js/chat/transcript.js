@@ -208,7 +208,7 @@ const PAINTERS = {
   notice(item, row) {
     const { code, label, hint, action, details, model, request_id: request } = row.content;
     item.dataset.code = code;
-    fillSlot(item, "label", translate(label)); // the server's words, which come with the page's
+    fillSlot(item, "label", translate(label)); // a text of the server, which the page's catalogue holds too
     fillSlot(item, "hint", translate(hint));
     setVisible(findSlot(item, "retry"), action === "retry");
     const other = action === "retry" || (action === "none" && model); // what a provider would not do, another may

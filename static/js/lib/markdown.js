@@ -199,7 +199,7 @@ function patchParts(target, parts, start) {
   return count;
 }
 
-const QUOTE_LINES = /^(?: {0,3}>[^\n]*(?:\n|$))+$/; // every line by its sign: none goes on by itself
+const QUOTE_LINES = /^(?: {0,3}>[^\n]*(?:\n|$))+$/; // every line has the mark: none continues without it
 const stripQuoteMarks = (text) => text.replace(/^ {0,3}> ?/gm, "");
 const withoutSpaces = (tokens) => tokens.filter((token) => token.type !== "space");
 
@@ -217,11 +217,11 @@ export class StreamingMarkdown {
 
   #reset() {
     this.element.replaceChildren(...this.lead);
-    this.finished = 0; // characters whose blocks are settled
+    this.finished = 0; // characters whose blocks no longer change
     this.kept = this.lead.length; // child nodes that belong to them
     this.text = "";
     this.code = null; // the text node of a code block that is still open
-    this.marks = null; // of the first block that is not settled, if it grows by parts
+    this.marks = null; // keys of the first open block's parts, if it has any
     // A paragraph that is the tail: characters and nodes of it that stay, and whether that is a guess.
     this.open = null;
     this.cut = null; // a list or table that is the tail: what stays of it, and how to read on
