@@ -95,7 +95,7 @@ async def test_a_waiter_wakes_when_the_turn_ends(ada, turn):
     outcome = await asyncio.wait_for(waiter, PATIENCE_SECONDS)
     assert outcome.status == "failed"
     assert outcome.error is not None
-    assert (outcome.error.code, outcome.error.message) == ("overloaded", "Provider unavailable")
+    assert (outcome.error.code, outcome.error.message) == ("overloaded", "Model not responding")
 
 
 async def test_a_pause_for_approval_is_told_as_waiting(ada, turn):

@@ -288,7 +288,7 @@ def test_scripts_speak_the_readers_language(client, settings, tmp_path):
     texts = {
         "djangojs": {"Copied": "Kopiert"},
         "django": {
-            "Provider unavailable": "Anbieter nicht erreichbar",
+            "Model not responding": "Anbieter nicht erreichbar",
             "The message is empty.": "Die Nachricht ist leer.",
         },
     }
@@ -305,7 +305,7 @@ def test_scripts_speak_the_readers_language(client, settings, tmp_path):
     german = client.get(f"/chat/{session.pk}/", headers={"Accept-Language": "de"}).text
     assert '"Copied": "Kopiert"' in german
     assert '<strong data-slot="label">Anbieter nicht erreichbar</strong>' in german
-    assert '"Provider unavailable": "Anbieter nicht erreichbar"' in german  # for those that come live
+    assert '"Model not responding": "Anbieter nicht erreichbar"' in german  # for those that come live
     assert '"refused:empty_message": "Die Nachricht ist leer."' in german
     refused = client.post(f"/chat/{session.pk}/send/", {"text": " "}, headers={"Accept-Language": "de"})
     assert ">Die Nachricht ist leer.</p>" in refused.text

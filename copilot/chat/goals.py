@@ -1,13 +1,13 @@
-"""Goals that a session works towards (A30.4)."""
+"""Set, pause, resume, clear and judge the goal that a session works towards."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, assert_never
 from uuid import UUID
 
+import structlog
 from django.conf import settings
 
 from config.core.errors import Conflict, InvalidRequest, RequestRefused
@@ -24,34 +24,29 @@ from copilot.realtime import event_log
 from copilot.realtime.events import GoalJudged
 from copilot.realtime.payloads import GoalState
 
-GOAL_AUTHOR = "goal"  # marks the row as the server's own
+log = structlog.get_logger(__name__)
 
-
-# --- going on ----------------------------------------------------------------------------------------
-
-
-def format_goal_message(goal: str, step: str = "") -> str:
-    """What the server says in the user's place."""
-    told = f"Go on towards the goal: {goal}"
-    return f"{told}\n\nNext step: {step}" if step else told
-
-
-log = logging.getLogger(__name__)
-
+GOAL_AUTHOR = "goal"  # marks a message as the server's own
 MAX_GOAL_CHARACTERS = 2_000
 MAX_GOAL_REASON_CHARACTERS = 500
 
 
+def format_goal_message(goal: str, step: str = "") -> str:
+    """Format what the server says in the user's place."""
+    text = f"Go on towards the goal: {goal}"
+    return f"{text}\n\nNext step: {step}" if step else text
+
+
 def set_goal(owner_id: int, session_id: UUID, text: str, permissions: Permissions) -> Session:
-    """A goal to work towards from now on, within `permissions`; it replaces an older one."""
+    """Set the session's goal, pursued within `permissions`; it replaces an older one."""
     text = strip_server_tags(make_storable(text)).strip()
     if not 0 < len(text) <= MAX_GOAL_CHARACTERS:
-        raise InvalidRequest(f"A goal has 1 to {MAX_GOAL_CHARACTERS:,} characters.", code="invalid_goal")
+        raise InvalidRequest(f"Goals must be 1 to {MAX_GOAL_CHARACTERS:,} characters.", code="invalid_goal")
     return _change_goal(
         owner_id,
         session_id,
         "active",
-        had=None,
+        allowed_states=None,
         goal=text,
         goal_reason="",
         goal_continuations=0,
@@ -64,15 +59,22 @@ def pause_goal(owner_id: int, session_id: UUID, reason: str) -> Session:
         owner_id,
         session_id,
         "paused",
-        had=(Session.Goal.ACTIVE,),
+        allowed_states=(Session.Goal.ACTIVE,),
         goal_reason=reason[:MAX_GOAL_REASON_CHARACTERS],
     )
 
 
 def resume_goal(owner_id: int, session_id: UUID) -> Session:
-    """With all its continuations again."""
-    rests = (Session.Goal.PAUSED, Session.Goal.EXHAUSTED)
-    return _change_goal(owner_id, session_id, "active", had=rests, goal_reason="", goal_continuations=0)
+    """Resume the goal with all its continuations again."""
+    resumable = (Session.Goal.PAUSED, Session.Goal.EXHAUSTED)
+    return _change_goal(
+        owner_id,
+        session_id,
+        "active",
+        allowed_states=resumable,
+        goal_reason="",
+        goal_continuations=0,
+    )
 
 
 def clear_goal(owner_id: int, session_id: UUID) -> Session:
@@ -80,7 +82,7 @@ def clear_goal(owner_id: int, session_id: UUID) -> Session:
         owner_id,
         session_id,
         "cleared",
-        had=tuple(Session.Goal),
+        allowed_states=tuple(Session.Goal),
         goal="",
         goal_reason="",
         goal_continuations=0,
@@ -92,35 +94,37 @@ def _change_goal(
     session_id: UUID,
     state: GoalState,
     *,
-    had: Sequence[str] | None,
+    allowed_states: Sequence[str] | None,
     **fields: str | int | PermissionsJSON,
 ) -> Session:
-    """Its person's word; `had` names the states it may be said in."""
+    """Apply the owner's decision if the goal is in one of the states of `had`; None allows any state."""
     session = selectors.get_session(owner_id, session_id)
     rows = Session.objects.filter(pk=session_id)
     stored = "" if state == "cleared" else state
-    if not (rows if had is None else rows.filter(goal_state__in=had)).update(goal_state=stored, **fields):
-        raise Conflict("The session has no goal of which this could be said.", code="no_such_goal")
+    if not (rows if allowed_states is None else rows.filter(goal_state__in=allowed_states)).update(
+        goal_state=stored, **fields
+    ):
+        raise Conflict("This chat has no goal that can be changed like this.", code="no_such_goal")
     session.refresh_from_db()
     _publish_goal(session, state)
     return session
 
 
-def record_goal_judgement(session_id: UUID, goal: str, state: GoalState, why: str) -> bool:
-    """What came of a goal, unless its person changed it meanwhile."""
-    still = Session.objects.filter(pk=session_id, goal=goal, goal_state=Session.Goal.ACTIVE)
-    if not still.update(goal_state=state, goal_reason=why[:MAX_GOAL_REASON_CHARACTERS]):
+def record_goal_judgement(session_id: UUID, goal: str, state: GoalState, reason: str) -> bool:
+    """Record what became of a goal, unless its owner changed it in the meantime."""
+    unchanged = Session.objects.filter(pk=session_id, goal=goal, goal_state=Session.Goal.ACTIVE)
+    if not unchanged.update(goal_state=state, goal_reason=reason[:MAX_GOAL_REASON_CHARACTERS]):
         return False
     _publish_goal(Session.objects.get(pk=session_id), state)
     return True
 
 
-def count_goal_continuation(session_id: UUID, goal: str, number: int, why: str) -> bool:
-    """Count a continuation before it is said: however often this is tried, each number is said once."""
-    still = Session.objects.filter(
+def count_goal_continuation(session_id: UUID, goal: str, number: int, reason: str) -> bool:
+    """Count a continuation before it is submitted, so that each number is submitted only once."""
+    unchanged = Session.objects.filter(
         pk=session_id, goal=goal, goal_state=Session.Goal.ACTIVE, goal_continuations=number - 1
     )
-    return bool(still.update(goal_continuations=number, goal_reason=why[:MAX_GOAL_REASON_CHARACTERS]))
+    return bool(unchanged.update(goal_continuations=number, goal_reason=reason[:MAX_GOAL_REASON_CHARACTERS]))
 
 
 def _publish_goal(session: Session, state: GoalState) -> None:
@@ -128,17 +132,17 @@ def _publish_goal(session: Session, state: GoalState) -> None:
     try:
         event_log.append_events(str(session.pk), [(judged, None)], user_id=session.owner_id)
     except REDIS_OUTAGE_ERRORS:
-        log.warning("the event log is unreachable; a goal was judged without being told")
+        log.warning("goal_event_not_published", session_id=session.pk, state=state)
 
 
-# MERGED dispatch.pursuing: A person sets a goal, or says what becomes of it; the first turn towards it starts at once (A30.4).
+# --- Commands of the owner ---------------------------------------------------------------------------
 
 GoalAction = Literal["pause", "resume", "clear"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class GoalStatus:
-    """`state` is empty when there is none; `turn_id` names the turn that works on it now, if one was started."""
+    """`state` is empty without a goal; `turn_id` is the turn that was started for it, if one was."""
 
     goal: str
     state: str
@@ -153,15 +157,15 @@ def get_goal_status(user_id: int, session_id: UUID) -> GoalStatus:
 
 
 def set_goal_and_start(message: SendMessage) -> GoalStatus:
-    """`message.text` is the goal, and is said to the agent like anything else; unsaid, it rests."""
+    """Set `message.text` as the goal and submit it; if it is refused, the goal is paused."""
     session = set_goal(message.user_id, message.session_id, message.text, message.permissions)
     return _submit_goal_message(session, replace(message, text=session.goal))
 
 
-def change_goal_state(message: SendMessage, act: GoalAction) -> GoalStatus:
-    """Of `message` only who speaks, where and by which way in matters; its text is not read."""
+def change_goal_state(message: SendMessage, action: GoalAction) -> GoalStatus:
+    """Pause, resume or clear the goal. The text of `message` is ignored."""
     user_id, session_id = message.user_id, message.session_id
-    match act:
+    match action:
         case "pause":
             return _build_goal_status(pause_goal(user_id, session_id, "Paused by the user."))
         case "clear":
@@ -170,8 +174,8 @@ def change_goal_state(message: SendMessage, act: GoalAction) -> GoalStatus:
             session = resume_goal(user_id, session_id)
             if selectors.get_session_state(session_id) != "idle":
                 return _build_goal_status(session)  # the turn that runs will be judged at its end
-            again = replace(message, text=format_goal_message(session.goal), author=GOAL_AUTHOR)
-            return _submit_goal_message(session, again)
+            goal_message = replace(message, text=format_goal_message(session.goal), author=GOAL_AUTHOR)
+            return _submit_goal_message(session, goal_message)
         case unreachable:
             assert_never(unreachable)
 

@@ -1,4 +1,4 @@
-"""The same run_id again: the first outcome is the only one (T3.6)."""
+"""Replay the first outcome of a submission when its run_id is sent again."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ FIRST_OUTCOME_TIMEOUT_SECONDS = 2.0  # the first request with this run_id decide
 
 
 def replay_first_outcome(command: SendMessage) -> SubmissionStarted | SubmissionQueued | None:
-    """Why nothing was inserted: a foreign session, an inactive account, or a run_id seen before.
+    """Return the first outcome of this run_id; raise when the session or the account is the reason instead.
 
-    None: the first request with it was refused meanwhile, so this one may try.
+    Return None when the first request was refused in the meantime, so that this one may try.
     """
     session = Session.objects.filter(pk=command.session_id, owner=command.user_id, deleted_at=None)
     if not session.exists():
@@ -57,22 +57,24 @@ def build_outcome_of_message(message: Message) -> SubmissionStarted | Submission
             cursor=cursor,
             state="started" if message.run_id else "delivered",
         )
-    waiting = [item for item in selectors.get_queue_items(message.session_id) if item.id == str(message.pk)]
-    behind = _turn_ahead_of(message) if waiting else None
-    if behind is None:
+    queue_items = [
+        item for item in selectors.get_queue_items(message.session_id) if item.id == str(message.pk)
+    ]
+    turn_ahead = _turn_ahead_of(message) if queue_items else None
+    if turn_ahead is None:
         return None
     flush_wal()
     return SubmissionQueued(
         message_id=message.pk,
-        turn_id=behind.pk,
+        turn_id=turn_ahead.pk,
         run_id=message.run_id,
-        position=waiting[0].position,
+        position=queue_items[0].position,
         cursor=cursor,
     )
 
 
 def _turn_ahead_of(message: Message) -> Turn | None:
-    """The turn a waiting message waits behind: the unfinished one; or, where a limit holds the queue, the last."""
+    """Return the turn a queued message waits behind: the unfinished one, or the last under a limit."""
     turns = Turn.objects.filter(session=message.session_id).order_by("-created_at")
     unfinished = turns.filter(status__in=Turn.UNFINISHED).first()
     if unfinished is not None:

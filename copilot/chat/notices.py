@@ -1,4 +1,4 @@
-"""What people are told when something ended badly or oddly: one table from notice code to words and action (A6.5)."""
+"""Texts and actions of the notices that tell people why a turn ended badly or oddly."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Literal
 from config.core.text import gettext_noop as _
 
 NoticeAction = Literal["retry", "continue", "none"]
-LimitCode = Literal[  # why a turn was not let go on (A10)
+LimitCode = Literal[  # limits that end a turn
     "round_limit", "time_limit", "loop_detected", "tool_calls_broken", "budget_reached", "limit_reached"
 ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class FailureSource:
-    """Whose failure it was, for whoever asks the provider about it; empty where no provider was asked (A6.2)."""
+    """The provider call that failed, for whoever asks the provider about it; empty where none was made."""
 
     provider: str = ""
     model: str = ""
-    request_id: str = ""  # the provider's own name for the call
+    request_id: str = ""  # the provider's id of the call
 
 
 NO_SOURCE = FailureSource()
@@ -33,86 +33,92 @@ class Notice:
 
 
 NOTICES: dict[str, Notice] = {
-    # --- classes of provider failures (A6.1)
+    # --- Provider failures
     "quota_exhausted": Notice(
-        _("Provider credit used up"), _("Top up, wait for the next window, or pick another model."), "retry"
+        _("The provider account is out of credit"),
+        _("Top it up, wait for its next billing window, or pick another model."),
+        "retry",
     ),
     "rate_limited": Notice(_("Too many requests"), _("Try again shortly."), "retry"),
     "auth_failed": Notice(
-        _("Provider rejected our key"), _("The administrator must check this provider's credentials."), "none"
+        _("The model's API key was rejected"),
+        _("An administrator has to check this provider's credentials."),
+        "none",
     ),
     "model_not_found": Notice(
         _("Model not available"), _("Pick another model or check the catalogue."), "retry"
     ),
-    "context_overflow": Notice(_("Conversation too long"), _("It is being summarised."), "continue"),
+    "context_overflow": Notice(
+        _("This chat is too long"), _("Older messages are being summarised."), "continue"
+    ),
     "overloaded": Notice(
-        _("Provider unavailable"), _("This usually passes. Try again in a moment."), "retry"
+        _("Model not responding"), _("This usually passes. Try again in a moment."), "retry"
     ),
     "effort_invalid": Notice(
-        _("Reasoning level adjusted"), _("The model does not know the level asked for."), "retry"
+        _("Reasoning level adjusted"), _("The model doesn't support the level you chose."), "retry"
     ),
     "thinking_unsupported": Notice(
         _("Reasoning switched off for this model"), _("The model answers without reasoning."), "retry"
     ),
     "thinking_signature_invalid": Notice(
-        _("Reasoning history discarded"), _("The model goes on without its earlier reasoning."), "retry"
+        _("Reasoning history discarded"), _("The model continues without its earlier reasoning."), "retry"
     ),
     "media_unsupported": Notice(
         _("Images not accepted by this model"), _("Remove the images or pick another model."), "retry"
     ),
     "no_response": Notice(
-        _("The provider sent nothing"), _("This is often an unannounced limit. Try again."), "retry"
+        _("The model sent no answer"), _("Try again. If it keeps happening, pick another model."), "retry"
     ),
-    "malformed_stream": Notice(_("Broken answer from provider"), _("Try again."), "retry"),
-    "refused": Notice(_("The model declined"), _("Rephrase the request."), "none"),
-    "bad_request": Notice(_("Request rejected"), _("The provider did not accept the request."), "none"),
-    "unknown": Notice(_("Error"), _("Something unexpected happened. Try again."), "retry"),
-    "cancelled": Notice(_("Stopped"), _("What was written so far is kept."), "continue"),
-    # --- endings and limits of turns
-    "stopped": Notice(_("Stopped"), _("What was written so far is kept."), "continue"),
+    "malformed_stream": Notice(_("The answer was cut off"), _("Try again."), "retry"),
+    "refused": Notice(_("The model declined to answer"), _("Try rephrasing your request."), "none"),
+    "bad_request": Notice(
+        _("Request rejected"), _("The model's provider didn't accept the request."), "none"
+    ),
+    "unknown": Notice(_("Something went wrong"), _("Try again."), "retry"),
+    "cancelled": Notice(_("Stopped"), _("The answer so far is kept."), "continue"),
+    # --- Endings and limits of turns
+    "stopped": Notice(_("Stopped"), _("The answer so far is kept."), "continue"),
     "interrupted": Notice(_("Interrupted"), _("The answer was cut off. Continue from here."), "continue"),
-    "idle_timeout": Notice(_("No sign of life"), _("The model was silent for too long. Try again."), "retry"),
-    "worker_lost": Notice(
-        _("Connection to the worker lost"), _("The answer could not be finished. Try again."), "retry"
-    ),
+    "idle_timeout": Notice(_("The model stopped responding"), _("Try again."), "retry"),
+    "worker_lost": Notice(_("The answer was interrupted"), _("It couldn't be finished. Try again."), "retry"),
     "never_started": Notice(
-        _("Never started"), _("The message was accepted but no worker took it. Try again."), "retry"
+        _("Couldn't start"), _("Your message was received, but nothing picked it up. Try again."), "retry"
     ),
     "round_limit": Notice(
-        _("Step limit reached"), _("The turn used all its steps. Continue to go on."), "continue"
+        _("Step limit reached"), _("This answer used all its steps. Continue to go on."), "continue"
     ),
     "loop_detected": Notice(
-        _("Going in circles"), _("The same calls were repeated. Say what to do differently."), "none"
+        _("Stuck in a loop"), _("The same tool calls kept repeating. Say what to do differently."), "none"
     ),
     "tool_calls_broken": Notice(
-        _("Unusable tool calls"), _("The model kept sending calls that cannot run."), "retry"
+        _("Unusable tool calls"), _("The model kept sending tool calls that can't run."), "retry"
     ),
     "budget_reached": Notice(
-        _("Budget of this turn used up"), _("Continue to grant another turn."), "continue"
+        _("This answer's budget is used up"), _("Continue to spend as much again."), "continue"
     ),
     "limit_reached": Notice(
         _("Usage limit reached"),
-        _("Continue once it lifts: with the next window, or with a larger plan."),
+        _("You can continue when the limit resets, or on a larger plan."),
         "continue",
     ),
     "time_limit": Notice(
-        _("Time limit reached"), _("The turn took too long. Continue to go on."), "continue"
+        _("Time limit reached"), _("This answer took too long. Continue to go on."), "continue"
     ),
     "output_truncated": Notice(_("Answer cut off"), _("The model reached its output limit."), "continue"),
     "context_full": Notice(
-        _("Conversation too long"), _("It could not be shortened enough. Start a new conversation."), "none"
+        _("This chat is too long"), _("It couldn't be summarised enough. Start a new chat."), "none"
     ),
-    "compaction_failed": Notice(_("Summary failed"), _("The conversation goes on unshortened."), "none"),
+    "compaction_failed": Notice(_("Couldn't summarise this chat"), _("It continues in full."), "none"),
     "server_unavailable": Notice(
-        _("Tool server unavailable"), _("Its tools are missing until it answers again."), "none"
+        _("Tool server unavailable"), _("Its tools are missing until it responds again."), "none"
     ),
     "file_quarantined": Notice(
         _("File in quarantine"),
-        _("A scan found something harmful in a file. It cannot be opened or shared."),
+        _("A scan found something harmful in a file. It can't be opened or shared."),
         "none",
     ),
-    "goal_paused": Notice(_("Goal paused"), _("Write /goal resume to go on with it."), "none"),
+    "goal_paused": Notice(_("Goal paused"), _("Type /goal resume to continue."), "none"),
     "schedule_disabled": Notice(
-        _("Schedule switched off"), _("It failed repeatedly. Check it, then switch it on."), "none"
+        _("Task turned off"), _("It failed repeatedly. Check it, then turn it on again."), "none"
     ),
 }

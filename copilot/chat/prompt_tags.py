@@ -1,4 +1,4 @@
-"""The tags that only the server may write, and how copies made by others are disarmed (A15.4, A15.6)."""
+"""Build the prompt blocks that only the server may write, and disarm their tags in all other text."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ ServerTag = Literal[
 ]
 SERVER_TAGS: tuple[ServerTag, ...] = get_args(ServerTag)
 
-MAX_STRIP_PASSES = 10  # removing a marker can join a new one; nobody nests this deep in good faith
+MAX_STRIP_PASSES = 10  # removing a tag can join a new one; nobody nests this deep in good faith
 
-_GAP = r"[\s\u200b-\u200d\u2060\ufeff]*+"  # gives nothing back: a long gap is looked at once
+_GAP = r"[\s\u200b-\u200d\u2060\ufeff]*+"  # possessive, so that a long gap is scanned once
 _OPENING = rf"<(?={_GAP}(?:/{_GAP})?(?:{'|'.join(SERVER_TAGS)})(?!\w))"
 _opening = re.compile(_OPENING, re.IGNORECASE)
 _block = re.compile(rf"<({'|'.join(SERVER_TAGS)})>", re.IGNORECASE)
@@ -31,7 +31,7 @@ _marker = re.compile(rf"{_OPENING}{_GAP}(?:/{_GAP})?\w+(?:[^<>]*>)?", re.IGNOREC
 
 
 def strip_server_tags(text: str) -> str:
-    """Remove the markers and keep what stands between them; for what people write, at every door."""
+    """Remove the tags and keep the text between them. For everything that people write."""
     for _ in range(MAX_STRIP_PASSES):
         stripped = _marker.sub("", text)
         if stripped == text:
@@ -41,10 +41,10 @@ def strip_server_tags(text: str) -> str:
 
 
 def drop_server_blocks(text: str) -> str:
-    """Remove the server's blocks with all that is in them; for what leaves the account (S8)."""
+    """Remove the server's blocks with their content. For text that leaves the account."""
     kept: list[str] = []
     end = 0
-    open_ended: set[str] = set()  # tags that nothing closes any more, so that each is searched for once
+    open_ended: set[str] = set()  # tags without a closing tag ahead, so that each is searched for once
     for opening in _block.finditer(text):
         tag = opening.group(1).lower()
         if opening.start() < end or tag in open_ended:
@@ -59,15 +59,15 @@ def drop_server_blocks(text: str) -> str:
 
 
 def escape_server_tags(text: str) -> str:
-    """Make the markers harmless without losing a character; for the model's copy of foreign text."""
+    """Escape the tags without losing a character. For untrusted text that the model reads."""
     return _opening.sub("&lt;", text)
 
 
 def escape_text(text: str) -> str:
-    """A dynamic value inside a server block."""
+    """Escape a dynamic value inside a server block."""
     return html.escape(text, quote=False)
 
 
 def build_server_block(tag: ServerTag, body: str) -> str:
-    """`body`, whose dynamic parts are escaped already, as the server's own word."""
+    """Wrap `body` in a server tag; its dynamic parts must be escaped already."""
     return f"<{tag}>\n{body}\n</{tag}>"

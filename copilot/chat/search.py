@@ -1,7 +1,7 @@
-"""Full-text search over a user's messages: the only writer of SearchEntry and SearchProgress (W2.9).
+"""Index a user's messages for full-text search, and search them. The only writer of SearchEntry and SearchProgress.
 
-Words are gathered behind the turns, in batches: a turn pays nothing for being findable later. A message is found
-some seconds after its turn has ended. Reasoning is never searched (A14.6), hidden rows are not found.
+Messages are indexed in batches after their turns have ended, so that turns pay nothing for it; they are found some
+seconds later. Reasoning is never indexed, and hidden messages are not found.
 """
 
 from __future__ import annotations
@@ -18,18 +18,21 @@ from copilot.models import Message, SearchProgress
 from copilot.realtime.payloads import MessagePayload, format_timestamp
 
 TURNS_PER_BATCH = 500
-MIN_ENDING_AGE_SECONDS = 5  # an ending is written by one statement: what is this old is surely committed
+MIN_ENDING_AGE_SECONDS = 5  # one statement writes an ending: one this old is surely committed
 MAX_INDEXED_CHARACTERS = 200_000  # of one message; a tsvector ends at a megabyte
-MAX_HEADLINE_CHARACTERS = 50_000  # looked at for the few words shown around a hit
+MAX_HEADLINE_CHARACTERS = 50_000  # of a message, searched for the few words shown around a hit
 MAX_CANDIDATES = 500  # newest matches, before hidden and deleted ones are left out
 MAX_HITS = 30
 ROWS_AROUND_HIT = 25  # rows shown on each side of a hit
 INDEX_START = datetime(1970, 1, 1, tzinfo=UTC)
 _MARKDOWN_MARKS = re.compile(r"\*\*|__|`+|(?m:^#{1,6} |^> ?)")
-_TABLE_AND_LINE_MARKS = re.compile(r"\s*\|[\s|:-]*|\s+")  # of tables, and line ends
-HIT_START_MARK, HIT_END_MARK = "\ue000", "\ue001"  # of private use: no text has them by accident
+_TABLE_AND_LINE_MARKS = re.compile(r"\s*\|[\s|:-]*|\s+")
+HIT_START_MARK, HIT_END_MARK = (
+    "\ue000",
+    "\ue001",
+)  # private-use characters, which texts do not contain by accident
 
-# A word with a space in it: the parser never makes one, so no text can claim to be another owner's.
+# The owner is indexed as a word with a space in it. The parser never makes one, so no text can pose as another owner's.
 _INSERT_ENTRIES = f"""
 INSERT INTO copilot_searchentry (message_id, owner_id, sent_at, words)
 SELECT m.id, s.owner_id, m.created_at,
@@ -46,30 +49,30 @@ ORDER BY ended_at FETCH FIRST %s ROWS WITH TIES
 
 
 def index_new_turns(batch: int = TURNS_PER_BATCH) -> int:
-    """The turns of one batch whose words are in the index now; 0 when there is nothing left, or another does it."""
+    """Index one batch of ended turns and return its size; 0 when none is left or another process does it."""
     SearchProgress.objects.get_or_create(pk=1, defaults={"through": INDEX_START})
     with transaction.atomic(), connection.cursor() as cursor:
         progress = SearchProgress.objects.select_for_update(skip_locked=True).filter(pk=1).first()
         if progress is None:
             return 0
         cursor.execute(_SELECT_TURNS_TO_INDEX, [progress.through, MIN_ENDING_AGE_SECONDS, batch])
-        due = cursor.fetchall()
-        if due:
+        turns = cursor.fetchall()
+        if turns:
             cursor.execute(
-                _INSERT_ENTRIES.format(which="m.turn_id = ANY(%s)"), [[turn_id for turn_id, _ in due]]
+                _INSERT_ENTRIES.format(which="m.turn_id = ANY(%s)"), [[turn_id for turn_id, _ in turns]]
             )
-            progress.through = due[-1][1]
+            progress.through = turns[-1][1]
             progress.save()
-        return len(due)
+        return len(turns)
 
 
 def index_session(session_id: UUID) -> None:
-    """All of a conversation that came without turns, such as an imported one."""
+    """Index a session whose messages came without turns, such as an imported one."""
     with connection.cursor() as cursor:
         cursor.execute(_INSERT_ENTRIES.format(which="m.session_id = %s"), [session_id])
 
 
-# --- asking ------------------------------------------------------------------------------------------
+# --- Searching ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +98,7 @@ SELECT e.message_id, e.sent_at FROM copilot_searchentry e
 WHERE e.owner_id = %(owner)s AND e.words @@ %(mine)s::tsquery
 ORDER BY e.sent_at DESC LIMIT %(candidates)s
 """
-# OFFSET 0: one look per candidate, whatever the planner believes of a conversation's length.
+# OFFSET 0 makes the planner look up one message per candidate, whatever it believes about the session's length.
 _SELECT_HITS = f"""
 WITH found AS MATERIALIZED ({CANDIDATES_SQL})
 SELECT s.id, s.title, s.archived_at IS NOT NULL, m.id, m.sequence, m.kind, m.created_at,
@@ -110,7 +113,7 @@ HEADLINE_OPTIONS = f"StartSel={HIT_START_MARK}, StopSel={HIT_END_MARK}, MaxWords
 
 
 def search_messages(owner_id: int, text: str, *, limit: int = MAX_HITS) -> list[SearchHit]:
-    """Messages that have every word, or begin to; the newest first."""
+    """Find messages that contain every word, or words that begin with it; the newest first."""
     words = build_search_query(text)
     if not words:
         return []
@@ -128,11 +131,11 @@ def search_messages(owner_id: int, text: str, *, limit: int = MAX_HITS) -> list[
 
 
 def build_search_query(text: str) -> str:
-    """A text as a query: each of its words may go on. Empty when it has none."""
+    """Build a tsquery that matches each word as a prefix; empty when the text has no words."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT lexeme FROM unnest(to_tsvector('simple', %s))", [text])
-        found = [str(row[0]) for row in cursor.fetchall()]
-    return " & ".join(f"'{_escape_lexeme(word)}':*" for word in found)
+        lexemes = [str(row[0]) for row in cursor.fetchall()]
+    return " & ".join(f"'{_escape_lexeme(word)}':*" for word in lexemes)
 
 
 def _escape_lexeme(word: str) -> str:
@@ -162,24 +165,24 @@ def _parse_hit(
 
 
 def split_headline(headline: str) -> list[SnippetPart]:
-    """The parts between the marks, which are hits, and those around them; Markdown's signs would only disturb."""
+    """Split a headline into hits and the text around them, without Markdown signs."""
     headline = _TABLE_AND_LINE_MARKS.sub(" ", _MARKDOWN_MARKS.sub("", headline))
-    made: list[SnippetPart] = []
-    for part in headline.split(HIT_START_MARK):
-        inside, mark, outside = part.partition(HIT_END_MARK)
-        made += [SnippetPart(text=inside, hit=bool(mark)), SnippetPart(text=outside, hit=False)]
-    return [piece for piece in made if piece.text]
+    parts: list[SnippetPart] = []
+    for section in headline.split(HIT_START_MARK):
+        inside, mark, outside = section.partition(HIT_END_MARK)
+        parts += [SnippetPart(text=inside, hit=bool(mark)), SnippetPart(text=outside, hit=False)]
+    return [part for part in parts if part.text]
 
 
-# --- showing -----------------------------------------------------------------------------------------
+# --- Showing a hit -----------------------------------------------------------------------------------
 
 
 def list_messages_around(session_id: UUID, message_id: UUID) -> tuple[list[MessagePayload], bool] | None:
-    """The rows on both sides of a message, and whether there are older ones; None where it is not shown."""
+    """Return the messages on both sides of one, and whether there are older ones; None if it is not shown."""
     shown = Message.objects.filter(session=session_id, hidden="", sequence__isnull=False)
-    place = shown.filter(pk=message_id).values_list("sequence", flat=True).first()
-    if place is None:
+    sequence = shown.filter(pk=message_id).values_list("sequence", flat=True).first()
+    if sequence is None:
         return None
-    later = shown.filter(sequence__gte=place).order_by("sequence").values_list("sequence", flat=True)
+    later = shown.filter(sequence__gte=sequence).order_by("sequence").values_list("sequence", flat=True)
     last = max(number for number in later[: ROWS_AROUND_HIT + 1] if number is not None)
     return list_messages_page(session_id, before=last + 1, limit=2 * ROWS_AROUND_HIT)

@@ -1,4 +1,4 @@
-"""What shapes a session's answers besides its messages: a voice, instructions, an agent, a list of tools (A27, A30.1)."""
+"""Configuration of a session that shapes its answers: personality, instructions, agent and allowed tools."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ from dataclasses import dataclass, replace
 
 from copilot.chat.permissions import UNRESTRICTED, Permissions, intersect_permissions
 
-BUILDER_DENIED_TOOLS = frozenset(
-    {"create_agent", "get_agent_guide"}
-)  # it builds one agent, and knows how (A27.6)
+# A builder session edits one agent, and its prompt contains the guide already.
+BUILDER_DENIED_TOOLS = frozenset({"create_agent", "get_agent_guide"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class PersonalityPrompt:
-    """A personality as administrators wrote it."""
-
     prompt: str
     tone: str = ""
     style: str = ""
@@ -30,19 +27,19 @@ class AgentConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SessionConfig:
-    """As the session and its owner's preferences were when the turn was claimed."""
+    """Configuration of the session and its owner at the time its turn was claimed."""
 
     voice: PersonalityPrompt | None = None
-    standing: str = ""  # what the user asks of every conversation
-    instructions: str = ""  # … and of this one
+    standing: str = ""  # the user's instructions for every session
+    instructions: str = ""  # … and for this one
     agent: AgentConfig | None = None
     builds: bool = False
     allowed_tools: list[str] | None = None
     timezone: str = "UTC"
-    memory: bool = True  # whether the user wants to be remembered (A25.1)
+    memory: bool = True  # the user has memories switched on
 
     def restrict_permissions(self, permissions: Permissions) -> Permissions:
-        """What the session's and the agent's lists and the user's wishes leave of a turn's permissions (A20.3)."""
+        """Narrow a turn's permissions to the tools of session and agent and to the user's choices."""
         for names in (self.allowed_tools, self.agent.tools if self.agent else None):
             if names is not None:
                 permissions = intersect_permissions(

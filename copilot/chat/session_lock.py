@@ -1,4 +1,4 @@
-"""An idle session, held for an act on its conversation: nothing starts meanwhile, and what arrives waits (A30.5, A30.6)."""
+"""Lock an idle session while its messages are changed, so that no turn starts and new messages wait."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from copilot.chat.next_turn import release_or_start_next, restore_session_in_red
 from copilot.models import Turn
 from copilot.realtime import lease
 
-LOCK_TIMEOUT_SECONDS = 2.0  # a stopped turn ends within one; an ended one lets go within milliseconds
+LOCK_TIMEOUT_SECONDS = 2.0  # a stopped turn ends within a second; an ended one releases within milliseconds
 LOCK_POLL_SECONDS = 0.005
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionLock:
     session_id: UUID
-    turn_id: UUID  # of the turn that may begin under it
+    turn_id: UUID  # of the turn that may start under it
     token: UUID
-    keep_through: int  # chips that waited before the act wait after it
+    keep_through: int  # messages queued before the lock stay queued after it
 
     def release(self) -> None:
-        """What arrived meanwhile starts now."""
+        """Release the session and start what was queued meanwhile."""
         release_or_start_next(self.session_id, self.token, self.keep_through)
 
 
 def lock_idle_session(session_id: UUID) -> SessionLock:
-    """Take the session as a turn would, or say that it is busy; of several acts at once one gets it."""
+    """Lock the session as a turn would, or raise Conflict when it is busy; one of several callers gets it."""
     if turn_transitions.get_paused_turn_id(session_id) is not None:
-        raise build_session_busy_error()  # its lease is free for the turn that goes on (A11.3)
+        raise build_session_busy_error()  # its lease is free, but the paused turn may resume any moment
     deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
     try:
-        while (held := _try_claim_session(session_id)) is None:
+        while (lock := _try_claim_session(session_id)) is None:
             if time.monotonic() > deadline:
                 raise build_session_busy_error()
             time.sleep(LOCK_POLL_SECONDS)
@@ -43,11 +43,11 @@ def lock_idle_session(session_id: UUID) -> SessionLock:
         raise ServiceUnavailable from problem
     unfinished = Turn.objects.filter(session=session_id, status__in=Turn.UNFINISHED).first()
     if unfinished is not None:
-        lease.release_lease(str(session_id), str(held.token))
+        lease.release_lease(str(session_id), str(lock.token))
         if unfinished.status != Turn.Status.WAITING:
-            restore_session_in_redis(session_id)  # Redis had forgotten it
+            restore_session_in_redis(session_id)  # Redis had lost its lease
         raise build_session_busy_error()
-    return held
+    return lock
 
 
 def build_session_busy_error() -> Conflict:
@@ -55,19 +55,19 @@ def build_session_busy_error() -> Conflict:
 
 
 def _try_claim_session(session_id: UUID) -> SessionLock | None:
-    """None while the turn that has the session is about to let it go."""
-    chips = lease.list_members(str(session_id))
-    held = SessionLock(
+    """Claim the session; None while the turn that holds it is about to release it."""
+    members = lease.list_members(str(session_id))
+    lock = SessionLock(
         session_id=session_id,
         turn_id=uuid4(),
         token=uuid4(),
-        keep_through=max((chip.accept_number for chip in chips), default=0),
+        keep_through=max((member.accept_number for member in members), default=0),
     )
     verdict = lease.claim_or_queue(
-        str(session_id), turn_id=str(held.turn_id), token=str(held.token), member=None, order=0.0
+        str(session_id), turn_id=str(lock.turn_id), token=str(lock.token), member=None, order=0.0
     )
     if isinstance(verdict, lease.SessionClaimed):
-        return held
+        return lock
     holder = Turn.objects.filter(pk=verdict.turn_id).first()
     if holder is None or (holder.ended_at is None and holder.stop_requested_at is None):
         raise build_session_busy_error()

@@ -1,4 +1,4 @@
-"""Prompts of one turn for another: accepted while their parent runs and their family has room (A21.2)."""
+"""Create sub-sessions, and accept their prompts only while the parent runs and a slot is free."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from copilot.chat import turn_transitions
 from copilot.chat.commands import SendMessage
 from copilot.models import AgentVersion, Session
 
-# A child is busy from the moment its prompt is accepted, so that counting and accepting leave no gap.
+# A sub-session is busy from the moment its prompt is accepted, so that there is no gap between count and turn.
 _COUNT_BUSY_SUB_SESSIONS = """
 SELECT count(*) FROM copilot_session s WHERE s.root_id = %s AND s.id <> %s AND (
     EXISTS (SELECT 1 FROM copilot_turn t WHERE t.session_id = s.id AND t.status IN ('queued', 'running', 'waiting'))
@@ -25,7 +25,10 @@ SELECT count(*) FROM copilot_session s WHERE s.root_id = %s AND s.id <> %s AND (
 
 @contextmanager
 def reserve_sub_session_slot(command: SendMessage) -> Iterator[None]:
-    """Hold the family and the parent until the prompt's row stands; other messages pass without a statement."""
+    """Lock the root session and the parent turn until the prompt's row is inserted.
+
+    Other messages pass without a statement.
+    """
     if command.parent is None:
         yield
         return
@@ -38,7 +41,7 @@ def reserve_sub_session_slot(command: SendMessage) -> Iterator[None]:
             and _count_busy_sub_sessions(root_id, command.session_id) >= settings.SUB_SESSIONS_AT_ONCE
         ):
             raise TooManyRequests(
-                f"{settings.SUB_SESSIONS_AT_ONCE} sub-sessions of this conversation are running. "
+                f"{settings.SUB_SESSIONS_AT_ONCE} sub-sessions of this chat are running already. "
                 "Wait for one to end before you start another.",
                 code="too_many_sub_sessions",
             )
@@ -46,7 +49,7 @@ def reserve_sub_session_slot(command: SendMessage) -> Iterator[None]:
 
 
 def _lock_root_session(root_id: UUID) -> None:
-    """One at a time for each root; a row lock would cross those of turns that end."""
+    """Take an advisory lock: a row lock could deadlock with those of turns that end."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 21))", [str(root_id)])
 
@@ -58,10 +61,9 @@ def _count_busy_sub_sessions(root_id: UUID, session_id: UUID) -> int:
 
 
 def create_sub_session(parent: Session, *, agent_version: AgentVersion | None = None) -> Session:
-    """A conversation that an agent holds for another one; lists leave it out (A21.2)."""
     if parent.depth >= settings.SUB_SESSION_DEPTH:
         raise Conflict(
-            f"This is a sub-session of depth {parent.depth} already, and cannot start another: do the work here.",
+            f"This sub-session has depth {parent.depth} and cannot start another. Do the work here.",
             code="too_deep",
         )
     session = Session.objects.create(

@@ -1,21 +1,21 @@
-"""Tells other apps that a turn started, paused, asked or ended: the one call out of copilot, by configuration (TURN_HOOKS)."""
+"""Call the functions of TURN_HOOKS when a turn starts, asks a person or ends, so that apps can react."""
 
 from __future__ import annotations
 
-import logging
 from typing import Literal, get_args
 from uuid import UUID
 
+import structlog
 from django.conf import settings
 from django.db import transaction
 from django.utils.module_loading import import_string
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 TurnHookEvent = Literal["started", "asked", "ended"]
 TURN_HOOK_EVENTS: frozenset[str] = frozenset(get_args(TurnHookEvent))
 
-# What came by copilot's own doors is answered there: nobody else waits for it, and its turns pay for no call.
+# Turns of our own pages and API are answered there. No other app waits for them, so they pay for no call.
 OWN_ORIGINS = frozenset({"web", "api"})
 
 
@@ -23,24 +23,24 @@ def has_turn_hooks(origin: str) -> bool:
     return origin not in OWN_ORIGINS and bool(settings.TURN_HOOKS)
 
 
-def call_turn_hooks_on_commit(turn_id: UUID, origin: str, move: TurnHookEvent) -> None:
-    """After commit, with the turn's id: it has started, paused to ask, or ended. May be told twice."""
+def call_turn_hooks_on_commit(turn_id: UUID, origin: str, event: TurnHookEvent) -> None:
+    """Call the hooks with the turn's id after the commit. A hook may be called twice for one event."""
     if has_turn_hooks(origin):
-        transaction.on_commit(lambda: _call_turn_hooks(turn_id, move))
+        transaction.on_commit(lambda: _call_turn_hooks(turn_id, event))
 
 
 def parse_turn_hook(hook: str) -> tuple[str, frozenset[str]]:
-    """A hook's dotted name, and the moves it wants to hear of: `name:asked|ended`, or all where none are said."""
-    name, _, moves = hook.partition(":")
-    return name, frozenset(moves.split("|")) if moves else TURN_HOOK_EVENTS
+    """Parse `name:asked|ended` into a dotted name and its events; without events a hook gets all of them."""
+    name, _, events = hook.partition(":")
+    return name, frozenset(events.split("|")) if events else TURN_HOOK_EVENTS
 
 
-def _call_turn_hooks(turn_id: UUID, move: TurnHookEvent) -> None:
+def _call_turn_hooks(turn_id: UUID, event: TurnHookEvent) -> None:
     for hook in settings.TURN_HOOKS:
-        name, moves = parse_turn_hook(hook)
-        if move not in moves:
+        name, events = parse_turn_hook(hook)
+        if event not in events:
             continue
         try:
             import_string(name)(turn_id)
         except Exception:
-            log.exception("The hook %s failed for turn %s.", name, turn_id)
+            log.exception("turn_hook_failed", hook=name, turn_id=turn_id)

@@ -1,4 +1,4 @@
-"""Executions as diagnostics sees them: querysets to narrow, never rows to change (D1, D3)."""
+"""Read turns and their sessions for diagnostics and recovery."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUEUED, RUNNING, WAITING = Turn.Status.QUEUED, Turn.Status.RUNNING, Turn.Status.
 SUCCEEDED, FAILED, CANCELLED = Turn.Status.SUCCEEDED, Turn.Status.FAILED, Turn.Status.CANCELLED
 UNFINISHED, ENDINGS = Turn.UNFINISHED, Turn.ENDINGS
 
-# Each of these is what a partial index holds: a count looks at unfinished rows or at recent endings, never at all.
+# Each of these matches a partial index, so that a count reads unfinished rows or recent endings and never all.
 IS_NOT_ENDED = Q(ended_at=None)
 IS_UNFINISHED = Q(status__in=[status.value for status in UNFINISHED])
 
@@ -35,7 +35,7 @@ def turns_by_id(ids: Iterable[UUID]) -> TurnQuerySet:
 
 
 def list_turn_states(ids: Iterable[UUID]) -> list[tuple[UUID, str, int]]:
-    """Id, status and fence of each that exists."""
+    """List id, status and fence of the turns that exist."""
     return list(turns_by_id(ids).values_list("pk", "status", "fence"))
 
 
@@ -44,11 +44,11 @@ def get_turn_owner_ids(ids: Iterable[UUID]) -> dict[UUID, int]:
 
 
 def count_pending_messages() -> int:
-    """Messages that wait behind a turn, or for one."""
     return Message.objects.filter(sequence=None, dropped_at=None).count()
 
 
-# The same for the sweep that starts them and for whoever counts them (D3).
+# Used by the sweep that starts stranded messages and by the diagnostics that count them. The limit is high, because
+# many sessions may wait for a usage limit, and they must not hide those that wait for nothing.
 _SELECT_STRANDED_SESSIONS = """
 SELECT DISTINCT m.session_id FROM copilot_message m
 WHERE m.sequence IS NULL AND m.dropped_at IS NULL AND m.created_at <= now() - %(seconds)s * interval '1 second'
@@ -59,11 +59,11 @@ WHERE m.sequence IS NULL AND m.dropped_at IS NULL AND m.created_at <= now() - %(
         (SELECT t.status = 'succeeded' OR t.ended_at < m.created_at OR COALESCE(t.stop_through < m.accept_number, false)
          FROM copilot_turn t WHERE t.session_id = m.session_id ORDER BY t.created_at DESC LIMIT 1), true))
 LIMIT 2000
-"""  # many may wait for a limit: they must not hide those that wait for nothing
+"""
 
 
 def list_stranded_sessions(*, owner_id: int | None = None, seconds: float = 0) -> list[UUID]:
-    """Whose messages wait, for so long, although nothing runs that they could wait for."""
+    """List sessions whose messages have waited this long although no turn is unfinished."""
     with connection.cursor() as cursor:
         cursor.execute(_SELECT_STRANDED_SESSIONS, {"owner": owner_id, "seconds": seconds})
         return [row[0] for row in cursor.fetchall()]
@@ -73,12 +73,12 @@ def get_session_owner_ids(session_ids: list[UUID]) -> dict[UUID, int]:
     return dict(Session.objects.filter(pk__in=session_ids).values_list("pk", "owner_id"))
 
 
-# --- rows as lists show them -------------------------------------------------------------------------
+# --- Overviews ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class TurnOverview:
-    """An execution without a word of what was said in it (D5)."""
+    """A turn without any of its texts."""
 
     id: UUID
     session_id: UUID
@@ -128,14 +128,14 @@ def describe_turns(rows: TurnQuerySet) -> list[TurnOverview]:
 
 
 def describe_failure(code: str) -> str:
-    """What people were told; nothing that a provider or a tool said (D5)."""
+    """Return what people were told, without anything that a provider or a tool said."""
     notice = NOTICES.get(code)
     return f"{notice.label}. {notice.hint}" if notice else code
 
 
 def list_unfinished_ids(turn_ids: Sequence[str]) -> set[str]:
-    """Ids that are no uuid are of no turn of ours."""
-    known = [one for one in turn_ids if _is_uuid(one)]
+    """Return the ids of unfinished turns. Strings that are not UUIDs are ignored."""
+    known = [turn_id for turn_id in turn_ids if _is_uuid(turn_id)]
     found = Turn.objects.filter(pk__in=known, status__in=UNFINISHED).values_list("pk", flat=True)
     return {str(turn_id) for turn_id in found}
 
@@ -149,17 +149,17 @@ def _is_uuid(text: str) -> bool:
 
 
 def list_unfinished_descendants(turn_ids: Sequence[UUID]) -> list[UUID]:
-    """What these executions started, and what that started, as far as it has not ended."""
+    """List the unfinished turns that these turns started, directly or indirectly."""
     found: list[UUID] = []
     level = list(turn_ids)
     while level:
         children = Turn.objects.filter(parent__in=level, status__in=UNFINISHED)
-        level = [one for one in children.values_list("pk", flat=True) if one not in found]
+        level = [turn_id for turn_id in children.values_list("pk", flat=True) if turn_id not in found]
         found += level
     return found
 
 
-# --- sessions ----------------------------------------------------------------------------------------
+# --- Sessions ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,12 +175,11 @@ def list_session_owners(session_ids: Sequence[UUID]) -> list[SessionOwner]:
 
 
 def last_turns_of_sessions(session_ids: Sequence[UUID]) -> TurnQuerySet:
-    """The newest turn of each."""
     newest = Turn.objects.filter(session=OuterRef("session")).order_by("-created_at", "pk").values("pk")[:1]
     return Turn.objects.filter(session__in=session_ids, pk=Subquery(newest)).order_by("session_id")
 
 
 def get_oldest_pending_at() -> datetime | None:
-    waiting = Message.objects.filter(sequence=None, dropped_at=None)
-    oldest = waiting.order_by("created_at").first()
+    pending = Message.objects.filter(sequence=None, dropped_at=None)
+    oldest = pending.order_by("created_at").first()
     return oldest.created_at if oldest is not None else None

@@ -116,7 +116,7 @@ async def test_waiting(waited):
         assert await call.body() == (
             b'{"turn_id":"%b","status":"failed","text":"","tool_calls":[],'
             b'"usage":{"input":0,"cache_read":0,"cache_write_5m":0,"cache_write_1h":0,"output":0,"reasoning":0},'
-            b'"error":{"code":"overloaded","message":"Provider unavailable",'
+            b'"error":{"code":"overloaded","message":"Model not responding",'
             b'"hint":"This usually passes. Try again in a moment.","details":""},"link":null}'
             % str(turn.pk).encode()
         )
