@@ -1,4 +1,4 @@
-"""Versions of what was said, and turns taken back: rows are hidden and shown again, never rewritten (A30.5, A30.6)."""
+"""Edit, retry, switch and undo messages; rows are hidden and shown again, never rewritten."""
 
 from __future__ import annotations
 
@@ -41,32 +41,31 @@ def shown_messages(session_id: UUID) -> QuerySet[Message]:
 
 
 def has_no_shown_messages(session_id: UUID) -> bool:
-    """Nothing is shown: what is said next is the first that the model reads."""
     return not shown_messages(session_id).exists()
 
 
 def get_addressed_message(session_id: UUID, message_id: UUID) -> Message:
-    """What the user said to get this row: the row itself, or the last message before it."""
+    """Return the user's message behind a row: the row itself, or the last user message before it."""
     place = shown_messages(session_id).filter(pk=message_id).values("sequence")
     before = (
         shown_messages(session_id).filter(kind="user", sequence__lte=Subquery(place)).order_by("-sequence")
     )
-    said = before.first()  # one statement: what it finds was shown together with the row
-    if said is None:
+    message = before.first()  # one statement, so that both rows were shown at the same time
+    if message is None:
         raise _build_not_shown_error(session_id, message_id)
-    return said
+    return message
 
 
 def _build_not_shown_error(session_id: UUID, message_id: UUID) -> Conflict | NotFound:
     if Message.objects.filter(pk=message_id, session=session_id).exists():
-        return Conflict("This message is not shown any more.", code="not_shown")
+        return Conflict("This message is no longer shown.", code="not_shown")
     return NotFound()
 
 
 def store_new_version(session_id: UUID, message_id: UUID, version_id: UUID) -> None:
-    """A pending message becomes the next version of one that is shown; what followed that one is kept under it.
+    """Make a pending message the next version of a shown one, and keep what followed that one as its branch.
 
-    The caller holds the session, and gives the version its place in the same transaction.
+    The caller has locked the session, and gives the version its place in the same transaction.
     """
     first = Message.objects.filter(pk=message_id, session=session_id, hidden="").values_list(
         Coalesce("version_of", "id"), "sequence"
@@ -82,7 +81,7 @@ def store_new_version(session_id: UUID, message_id: UUID, version_id: UUID) -> N
 
 
 def _hide_as_older_branch(session_id: UUID, version_id: UUID, sequence: int) -> None:
-    """The shown rows from a version on are its branch: they wait under it."""
+    """Hide the shown rows from a version on, as the branch of that version."""
     shown_messages(session_id).filter(sequence__gte=sequence).update(
         hidden=OLDER_BRANCH, kept_under=version_id
     )
@@ -95,20 +94,20 @@ class SwitchedVersion:
 
 
 def show_version(session_id: UUID, message_id: UUID, branch: int) -> SwitchedVersion:
-    """Show another version of a shown message, with all that followed it when it was left."""
+    """Show another version of a shown message, with the branch that followed it."""
     with transaction.atomic():
-        left = shown_messages(session_id).filter(pk=message_id, kind="user").first()
-        if left is None or left.sequence is None:
+        shown = shown_messages(session_id).filter(pk=message_id, kind="user").first()
+        if shown is None or shown.sequence is None:
             raise _build_not_shown_error(session_id, message_id)
-        if left.branch == branch:
-            return SwitchedVersion(message_id=left.pk, branch=branch)
+        if shown.branch == branch:
+            return SwitchedVersion(message_id=shown.pk, branch=branch)
         chosen = None
-        if left.version_of is not None:
-            versions = Message.objects.filter(version_of=left.version_of, hidden=OLDER_BRANCH)
+        if shown.version_of is not None:
+            versions = Message.objects.filter(version_of=shown.version_of, hidden=OLDER_BRANCH)
             chosen = versions.filter(branch=branch).first()
         if chosen is None:
-            raise Conflict("There is no such version of this message.", code="no_such_branch")
-        _hide_as_older_branch(session_id, left.pk, left.sequence)
+            raise Conflict("This message has no such version.", code="no_such_branch")
+        _hide_as_older_branch(session_id, shown.pk, shown.sequence)
         Message.objects.filter(kept_under=chosen.pk).update(hidden="", kept_under=None)
     return SwitchedVersion(message_id=chosen.pk, branch=branch)
 
@@ -121,24 +120,24 @@ class HiddenTurn:
 
 
 def hide_last_turn(session_id: UUID) -> HiddenTurn:
-    """Hide the last turn that is shown, and whatever came after it: a summary of it is void too (A30.5)."""
+    """Hide the last shown turn and whatever came after it; a summary that includes it is void too."""
     with transaction.atomic():
         last = shown_messages(session_id).filter(kind="user").order_by("-sequence").first()
         if last is None:
             raise Conflict("There is nothing to undo.", code="nothing_to_undo")
-        begin = shown_messages(session_id).filter(turn=last.turn_id).order_by("sequence").first() or last
-        taken = shown_messages(session_id).filter(sequence__gte=begin.sequence)
-        said = taken.filter(kind="user").order_by("sequence").values_list("content", flat=True)
-        text = "\n\n".join(said)
-        rows = taken.update(hidden=UNDONE)
+        first = shown_messages(session_id).filter(turn=last.turn_id).order_by("sequence").first() or last
+        hidden_rows = shown_messages(session_id).filter(sequence__gte=first.sequence)
+        texts = hidden_rows.filter(kind="user").order_by("sequence").values_list("content", flat=True)
+        text = "\n\n".join(texts)
+        rows = hidden_rows.update(hidden=UNDONE)
     return HiddenTurn(turn_id=last.turn_id, text=text, rows=rows)
 
 
-# MERGED dispatch.branching: Another version of what was said: edit and resend, retry, switch (A30.6).
+# --- Edit, retry and switch --------------------------------------------------------------------------
 
 
 def resend_message(command: ResendMessage) -> SubmissionStarted:
-    """Start a turn with another version of a message; rows from the first one on become an older branch.
+    """Start a turn with another version of a message; the shown version becomes an older branch.
 
     Without a text it is a retry. The original's files go with it, as far as they still exist.
     """
@@ -147,7 +146,7 @@ def resend_message(command: ResendMessage) -> SubmissionStarted:
         return first
     try:
         return _resend_once(command)
-    except Conflict as conflict:  # perhaps with the same request, sent twice
+    except Conflict as conflict:  # perhaps the same request was sent twice
         if (
             first := _wait_for_twin_outcome(
                 command, deciding=conflict.code == build_session_busy_error().code
@@ -160,17 +159,17 @@ def resend_message(command: ResendMessage) -> SubmissionStarted:
 def _resend_once(command: ResendMessage) -> SubmissionStarted:
     original = get_addressed_message(command.session_id, command.message_id)
     if command.text is not None and original.pk != command.message_id:
-        raise InvalidRequest("Only what a person said can be edited.")
+        raise InvalidRequest("Only your own messages can be edited.")
     message = apply_plan_to_message(_build_repeated_message(command, original))
     check_usage_limit(command.user_id)
     attachments, ignored = files.resolve_attachments(command.user_id, message.attachments)
     if not attachments and not message.text.strip():
         raise InvalidRequest("The message is empty.", code="empty_message")
     with ExitStack() as stack:
-        held = lock_idle_session(command.session_id)
-        stack.callback(held.release)
-        started = _start_version_turn(held, original.pk, message, attachments, ignored)
-        stack.pop_all()  # the turn has the session now
+        lock = lock_idle_session(command.session_id)
+        stack.callback(lock.release)
+        started = _start_version_turn(lock, original.pk, message, attachments, ignored)
+        stack.pop_all()  # the turn holds the session now
     return started
 
 
@@ -180,7 +179,7 @@ def _build_repeated_message(command: ResendMessage, original: Message) -> SendMe
         session_id=command.session_id,
         user_id=command.user_id,
         text=original.content if command.text is None else command.text,
-        attachments=tuple(one["file_id"] for one in original.attachments),
+        attachments=tuple(attachment["file_id"] for attachment in original.attachments),
         page_context=PageContext(**context) if context else None,
         tier=command.tier or original.tier,
         mode=command.mode or original.mode,
@@ -192,28 +191,33 @@ def _build_repeated_message(command: ResendMessage, original: Message) -> SendMe
 
 
 def _wait_for_twin_outcome(command: ResendMessage, *, deciding: bool) -> SubmissionStarted | None:
-    """The outcome of the same request, which may still be on its way to one: the session is held, and no turn has begun."""
+    """Return the outcome of the same request sent earlier.
+
+    With `deciding` it may still be on its way: the session is locked, and no turn has begun.
+    """
     deadline = time.monotonic() + FIRST_OUTCOME_TIMEOUT_SECONDS
     while True:
-        over = not deciding or command.run_id is None or time.monotonic() > deadline
-        over = over or Turn.objects.filter(session=command.session_id, status__in=Turn.UNFINISHED).exists()
-        if (first := _replay_first_resend(command)) is not None or over:
+        is_final = not deciding or command.run_id is None or time.monotonic() > deadline
+        is_final = (
+            is_final or Turn.objects.filter(session=command.session_id, status__in=Turn.UNFINISHED).exists()
+        )
+        if (first := _replay_first_resend(command)) is not None or is_final:
             return first
         time.sleep(LOCK_POLL_SECONDS)
 
 
 def _replay_first_resend(command: ResendMessage) -> SubmissionStarted | None:
-    """The outcome of an earlier request with this run_id, if there was one; what it changed is no longer shown (T3.6)."""
+    """Return the outcome of an earlier request with this run_id, if there was one."""
     if command.run_id is None:
         return None
     versions = Message.objects.filter(session=command.session_id, run_id=command.run_id)
-    said = versions.values_list("content", flat=True).first()
-    if said is None:
+    text = versions.values_list("content", flat=True).first()
+    if text is None:
         return None
     repeated = SendMessage(
         session_id=command.session_id,
         user_id=command.user_id,
-        text=said if command.text is None else command.text,
+        text=text if command.text is None else command.text,
         run_id=command.run_id,
         origin=command.origin,
         permissions=command.permissions,
@@ -225,29 +229,30 @@ def _replay_first_resend(command: ResendMessage) -> SubmissionStarted | None:
 
 
 def _start_version_turn(
-    held: SessionLock,
+    lock: SessionLock,
     original_id: UUID,
     message: SendMessage,
     attachments: list[AttachmentPayload],
     ignored: list[str],
 ) -> SubmissionStarted:
     message_id = uuid4()
-    place_hold(message.user_id, held.turn_id)
+    place_hold(message.user_id, lock.turn_id)
     try:
-        opening, opened = _open_version_turn(held, original_id, message_id, message, attachments)
-    except IntegrityError as problem:  # somebody else's turn is unfinished here
-        release_hold(message.user_id, held.turn_id)
+        new_turn, opened = _open_version_turn(lock, original_id, message_id, message, attachments)
+    except IntegrityError as problem:  # another turn is unfinished here
+        release_hold(message.user_id, lock.turn_id)
         raise build_session_busy_error() from problem
     except DatabaseError as problem:
-        release_hold(message.user_id, held.turn_id)
+        release_hold(message.user_id, lock.turn_id)
         raise ServiceUnavailable from problem
-    system_prompt.record_cache_break("edit", held.session_id)
-    publish_snapshot(held.session_id)  # before a worker wakes: in the log it would undo its first words
-    [view] = selectors.serialize_messages_by_id([message_id])
-    cursor = announce_queued_turn(opening, opened, message.user_id, view, queue_changed=True)
+    system_prompt.record_cache_break("edit", lock.session_id)
+    # Publish it before a worker wakes: later in the log, it would hide the turn's first events.
+    publish_snapshot(lock.session_id)
+    [payload] = selectors.serialize_messages_by_id([message_id])
+    cursor = announce_queued_turn(new_turn, opened, message.user_id, payload, queue_changed=True)
     return SubmissionStarted(
         message_id=message_id,
-        turn_id=held.turn_id,
+        turn_id=lock.turn_id,
         run_id=message.run_id,
         cursor=cursor,
         ignored_attachments=ignored,
@@ -255,13 +260,13 @@ def _start_version_turn(
 
 
 def _open_version_turn(
-    held: SessionLock,
+    lock: SessionLock,
     original_id: UUID,
     message_id: UUID,
     message: SendMessage,
     attachments: list[AttachmentPayload],
 ) -> tuple[turns.NewTurn, turns.OpenedTurn]:
-    """Row, branch and turn in one transaction: a refusal leaves the conversation as it was."""
+    """Store row, branch and turn in one transaction, so that a refusal leaves the session as it was."""
     page = message.page_context or PageContext()
     context = model_context.build_message_context(
         sent=messages.SENT_TIME_PLACEHOLDER, page_url=page.url, page_text=page.text, attachments=attachments
@@ -269,14 +274,13 @@ def _open_version_turn(
     with transaction.atomic():
         accepted = messages.insert_message(message_id, message, attachments, context)
         if accepted is None:
-            replay_first_outcome(
-                message
-            )  # says why: no such session, an inactive account, a run_id used before
+            # It raises the reason: no such session, an inactive account, or a run_id used before.
+            replay_first_outcome(message)
             raise build_session_busy_error()
-        opening = turns.NewTurn(
-            turn_id=held.turn_id,
-            token=held.token,
-            session_id=held.session_id,
+        new_turn = turns.NewTurn(
+            turn_id=lock.turn_id,
+            token=lock.token,
+            session_id=lock.session_id,
             message_id=message_id,
             origin=message.origin,
             run_id=message.run_id,
@@ -285,8 +289,8 @@ def _open_version_turn(
             permissions=message.permissions,
             accept_number=accepted.accept_number,
         )
-        store_new_version(held.session_id, original_id, message_id)
-        if has_no_shown_messages(held.session_id):  # what is said now is the first that the model reads
+        store_new_version(lock.session_id, original_id, message_id)
+        if has_no_shown_messages(lock.session_id):  # this message is the first that the model reads
             if messages.may_include_user_context(message):
                 messages.add_user_context(message_id, message.user_id)
             if message.permissions.memory:
@@ -295,10 +299,10 @@ def _open_version_turn(
             messages.append_server_context(
                 message_id, agents.build_builder_context(message.user_id, accepted.built_agent_id)
             )
-        opened = turns.open_turn(opening)
-        if opened is None:  # an earlier message waits that needs a turn of its own
+        opened = turns.open_turn(new_turn)
+        if opened is None:  # an earlier message needs a turn of its own
             raise build_session_busy_error()
-    return opening, opened
+    return new_turn, opened
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,28 +314,25 @@ class BranchSwitchResult:
 
 
 def switch_branch(user_id: int, session_id: UUID, message_id: UUID, branch: int) -> BranchSwitchResult:
-    """Another version becomes the shown and continued one, in every open tab."""
+    """Show another version and continue from it, in every open tab."""
     selectors.get_session(user_id, session_id)
-    held = lock_idle_session(session_id)
+    lock = lock_idle_session(session_id)
     try:
         switched = show_version(session_id, message_id, branch)
         system_prompt.record_cache_break("edit", session_id)
         publish_snapshot(session_id)
         cursor = event_log.get_last_cursor(str(session_id))
     finally:
-        held.release()
-    [view] = selectors.serialize_messages_by_id([switched.message_id])
+        lock.release()
+    [payload] = selectors.serialize_messages_by_id([switched.message_id])
     return BranchSwitchResult(
-        message_id=switched.message_id, branch=switched.branch, versions=view.versions, cursor=cursor
+        message_id=switched.message_id, branch=switched.branch, versions=payload.versions, cursor=cursor
     )
 
 
-# MERGED dispatch.undoing: The last turn, taken back (A30.5).
+# --- Undo --------------------------------------------------------------------------------------------
 
-UNDO_NOTICE = (
-    "The last turn is out of the conversation. "
-    "What its tools did outside of it — files, messages, purchases — is not undone."
-)
+UNDO_NOTICE = "The last exchange was removed. Files, messages or purchases made by its tools are not undone."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -343,12 +344,12 @@ class UndoResult:
 
 
 def undo_last_turn(user_id: int, session_id: UUID) -> UndoResult:
-    """Rows of the last shown turn are marked undone and kept; a turn that waits for approval is cancelled first."""
+    """Hide the last shown turn and keep its rows; a turn that waits for approval is cancelled first."""
     session = selectors.get_session(user_id, session_id)
     paused = Turn.objects.filter(session=session_id, status=Turn.Status.WAITING).first()
     if paused is not None:
         stop_session(user_id, session_id, turn_id=paused.pk)
-    held = lock_idle_session(session_id)
+    lock = lock_idle_session(session_id)
     try:
         undone = hide_last_turn(session_id)
         system_prompt.record_cache_break("undo", session_id)
@@ -357,5 +358,5 @@ def undo_last_turn(user_id: int, session_id: UUID) -> UndoResult:
         publish_snapshot(session_id)
         cursor = event_log.get_last_cursor(str(session_id))
     finally:
-        held.release()
+        lock.release()
     return UndoResult(turn_id=undone.turn_id, text=undone.text, message=UNDO_NOTICE, cursor=cursor)

@@ -1,4 +1,4 @@
-"""Rows of a conversation that was held elsewhere: they get places and numbers as if they had been said here (S16)."""
+"""Insert the messages and turns of an imported conversation, numbered as if they had been written here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MESSAGE_BATCH_SIZE = 500
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedMessage:
-    """A row as it was; it comes to stand where it stands in the list."""
+    """A message of an imported conversation; its place in the list becomes its sequence number."""
 
     id: UUID
     turn_id: UUID
@@ -39,16 +39,18 @@ class ImportedMessage:
 def insert_imported_messages(
     session_id: UUID, rows: Sequence[ImportedMessage], *, origin: str
 ) -> dict[UUID, int]:
-    """Store the rows of a new session; answers the highest accept number of each turn that has one."""
+    """Store the messages of a new session; return the highest accept number of each turn that has one."""
     numbers = iter(_draw_accept_numbers(sum(row.kind == "user" for row in rows)))
     accepted: dict[UUID, int] = {}
-    made: list[Message] = []
+    messages: list[Message] = []
     for sequence, row in enumerate(rows, start=1):
         number = next(numbers) if row.kind == "user" else None
         if number is not None:
             accepted[row.turn_id] = number
-        made.append(_build_message(session_id, row, sequence, number, origin if number is not None else ""))
-    Message.objects.bulk_create(made, batch_size=MESSAGE_BATCH_SIZE)
+        messages.append(
+            _build_message(session_id, row, sequence, number, origin if number is not None else "")
+        )
+    Message.objects.bulk_create(messages, batch_size=MESSAGE_BATCH_SIZE)
     return accepted
 
 
@@ -81,15 +83,11 @@ def _build_message(
     )
 
 
-# MERGED turns.past: Turns that are over: of a conversation held elsewhere, written down; of one that is gone for good, removed.
-
 TURN_BATCH_SIZE = 500
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedTurn:
-    """A person spoke and was answered, elsewhere (S16)."""
-
     id: UUID
     began_at: datetime
     ended_at: datetime
@@ -98,7 +96,7 @@ class ImportedTurn:
 def insert_imported_turns(
     session_id: UUID, turns: Sequence[ImportedTurn], *, origin: str, accepted: Mapping[UUID, int]
 ) -> None:
-    """All of them ended well; none may do anything any more. `accepted` are accept numbers by turn."""
+    """Store the turns as succeeded and without permissions. `accepted` are accept numbers by turn."""
     Turn.objects.bulk_create(
         (
             Turn(

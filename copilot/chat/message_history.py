@@ -1,4 +1,4 @@
-"""Rows for the model: everything since the newest valid summary, or the few that are named (A16.1)."""
+"""Read messages as the model needs them: everything since the newest valid summary, or selected rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SELECT m.id::text, m.sequence, m.kind, m.content, m.data, m.call_id, m.turn_id::
        m.attachments, m.server_context, m.replay, m.mid_turn, m.model
 FROM copilot_message m
 """
-# A summary stands for what is not behind its anchor, but for the rows it keeps: those follow it word for word.
+# A summary replaces everything up to its anchor, except the rows it keeps, which follow it word for word.
 _NEWEST_SUMMARY = """
 WITH newest AS MATERIALIZED (
     SELECT id, COALESCE((data->>'anchor')::bigint, sequence) AS anchor, COALESCE(data->'kept', '[]') AS kept
@@ -43,7 +43,8 @@ _SELECT_REQUESTS = (
 WHERE m.turn_id = %s AND m.kind = 'user' AND m.hidden = '' AND m.sequence IS NOT NULL ORDER BY m.sequence
 """
 )
-# A round's calls stand before its results: one behind a result begins the next round. Only what is asked for is read whole.
+# The calls of a round precede its results, so a call after a result begins the next round. Only the rows of the
+# requested rounds are read in full.
 _ROUNDS = """
 WITH tools AS (
     SELECT id, sequence, kind = 'tool_call' AND LAG(kind) OVER turn IS DISTINCT FROM 'tool_call' AS begins
@@ -59,7 +60,7 @@ _SELECT_TOOL_ROWS = _ROUNDS + _COLUMNS + _LAST_ROUNDS
 
 
 def list_rows_for_model(session_id: UUID) -> list[MessageRow]:
-    """Everything since the newest valid summary, which comes first, in order (A16.1, A17.3)."""
+    """List everything since the newest valid summary, which comes first, in order."""
     with connection.cursor() as cursor:
         cursor.execute(_SELECT_ROWS_FOR_MODEL, {"session": session_id})
         rows = [_parse_row(row) for row in cursor.fetchall()]
@@ -67,36 +68,35 @@ def list_rows_for_model(session_id: UUID) -> list[MessageRow]:
 
 
 def list_requests_of_turn(turn_id: UUID) -> list[MessageRow]:
-    """What people asked in a turn, in order."""
+    """List what people wrote in a turn, in order."""
     with connection.cursor() as cursor:
         cursor.execute(_SELECT_REQUESTS, [turn_id])
         return [_parse_row(row) for row in cursor.fetchall()]
 
 
 def list_tool_rows(turn_id: UUID, *, before: int, rounds: int) -> list[MessageRow]:
-    """Calls and results of a turn's last rounds in front of a place, in order."""
+    """List calls and results of a turn's last rounds before a sequence number, in order."""
     with connection.cursor() as cursor:
         cursor.execute(_SELECT_TOOL_ROWS, {"turn": turn_id, "before": before, "rounds": rounds})
         return [_parse_row(row) for row in cursor.fetchall()]
 
 
 def get_last_sequence(session_id: UUID) -> int:
-    """The highest sequence; 0 of an empty conversation."""
     return Message.objects.filter(session=session_id).aggregate(last=Max("sequence"))["last"] or 0
 
 
 def has_content_to_compact(session_id: UUID) -> bool:
-    """Whether something was said and answered since the newest summary."""
-    said = {row.kind for row in list_rows_for_model(session_id)}
-    return "user" in said and bool(said & {"assistant", "tool_result"})
+    """Tell whether something was asked and answered since the newest summary."""
+    kinds = {row.kind for row in list_rows_for_model(session_id)}
+    return "user" in kinds and bool(kinds & {"assistant", "tool_result"})
 
 
 def list_rows_by_id(row_ids: Sequence[UUID]) -> list[MessageRow]:
-    """In the order named."""
+    """List rows in the given order."""
     with connection.cursor() as cursor:
         cursor.execute(_COLUMNS + "WHERE m.id = ANY(%s)", [list(row_ids)])
-        found = {row[0]: _parse_row(row) for row in cursor.fetchall()}
-    return [found[str(row_id)] for row_id in row_ids]
+        rows_by_id = {row[0]: _parse_row(row) for row in cursor.fetchall()}
+    return [rows_by_id[str(row_id)] for row_id in row_ids]
 
 
 def _parse_row(row: tuple[Any, ...]) -> MessageRow:
@@ -119,7 +119,7 @@ def _parse_row(row: tuple[Any, ...]) -> MessageRow:
 
 
 def has_turn_answered(turn_id: UUID) -> bool:
-    """Whether a turn has said anything that stands."""
+    """Tell whether the turn has an answer that is shown."""
     rows = Message.objects.filter(turn_id=turn_id, kind="assistant", hidden="")
     return rows.exclude(content="").exists()
 
@@ -129,6 +129,6 @@ def has_notice(turn_id: UUID, code: str) -> bool:
 
 
 def list_notice_details(session_id: UUID, code: str) -> set[str]:
-    """What notices of this code have told the session about already."""
+    """Return the details of the session's notices with this code."""
     rows = Message.objects.filter(session_id=session_id, kind="notice", data__code=code)
     return {str(details) for details in rows.values_list("data__details", flat=True)}

@@ -1,4 +1,4 @@
-"""One row of the transcript as a plain value: what the table holds and the prompt is built from (A0.3)."""
+"""A message as a plain value, from which the prompt is built."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from copilot.realtime.payloads import AttachmentPayload, MessageKind
 
 @dataclass(frozen=True, kw_only=True)
 class MessageRow:
-    """`data` holds what the kind needs besides text:
+    """A message. `data` holds what its kind needs besides the text:
 
-    user          {"follow_up": block} of one that was taken at a tool boundary; "context_sources"?
+    user          {"follow_up": block} if it was taken between two tool calls; "context_sources"?
     tool_call     {"tool", "arguments", "raw"?}
     tool_result   {"tool", "success", "preview", "duration_ms", "truncated", "file_id", "digest"?, "sources"?}
     """
@@ -27,7 +27,7 @@ class MessageRow:
     hidden: str = ""  # retracted, undone, older_branch; empty = visible
     streaming: bool = False
     attachments: tuple[AttachmentPayload, ...] = ()
-    server_context: str = ""  # frozen in front of the text, for the model alone
+    server_context: str = ""  # precedes the text, frozen, for the model only
     replay: tuple[str, ...] = field(default=(), repr=False)
     mid_turn: bool = False
     model: str = ""

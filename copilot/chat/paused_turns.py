@@ -1,4 +1,4 @@
-"""The owner goes on instead of deciding, or never decides: the paused turn ends, whole (A11.8, A11.9)."""
+"""End a paused turn that nobody decides about: its owner sent another message, or its time ran out."""
 
 from __future__ import annotations
 
@@ -25,53 +25,53 @@ EXPIRED_RESULT = "Not executed: abandoned, nobody decided in time."
 
 @dataclass(frozen=True, kw_only=True)
 class PausedTurnReplaced:
-    """The paused turn has ended; `opened` is None when messages wait that must go before this one."""
+    """The paused turn has ended; `opened` is None when other messages must go before the new one."""
 
     opened: OpenedTurn | None
 
 
-def replace_paused_turn(opening: NewTurn, user_id: int) -> PausedTurnReplaced | None:
-    """End the turn that waits and open this one, in one transaction; None when no turn waits any more."""
+def replace_paused_turn(new_turn: NewTurn, user_id: int) -> PausedTurnReplaced | None:
+    """End the paused turn and open this one, in one transaction; None when no turn waits any more."""
     with transaction.atomic():
-        paused = turn_transitions.lock_paused_turn(session_id=opening.session_id)
+        paused = turn_transitions.lock_paused_turn(session_id=new_turn.session_id)
         if paused is None:
             return None
-        ended, happened = _end_as_abandoned(paused, "the user continued", ABANDONED_BY_USER_RESULT, by="user")
-        opened = turns.open_turn(opening)
+        ended, events = _end_as_abandoned(paused, "the user continued", ABANDONED_BY_USER_RESULT, by="user")
+        opened = turns.open_turn(new_turn)
     fence = paused.fence if opened is None else opened.fence
     lease.take_over_lease(
-        str(opening.session_id), turn_id=str(opening.turn_id), token=str(opening.token), fence=fence
+        str(new_turn.session_id), turn_id=str(new_turn.turn_id), token=str(new_turn.token), fence=fence
     )
-    publish_events(opening.session_id, user_id, [*happened, _build_ending_event(paused, ended)])
+    publish_events(new_turn.session_id, user_id, [*events, _build_ending_event(paused, ended)])
     return PausedTurnReplaced(opened=opened)
 
 
 def expire_paused_turn(turn_id: UUID) -> bool:
-    """Nobody decided in time: what waits behind the turn goes on (A11.9)."""
+    """End a turn whose approvals expired, and start what is queued behind it."""
     with transaction.atomic():
         paused = turn_transitions.lock_paused_turn(turn_id=turn_id)
         if paused is None:
             return False
-        ended, happened = _end_as_abandoned(paused, "expired", EXPIRED_RESULT, by="expiry")
-    happened += [_build_ending_event(paused, ended), *((news, None) for news in ended.build_session_events())]
-    publish_events(paused.session_id, get_session_owner_id(paused.session_id), happened)
+        ended, events = _end_as_abandoned(paused, "expired", EXPIRED_RESULT, by="expiry")
+    events += [_build_ending_event(paused, ended), *((news, None) for news in ended.build_session_events())]
+    publish_events(paused.session_id, get_session_owner_id(paused.session_id), events)
     release_or_start_next(paused.session_id, paused.token, None)
     return True
 
 
 def _end_as_abandoned(
-    paused: PausedTurn, why: str, result: str, *, by: Literal["user", "expiry"]
+    paused: PausedTurn, feedback: str, result: str, *, by: Literal["user", "expiry"]
 ) -> tuple[EndedTurn, PendingEvents]:
-    happened: PendingEvents = [
+    events: PendingEvents = [
         (event, str(paused.turn_id))
         for event in close_unfinished_work(paused.session_id, paused.turn_id, result, cancelled=True)
     ]
-    for row in approvals.close_approvals(paused.turn_id, "abandoned", why):
+    for row in approvals.close_approvals(paused.turn_id, "abandoned", feedback):
         state: Literal["abandoned", "cancelled"] = "abandoned" if row.state == "abandoned" else "cancelled"
-        happened.append((ApprovalDecided(approval_id=str(row.pk), state=state, by=by), str(paused.turn_id)))
+        events.append((ApprovalDecided(approval_id=str(row.pk), state=state, by=by), str(paused.turn_id)))
     return turn_transitions.end_turn(
         paused.turn_id, paused.fence, turns.CANCELLED, reason="abandoned"
-    ), happened
+    ), events
 
 
 def _build_ending_event(paused: PausedTurn, ended: EndedTurn) -> tuple[Event, str | None]:

@@ -1,13 +1,14 @@
-"""What a turn may do: an immutable filter that combining can only narrow (A20)."""
+"""Permissions of a turn: an immutable filter that can only be narrowed."""
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Literal, TypedDict
 
-log = logging.getLogger(__name__)
+import structlog
+
+log = structlog.get_logger(__name__)
 
 FileScope = Literal["workspace", "session"]
 
@@ -27,7 +28,7 @@ class PermissionsJSON(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class Permissions:
-    """`None` for a set means all; there is no default, so absence never reads as unrestricted (A20.2)."""
+    """`None` for a set means all. No field has a default, so that absence never means unrestricted."""
 
     tools: frozenset[str] | None
     denied_tools: frozenset[str]
@@ -44,7 +45,7 @@ class Permissions:
         return name not in self.denied_tools and (self.tools is None or name in self.tools)
 
     def is_within(self, other: Permissions) -> bool:
-        """Whether nothing is allowed here that `other` forbids."""
+        """Tell whether nothing is allowed here that `other` forbids."""
         return intersect_permissions(self, other) == self
 
     def to_json(self) -> PermissionsJSON:
@@ -63,9 +64,12 @@ class Permissions:
 
     @classmethod
     def from_json(cls, value: PermissionsJSON | None) -> Permissions:
-        """A row without a filter gets nothing, and somebody should know of it (A20.2)."""
+        """Parse stored permissions.
+
+        A row without readable ones may do nothing, and that is logged as an error.
+        """
         if not value or set(value) != {field.name for field in fields(cls)}:
-            log.error("something came without permissions that can be read; it may do nothing")
+            log.error("permissions_unreadable")
             return NO_PERMISSIONS
         return cls(
             tools=_frozenset_or_none(value["tools"]),
@@ -82,7 +86,7 @@ class Permissions:
 
 
 def intersect_permissions(left: Permissions, right: Permissions) -> Permissions:
-    """Allowed by both, denied by either."""
+    """Allow what both allow, and deny what either denies."""
     return Permissions(
         tools=_intersect_names(left.tools, right.tools),
         denied_tools=left.denied_tools | right.denied_tools,
@@ -136,7 +140,7 @@ NO_PERMISSIONS = Permissions(
     files="session",
 )
 
-# Tools that do what REST asks a key the scope for. Tools not named here need `chat`, which starts the turn.
+# Tools that do what the REST API requires a scope for. Other tools need only `chat`, which starts the turn.
 SCOPE_TOOLS: dict[str, frozenset[str]] = {
     "manage": frozenset(
         {
@@ -157,13 +161,13 @@ SCOPE_TOOLS: dict[str, frozenset[str]] = {
 
 @cache
 def permissions_for_scopes(scopes: frozenset[str] | None) -> Permissions:
-    """What a turn may do that a key with these scopes starts; None stands for a person, who may do everything.
+    """Return what a turn may do that a key with these scopes starts; None is a person, who may do all.
 
-    It goes with the message onto the turn, its sub-sessions and its schedules, as every filter does.
+    Sub-sessions and schedules of the turn inherit it.
     """
     if scopes is None:
         return UNRESTRICTED
-    lacking = [tools for scope, tools in SCOPE_TOOLS.items() if scope not in scopes]
-    allowed = replace(UNRESTRICTED, denied_tools=frozenset().union(*lacking))
-    # Without `read`, the files of other sessions and what is remembered stay unread as well.
+    denied = [tools for scope, tools in SCOPE_TOOLS.items() if scope not in scopes]
+    allowed = replace(UNRESTRICTED, denied_tools=frozenset().union(*denied))
+    # Without `read`, files of other sessions and memories stay unread as well.
     return allowed if "read" in scopes else replace(allowed, files="session", memory=False)

@@ -1,14 +1,14 @@
-"""Which untrusted text a conversation has read, and which addresses people and searches gave it.
+"""Track which untrusted text a session has read, and which URLs it may fetch without asking.
 
-Text that strangers wrote (web pages, search results, MCP servers, files of others) may hold instructions. Rows remember
-where such text came from (`data.sources` of results; of messages `data.context_sources` for what goes with them, and
-`arrival.sources` where a model wrote their words), so what a conversation has read is known to whoever runs its next
-turn, and what sub-sessions, memories and schedules made of it carries it on.
+Text that others wrote (web pages, search results, MCP servers, other people's files) may contain instructions. Rows
+record where such text came from: `data.sources` of tool results, `data.context_sources` for the context of a message,
+and `arrival.sources` where a model wrote the message. So the next turn knows what the session has read, and
+sub-sessions, memories and schedules inherit it.
 
-Once something was read, a tool that could carry data out or outlive the conversation asks a person first. An address
-is fetched without asking only if it tells its server nothing that a model could have chosen to tell: it stands in the
-words of a person or in search results, or it is a link of a page that was read. A link tells which one was chosen, so
-only the first links of a page count, and only a few are followed for one message.
+Once a session has read untrusted text, tools that could send data out or outlive the session ask a person first. A URL
+is fetched without asking only if it cannot carry data that a model chose: a person wrote it, a search returned it, or
+a fetched page links to it. Following a link reveals which one was chosen, so only the first links of a page count, and
+only a few are followed for each message.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from yarl import URL
 
 from copilot.models import Session, WorkspaceFile
 
-MAX_SOURCES = 20  # named; more change nothing
+MAX_SOURCES = 20  # more change nothing
 MAX_SHOWN_SOURCES = 3
 MAX_LABEL_CHARACTERS = 100
 MAX_LINKS_OF_A_PAGE = 200
-MAX_LINKS_FOLLOWED = 10  # for one message: each tells its server less than a byte
-MAX_ROWS_SEARCHED = 200  # of those that name the host, the newest
+MAX_LINKS_FOLLOWED = 10  # for one message: each reveals less than a byte to its server
+MAX_ROWS_SEARCHED = 200  # the newest of those that contain the host
 IMPORTED_SOURCE = "an imported conversation"
 SEARCH_RESULTS_SOURCE = "web search results"
 SENT_RESULTS_SOURCE = "tool results that came with a request"
@@ -39,10 +39,9 @@ _URL_PATTERN = re.compile(r"https?://[^\s<>\"]+", re.IGNORECASE)
 _BARE_URL_PATTERN = re.compile(
     r"(?<![\w@./:-])(?:[^\W_](?:[\w-]*[^\W_])?\.)+[^\W\d_]{2,}(?::\d{1,5})?(?:/[^\s<>\"]*)?", re.IGNORECASE
 )
-_SEARCH_RESULT_URL = re.compile(
-    r'"url": "([^"\\]+)"'
-)  # the field itself: a quotation mark in a snippet stands behind a backslash
-_TRAILING_PUNCTUATION = frozenset(".,;:!?)]}'*_`|\\»”’…")  # what follows an address without belonging to it
+# Matches only the field itself: in a snippet, quotation marks are escaped by a backslash.
+_SEARCH_RESULT_URL = re.compile(r'"url": "([^"\\]+)"')
+_TRAILING_PUNCTUATION = frozenset(".,;:!?)]}'*_`|\\»”’…")  # follows a URL without belonging to it
 
 _SELECT_SOURCES = """
 SELECT source FROM copilot_message m
@@ -58,7 +57,7 @@ SELECT s.imported, EXISTS (
     WHERE m.session_id = s.id AND m.hidden = '' AND m.kind = 'tool_result' AND t.origin = 'import')
 FROM copilot_session s WHERE s.id = %s
 """
-# A goal's next step and an untrusted message are no words of a person; results that came with an import are nobody's.
+# A goal's next step and a message that a model wrote are not a person's words, and imported results are not trusted.
 _SELECT_ROWS_NAMING_HOST = """
 SELECT m.kind = 'user', COALESCE(m.data->>'tool', ''), concat_ws(' ', m.content, m.page_context->>'url')
 FROM copilot_message m
@@ -81,7 +80,7 @@ WHERE m.session_id = %(session)s AND m.hidden = '' AND m.kind = 'tool_result' AN
 
 
 class _NamingRow(NamedTuple):
-    """A row that names the host of an address."""
+    """A row that contains the host of a URL."""
 
     is_message: bool
     tool: str
@@ -90,35 +89,35 @@ class _NamingRow(NamedTuple):
 
 @dataclass
 class ReadSources:
-    """What one conversation has read, as it stands when a call is judged."""
+    """The untrusted sources of one session, as known when a call is judged."""
 
     session_id: UUID
     sources: tuple[str, ...]
-    _links: int | None = field(default=None, repr=False)  # followed already, with those of the same reply
+    _links: int | None = field(default=None, repr=False)  # followed for this message, including this reply's
 
     @classmethod
     def for_session(cls, session_id: UUID) -> ReadSources:
         return cls(session_id=session_id, sources=list_session_sources(session_id))
 
     def knows_address(self, text: str) -> bool:
-        """Whether fetching this address tells nobody more than people, searches and pages have said."""
-        wanted = normalise_url(text)
-        if wanted is None:
+        """Tell whether fetching this URL reveals nothing beyond what people, searches and pages gave."""
+        parts = normalise_url(text)
+        if parts is None:
             return False
         rows = self._rows_naming(text)
         for row in rows:
-            if row.is_message and wanted in _find_urls(row.content, bare=True):
+            if row.is_message and parts in _find_urls(row.content, bare=True):
                 return True
-            if row.tool == "web_search" and wanted in map(
+            if row.tool == "web_search" and parts in map(
                 normalise_url, _SEARCH_RESULT_URL.findall(row.content)
             ):
                 return True
-        on_a_page = any(
-            wanted in set(islice(_find_urls(row.content), MAX_LINKS_OF_A_PAGE))
+        is_linked = any(
+            parts in set(islice(_find_urls(row.content), MAX_LINKS_OF_A_PAGE))
             for row in rows
             if row.tool == "web_fetch"
         )
-        return on_a_page and self._may_follow_link()
+        return is_linked and self._may_follow_link()
 
     def _may_follow_link(self) -> bool:
         if self._links is None:
@@ -146,55 +145,57 @@ class ReadSources:
 
 
 def list_session_sources(session_id: UUID) -> tuple[str, ...]:
-    """Where the untrusted text in a conversation came from, the first first; hidden rows are not part of it."""
+    """List where the untrusted text of a session came from, the oldest first, without hidden rows."""
     with connection.cursor() as cursor:
         cursor.execute(_SELECT_SOURCES, [session_id, MAX_SOURCES])
-        found = [source for (source,) in cursor.fetchall()]
+        sources = [source for (source,) in cursor.fetchall()]
         cursor.execute(_SELECT_IMPORT_STATE, [session_id])
-        imported, with_results = cursor.fetchone() or (False, False)
-    if imported or with_results:
-        found.insert(0, IMPORTED_SOURCE if imported else SENT_RESULTS_SOURCE)
-    return tuple(found)
+        imported, has_imported_results = cursor.fetchone() or (False, False)
+    if imported or has_imported_results:
+        sources.insert(0, IMPORTED_SOURCE if imported else SENT_RESULTS_SOURCE)
+    return tuple(sources)
 
 
 def list_file_sources(file: WorkspaceFile, *, session_id: UUID) -> tuple[str, ...]:
-    """Of a file that is read in a session: a person's own upload is trusted, and so is what the session made itself.
+    """Return the untrusted source that reading this file adds, if any.
 
-    What an agent wrote elsewhere may repeat whatever was read there.
+    A person's own upload is trusted, and so is a file that this session made. A file that an agent wrote
+    elsewhere may repeat whatever was read there.
     """
     label = format_source_label(f'the file "{file.name.replace(chr(34), "")}"')
     match file.source:
         case WorkspaceFile.Source.UPLOAD:
             return ()
         case WorkspaceFile.Source.AGENT | WorkspaceFile.Source.TOOL_OUTPUT if file.session_id is not None:
-            same = file.session_id == session_id
-            return () if same or not list_session_sources(file.session_id) else (label,)
+            is_own_session = file.session_id == session_id
+            return () if is_own_session or not list_session_sources(file.session_id) else (label,)
         case _:
             return (label,)
 
 
 def format_source_label(text: str) -> str:
-    """One line that people can read on a card."""
+    """Shorten a source to one line for an approval card."""
     line = " ".join(text.split())
     return line if len(line) <= MAX_LABEL_CHARACTERS else line[: MAX_LABEL_CHARACTERS - 1] + "…"
 
 
 def describe_sources(sources: Sequence[str]) -> str:
-    """A sentence for people: what the chat has read."""
+    """Describe to a person what the chat has read."""
     shown, more = sources[:MAX_SHOWN_SOURCES], len(sources) - MAX_SHOWN_SOURCES
-    words = ", ".join(shown) if more > 0 else " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
-    return f"This chat has read {words}{f' and {more} more' if more > 0 else ''}."
+    listed = ", ".join(shown) if more > 0 else " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
+    return f"This chat has read {listed}{f' and {more} more' if more > 0 else ''}."
 
 
-# --- addresses ---------------------------------------------------------------------------------------
+# --- URLs --------------------------------------------------------------------------------------------
 
 UrlParts = tuple[str, int, str, str]
 
 
 def normalise_url(text: str) -> UrlParts | None:
-    """What a server would be told: host, port, path and query, each in one spelling; None for anything else.
+    """Return host, port, path and query in one spelling: what a server would learn. None for anything else.
 
-    Scheme, fragment and a final slash tell nothing. Addresses with a user name or a password are never known.
+    Scheme, fragment and a final slash reveal nothing. URLs with a user name or a password are never
+    accepted.
     """
     try:
         url = URL(text)
@@ -208,28 +209,28 @@ def normalise_url(text: str) -> UrlParts | None:
         or url.password is not None
     ):
         return None
-    usual = {"http": 80, "https": 443}[url.scheme]
+    default_port = {"http": 80, "https": 443}[url.scheme]
     host = url.raw_host.rstrip(".").lower()
-    return host, 0 if port == usual else port, url.raw_path.rstrip("/"), url.raw_query_string
+    return host, 0 if port == default_port else port, url.raw_path.rstrip("/"), url.raw_query_string
 
 
 def _find_urls(text: str, *, bare: bool = False) -> Iterator[UrlParts]:
-    """Every address in a text, with and without what could be the sentence's own punctuation."""
-    for found in _URL_PATTERN.finditer(text):
-        yield from _url_spellings(found[0])
+    """Yield every URL in a text, with and without punctuation that may belong to the sentence."""
+    for match in _URL_PATTERN.finditer(text):
+        yield from _url_spellings(match[0])
     if bare:
-        for found in _BARE_URL_PATTERN.finditer(text):
-            yield from _url_spellings(f"https://{found[0]}")
+        for match in _BARE_URL_PATTERN.finditer(text):
+            yield from _url_spellings(f"https://{match[0]}")
 
 
 def _url_spellings(token: str) -> Iterator[UrlParts]:
     for _ in range(8):
-        if (address := normalise_url(token)) is not None:
-            yield address
+        if (parts := normalise_url(token)) is not None:
+            yield parts
         if token[-1:] not in _TRAILING_PUNCTUATION:
             return
         token = token[:-1]
 
 
-def _like_pattern(words: str) -> str:
-    return "%" + words.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
+def _like_pattern(text: str) -> str:
+    return "%" + text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"

@@ -1,4 +1,4 @@
-"""A person asks something aside, or wants no answer any more (A30.3)."""
+"""Ask, stop and read side questions, which are answered outside the conversation."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from copilot.realtime import event_log, side_question_state
 from copilot.realtime.events import SideQuestionEnded, SideQuestionExtended, SideQuestionStarted, decode_event
 
 MAX_SIDE_QUESTION_CHARACTERS = 4_000
-MAX_SIDE_QUESTION_EVENTS = 2_000  # more than one answer tells
+MAX_SIDE_QUESTION_EVENTS = 2_000  # more than one answer has
 
 
 @dataclass(frozen=True, kw_only=True)
 class SideQuestion:
-    """Its events are in a log of its own, which `side_id` names and `cursor` begins."""
+    """A side question. Its events are in a log of its own, named `side_id`, from `cursor` on."""
 
     side_id: str
     session_id: UUID
@@ -44,28 +44,33 @@ class SideQuestionPayload:
 
 
 def ask_side_question(user_id: int, session_id: UUID, question: str) -> SideQuestion:
-    """Answered beside whatever runs there; one at a time for each session."""
+    """Ask a side question, answered beside whatever runs; one at a time in each session."""
     question = _clean_question(question)
     selectors.get_session(user_id, session_id)
     check_standard_tier_allowed(user_id)
-    wait = rate_limits.count_request(
+    retry_after_seconds = rate_limits.count_request(
         "side", str(user_id), limit=REQUEST_LIMITS.queue_calls, seconds=REQUEST_LIMITS.queue_calls_seconds
     )
-    if wait is not None:
-        raise TooManyRequests("Too many questions in a short time.", retry_after_seconds=wait)
+    if retry_after_seconds is not None:
+        raise TooManyRequests(
+            "You're asking too quickly. Wait a moment and try again.",
+            retry_after_seconds=retry_after_seconds,
+        )
     side_id, session = str(uuid4()), str(session_id)
-    with ExitStack() as unused:
+    with ExitStack() as unused_hold:
         check_limit_and_place_hold(user_id, side_id)
-        unused.callback(release_hold, user_id, side_id)
+        unused_hold.callback(release_hold, user_id, side_id)
         cursor = _start_side_question(user_id, session, side_id, question)
-        unused.pop_all()  # whoever answers it lets go of what is held
+        unused_hold.pop_all()  # the worker that answers it releases the hold
     return SideQuestion(side_id=side_id, session_id=session_id, cursor=cursor)
 
 
 def _start_side_question(user_id: int, session: str, side_id: str, question: str) -> str:
     try:
         if not side_question_state.claim_side_question(session, side_id, user_id=user_id, question=question):
-            raise Conflict("One question aside at a time.", code="side_busy")
+            raise Conflict(
+                "A side question is already being answered. Wait for it or stop it.", code="side_busy"
+            )
         started = SideQuestionStarted(asked_in=session, asked=question)
         cursor = event_log.append_events(side_id, [(started, None)])
         if not tasks.enqueue_side_question(UUID(session), side_id):
@@ -77,38 +82,39 @@ def _start_side_question(user_id: int, session: str, side_id: str, question: str
 
 
 def stop_side_question(user_id: int, session_id: UUID) -> bool:
-    """False when nothing was being answered."""
+    """Stop the side question; False when none was being answered."""
     selectors.get_session(user_id, session_id)
     side_id = side_question_state.get_current_side_id(str(session_id))
     if side_id is None or not side_question_state.release_side_question(str(session_id), side_id):
         return False
-    release_hold(user_id, side_id)  # no worker may have begun it
+    release_hold(user_id, side_id)  # perhaps no worker has begun it
     return True
 
 
 def get_side_question(user_id: int, session_id: UUID, side_id: UUID) -> SideQuestionPayload:
-    """As far as it has come, for those who look instead of listening; it is gone after a while."""
+    """Return the answer so far, for clients that poll. It expires after a while."""
     selectors.get_session(user_id, session_id)
-    told = [
+    events = [
         decode_event(entry.payload)
         for entry in event_log.read_recent(str(side_id), count=MAX_SIDE_QUESTION_EVENTS)
     ]
-    if not told or not isinstance(told[0], SideQuestionStarted) or told[0].asked_in != str(session_id):
+    if not events or not isinstance(events[0], SideQuestionStarted) or events[0].asked_in != str(session_id):
         raise NotFound
-    last = told[-1]
+    last = events[-1]
     if isinstance(last, SideQuestionEnded):
         text, state, code = last.text, last.outcome, last.code
         return SideQuestionPayload(
-            side_id=str(side_id), question=told[0].asked, text=text, state=state, code=code
+            side_id=str(side_id), question=events[0].asked, text=text, state=state, code=code
         )
-    text = "".join(event.delta for event in told if isinstance(event, SideQuestionExtended))
-    return SideQuestionPayload(side_id=str(side_id), question=told[0].asked, text=text, state="answering")
+    text = "".join(event.delta for event in events if isinstance(event, SideQuestionExtended))
+    return SideQuestionPayload(side_id=str(side_id), question=events[0].asked, text=text, state="answering")
 
 
 def _clean_question(question: str) -> str:
     question = clean_text(question).strip()
     if not 0 < len(question) <= MAX_SIDE_QUESTION_CHARACTERS:
         raise InvalidRequest(
-            f"A question aside has 1 to {MAX_SIDE_QUESTION_CHARACTERS:,} characters.", code="invalid_question"
+            f"Side questions must be 1 to {MAX_SIDE_QUESTION_CHARACTERS:,} characters.",
+            code="invalid_question",
         )
     return question

@@ -1,4 +1,4 @@
-"""The running turn's identity and abilities: one immutable object in a context variable (A31)."""
+"""The identity and abilities of the running turn, as one immutable object in a context variable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from copilot.chat.permissions import Permissions
 
 @dataclass(frozen=True, kw_only=True)
 class Channel:
-    """What a way in can do. Both abilities are declared; neither has a default (A31.2)."""
+    """Abilities of the channel a turn came in by. Neither has a default: each channel declares both."""
 
     async_delivery: bool
     interactive: bool
@@ -30,9 +30,9 @@ CHANNELS_BY_ORIGIN: dict[str, Channel] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ReplyAddress:
-    """Where on a chat platform a turn was asked for, and what that place can do (L16).
+    """The place on a chat platform that a turn answers to, and what that place can do.
 
-    It goes with the message and then with the turn's row, so that another worker and late news find the same place.
+    It is stored with the message and the turn, so that another worker and late events find the same place.
     """
 
     platform: str
@@ -40,27 +40,27 @@ class ReplyAddress:
     container: str
     thread: str = ""
     anchor: str = ""  # the platform's id of the message that is answered
-    speaker: str = ""  # the platform's id of who speaks
-    of_payer: bool  # … and whether that is the session's owner (A11.8)
+    speaker: str = ""  # the platform's id of the sender
+    of_payer: bool  # the sender is the session's owner
     async_delivery: bool
     interactive: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class InboundContext:
-    """What a message's way in says of the turn that will answer it."""
+    """What the way a message came in tells about the turn that answers it."""
 
     locale: str = "en"
     reply: ReplyAddress | None = None
-    request_id: str = ""  # of the request that brought it, for the logs (D19)
-    traceparent: str = ""  # the span it came in, where traces are made (D18)
+    request_id: str = ""  # of the request that brought it, for the logs
+    traceparent: str = ""  # the span it came in, where tracing is on
     address: int | None = None  # a keyed hash of the network address it came from
-    sources: tuple[str, ...] = ()  # untrusted text that whoever wrote it had read
-    unattended: bool = False  # no person follows the turn, nor those that it belongs to
+    sources: tuple[str, ...] = ()  # untrusted text that its author, a model, had read
+    unattended: bool = False  # no person follows the turn or its parents
 
 
 def get_channel(origin: str, reply: ReplyAddress | None = None) -> Channel:
-    """The one way from a turn's origin to what its channel can do; who declared nothing is told at once (A31.2, A31.3).
+    """Return the channel of an origin; raise LookupError for one that declared nothing.
 
     A chat platform's channel is declared by the place the message came from.
     """
@@ -73,7 +73,7 @@ def get_channel(origin: str, reply: ReplyAddress | None = None) -> Channel:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkspaceScope:
-    """The files a turn may see: its user's, or those of one session alone (A20.1)."""
+    """The files a turn may see: all of its user's, or only those of one session."""
 
     user_id: int
     session_id: str | None
@@ -92,7 +92,7 @@ class TurnContext:
     permissions: Permissions
     channel: Channel
     arrival: InboundContext = field(default_factory=InboundContext)
-    deadline: datetime = NO_DEADLINE  # when the turn's time is up (A10.5)
+    deadline: datetime = NO_DEADLINE
     timezone: str = "UTC"
 
     @property
@@ -116,7 +116,7 @@ _turn_context: ContextVar[TurnContext] = ContextVar("copilot_turn")
 
 
 def get_turn_context() -> TurnContext:
-    """The turn this code runs for; outside a turn it raises, because a guess would leak between users."""
+    """Return the turn this code runs for; raise outside a turn, because a guess would leak between users."""
     try:
         return _turn_context.get()
     except LookupError:
@@ -124,13 +124,13 @@ def get_turn_context() -> TurnContext:
 
 
 def peek_turn_context() -> TurnContext | None:
-    """For logs, which are written outside turns too."""
+    """Return the turn or None; for logs, which are also written outside turns."""
     return _turn_context.get(None)
 
 
 @contextmanager
 def bind_turn_context(context: TurnContext) -> Iterator[TurnContext]:
-    """Bind `context` for the block; nests, and child tasks inherit it."""
+    """Bind `context` for the block; it nests, and child tasks inherit it."""
     token = _turn_context.set(context)
     try:
         yield context

@@ -1,4 +1,4 @@
-"""What other apps may know of a turn: whose it is, where it was asked for, how it stands, what it cost."""
+"""Read what other apps may know and show of a turn: owner, origin, status, messages, requests and cost."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TurnDetails:
     failure_code: str
     cancel_reason: str
     limit_code: str
-    is_session_deleted: bool  # with its session
+    is_session_deleted: bool
 
     @property
     def has_ended(self) -> bool:
@@ -59,7 +59,6 @@ def get_turn_details(turn_id: UUID) -> TurnDetails | None:
 
 
 def get_turn_of_approval(approval_id: UUID) -> TurnDetails | None:
-    """The turn that waits, or waited, for this decision."""
     return _find_turn_details(Q(approvals=approval_id))
 
 
@@ -68,32 +67,31 @@ def get_turn_of_question(question_id: UUID) -> TurnDetails | None:
 
 
 def get_unfinished_turn(session_id: UUID) -> TurnDetails | None:
-    """The turn that runs, waits or is about to run in a session."""
     return _find_turn_details(Q(session=session_id, status__in=Turn.UNFINISHED))
 
 
 def list_turns_waiting_since(*, seconds: float, within: float) -> list[UUID]:
-    """Turns that have waited this long for somebody's decision, but not much longer."""
-    after, now = timedelta(seconds=seconds), Now()
-    asked = Approval.objects.filter(
+    """List turns that have waited this long for a decision, but at most `within` seconds longer."""
+    age, now = timedelta(seconds=seconds), Now()
+    requests = Approval.objects.filter(
         state=Approval.State.REQUESTED,
         turn__status=Turn.Status.WAITING,
-        created_at__lte=now - after,
-        created_at__gt=now - after - timedelta(seconds=within),
+        created_at__lte=now - age,
+        created_at__gt=now - age - timedelta(seconds=within),
     )
-    return list(asked.values_list("turn_id", flat=True).distinct()[:200])
+    return list(requests.values_list("turn_id", flat=True).distinct()[:200])
 
 
-# Asked several times for every message of a chat: two whole rows as objects would cost more than the question.
+# Read several times for every message of a chat platform: two whole model objects would cost more than the query.
 _COPIED_FIELDS = (
     *("session_id", "status", "origin", "created_at", "ended_at", "failure_code", "cancel_reason"),
     "limit_code",
 )
 
 
-def _find_turn_details(which: Q) -> TurnDetails | None:
-    asked = ("pk", "run_ids", "arrival", "session__owner_id", "session__deleted_at", *_COPIED_FIELDS)
-    row = Turn.objects.filter(which).values(*asked).first()
+def _find_turn_details(condition: Q) -> TurnDetails | None:
+    fields = ("pk", "run_ids", "arrival", "session__owner_id", "session__deleted_at", *_COPIED_FIELDS)
+    row = Turn.objects.filter(condition).values(*fields).first()
     if row is None:
         return None
     return TurnDetails(
@@ -107,7 +105,7 @@ def _find_turn_details(which: Q) -> TurnDetails | None:
 
 
 def find_turn_of_run(session_id: UUID, run_id: str) -> UUID | Literal["waiting", "gone"]:
-    """The turn that took the message with this run_id; else whether it still waits for one."""
+    """Return the turn that took the message with this run_id, or whether the message still waits for one."""
     row = (
         Message.objects.filter(session=session_id, run_id=run_id).values_list("turn_id", "dropped_at").first()
     )
@@ -118,13 +116,12 @@ def find_turn_of_run(session_id: UUID, run_id: str) -> UUID | Literal["waiting",
 
 
 def find_session_of_run(session_ids: Sequence[UUID], run_id: str) -> UUID | None:
-    """In which of these sessions a message with this run_id was said."""
+    """Return which of these sessions has a message with this run_id."""
     rows = Message.objects.filter(session__in=session_ids, run_id=run_id)
     return rows.values_list("session_id", flat=True).first()
 
 
 def list_pending_platform_messages(session_id: UUID) -> list[PendingPlatformMessage]:
-    """Messages of a chat platform that wait in a session, in order."""
     rows = Message.objects.filter(session=session_id, sequence=None, dropped_at=None, data__has_key="arrival")
     return [
         PendingPlatformMessage(message_id=pk, run_id=run_id, speaker=arrival.reply.speaker)
@@ -134,52 +131,50 @@ def list_pending_platform_messages(session_id: UUID) -> list[PendingPlatformMess
 
 
 def list_message_ids_by_origin(turn_id: UUID, origin: str) -> set[str]:
-    """The messages in a turn that came by this channel; others may have joined it."""
+    """Return the messages of a turn that came by this channel; others may have joined it."""
     rows = Message.objects.filter(turn=turn_id, kind=Message.Kind.USER, origin=origin)
     return {str(pk) for pk in rows.values_list("pk", flat=True)}
 
 
 def get_answer_text(turn_id: UUID) -> str:
-    """What a turn has said."""
     rows = Message.objects.filter(turn=turn_id, kind=Message.Kind.ASSISTANT, hidden="").order_by("sequence")
     return "\n\n".join(text for text in rows.values_list("content", flat=True) if text)
 
 
 def get_cost_microdollars(turn_id: UUID) -> int:
-    """As recorded so far, with that of its children (A19.1, A21.6)."""
+    """Return the cost recorded so far, including child turns."""
     return model_calls.get_turn_spending(turn_id).spent
 
 
-# MERGED turns.shown: What other apps may show of one turn: its rows, the files it made, and what a person was or is asked in it.
+# --- Showing a turn ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class TurnRequests:
-    """With each its state: `requested` and `open` wait for an answer, every other word says how it went."""
+    """Approvals and questions, each with its state; `requested` and `open` still wait for an answer."""
 
     approvals: list[tuple[ApprovalPayload, str]]
     questions: list[tuple[QuestionPayload, str]]
 
 
 def serialize_turn_messages(turn_id: UUID) -> list[MessagePayload]:
-    """All that is shown of it, with what the log holds beyond the rows that still grow."""
-    found = Message.objects.filter(turn=turn_id, hidden="", kind__in=selectors.SHOWN_KINDS)
-    rows = list(found.exclude(kind=Message.Kind.USER).order_by("sequence"))
-    views = [serializers.serialize_message(row) for row in rows]
-    growing = {row.id: row.content for row in views if row.streaming and isinstance(row.content, str)}
-    if not growing:
-        return views
-    present = event_log.read_streamed_text(str(rows[0].session_id), growing)
-    return [replace(row, content=present[row.id]) if row.id in present else row for row in views]
+    """Serialize what is shown of the turn, with the text that the log holds beyond rows that still stream."""
+    shown = Message.objects.filter(turn=turn_id, hidden="", kind__in=selectors.SHOWN_KINDS)
+    rows = list(shown.exclude(kind=Message.Kind.USER).order_by("sequence"))
+    payloads = [serializers.serialize_message(row) for row in rows]
+    saved = {row.id: row.content for row in payloads if row.streaming and isinstance(row.content, str)}
+    if not saved:
+        return payloads
+    streamed = event_log.read_streamed_text(str(rows[0].session_id), saved)
+    return [replace(row, content=streamed[row.id]) if row.id in streamed else row for row in payloads]
 
 
 def list_turn_artifacts(turn_id: UUID) -> list[ArtifactPayload]:
-    """What its tools have made and left."""
     return artifacts.list_turn_artifacts(turn_id)
 
 
 def list_turn_requests(turn_id: UUID) -> TurnRequests:
-    """What was approved by itself was asked of nobody."""
+    # Automatic approvals were asked of nobody.
     rows = list(Approval.objects.filter(turn=turn_id, automatic=False).order_by("created_at", "position"))
     questions = Question.objects.filter(turn=turn_id).order_by("created_at")
     states = [row.state for row in rows]

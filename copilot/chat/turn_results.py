@@ -1,4 +1,4 @@
-"""A message followed to its ending: subscribe, look at the rows, wait for news of them (T10)."""
+"""Wait for the outcome of a message or a turn, and build the result that callers get."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from copilot.realtime.payloads import (
 
 TurnResultStatus = Literal["succeeded", "failed", "cancelled", "running", "queued", "waiting"]
 MAX_WAIT_SECONDS = 300
-ROW_POLL_SECONDS = 10.0  # news can be lost with Redis; the rows cannot
+ROW_POLL_SECONDS = 10.0  # events can be lost with Redis; the rows cannot
 _WAKING_KINDS = ENDING_KINDS | {"turn.paused"}
 
 
@@ -64,7 +64,7 @@ class TurnResultError:
 
 @dataclass(frozen=True, kw_only=True)
 class TurnResult:
-    """What became of a message until now. `turn_id` is the turn it waits behind while it is queued."""
+    """What became of a message until now. While it is queued, `turn_id` is the turn it waits behind."""
 
     turn_id: str
     status: TurnResultStatus
@@ -72,7 +72,7 @@ class TurnResult:
     tool_calls: list[ToolCallResult] = field(default_factory=list)
     usage: Tokens = field(default_factory=Tokens)
     error: TurnResultError | None = None
-    link: str | None = None  # where a person decides, while the turn waits for one (A31.4)
+    link: str | None = None  # where a person can decide, while the turn waits for one
 
 
 class AcceptedSubmission(Protocol):
@@ -91,7 +91,7 @@ async def wait_for_turn(
     tail: EventFanout | None = None,
     connection: RevocableConnection | None = None,
 ) -> TurnResult:
-    """The outcome of a turn, or of the message `run_id`, as soon as it is final or when the time is up."""
+    """Return the outcome of a turn, or of the message `run_id`, once it is final or the time is up."""
     turn = await run_in_thread(selectors.get_turn, user_id, turn_id)
     async with open_session_feed(turn.session_id, None, fanout=tail, connection=connection) as feed:
         return await _wait_until_final(
@@ -100,7 +100,6 @@ async def wait_for_turn(
 
 
 def get_turn_result(user_id: int, turn_id: UUID, *, run_id: str | None = None) -> TurnResult:
-    """The outcome as the rows have it now."""
     turn = selectors.get_turn(user_id, turn_id)
     return _build_result(_read_status(_FollowedMessage(turn.session_id, turn_id, run_id)), turn.session_id)
 
@@ -108,7 +107,10 @@ def get_turn_result(user_id: int, turn_id: UUID, *, run_id: str | None = None) -
 async def submit_and_wait(
     command: SendMessage, *, submit: Callable[[SendMessage], AcceptedSubmission], timeout_seconds: float
 ) -> TurnResult:
-    """Say something and wait for its own answer. `submit` is dispatch's, which stands above this module."""
+    """Submit a message and wait for its own answer.
+
+    `submit` is passed in, because admission imports this package.
+    """
     command = replace(command, run_id=command.run_id or uuid4().hex)
     async with open_session_feed(command.session_id, None) as feed:
         accepted = await run_in_thread(submit, command)
@@ -119,8 +121,6 @@ async def submit_and_wait(
 
 @dataclass(frozen=True)
 class _FollowedMessage:
-    """Which message or turn is followed."""
-
     session_id: UUID
     turn_id: UUID
     run_id: str | None
@@ -128,25 +128,27 @@ class _FollowedMessage:
 
 @dataclass(frozen=True)
 class _TurnStatus:
-    """Where it stands; without a turn of its own yet, the turn it waits behind says nothing about it."""
+    """The status of a message. `own` is False while it has no turn of its own and waits behind another."""
 
     turn_id: UUID
     status: TurnResultStatus
     own: bool = True
 
 
-async def _wait_until_final(feed: EventFeed, place: _FollowedMessage, timeout_seconds: float) -> TurnResult:
+async def _wait_until_final(
+    feed: EventFeed, followed: _FollowedMessage, timeout_seconds: float
+) -> TurnResult:
     deadline = time.monotonic() + timeout_seconds
     while True:
-        standing = await run_in_thread(_read_status, place)
-        left = deadline - time.monotonic()
-        if standing.status not in ("queued", "running") or left <= 0:
-            return await run_in_thread(_build_result, standing, place.session_id)
-        await _wait_for_event(feed, min(left, ROW_POLL_SECONDS))
+        status = await run_in_thread(_read_status, followed)
+        remaining_seconds = deadline - time.monotonic()
+        if status.status not in ("queued", "running") or remaining_seconds <= 0:
+            return await run_in_thread(_build_result, status, followed.session_id)
+        await _wait_for_event(feed, min(remaining_seconds, ROW_POLL_SECONDS))
 
 
 async def _wait_for_event(feed: EventFeed, seconds: float) -> None:
-    """Until something may have ended, or the seconds are over."""
+    """Wait until a turn may have ended, or the seconds are over."""
     try:
         async with asyncio.timeout(seconds):
             async for batch in feed:
@@ -155,15 +157,15 @@ async def _wait_for_event(feed: EventFeed, seconds: float) -> None:
     except TimeoutError:
         return
     except FeedOverflowed:
-        await asyncio.sleep(min(seconds, 1.0))  # the thread is lost: from here on only the rows are asked
+        await asyncio.sleep(min(seconds, 1.0))  # the feed is over: from here on only the rows are read
 
 
-def _read_status(place: _FollowedMessage) -> _TurnStatus:
-    """From the rows alone: an event never says more than its row."""
-    if place.run_id is None:
-        return _TurnStatus(place.turn_id, _get_status(place.turn_id))
+def _read_status(followed: _FollowedMessage) -> _TurnStatus:
+    """Read the status from the rows alone; an event never says more than its row."""
+    if followed.run_id is None:
+        return _TurnStatus(followed.turn_id, _get_status(followed.turn_id))
     message = (
-        Message.objects.filter(session_id=place.session_id, run_id=place.run_id)
+        Message.objects.filter(session_id=followed.session_id, run_id=followed.run_id)
         .only("turn_id", "dropped_at")
         .first()
     )
@@ -172,9 +174,9 @@ def _read_status(place: _FollowedMessage) -> _TurnStatus:
     if message.turn_id is not None:
         return _TurnStatus(message.turn_id, _get_status(message.turn_id))
     if message.dropped_at is None:
-        return _TurnStatus(place.turn_id, "queued", own=False)
-    ending = Turn.objects.filter(session_id=place.session_id, run_ids__contains=[place.run_id]).first()
-    return _TurnStatus(ending.id if ending else place.turn_id, "cancelled", own=False)
+        return _TurnStatus(followed.turn_id, "queued", own=False)
+    ending = Turn.objects.filter(session_id=followed.session_id, run_ids__contains=[followed.run_id]).first()
+    return _TurnStatus(ending.id if ending else followed.turn_id, "cancelled", own=False)
 
 
 def _get_status(turn_id: UUID) -> TurnResultStatus:
@@ -186,37 +188,37 @@ def _get_status(turn_id: UUID) -> TurnResultStatus:
             return "queued"
 
 
-def _build_result(standing: _TurnStatus, session_id: UUID) -> TurnResult:
-    """Everything a caller is told, in four statements."""
-    if not standing.own:
-        return TurnResult(turn_id=str(standing.turn_id), status=standing.status)
-    shown = Message.objects.filter(turn=standing.turn_id, hidden="", kind__in=selectors.SHOWN_KINDS)
-    rows = [serializers.serialize_message(row) for row in shown.order_by("sequence")]
+def _build_result(status: _TurnStatus, session_id: UUID) -> TurnResult:
+    """Build the result in four statements."""
+    if not status.own:
+        return TurnResult(turn_id=str(status.turn_id), status=status.status)
+    messages = Message.objects.filter(turn=status.turn_id, hidden="", kind__in=selectors.SHOWN_KINDS)
+    rows = [serializers.serialize_message(row) for row in messages.order_by("sequence")]
     return TurnResult(
-        turn_id=str(standing.turn_id),
-        status=standing.status,
+        turn_id=str(status.turn_id),
+        status=status.status,
         text="\n\n".join(
             row.content for row in rows if row.kind == "assistant" and isinstance(row.content, str)
         ),
         tool_calls=_build_tool_calls(rows),
-        usage=_sum_tokens(standing.turn_id),
-        error=_build_error(standing.turn_id, rows) if standing.status == "failed" else None,
-        link=build_session_url(session_id) if standing.status == "waiting" else None,
+        usage=_sum_tokens(status.turn_id),
+        error=_build_error(status.turn_id, rows) if status.status == "failed" else None,
+        link=build_session_url(session_id) if status.status == "waiting" else None,
     )
 
 
 def build_session_url(session_id: UUID) -> str:
-    """A conversation's page, for whoever is told of it elsewhere."""
+    """Build the absolute URL of a session's page."""
     return f"{settings.SITE_URL}{reverse('chat_session', args=[session_id])}"
 
 
 def _build_tool_calls(rows: list[MessagePayload]) -> list[ToolCallResult]:
     results = {row.content.call_id: row.content for row in rows if isinstance(row.content, ToolResultContent)}
-    made = []
+    calls = []
     for row in rows:
         if isinstance(row.content, ToolCallContent):
             call, result = row.content, results.get(row.content.call_id)
-            made.append(
+            calls.append(
                 ToolCallResult(
                     call_id=call.call_id,
                     tool=call.tool,
@@ -226,11 +228,14 @@ def _build_tool_calls(rows: list[MessagePayload]) -> list[ToolCallResult]:
                     duration_ms=result.duration_ms if result else None,
                 )
             )
-    return made
+    return calls
 
 
 def _sum_tokens(turn_id: UUID) -> Tokens:
-    """Tokens alone: money is for staff (A19.8). The last call's record may come after the ending, which has its count."""
+    """Sum the turn's tokens, not its cost, which only staff see.
+
+    The last call may be recorded after the ending, so the larger of both counts is used.
+    """
     names = ("input", "cache_read", "cache_write_5m", "cache_write_1h", "output", "reasoning")
     sums = ModelCall.objects.filter(turn_id=turn_id).aggregate(
         **{name: Sum(f"{name}_tokens") for name in names}
@@ -243,12 +248,12 @@ def _sum_tokens(turn_id: UUID) -> Tokens:
 
 def _build_error(turn_id: UUID, rows: list[MessagePayload]) -> TurnResultError:
     code = Turn.objects.values_list("failure_code", flat=True).get(pk=turn_id)
-    told = [
+    notices = [
         row.content for row in rows if isinstance(row.content, NoticeContent) and row.content.code == code
     ]
-    if told:
+    if notices:
         return TurnResultError(
-            code=code, message=told[-1].label, hint=told[-1].hint, details=told[-1].details
+            code=code, message=notices[-1].label, hint=notices[-1].hint, details=notices[-1].details
         )
-    words = NOTICES.get(code, NOTICES["unknown"])
-    return TurnResultError(code=code, message=words.label, hint=words.hint)
+    notice = NOTICES.get(code, NOTICES["unknown"])
+    return TurnResultError(code=code, message=notice.label, hint=notice.hint)
