@@ -293,7 +293,7 @@ def get_last_model(turn_id: UUID) -> tuple[str, str] | None:
 
 @dataclass(frozen=True, kw_only=True)
 class EarlierUsage:
-    """What earlier runs of a turn used, as far as their calls came to an end."""
+    """Usage of a turn's earlier runs, as far as their calls came to an end."""
 
     rounds: int = 0  # without retries, summaries, continuations of cut texts and calls of lost workers
     cut_texts: int = 0  # by the output limit

@@ -48,7 +48,7 @@ class ReplyAddress:
 
 @dataclass(frozen=True, kw_only=True)
 class InboundContext:
-    """What the way a message came in tells about the turn that answers it."""
+    """Facts about the way a message came in that the turn answering it needs."""
 
     locale: str = "en"
     reply: ReplyAddress | None = None

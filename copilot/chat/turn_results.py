@@ -64,7 +64,7 @@ class TurnResultError:
 
 @dataclass(frozen=True, kw_only=True)
 class TurnResult:
-    """What became of a message until now. While it is queued, `turn_id` is the turn it waits behind."""
+    """The present outcome of a message. While it is queued, `turn_id` is the turn it waits behind."""
 
     turn_id: str
     status: TurnResultStatus
@@ -76,7 +76,7 @@ class TurnResult:
 
 
 class AcceptedSubmission(Protocol):
-    """What dispatch answers to a message it took."""
+    """The part of a submission's outcome that is needed here."""
 
     @property
     def turn_id(self) -> UUID: ...
@@ -107,10 +107,7 @@ def get_turn_result(user_id: int, turn_id: UUID, *, run_id: str | None = None) -
 async def submit_and_wait(
     command: SendMessage, *, submit: Callable[[SendMessage], AcceptedSubmission], timeout_seconds: float
 ) -> TurnResult:
-    """Submit a message and wait for its own answer.
-
-    `submit` is passed in, because admission imports this package.
-    """
+    """Submit a message by `submit`, and wait for its own answer."""
     command = replace(command, run_id=command.run_id or uuid4().hex)
     async with open_session_feed(command.session_id, None) as feed:
         accepted = await run_in_thread(submit, command)
