@@ -105,7 +105,6 @@ def _store_and_place(
 def _accept_message(
     new_turn: turns.NewTurn, command: SendMessage, attachments: list[AttachmentPayload], ignored: list[str]
 ) -> SubmissionStarted | SubmissionQueued | None:
-    """Insert the message's row, then give it a turn or a place in the queue; None without a row."""
     message_id = new_turn.message_id
     page = command.page_context or PageContext()
     context = model_context.build_message_context(
@@ -145,7 +144,6 @@ def add_memories_to_context(message_id: UUID, command: SendMessage) -> None:
 def _build_message_payload(
     message_id: UUID, command: SendMessage, attachments: list[AttachmentPayload]
 ) -> MessagePayload:
-    """Build the message as clients see it; its place is filled in once it has one."""
     return MessagePayload(
         id=str(message_id),
         sequence=0,
@@ -176,7 +174,6 @@ def _resolve_attachments(command: SendMessage) -> tuple[list[AttachmentPayload],
 
 
 def make_default_title(text: str) -> str:
-    """Name a session after its first words until it gets a better title."""
     words = " ".join(text.split())
     if len(words) <= MAX_DEFAULT_TITLE_CHARACTERS:
         return words

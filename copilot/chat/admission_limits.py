@@ -65,7 +65,6 @@ def try_place_hold(user_id: int, turn_id: UUID) -> bool:
 
 
 def check_limit_and_place_hold(user_id: int, hold: UUID | str) -> None:
-    """Check the limit and hold money for what is about to begin; raise TooManyRequests if none is left."""
     try:
         limit_checks.check_limits_and_hold(user_id, str(hold))
     except errors.LimitReached as reached:
@@ -73,7 +72,6 @@ def check_limit_and_place_hold(user_id: int, hold: UUID | str) -> None:
 
 
 def place_hold(user_id: int, turn_id: UUID) -> None:
-    """Hold money for a turn that is about to open, right after its limit was checked."""
     try:
         limit_checks.check_limits_and_hold(user_id, str(turn_id), checked=True)
     except errors.LimitReached as reached:

@@ -61,7 +61,6 @@ def publish_events(
 
 
 def mark_unpublished(*session_ids: UUID) -> None:
-    """Note that rows of these sessions have changes that their event logs lack."""
     try:
         Session.objects.filter(pk__in=session_ids).update(untold_at=Now())
     except DatabaseError:
@@ -116,7 +115,6 @@ def announce_queued_turn(
     *,
     queue_changed: bool = False,
 ) -> str:
-    """Publish a turn that waits for a worker, and wake one, in the same Redis call where possible."""
     turn_id = str(new_turn.turn_id)
     placed = replace(
         payload,

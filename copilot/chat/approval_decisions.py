@@ -85,7 +85,6 @@ def _check_scopes(rows: Iterable[Approval], scopes: frozenset[str] | None) -> No
 
 
 def _place_hold_again(user_id: int, holds: ExitStack, turn_id: UUID) -> None:
-    """Place the turn's hold again, which its pause has released."""
     check_limit_and_place_hold(user_id, turn_id)
     holds.callback(release_hold, user_id, turn_id)
 
@@ -109,7 +108,6 @@ def clean_feedback(text: str) -> str:
 
 
 def _parse_final_arguments(command: DecideApproval, row: Approval) -> dict[str, JSON] | None:
-    """Check a person's arguments like the model's own; None when nothing was changed."""
     if command.arguments is None:
         return None
     if is_nested_too_deep(command.arguments):
@@ -192,7 +190,6 @@ def _publish_decisions(
 
 
 def _take_lease_for_resumed(resumed: ResumedTurn) -> None:
-    """Take the session's lease for the turn; while Redis is away, its worker will take it."""
     try:
         lease.take_over_lease(
             str(resumed.session_id),

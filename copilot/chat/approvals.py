@@ -70,7 +70,6 @@ class AutoApprovalResult:
 def approve_automatically(
     turn_id: UUID, fence: int, candidates: Sequence[ApprovalCandidate]
 ) -> AutoApprovalResult:
-    """Approve the calls that the session's automatic approval covers."""
     with transaction.atomic():
         turn = Turn.objects.select_for_update().filter(pk=turn_id, fence=fence, status=turns.RUNNING).first()
         if turn is None:
@@ -90,7 +89,6 @@ def approve_automatically(
 
 
 def request_approvals(turn_id: UUID, fence: int, candidates: Sequence[ApprovalCandidate]) -> list[Approval]:
-    """Store all requests and pause the turn, in one transaction."""
     with transaction.atomic():
         turn_transitions.pause_turn(turn_id, fence)
         turn = Turn.objects.get(pk=turn_id)
@@ -103,7 +101,6 @@ def request_approvals(turn_id: UUID, fence: int, candidates: Sequence[ApprovalCa
 
 
 def list_requested_approvals(turn_id: UUID, fence: int) -> list[Approval]:
-    """List what the turn waits for under this fence, in the order of the calls."""
     rows = Approval.objects.filter(turn=turn_id, turn__fence=fence, turn__status=turns.WAITING)
     return list(rows.filter(state=REQUESTED).order_by("position"))
 
@@ -301,7 +298,6 @@ def close_approvals(
 
 
 def list_expired_turns(older_than_seconds: float) -> list[UUID]:
-    """List turns that have waited too long for a decision."""
     rows = Approval.objects.filter(state=REQUESTED, turn__status=turns.WAITING).extra(
         where=["copilot_approval.created_at < now() - %s * interval '1 second'"], params=[older_than_seconds]
     )
@@ -354,7 +350,6 @@ def _change_state(row: Approval, to: Approval.State, **fields: object) -> None:
 
 
 def _reserve_estimate(session_id: UUID, candidate: ApprovalCandidate) -> str:
-    """Reserve the estimate if the caps allow it; return the reason if they do not."""
     if not candidate.billable:
         return ""
     if candidate.estimate is None:
@@ -406,7 +401,6 @@ def get_remaining_cap(session_id: UUID) -> int | None:
 
 
 def compute_remaining_cap(session: Session) -> int | None:
-    """Return what may still be spent without asking; None without a cap."""
     return min((max(0, cap - taken) for cap, taken in _list_caps(session)), default=None)
 
 

@@ -81,7 +81,6 @@ def store_new_version(session_id: UUID, message_id: UUID, version_id: UUID) -> N
 
 
 def _hide_as_older_branch(session_id: UUID, version_id: UUID, sequence: int) -> None:
-    """Hide the shown rows from a version on, as the branch of that version."""
     shown_messages(session_id).filter(sequence__gte=sequence).update(
         hidden=OLDER_BRANCH, kept_under=version_id
     )
@@ -94,7 +93,6 @@ class SwitchedVersion:
 
 
 def show_version(session_id: UUID, message_id: UUID, branch: int) -> SwitchedVersion:
-    """Show another version of a shown message, with the branch that followed it."""
     with transaction.atomic():
         shown = shown_messages(session_id).filter(pk=message_id, kind="user").first()
         if shown is None or shown.sequence is None:
@@ -207,7 +205,6 @@ def _wait_for_twin_outcome(command: ResendMessage, *, deciding: bool) -> Submiss
 
 
 def _replay_first_resend(command: ResendMessage) -> SubmissionStarted | None:
-    """Return the outcome of an earlier request with this run_id, if there was one."""
     if command.run_id is None:
         return None
     versions = Message.objects.filter(session=command.session_id, run_id=command.run_id)
@@ -314,7 +311,6 @@ class BranchSwitchResult:
 
 
 def switch_branch(user_id: int, session_id: UUID, message_id: UUID, branch: int) -> BranchSwitchResult:
-    """Show another version and continue from it, in every open tab."""
     selectors.get_session(user_id, session_id)
     lock = lock_idle_session(session_id)
     try:
@@ -344,7 +340,6 @@ class UndoResult:
 
 
 def undo_last_turn(user_id: int, session_id: UUID) -> UndoResult:
-    """Hide the last shown turn and keep its rows; a turn that waits for approval is cancelled first."""
     session = selectors.get_session(user_id, session_id)
     paused = Turn.objects.filter(session=session_id, status=Turn.Status.WAITING).first()
     if paused is not None:

@@ -126,7 +126,6 @@ def configure_message_limits(settings: MessageSettings) -> None:
 
 
 def clean_text(text: str) -> str:
-    """Remove NULs and the server's tags, and refuse lone surrogates."""
     if _LONE_SURROGATES.search(text):
         raise InvalidRequest("The text contains an incomplete character (a lone surrogate).")
     return strip_server_tags(text.replace("\x00", ""))

@@ -32,13 +32,11 @@ MAX_GOAL_REASON_CHARACTERS = 500
 
 
 def format_goal_message(goal: str, step: str = "") -> str:
-    """Format what the server says in the user's place."""
     text = f"Go on towards the goal: {goal}"
     return f"{text}\n\nNext step: {step}" if step else text
 
 
 def set_goal(owner_id: int, session_id: UUID, text: str, permissions: Permissions) -> Session:
-    """Set the session's goal, pursued within `permissions`; it replaces an older one."""
     text = strip_server_tags(make_storable(text)).strip()
     if not 0 < len(text) <= MAX_GOAL_CHARACTERS:
         raise InvalidRequest(f"Goals must be 1 to {MAX_GOAL_CHARACTERS:,} characters.", code="invalid_goal")
@@ -65,7 +63,6 @@ def pause_goal(owner_id: int, session_id: UUID, reason: str) -> Session:
 
 
 def resume_goal(owner_id: int, session_id: UUID) -> Session:
-    """Resume the goal with all its continuations again."""
     resumable = (Session.Goal.PAUSED, Session.Goal.EXHAUSTED)
     return _change_goal(
         owner_id,
@@ -97,7 +94,7 @@ def _change_goal(
     allowed_states: Sequence[str] | None,
     **fields: str | int | PermissionsJSON,
 ) -> Session:
-    """Apply the owner's decision if the goal is in one of the states of `had`; None allows any state."""
+    """Apply the owner's decision if the goal is in one of `allowed_states`; None allows any state."""
     session = selectors.get_session(owner_id, session_id)
     rows = Session.objects.filter(pk=session_id)
     stored = "" if state == "cleared" else state
@@ -111,7 +108,6 @@ def _change_goal(
 
 
 def record_goal_judgement(session_id: UUID, goal: str, state: GoalState, reason: str) -> bool:
-    """Record what became of a goal, unless its owner changed it in the meantime."""
     unchanged = Session.objects.filter(pk=session_id, goal=goal, goal_state=Session.Goal.ACTIVE)
     if not unchanged.update(goal_state=state, goal_reason=reason[:MAX_GOAL_REASON_CHARACTERS]):
         return False

@@ -68,14 +68,12 @@ def list_rows_for_model(session_id: UUID) -> list[MessageRow]:
 
 
 def list_requests_of_turn(turn_id: UUID) -> list[MessageRow]:
-    """List what people wrote in a turn, in order."""
     with connection.cursor() as cursor:
         cursor.execute(_SELECT_REQUESTS, [turn_id])
         return [_parse_row(row) for row in cursor.fetchall()]
 
 
 def list_tool_rows(turn_id: UUID, *, before: int, rounds: int) -> list[MessageRow]:
-    """List calls and results of a turn's last rounds before a sequence number, in order."""
     with connection.cursor() as cursor:
         cursor.execute(_SELECT_TOOL_ROWS, {"turn": turn_id, "before": before, "rounds": rounds})
         return [_parse_row(row) for row in cursor.fetchall()]
@@ -86,13 +84,11 @@ def get_last_sequence(session_id: UUID) -> int:
 
 
 def has_content_to_compact(session_id: UUID) -> bool:
-    """Tell whether something was asked and answered since the newest summary."""
     kinds = {row.kind for row in list_rows_for_model(session_id)}
     return "user" in kinds and bool(kinds & {"assistant", "tool_result"})
 
 
 def list_rows_by_id(row_ids: Sequence[UUID]) -> list[MessageRow]:
-    """List rows in the given order."""
     with connection.cursor() as cursor:
         cursor.execute(_COLUMNS + "WHERE m.id = ANY(%s)", [list(row_ids)])
         rows_by_id = {row[0]: _parse_row(row) for row in cursor.fetchall()}
@@ -119,7 +115,6 @@ def _parse_row(row: tuple[Any, ...]) -> MessageRow:
 
 
 def has_turn_answered(turn_id: UUID) -> bool:
-    """Tell whether the turn has an answer that is shown."""
     rows = Message.objects.filter(turn_id=turn_id, kind="assistant", hidden="")
     return rows.exclude(content="").exists()
 
@@ -129,6 +124,5 @@ def has_notice(turn_id: UUID, code: str) -> bool:
 
 
 def list_notice_details(session_id: UUID, code: str) -> set[str]:
-    """Return the details of the session's notices with this code."""
     rows = Message.objects.filter(session_id=session_id, kind="notice", data__code=code)
     return {str(details) for details in rows.values_list("data__details", flat=True)}

@@ -163,13 +163,11 @@ def may_include_user_context(command: SendMessage) -> bool:
 
 
 def add_user_context(message_id: UUID, user_id: int) -> None:
-    """Add the owner's context to a message that replaces the session's first one."""
     with connection.cursor() as cursor:
         cursor.execute(_ADD_USER_CONTEXT, {"id": message_id, "user_id": user_id, **_USER_CONTEXT_MARKUP})
 
 
 def _build_message_data(command: SendMessage) -> dict[str, JSON]:
-    """Build what the turn that answers the message needs later: parent, budget and the way it came in."""
     data: dict[str, JSON] = {}
     if command.parent is not None:
         data["parent_turn"] = str(command.parent.turn_id)
@@ -210,7 +208,6 @@ def append_server_context(message_id: UUID, text: str, *, sources: Sequence[str]
 
 
 def discard_pending_message(message_id: UUID) -> bool:
-    """Delete a message that was not accepted after all; False when a turn has taken it already."""
     deleted, _ = Message.objects.filter(pk=message_id, sequence=None, dropped_at=None).delete()
     return bool(deleted)
 
@@ -390,7 +387,6 @@ def close_open_messages(
     fence: int | None = None,
     cancelled: bool = False,
 ) -> ClosedMessages:
-    """Close what a lost run left open: streaming rows become final, calls without a result get one."""
     streaming_rows = {str(row.pk): row for row in Message.objects.filter(turn=turn_id, streaming=True)}
     saved = {row_id: row.content for row_id, row in streaming_rows.items()}
     texts = read_streamed_text(str(session_id), saved) if streaming_rows else {}

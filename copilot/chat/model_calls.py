@@ -85,7 +85,6 @@ class TierModel:
 def build_first_call_parameters(
     turn_ids: Sequence[UUID], models: Mapping[str, TierModel]
 ) -> dict[str, list[object]]:
-    """Build the parameters of INSERT_FIRST_CALLS and the model names that the claim stores."""
     return {
         "turn_ids": list(turn_ids),
         "call_ids": [make_call_id(turn_id, 1) for turn_id in turn_ids],
@@ -111,7 +110,6 @@ def start_model_call(
 
 
 def start_call_after_turn(turn_id: UUID, purpose: str, provider: str, model: str) -> UUID:
-    """Insert a call that a turn causes after it has ended, under the next free number."""
     while True:
         with connection.cursor() as cursor:
             cursor.execute(
@@ -190,7 +188,6 @@ def finish_model_call(call: FinishedCall) -> str:
 
 
 def _count_call(call: FinishedCall, cost_microdollars: int) -> None:
-    """Count the call, its cost, and which part of its prompt came from a cache."""
     outcome = "refused" if call.refused_before_work else "aborted" if call.aborted else "answered"
     metrics.provider_calls.labels(call.provider, outcome).inc()
     metrics.provider_seconds.labels(call.provider).observe(call.latency_ms / 1000)
@@ -281,12 +278,10 @@ def record_tool_cost(
 
 
 def withdraw_unsent_call(turn_id: UUID, number: int) -> None:
-    """End a row whose request was never sent, without a cost."""
     ModelCall.objects.filter(turn=turn_id, number=number, ended_at=None).update(ended_at=Now(), aborted=True)
 
 
 def get_last_model(turn_id: UUID) -> tuple[str, str] | None:
-    """Return provider and model of the turn's last reply."""
     calls = ModelCall.objects.filter(turn=turn_id, purpose=REPLY_PURPOSE).order_by("-number")
     return calls.values_list("provider", "model").first()
 
@@ -342,7 +337,6 @@ class SentCall:
 
 
 def list_sent_calls(turn_id: UUID) -> list[SentCall]:
-    """List the turn's calls in order, without rows whose requests were never sent."""
     calls = ModelCall.objects.filter(turn=turn_id, number__lt=FIRST_TOOL_CALL_NUMBER)
     sent = calls.exclude(ended_at__isnull=False, latency_ms=None).order_by("number")
     return [
@@ -361,7 +355,6 @@ def list_sent_calls(turn_id: UUID) -> list[SentCall]:
 
 
 def was_final_answer(turn_id: UUID, number: int) -> bool:
-    """Tell whether this call's reply came to its end and asked for no tools."""
     calls = ModelCall.objects.filter(turn=turn_id, number=number, purpose=REPLY_PURPOSE)
     return calls.filter(ending__in=["answered", "cut"]).exists()
 

@@ -41,7 +41,6 @@ def release_or_start_next(
 
 
 def start_kept_turn(session_id: UUID, turn_id: UUID, token: UUID, keep_through: int | None) -> None:
-    """Start the turn that the session was kept for, or release the session after all."""
     if not _start_head_of_queue(session_id, turn_id, token, keep_through):
         release_or_start_next(session_id, token, keep_through)
 
@@ -49,7 +48,6 @@ def start_kept_turn(session_id: UUID, turn_id: UUID, token: UUID, keep_through: 
 def _start_head_of_queue(
     session_id: UUID, turn_id: UUID, token: UUID, keep_through: int | None, *, is_retry: bool = False
 ) -> bool:
-    """Open a turn for the head of the queue; False when the queue holds nothing to start."""
     pending = queue.list_pending_messages(session_id)
     covered = stop_signal.get_covered_number(str(session_id))
     if covered is not None:
@@ -111,7 +109,6 @@ def queue_member_of(message: queue.PendingMessage) -> QueueMember:
 
 
 def start_stranded_messages(session_id: UUID) -> bool:
-    """Start a turn for messages that are queued although nothing runs."""
     turn_id, token = uuid4(), uuid4()
     verdict = lease.claim_or_queue(
         str(session_id), turn_id=str(turn_id), token=str(token), member=None, order=0.0

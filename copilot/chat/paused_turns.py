@@ -31,7 +31,6 @@ class PausedTurnReplaced:
 
 
 def replace_paused_turn(new_turn: NewTurn, user_id: int) -> PausedTurnReplaced | None:
-    """End the paused turn and open this one, in one transaction; None when no turn waits any more."""
     with transaction.atomic():
         paused = turn_transitions.lock_paused_turn(session_id=new_turn.session_id)
         if paused is None:
@@ -47,7 +46,6 @@ def replace_paused_turn(new_turn: NewTurn, user_id: int) -> PausedTurnReplaced |
 
 
 def expire_paused_turn(turn_id: UUID) -> bool:
-    """End a turn whose approvals expired, and start what is queued behind it."""
     with transaction.atomic():
         paused = turn_transitions.lock_paused_turn(turn_id=turn_id)
         if paused is None:

@@ -45,7 +45,6 @@ class Permissions:
         return name not in self.denied_tools and (self.tools is None or name in self.tools)
 
     def is_within(self, other: Permissions) -> bool:
-        """Tell whether nothing is allowed here that `other` forbids."""
         return intersect_permissions(self, other) == self
 
     def to_json(self) -> PermissionsJSON:
@@ -86,7 +85,6 @@ class Permissions:
 
 
 def intersect_permissions(left: Permissions, right: Permissions) -> Permissions:
-    """Allow what both allow, and deny what either denies."""
     return Permissions(
         tools=_intersect_names(left.tools, right.tools),
         denied_tools=left.denied_tools | right.denied_tools,

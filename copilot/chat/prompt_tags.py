@@ -64,7 +64,6 @@ def escape_server_tags(text: str) -> str:
 
 
 def escape_text(text: str) -> str:
-    """Escape a dynamic value inside a server block."""
     return html.escape(text, quote=False)
 
 

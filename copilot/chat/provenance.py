@@ -145,7 +145,6 @@ class ReadSources:
 
 
 def list_session_sources(session_id: UUID) -> tuple[str, ...]:
-    """List where the untrusted text of a session came from, the oldest first, without hidden rows."""
     with connection.cursor() as cursor:
         cursor.execute(_SELECT_SOURCES, [session_id, MAX_SOURCES])
         sources = [source for (source,) in cursor.fetchall()]
@@ -174,13 +173,11 @@ def list_file_sources(file: WorkspaceFile, *, session_id: UUID) -> tuple[str, ..
 
 
 def format_source_label(text: str) -> str:
-    """Shorten a source to one line for an approval card."""
     line = " ".join(text.split())
     return line if len(line) <= MAX_LABEL_CHARACTERS else line[: MAX_LABEL_CHARACTERS - 1] + "…"
 
 
 def describe_sources(sources: Sequence[str]) -> str:
-    """Describe to a person what the chat has read."""
     shown, more = sources[:MAX_SHOWN_SOURCES], len(sources) - MAX_SHOWN_SOURCES
     listed = ", ".join(shown) if more > 0 else " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
     return f"This chat has read {listed}{f' and {more} more' if more > 0 else ''}."
@@ -215,7 +212,6 @@ def normalise_url(text: str) -> UrlParts | None:
 
 
 def _find_urls(text: str, *, bare: bool = False) -> Iterator[UrlParts]:
-    """Yield every URL in a text, with and without punctuation that may belong to the sentence."""
     for match in _URL_PATTERN.finditer(text):
         yield from _url_spellings(match[0])
     if bare:

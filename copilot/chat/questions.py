@@ -100,7 +100,6 @@ def _check_answer(question: Question, text: str | None, choice: str | None) -> s
 
 
 def close_question(question_id: UUID, outcome: ClosingOutcome) -> bool:
-    """Close an open question; False when it was closed already."""
     return bool(
         Question.objects.filter(pk=question_id, outcome=OPEN).update(outcome=outcome, closed_at=Now())
     )
@@ -116,7 +115,6 @@ def refresh_question(question_id: UUID) -> Question:
 
 
 def close_questions_of_turn(turn_id: UUID, outcome: ClosingOutcome) -> list[UUID]:
-    """Close the open questions of a turn; return the ids that this call closed."""
     candidates = Question.objects.filter(turn_id=turn_id, outcome=OPEN).values_list("id", flat=True)
     return [question_id for question_id in candidates if close_question(question_id, outcome)]
 

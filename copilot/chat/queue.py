@@ -79,7 +79,6 @@ def get_last_pending_number(session_id: UUID) -> int | None:
 
 
 def list_pending_of_parent(turn_id: UUID) -> list[tuple[UUID, UUID]]:
-    """List the (session, message) pairs that this turn submitted elsewhere and no turn has taken yet."""
     rows = Message.objects.filter(sequence=None, dropped_at=None, data__parent_turn=str(turn_id))
     return list(rows.values_list("session_id", "pk"))
 
@@ -118,7 +117,6 @@ def consume_pending_messages(
     *,
     start: StartingMessage | None = None,
 ) -> list[ConsumedMessage]:
-    """Give the chosen pending messages their place in the session, in one transaction."""
     with transaction.atomic():
         session_id, stopped = lock_running_turn(turn_id, fence)
         chosen = [] if stopped else choose(list_pending_messages(session_id, lock=True))
@@ -213,7 +211,6 @@ def _choose_sequences_before(
 
 
 def edit_pending_message(session_id: UUID, message_id: UUID, text: str, permissions: Permissions) -> bool:
-    """Replace the text of a pending message, and narrow its permissions to those of its editor."""
     rows = Message.objects.filter(pk=message_id, session=session_id, sequence=None, dropped_at=None)
     if permissions == UNRESTRICTED:
         return bool(rows.update(content=text))
@@ -253,7 +250,6 @@ def renumber_pending_message(message_id: UUID, queue_order: float) -> int | None
 def drop_pending_messages(
     session_id: UUID, *, through: int | None = None, message_id: UUID | None = None
 ) -> list[PendingMessage]:
-    """Drop pending messages from the queue; their rows stay, so that their run_ids can be replayed."""
     with connection.cursor() as cursor:
         cursor.execute(
             """

@@ -39,7 +39,6 @@ def remove_queued_message(user_id: int, session_id: UUID, message_id: UUID) -> N
 
 
 def move_queued_message(user_id: int, session_id: UUID, message_id: UUID, position: int) -> None:
-    """Move a queued message to a position in the queue, counted from 1."""
     selectors.get_session(user_id, session_id)
     pending = queue.list_pending_messages(session_id)
     moved = next((message for message in pending if message.id == message_id), None)
@@ -57,7 +56,6 @@ def move_queued_message(user_id: int, session_id: UUID, message_id: UUID, positi
 
 
 def send_queued_message_now(user_id: int, session_id: UUID, message_id: UUID) -> StopResult:
-    """Stop the running turn, keep its partial answer, and start this message at once."""
     selectors.get_session(user_id, session_id)
     check_usage_limit(user_id)
     pending = queue.list_pending_messages(session_id)

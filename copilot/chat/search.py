@@ -67,7 +67,6 @@ def index_new_turns(batch: int = TURNS_PER_BATCH) -> int:
 
 
 def index_session(session_id: UUID) -> None:
-    """Index a session whose messages came without turns, such as an imported one."""
     with connection.cursor() as cursor:
         cursor.execute(_INSERT_ENTRIES.format(which="m.session_id = %s"), [session_id])
 
@@ -113,7 +112,6 @@ HEADLINE_OPTIONS = f"StartSel={HIT_START_MARK}, StopSel={HIT_END_MARK}, MaxWords
 
 
 def search_messages(owner_id: int, text: str, *, limit: int = MAX_HITS) -> list[SearchHit]:
-    """Find messages that contain every word, or words that begin with it; the newest first."""
     words = build_search_query(text)
     if not words:
         return []
@@ -131,7 +129,6 @@ def search_messages(owner_id: int, text: str, *, limit: int = MAX_HITS) -> list[
 
 
 def build_search_query(text: str) -> str:
-    """Build a tsquery that matches each word as a prefix; empty when the text has no words."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT lexeme FROM unnest(to_tsvector('simple', %s))", [text])
         lexemes = [str(row[0]) for row in cursor.fetchall()]
@@ -165,7 +162,6 @@ def _parse_hit(
 
 
 def split_headline(headline: str) -> list[SnippetPart]:
-    """Split a headline into hits and the text around them, without Markdown signs."""
     headline = _TABLE_AND_LINE_MARKS.sub(" ", _MARKDOWN_MARKS.sub("", headline))
     parts: list[SnippetPart] = []
     for section in headline.split(HIT_START_MARK):
@@ -178,7 +174,6 @@ def split_headline(headline: str) -> list[SnippetPart]:
 
 
 def list_messages_around(session_id: UUID, message_id: UUID) -> tuple[list[MessagePayload], bool] | None:
-    """Return the messages on both sides of one, and whether there are older ones; None if it is not shown."""
     shown = Message.objects.filter(session=session_id, hidden="", sequence__isnull=False)
     sequence = shown.filter(pk=message_id).values_list("sequence", flat=True).first()
     if sequence is None:

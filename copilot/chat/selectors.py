@@ -95,7 +95,6 @@ def get_session_state(session_id: UUID) -> SessionState:
 
 
 def _get_session_states(session_ids: Iterable[UUID]) -> dict[UUID, SessionState]:
-    """Return the states of the sessions that have an unfinished turn."""
     open_questions = Question.objects.filter(turn=OuterRef("pk"), outcome=Question.Outcome.OPEN)
     rows = Turn.objects.filter(session__in=list(session_ids), status__in=Turn.UNFINISHED)
     return {
@@ -139,7 +138,6 @@ def list_sessions_page(
     parent_id: UUID | None = None,
     limit: int = REQUEST_LIMITS.sessions_per_page,
 ) -> CursorPage[SessionPayload]:
-    """List the user's sessions, pinned first, then the latest; sub-sessions only under their parent."""
     rows_query = Session.objects.filter(owner=user_id, deleted_at=None, archived_at__isnull=not archived)
     rows_query = rows_query.filter(depth=0) if parent_id is None else rows_query.filter(parent=parent_id)
     if q:
@@ -193,7 +191,6 @@ def build_notice_posted(row_id: UUID, code: str) -> NoticePosted:
 def list_messages_page(
     session_id: UUID, *, before: int | None = None, limit: int = MESSAGES_PER_PAGE
 ) -> tuple[list[MessagePayload], bool]:
-    """Return the newest messages before a sequence number, oldest first, and whether there are older ones."""
     rows = Message.objects.filter(session=session_id, hidden="", kind__in=SHOWN_KINDS, sequence__isnull=False)
     if before is not None:
         rows = rows.filter(sequence__lt=before)
@@ -235,7 +232,6 @@ def get_queue_items(session_id: UUID) -> list[QueueItem]:
 
 
 def was_approved(turn_id: UUID, call_id: str) -> bool:
-    """Tell whether a person has approved this very call."""
     approved_states = (Approval.State.APPROVED, Approval.State.RUNNING)
     return Approval.objects.filter(
         turn=turn_id, call_id=call_id, state__in=approved_states, automatic=False
@@ -319,7 +315,6 @@ def get_throttle_reason(turn: Turn) -> ThrottleReason:
 
 
 def _with_streamed_text(session_id: UUID, rows: list[MessagePayload]) -> list[MessagePayload]:
-    """Extend rows that still stream by the text that the log holds beyond their last checkpoint."""
     saved = {row.id: row.content for row in rows if row.streaming and isinstance(row.content, str)}
     if not saved:
         return rows

@@ -93,7 +93,6 @@ def bind_services(
 
 
 def start_kept_turn(session_id: UUID, turn_id: UUID, token: UUID, keep_through: int | None) -> None:
-    """Start the next turn of a session that was kept for it."""
     _BoundServices.start_kept_turn(session_id, turn_id, token, keep_through)
 
 
@@ -102,17 +101,14 @@ def wake_worker(turn_id: UUID) -> None:
 
 
 def submit_internal_message(message: InternalMessage) -> SubmitReceipt:
-    """Submit a message with all checks of admission; raise what a client would be told."""
     return _BoundServices.submit_internal_message(message)
 
 
 def withdraw_queued_message(user_id: int, session_id: UUID, message_id: UUID) -> bool:
-    """Withdraw a queued message on behalf of its parent; False when a turn has taken it."""
     return _BoundServices.withdraw_queued_message(user_id, session_id, message_id)
 
 
 def stop_child_turn(user_id: int, session_id: UUID, turn_id: UUID) -> bool:
-    """Stop this turn on behalf of its parent; False when it had ended."""
     return _BoundServices.stop_child_turn(user_id, session_id, turn_id)
 
 

@@ -39,7 +39,6 @@ class SessionConfig:
     memory: bool = True  # the user has memories switched on
 
     def restrict_permissions(self, permissions: Permissions) -> Permissions:
-        """Narrow a turn's permissions to the tools of session and agent and to the user's choices."""
         for names in (self.allowed_tools, self.agent.tools if self.agent else None):
             if names is not None:
                 permissions = intersect_permissions(

@@ -25,7 +25,6 @@ class SessionLock:
     keep_through: int  # messages queued before the lock stay queued after it
 
     def release(self) -> None:
-        """Release the session and start what was queued meanwhile."""
         release_or_start_next(self.session_id, self.token, self.keep_through)
 
 

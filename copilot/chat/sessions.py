@@ -46,7 +46,6 @@ def create_session(
 def create_session_for_first_message(
     owner_id: int, title: str = "", *, agent_version: AgentVersion | None = None
 ) -> Iterator[Session]:
-    """Create a session for its first message, and delete it if that message is refused."""
     session = create_session(owner_id, title, agent_version=agent_version)
     try:
         yield session
@@ -63,7 +62,6 @@ def create_platform_session(owner_id: int, *, platform: str) -> Session:
 
 
 def get_or_create_builder_session(owner_id: int, agent: Agent) -> Session:
-    """Return the one session in which this agent is built."""
     sessions = Session.objects.filter(owner=owner_id, builds=agent, deleted_at=None)
     if (existing := sessions.first()) is not None:
         return existing
@@ -86,7 +84,6 @@ def create_unlisted_session(owner_id: int) -> Session:
 
 
 def list_session(owner_id: int, session_id: UUID) -> None:
-    """Show an unlisted session in the lists, because it turns out to need a person."""
     if Session.objects.filter(pk=session_id, owner=owner_id, parent=None, deleted_at=None).update(depth=0):
         publish_session_change(Session.objects.get(pk=session_id))
 
@@ -132,7 +129,6 @@ class SessionSettings(TypedDict, total=False):
 
 
 def update_session_settings(owner_id: int, session_id: UUID, changes: SessionSettings) -> None:
-    """Change settings from the next turn on."""
     preferences.check_instructions(changes.get("instructions", ""))
     preferences.check_personality(changes.get("personality_id"))
     sessions = Session.objects.filter(pk=session_id, owner=owner_id, deleted_at=None)
@@ -176,7 +172,6 @@ def delete_session(owner_id: int, session_id: UUID) -> list[UUID]:
 
 
 def restore_session(owner_id: int, session_id: UUID) -> Session:
-    """Restore a session and the sub-sessions that were deleted with it."""
     days = settings.SESSION_TRASH_DAYS
     try:
         with transaction.atomic(), connection.cursor() as cursor:
@@ -206,7 +201,6 @@ def create_imported_session(owner_id: int, title: str, *, created_at: datetime) 
 
 
 def list_purgeable_sessions(limit: int) -> list[UUID]:
-    """List sessions past their restore period, and unlisted ones that a lost process left behind."""
     cutoff = Now() - timedelta(days=settings.SESSION_TRASH_DAYS)
     purgeable = Q(deleted_at__lte=cutoff) | Q(depth__gt=0, parent=None, active_at__lte=cutoff)
     return list(Session.objects.filter(purgeable).values_list("pk", flat=True)[:limit])
@@ -245,7 +239,6 @@ def set_automatic_title(session_id: UUID, title: str, *, instead_of: str) -> boo
 
 
 def set_todos(turn_id: UUID, fence: int, items: list[Todo]) -> None:
-    """Replace the todo list while the turn still runs under this fence."""
     with connection.cursor() as cursor:
         cursor.execute(
             """
@@ -269,14 +262,12 @@ def _clean_title(title: str) -> str:
 
 
 def purge_message_rows(session_ids: Sequence[UUID], limit: int) -> int:
-    """Delete up to `limit` messages of these sessions, and return how many there were."""
     batch = Message.objects.filter(session__in=session_ids).values("pk")[:limit]
     removed, _ = Message.objects.filter(pk__in=batch).delete()
     return removed
 
 
 def purge_turn_rows(session_ids: Sequence[UUID], limit: int) -> int:
-    """Delete up to `limit` turns of these sessions with what belongs to them, and return how many there were."""
     batch = list(Turn.objects.filter(session__in=session_ids).values_list("pk", flat=True)[:limit])
     Turn.objects.filter(pk__in=batch).delete()
     return len(batch)

@@ -44,7 +44,6 @@ class SideQuestionPayload:
 
 
 def ask_side_question(user_id: int, session_id: UUID, question: str) -> SideQuestion:
-    """Ask a side question, answered beside whatever runs; one at a time in each session."""
     question = _clean_question(question)
     selectors.get_session(user_id, session_id)
     check_standard_tier_allowed(user_id)
@@ -82,7 +81,6 @@ def _start_side_question(user_id: int, session: str, side_id: str, question: str
 
 
 def stop_side_question(user_id: int, session_id: UUID) -> bool:
-    """Stop the side question; False when none was being answered."""
     selectors.get_session(user_id, session_id)
     side_id = side_question_state.get_current_side_id(str(session_id))
     if side_id is None or not side_question_state.release_side_question(str(session_id), side_id):
@@ -92,7 +90,6 @@ def stop_side_question(user_id: int, session_id: UUID) -> bool:
 
 
 def get_side_question(user_id: int, session_id: UUID, side_id: UUID) -> SideQuestionPayload:
-    """Return the answer so far, for clients that poll. It expires after a while."""
     selectors.get_session(user_id, session_id)
     events = [
         decode_event(entry.payload)

@@ -140,7 +140,6 @@ class ParsedSlashCommand:
         return known is not None and bool(known.takes or not self.argument)
 
     def explain_not_run(self) -> str:
-        """Explain why a command was sent as a message."""
         if self.name in _COMMANDS_BY_NAME:
             return f"/{self.name} must stand alone, so this was sent as a message."
         names = ", ".join(f"/{command.name}" for command in SLASH_COMMANDS)
@@ -148,6 +147,5 @@ class ParsedSlashCommand:
 
 
 def parse_slash_command(text: str) -> ParsedSlashCommand | None:
-    """Parse a text that is written as a command, known or not; None for plain text, paths and code."""
     match = _SLASH_COMMAND_PATTERN.fullmatch(text.strip())
     return ParsedSlashCommand(match[1], (match[2] or "").strip()) if match else None

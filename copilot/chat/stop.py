@@ -60,7 +60,6 @@ def stop_session(
 
 
 def end_session_activity(session_id: UUID) -> None:
-    """End everything that runs or is queued in a session that is being deleted, or whose owner is."""
     stopping = turn_transitions.request_stop(session_id)
     try:
         drop_queued_messages(session_id, None)
@@ -71,7 +70,6 @@ def end_session_activity(session_id: UUID) -> None:
 
 
 def stop_turn_as_staff(turn_id: UUID) -> turn_transitions.StopRequest | None:
-    """Stop a turn on behalf of staff, even in a deleted session; None when it has ended already."""
     turn = Turn.objects.filter(pk=turn_id).select_related("session").first()
     if turn is None or (stopping := turn_transitions.request_stop(turn.session_id, turn_id)) is None:
         return None
@@ -138,7 +136,6 @@ def _stop_between_turns(session_id: UUID) -> turn_transitions.StopRequest | None
 
 
 def cancel_turn_without_worker(session_id: UUID, stopping: turn_transitions.StopRequest) -> bool:
-    """End a turn that no worker runs; False when a worker claimed it first."""
     waits = stopping.status == Turn.Status.WAITING
     try:
         with transaction.atomic():  # its approvals close with it: nobody may decide about an ended turn

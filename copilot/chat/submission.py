@@ -14,7 +14,6 @@ from copilot.chat.stop import drop_queued_messages, stop_session
 
 
 def answer_question(user_id: int, question_id: UUID, *, text: str | None, choice: str | None) -> None:
-    """Record a person's answer. The waiting turn reads it from the row."""
     questions.record_answer(user_id, question_id, text=text, choice=choice)
 
 

@@ -124,13 +124,11 @@ def get_turn_context() -> TurnContext:
 
 
 def peek_turn_context() -> TurnContext | None:
-    """Return the turn or None; for logs, which are also written outside turns."""
     return _turn_context.get(None)
 
 
 @contextmanager
 def bind_turn_context(context: TurnContext) -> Iterator[TurnContext]:
-    """Bind `context` for the block; it nests, and child tasks inherit it."""
     token = _turn_context.set(context)
     try:
         yield context

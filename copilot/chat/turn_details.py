@@ -71,7 +71,6 @@ def get_unfinished_turn(session_id: UUID) -> TurnDetails | None:
 
 
 def list_turns_waiting_since(*, seconds: float, within: float) -> list[UUID]:
-    """List turns that have waited this long for a decision, but at most `within` seconds longer."""
     age, now = timedelta(seconds=seconds), Now()
     requests = Approval.objects.filter(
         state=Approval.State.REQUESTED,
@@ -105,7 +104,6 @@ def _find_turn_details(condition: Q) -> TurnDetails | None:
 
 
 def find_turn_of_run(session_id: UUID, run_id: str) -> UUID | Literal["waiting", "gone"]:
-    """Return the turn that took the message with this run_id, or whether the message still waits for one."""
     row = (
         Message.objects.filter(session=session_id, run_id=run_id).values_list("turn_id", "dropped_at").first()
     )
@@ -116,7 +114,6 @@ def find_turn_of_run(session_id: UUID, run_id: str) -> UUID | Literal["waiting",
 
 
 def find_session_of_run(session_ids: Sequence[UUID], run_id: str) -> UUID | None:
-    """Return which of these sessions has a message with this run_id."""
     rows = Message.objects.filter(session__in=session_ids, run_id=run_id)
     return rows.values_list("session_id", flat=True).first()
 
@@ -131,7 +128,6 @@ def list_pending_platform_messages(session_id: UUID) -> list[PendingPlatformMess
 
 
 def list_message_ids_by_origin(turn_id: UUID, origin: str) -> set[str]:
-    """Return the messages of a turn that came by this channel; others may have joined it."""
     rows = Message.objects.filter(turn=turn_id, kind=Message.Kind.USER, origin=origin)
     return {str(pk) for pk in rows.values_list("pk", flat=True)}
 
@@ -142,7 +138,6 @@ def get_answer_text(turn_id: UUID) -> str:
 
 
 def get_cost_microdollars(turn_id: UUID) -> int:
-    """Return the cost recorded so far, including child turns."""
     return model_calls.get_turn_spending(turn_id).spent
 
 
@@ -158,7 +153,6 @@ class TurnRequests:
 
 
 def serialize_turn_messages(turn_id: UUID) -> list[MessagePayload]:
-    """Serialize what is shown of the turn, with the text that the log holds beyond rows that still stream."""
     shown = Message.objects.filter(turn=turn_id, hidden="", kind__in=selectors.SHOWN_KINDS)
     rows = list(shown.exclude(kind=Message.Kind.USER).order_by("sequence"))
     payloads = [serializers.serialize_message(row) for row in rows]

@@ -91,7 +91,6 @@ async def wait_for_turn(
     tail: EventFanout | None = None,
     connection: RevocableConnection | None = None,
 ) -> TurnResult:
-    """Return the outcome of a turn, or of the message `run_id`, once it is final or the time is up."""
     turn = await run_in_thread(selectors.get_turn, user_id, turn_id)
     async with open_session_feed(turn.session_id, None, fanout=tail, connection=connection) as feed:
         return await _wait_until_final(
@@ -107,7 +106,6 @@ def get_turn_result(user_id: int, turn_id: UUID, *, run_id: str | None = None) -
 async def submit_and_wait(
     command: SendMessage, *, submit: Callable[[SendMessage], AcceptedSubmission], timeout_seconds: float
 ) -> TurnResult:
-    """Submit a message by `submit`, and wait for its own answer."""
     command = replace(command, run_id=command.run_id or uuid4().hex)
     async with open_session_feed(command.session_id, None) as feed:
         accepted = await run_in_thread(submit, command)
@@ -145,7 +143,6 @@ async def _wait_until_final(
 
 
 async def _wait_for_event(feed: EventFeed, seconds: float) -> None:
-    """Wait until a turn may have ended, or the seconds are over."""
     try:
         async with asyncio.timeout(seconds):
             async for batch in feed:
@@ -158,7 +155,6 @@ async def _wait_for_event(feed: EventFeed, seconds: float) -> None:
 
 
 def _read_status(followed: _FollowedMessage) -> _TurnStatus:
-    """Read the status from the rows alone; an event never says more than its row."""
     if followed.run_id is None:
         return _TurnStatus(followed.turn_id, _get_status(followed.turn_id))
     message = (
@@ -186,7 +182,6 @@ def _get_status(turn_id: UUID) -> TurnResultStatus:
 
 
 def _build_result(status: _TurnStatus, session_id: UUID) -> TurnResult:
-    """Build the result in four statements."""
     if not status.own:
         return TurnResult(turn_id=str(status.turn_id), status=status.status)
     messages = Message.objects.filter(turn=status.turn_id, hidden="", kind__in=selectors.SHOWN_KINDS)
@@ -205,7 +200,6 @@ def _build_result(status: _TurnStatus, session_id: UUID) -> TurnResult:
 
 
 def build_session_url(session_id: UUID) -> str:
-    """Build the absolute URL of a session's page."""
     return f"{settings.SITE_URL}{reverse('chat_session', args=[session_id])}"
 
 

@@ -35,7 +35,6 @@ def turns_by_id(ids: Iterable[UUID]) -> TurnQuerySet:
 
 
 def list_turn_states(ids: Iterable[UUID]) -> list[tuple[UUID, str, int]]:
-    """List id, status and fence of the turns that exist."""
     return list(turns_by_id(ids).values_list("pk", "status", "fence"))
 
 
@@ -63,7 +62,6 @@ LIMIT 2000
 
 
 def list_stranded_sessions(*, owner_id: int | None = None, seconds: float = 0) -> list[UUID]:
-    """List sessions whose messages have waited this long although no turn is unfinished."""
     with connection.cursor() as cursor:
         cursor.execute(_SELECT_STRANDED_SESSIONS, {"owner": owner_id, "seconds": seconds})
         return [row[0] for row in cursor.fetchall()]
@@ -128,13 +126,11 @@ def describe_turns(rows: TurnQuerySet) -> list[TurnOverview]:
 
 
 def describe_failure(code: str) -> str:
-    """Return what people were told, without anything that a provider or a tool said."""
     notice = NOTICES.get(code)
     return f"{notice.label}. {notice.hint}" if notice else code
 
 
 def list_unfinished_ids(turn_ids: Sequence[str]) -> set[str]:
-    """Return the ids of unfinished turns. Strings that are not UUIDs are ignored."""
     known = [turn_id for turn_id in turn_ids if _is_uuid(turn_id)]
     found = Turn.objects.filter(pk__in=known, status__in=UNFINISHED).values_list("pk", flat=True)
     return {str(turn_id) for turn_id in found}
@@ -149,7 +145,6 @@ def _is_uuid(text: str) -> bool:
 
 
 def list_unfinished_descendants(turn_ids: Sequence[UUID]) -> list[UUID]:
-    """List the unfinished turns that these turns started, directly or indirectly."""
     found: list[UUID] = []
     level = list(turn_ids)
     while level:

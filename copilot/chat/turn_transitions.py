@@ -52,7 +52,6 @@ class StopRequest:
 def request_stop(
     session_id: UUID, turn_id: UUID | None = None, *, by: CancelReason = "user"
 ) -> StopRequest | None:
-    """Mark the unfinished turn as stopped in its row; None when the session is idle."""
     with connection.cursor() as cursor:
         cursor.execute(
             """
@@ -139,7 +138,6 @@ def mark_sent_again(turn_id: UUID) -> bool:
 
 
 def requeue_waiting_turn(turn_id: UUID, guard: Q) -> bool:
-    """Restart the wait of a queued turn that matches `guard`, and count another dispatch."""
     rows = Turn.objects.filter(guard, pk=turn_id, status=QUEUED)
     return bool(rows.update(queued_at=Now(), dispatched_at=Now(), dispatch_count=F("dispatch_count") + 1))
 
@@ -247,7 +245,6 @@ class EndedTurn:
     goal_paused: str = ""  # the reason, if this ending has paused the session's goal
 
     def build_session_events(self) -> list[Event]:
-        """Build the events that follow the ending itself."""
         paused: list[Event] = []
         if self.goal_paused:
             paused.append(GoalJudged(state="paused", reason=self.goal_paused))

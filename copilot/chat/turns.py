@@ -147,7 +147,6 @@ def record_dropped_message(
     *,
     by: CancelReason = "user",
 ) -> UUID:
-    """Store the cancelled turn of a message that left the queue before any turn took it."""
     turn = Turn.objects.create(
         id=uuid4(),
         session_id=session_id,
@@ -355,7 +354,6 @@ def decode_jsonb(value: str | T, kind: type[T]) -> T:
 
 
 def list_still_running(claims: Sequence[tuple[UUID, int]]) -> set[UUID]:
-    """Return the turns of these (turn, fence) pairs that still run under that fence."""
     fences = dict(claims)
     rows = Turn.objects.filter(pk__in=fences, status=RUNNING).values_list("pk", "fence")
     return {turn_id for turn_id, fence in rows if fences[turn_id] == fence}
