@@ -257,7 +257,7 @@ def test_everything_of_an_account_is_shut_at_the_request(
     assert running.stop_requested_at is not None
     assert queued.dropped_at is not None
     assert timedelta(days=6, hours=23) < job.due_at - timezone.now() <= timedelta(days=7)
-    assert "erased on" in mail.outbox[0].body
+    assert "deleted on" in mail.outbox[0].body
     deletion.run_deletion(job.pk)  # not due
     job.refresh_from_db()
     assert job.started_at is None

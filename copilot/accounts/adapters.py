@@ -1,4 +1,5 @@
-"""Who comes back while their account waits to be erased keeps it, whichever way they sign in (S17)."""
+"""Adapt allauth: sign-up policy, login limits, encrypted second factors, and cancelling account deletion by
+signing in."""
 
 from __future__ import annotations
 
@@ -20,18 +21,18 @@ from copilot.accounts.forms import ERROR_MESSAGES, MFA_ERROR_MESSAGES
 
 
 class AccountAuthenticationBackend(AuthenticationBackend):  # type: ignore[misc]  # allauth ships no types
-    """As allauth's; asked about an inactive person only after their password was right."""
+    """allauth's backend. An inactive person who gives the right password cancels the account deletion."""
 
     def user_can_authenticate(self, user: User) -> bool:
         return user.is_active or deletion.cancel_deletion(user)
 
     def get_user(self, user_id: int) -> User | None:
-        """A cookie from before brings nobody back."""
+        """Return active users only: an old cookie does not cancel a deletion."""
         return User.objects.filter(pk=user_id, is_active=True).first()
 
 
 class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth ships no types
-    """As allauth's; asked when it is known who comes, also where another site vouched for them."""
+    """allauth's adapter with our policy, also for sign-ins through other sites."""
 
     error_messages = {**DefaultAccountAdapter.error_messages, **ERROR_MESSAGES}
 
@@ -39,7 +40,7 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth sh
         return sign_up.is_sign_up_open(request)
 
     def respond_email_verification_sent(self, request: HttpRequest, user: User | None) -> HttpResponse:
-        """Answer a sign-up with a known address like any other: where accounts wait, that it waits."""
+        """Answer a sign-up with a known address like any other, so that it reveals nothing."""
         if user is None and settings.SIGNUP == "approval":
             return self.respond_user_inactive(request, user)
         answer: HttpResponse = super().respond_email_verification_sent(request, user)
@@ -50,12 +51,18 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth sh
         return answer
 
     def get_reauthentication_methods(self, user: User) -> list[dict[str, Any]]:
-        words = {"mfa_reauthenticate": _("Use a code"), "mfa_reauthenticate:webauthn": _("Use a passkey")}
+        descriptions = {
+            "mfa_reauthenticate": _("Use a code"),
+            "mfa_reauthenticate:webauthn": _("Use a passkey"),
+        }
         methods = super().get_reauthentication_methods(user)
-        return [{**one, "description": words.get(one["id"], one["description"])} for one in methods]
+        return [
+            {**method, "description": descriptions.get(method["id"], method["description"])}
+            for method in methods
+        ]
 
     def pre_authenticate(self, request: HttpRequest, **credentials: Any) -> None:
-        """allauth takes the attempt back itself when the password was right."""
+        """Count the attempt. allauth takes it back when the password was right."""
         self._login_failed_rl_usage = login_limits.consume_attempt(request, credentials)
         if self._login_failed_rl_usage is None:
             raise self.validation_error("too_many_login_attempts")
@@ -68,9 +75,6 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth sh
             deletion.cancel_deletion(user)
         refused: HttpResponse | None = super().pre_login(request, user, **fields)
         return refused
-
-
-# MERGED second_factors: Second factors: secrets encrypted at rest, and the form that adds a passkey.
 
 
 class EncryptedMfaAdapter(DefaultMFAAdapter):  # type: ignore[misc]  # allauth ships no types

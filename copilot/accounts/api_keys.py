@@ -1,4 +1,4 @@
-"""Keys for programs: made, shown once, verified by hash, revoked (A20.6, L10)."""
+"""Create, verify and revoke API keys, which are shown once and stored as hashes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from copilot.models import ApiKey
 
 SCOPES = ("read", "chat", "manage", "billing", "staff")
 DEFAULT_SCOPES = ("read", "chat")
-MAX_KEYS_PER_USER = 50  # a list that a person can still read; also bounds what a stolen cookie can make
-LAST_USED_INTERVAL = timedelta(minutes=1)  # last_used_at is for people; a write per request would be waste
+MAX_KEYS_PER_USER = 50  # readable as a list; also limits what a stolen cookie can create
+LAST_USED_INTERVAL = timedelta(minutes=1)  # a write per request would be wasteful
 _TOKEN_PATTERN = re.compile(r"ph_user_([a-z0-9]{10})_([A-Za-z0-9_-]{43})", re.ASCII)
 _PREFIX_ALPHABET = string.ascii_lowercase + string.digits
 _PEPPER_NAME = "copilot.api_keys"
@@ -44,12 +44,14 @@ def create_api_key(
     scopes: tuple[str, ...] = DEFAULT_SCOPES,
     expires_at: datetime | None = None,
 ) -> NewApiKey:
-    """Make a key; what is stored cannot be turned back into it."""
+    """Create a key. Only its hash is stored."""
     _check_scopes(user, scopes)
     if expires_at is not None and expires_at <= timezone.now():
-        raise InvalidRequest("expires_at: must lie in the future.")
+        raise InvalidRequest("expires_at: must be in the future.")
     if _unrevoked_keys(user.pk).count() >= MAX_KEYS_PER_USER:
-        raise Conflict(f"There are {MAX_KEYS_PER_USER} keys already. Revoke one first.", code="too_many_keys")
+        raise Conflict(
+            f"You can have up to {MAX_KEYS_PER_USER} keys. Revoke one first.", code="too_many_keys"
+        )
     prefix = "".join(secrets.choice(_PREFIX_ALPHABET) for _ in range(10))
     secret = secrets.token_urlsafe(32)
     with transaction.atomic():
@@ -67,7 +69,7 @@ def create_api_key(
 
 
 def verify_api_key(token: str) -> ApiKey | None:
-    """The key behind a token with its user, or None; every refusal costs one comparison."""
+    """Return the key of a token with its user, or None. Every refusal costs the same comparison."""
     shape = _TOKEN_PATTERN.fullmatch(token)
     prefix, secret = shape.groups() if shape else ("", "")
     row = ApiKey.objects.select_related("user").filter(prefix=prefix).first() if shape else None
@@ -84,7 +86,7 @@ def verify_api_key(token: str) -> ApiKey | None:
 
 
 def list_api_keys(user_id: int) -> list[ApiKey]:
-    """Keys that were not revoked, newest first; expired ones stay in sight."""
+    """Return keys that are not revoked, newest first, including expired ones."""
     return list(_unrevoked_keys(user_id).order_by("-created_at", "id"))
 
 
@@ -96,7 +98,7 @@ def revoke_api_key(user_id: int, key_id: UUID) -> None:
 
 
 def revoke_all_api_keys(user_id: int) -> int:
-    """Revoke every key of a user at once; returns how many there were."""
+    """Revoke all keys of a user, and return how many there were."""
     with transaction.atomic():
         revoked = _unrevoked_keys(user_id).update(revoked_at=Now())
         if revoked:
@@ -114,21 +116,23 @@ def _is_valid(row: ApiKey) -> bool:
 
 def _check_scopes(user: User, scopes: tuple[str, ...]) -> None:
     if not scopes:
-        raise InvalidRequest("scopes: a key needs at least one.")
+        raise InvalidRequest("scopes: choose at least one.")
     if unknown := [scope for scope in scopes if scope not in SCOPES]:
-        raise InvalidRequest(f"scopes: {unknown[0][:40]!r} is none of {', '.join(SCOPES)}.")
+        raise InvalidRequest(f"scopes: {unknown[0][:40]!r} is not one of {', '.join(SCOPES)}.")
     if "staff" in scopes and not user.is_staff:
-        raise Forbidden("Only staff may have keys with the scope staff.")
+        raise Forbidden("Only staff can create keys with the staff scope.")
 
 
 def count_old_hashes() -> int:
-    """Count usable keys whose hash was made under another SECRET_KEY, or in the form that does not tell."""
+    """Count usable keys whose hash was made under another SECRET_KEY, or in an old format."""
     rows = ApiKey.objects.filter(revoked_at=None).exclude(expires_at__lte=Now())
     stored = rows.values_list("secret_hash", flat=True).iterator()
-    return sum(not is_current_hash(_PEPPER_NAME, one, get_site_peppers()[0]) for one in stored)
+    return sum(
+        not is_current_hash(_PEPPER_NAME, secret_hash, get_site_peppers()[0]) for secret_hash in stored
+    )
 
 
 def erase_api_keys(user_id: int) -> int:
-    """All of them, at the moment an account is given up (S17)."""
+    """Delete all keys of an account when its deletion is requested."""
     removed, _ = ApiKey.objects.filter(user=user_id).delete()
     return removed

@@ -25,7 +25,6 @@ _ADMIN_ACTIONS = {1: "admin.added", 2: "admin.changed", 3: "admin.deleted"}
 
 
 def connect_signals() -> None:
-    """Called once, when the app is ready."""
     for signal, receiver in (
         (user_logged_in, _on_signed_in),
         (user_logged_out, _on_signed_out),
@@ -50,11 +49,11 @@ def connect_signals() -> None:
     for relation in (User.groups.through, User.user_permissions.through, Group.permissions.through):
         m2m_changed.connect(_on_rights_changed, sender=relation, dispatch_uid=f"audit:{relation.__name__}")
     post_save.connect(_on_admin_change, sender=LogEntry, dispatch_uid="audit:admin")
-    # Django logs what was deleted from a list in one statement, which sends no signal.
+    # Django logs deletions from a list page with bulk_create, which sends no signal.
     LogEntryManager.bulk_create = _create_log_entries  # type: ignore[method-assign,assignment]
 
 
-# --- sign-ins ----------------------------------------------------------------------------------------
+# --- Sign-ins ----------------------------------------------------------------------------------------
 
 
 def _on_signed_in(user: User, request: HttpRequest | None = None, **kwargs: object) -> None:
@@ -73,7 +72,7 @@ def _on_signed_out(user: User | None, request: HttpRequest | None = None, **kwar
 def _on_sign_in_failed(
     credentials: dict[str, Any], request: HttpRequest | None = None, **kwargs: object
 ) -> None:
-    """Keep whose account was tried. What was typed is kept only if it names one: it may be a password."""
+    """Record which account was tried. Typed text that names no account is not kept: it may be a password."""
     typed = {str(credentials.get(name) or "") for name in ("username", "email")} - {""}
     found = User.objects.filter(Q(username__in=typed) | Q(email__in=typed)).order_by("pk").first()
     target = ("user", found.pk) if found is not None else ("", "")
@@ -99,11 +98,11 @@ def _on_factor_failed(request: HttpRequest, user: User, **kwargs: object) -> Non
     )
 
 
-# --- what opens an account ---------------------------------------------------------------------------
+# --- Credentials -------------------------------------------------------------------------------------
 
 
 def _on_factor_added(instance: Authenticator, created: bool, **kwargs: object) -> None:
-    """In the transaction that stores it; allauth's own signal comes after the commit."""
+    """Record in the transaction that stores the factor; allauth's own signal comes after the commit."""
     if created:
         record_audit_event("factor.added", target=("user", instance.user_id), type=instance.type)
 
@@ -111,7 +110,7 @@ def _on_factor_added(instance: Authenticator, created: bool, **kwargs: object) -
 def _on_factor_proved(
     request: HttpRequest, user: User, authenticator: Authenticator, **kwargs: object
 ) -> None:
-    """Adding a factor has proved it, so staff need not use it again at once."""
+    """Count adding a factor as using it, so that staff need not use it again at once."""
     if authenticator.type != Authenticator.Type.RECOVERY_CODES:
         record_authentication(request, user, method="mfa", type=str(authenticator.type), id=authenticator.pk)
 
@@ -153,7 +152,7 @@ def _on_social_removed(request: HttpRequest, socialaccount: Any, **kwargs: objec
     record_audit_event("connection.removed", request=request, target=("user", user_id), provider=provider)
 
 
-# --- roles, and what staff change --------------------------------------------------------------------
+# --- Roles and staff changes -------------------------------------------------------------------------
 
 
 def _on_role_saved(instance: User, update_fields: frozenset[str] | None = None, **kwargs: object) -> None:
@@ -186,7 +185,7 @@ def _on_rights_changed(
         return
     target = (instance._meta.model_name or "", instance.pk)
     verb = action.partition("_")[2]
-    named = [str(one) for one in model._default_manager.filter(pk__in=pk_set or ())[:20]]
+    named = [str(row) for row in model._default_manager.filter(pk__in=pk_set or ())[:20]]
     record_audit_event("role.changed", target=target, change=verb, of=model._meta.model_name, named=named)
 
 
@@ -202,7 +201,7 @@ def _create_log_entries(
 
 
 def _on_admin_change(instance: LogEntry, created: bool, **kwargs: object) -> None:
-    """Every change that a staff page made: limits, prices, policies, links taken down and so on."""
+    """Record every change made on an admin page."""
     if not created:
         return
     kind = instance.content_type.model if instance.content_type is not None else ""

@@ -1,13 +1,16 @@
-"""What an erasure says and leaves: two mails, a pseudonym and a line in the record (S17)."""
+"""Delete accounts: close access at once, purge after a grace period, and leave a pseudonym.
+
+The only writer of ErasureJob.
+"""
 
 from __future__ import annotations
 
-import logging
 import smtplib
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from uuid import UUID
 
+import structlog
 from django.conf import settings
 from django.contrib.admin.models import DELETION, LogEntry
 from django.contrib.auth.models import User
@@ -32,11 +35,11 @@ from copilot.realtime.events import AccountClosed
 from copilot.schedules import services as schedules
 from copilot.sharing import services as sharing
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 
 def anonymize_user(user: User) -> None:
-    """The row stays, for the ledger names it; who it was does not."""
+    """Keep the row, because the ledger refers to it, but remove everything personal from it."""
     user.username = f"erased-{user.pk}"
     user.email = user.first_name = user.last_name = ""
     user.is_active = user.is_staff = user.is_superuser = False
@@ -48,7 +51,7 @@ def anonymize_user(user: User) -> None:
 
 
 def record_completion(job: ErasureJob) -> None:
-    """For auditors: that it was done, when, and how much; nothing of what it was."""
+    """Record for auditors that it was done, when and how much, but nothing of the content."""
     LogEntry.objects.create(
         user_id=job.user_id,
         content_type=ContentType.objects.get_for_model(ErasureJob),
@@ -62,9 +65,9 @@ def record_completion(job: ErasureJob) -> None:
 def send_requested_email(address: str, due_at: datetime) -> None:
     _send_email(
         address,
-        _("Your Pilothouse account will be erased"),
+        _("Your Pilothouse account will be deleted"),
         _(
-            "You asked us to erase your account. It is shut now, and will be erased on {date} (UTC).\n\n"
+            "You asked us to delete your account. It is closed now and will be deleted on {date} (UTC).\n\n"
             "If you want to keep it, sign in before then: {url}\n"
         ).format(date=f"{due_at:%Y-%m-%d %H:%M}", url=f"{settings.SITE_URL}/accounts/login/"),
     )
@@ -73,59 +76,61 @@ def send_requested_email(address: str, due_at: datetime) -> None:
 def send_done_email(address: str) -> None:
     _send_email(
         address,
-        _("Your Pilothouse account was erased"),
-        _("Your conversations, files and settings were erased. Thank you for having been with us.\n"),
+        _("Your Pilothouse account was deleted"),
+        _("Your chats, files and settings were deleted. Thanks for using Pilothouse.\n"),
     )
 
 
 def _send_email(address: str, subject: str, body: str) -> None:
-    """A mail that cannot be sent stops nothing."""
+    """Send a mail; a failure is only logged."""
     if not address:
         return
     try:
         send_mail(subject, body, settings.DEFAULT_FROM_EMAIL, [address])
     except (smtplib.SMTPException, OSError) as problem:
-        log.warning("a mail about an erasure could not be sent: %s", type(problem).__name__)
+        log.warning("account_deletion_mail_failed", error_kind=type(problem).__name__)
 
 
-# MERGED workspace.erasure: An account given up: shut at once, erased after a time of grace; the only writer of ErasureJob (S17).
+# --- Jobs --------------------------------------------------------------------------------------------
 
-JOB_LEASE = timedelta(minutes=5)  # longer than a batch takes; a worker that died is followed after it
-MAX_RETRY_DAYS = 7  # retried so long; then staff must look, and it is tried once a day
+JOB_LEASE = timedelta(minutes=5)  # longer than a batch takes; then another worker may take over
+MAX_RETRY_DAYS = 7  # then staff is alerted, and it is tried once a day
 MAX_RETRY_DELAY = timedelta(hours=1)
-MAX_PURGE_ROUNDS = 3  # what was written while the steps ran is found by going through them again
-DISABLED_REASON = "The account is being erased."
-CLOSED_PHASE = "closed"  # the phase of a job that has only its grace to wait for
+MAX_PURGE_ROUNDS = 3  # another round finds what was written while the steps ran
+DISABLED_REASON = "The account is scheduled for deletion."
+CLOSED_PHASE = "closed"  # all access is closed; only the grace period is left
 
 PurgeStep = Callable[[int], int | None]
 
 
-# --- asking, and taking it back ----------------------------------------------------------------------
+# --- Request and cancel ------------------------------------------------------------------------------
 
 
 def request_deletion(user: User, *, password: str = "") -> ErasureJob:
-    """Shut the account now, and have it erased after the time of grace. Who asks has been asked back.
+    """Close the account now and schedule its purge after the grace period. The caller has asked for
+    confirmation.
 
-    With a new salt or no password every session cookie dies, for good: coming back means logging in.
+    A new salt or an unusable password invalidates every session cookie for good, so coming back means signing
+    in.
     """
     with transaction.atomic():
-        held = User.objects.select_for_update().get(pk=user.pk)  # waits for whatever is being written
+        locked_user = User.objects.select_for_update().get(pk=user.pk)  # waits for writes in progress
         if find_pending_deletion(user.pk) is not None:
-            raise Conflict("This account is being erased already.", code="already_requested")
+            raise Conflict("This account is already scheduled for deletion.", code="already_requested")
         job = ErasureJob.objects.create(
-            user=held, due_at=timezone.now() + timedelta(days=settings.ERASURE_GRACE_DAYS)
+            user=locked_user, due_at=timezone.now() + timedelta(days=settings.ERASURE_GRACE_DAYS)
         )
         if password:
-            held.set_password(password)
+            locked_user.set_password(password)
         else:
-            held.set_unusable_password()
-        held.is_active = False
-        held.save(update_fields=["password", "is_active"])
-        sharing.revoke_all_shares(held.pk)
-        api_keys.erase_api_keys(held.pk)
-        schedules.disable_all_schedules(held.pk, DISABLED_REASON)
+            locked_user.set_unusable_password()
+        locked_user.is_active = False
+        locked_user.save(update_fields=["password", "is_active"])
+        sharing.revoke_all_shares(locked_user.pk)
+        api_keys.erase_api_keys(locked_user.pk)
+        schedules.disable_all_schedules(locked_user.pk, DISABLED_REASON)
         record_audit_event("account.deletion_requested", actor=user, target=("user", user.pk))
-        transaction.on_commit(lambda: _after_request(job, held))
+        transaction.on_commit(lambda: _after_request(job, locked_user))
     return job
 
 
@@ -134,13 +139,14 @@ def _after_request(job: ErasureJob, user: User) -> None:
     try:
         event_log.append_events(str(job.pk), [(AccountClosed(), None)], user_id=user.pk)
     except REDIS_OUTAGE_ERRORS:
-        log.warning("open sockets of a shut account could not be told; they can write nothing")
+        # Open sockets of the account stay open, but they cannot write anything.
+        log.warning("account_closed_event_not_published", user_id=user.pk)
     send_requested_email(user.email, job.due_at)
     metrics.erasures.labels("requested").inc()
 
 
 def _close_access(job: ErasureJob) -> None:
-    """What is not in our rows. Until all of it is closed somebody comes back every minute, and once more at the erasure."""
+    """Close what is not in our own rows. The sweep repeats it every minute until all of it is closed."""
     _stop_all_sessions(job.user_id)
     if _close_elsewhere(job.user_id):
         _jobs_to_close().filter(pk=job.pk).update(phase=CLOSED_PHASE)
@@ -152,29 +158,29 @@ def _jobs_to_close() -> QuerySet[ErasureJob]:
 
 def _stop_all_sessions(user_id: int) -> None:
     own = Session.objects.filter(owner=user_id)
-    runs = Turn.objects.filter(session__in=own, status__in=Turn.UNFINISHED).values("session")
-    waits = Message.objects.filter(session__in=own, sequence=None, dropped_at=None).values("session")
-    for session_id in own.filter(Q(pk__in=runs) | Q(pk__in=waits)).values_list("pk", flat=True):
+    with_turns = Turn.objects.filter(session__in=own, status__in=Turn.UNFINISHED).values("session")
+    with_queue = Message.objects.filter(session__in=own, sequence=None, dropped_at=None).values("session")
+    for session_id in own.filter(Q(pk__in=with_turns) | Q(pk__in=with_queue)).values_list("pk", flat=True):
         service_bindings.end_session_activity(session_id)
 
 
 def _close_elsewhere(user_id: int) -> bool:
-    """Links, bots and subscriptions of the apps above and below (ERASURE_CLOSINGS); one that fails stops no other."""
-    called = [_try_closing(name, user_id) for name in settings.ERASURE_CLOSINGS]
-    return all(called)
+    """Call every hook of ERASURE_CLOSINGS for links, bots and subscriptions; one failure stops no other."""
+    results = [_try_closing(name, user_id) for name in settings.ERASURE_CLOSINGS]
+    return all(results)
 
 
 def _try_closing(name: str, user_id: int) -> bool:
     try:
         import_string(name)(user_id)
     except Exception:
-        log.exception("%s failed; it is called again in a minute", name)
+        log.exception("account_closing_hook_failed", hook=name, user_id=user_id)
         return False
     return True
 
 
 def cancel_deletion(user: User) -> bool:
-    """The person has come back in time: the account is theirs again. What was revoked stays revoked."""
+    """Reactivate an account whose owner came back in time. Revoked shares and keys stay revoked."""
     with transaction.atomic():
         User.objects.select_for_update().get(pk=user.pk)
         if not _pending_jobs(user.pk).filter(started_at=None).update(cancelled_at=Now()):
@@ -191,7 +197,7 @@ def find_pending_deletion(user_id: int) -> ErasureJob | None:
 
 
 def can_cancel_deletion(user_id: int) -> bool:
-    """Whether signing in would still take it back."""
+    """Return whether signing in would still cancel it."""
     return _pending_jobs(user_id).filter(started_at=None).exists()
 
 
@@ -199,11 +205,11 @@ def _pending_jobs(user_id: int) -> QuerySet[ErasureJob]:
     return ErasureJob.objects.filter(user=user_id, cancelled_at=None, finished_at=None)
 
 
-# --- the job -----------------------------------------------------------------------------------------
+# --- Run ---------------------------------------------------------------------------------------------
 
 
 def sweep_deletions(limit: int = 50) -> None:
-    """Once a minute: what is due, what a worker left, what waited for the storage, and what is not closed yet."""
+    """Enqueue jobs that are due, were abandoned or wait for a retry, and those that are not closed yet."""
     for jobs in (_due_jobs(), _jobs_to_close().filter(due_at__gt=Now())):
         for job_id in jobs.order_by("due_at").values_list("pk", flat=True)[:limit]:
             service_bindings.enqueue_data_job("erasure", job_id)
@@ -219,7 +225,7 @@ def _due_jobs() -> QuerySet[ErasureJob]:
 
 
 def run_deletion(job_id: UUID) -> None:
-    """Go on where the last worker stopped; every step may be done twice."""
+    """Continue where the last worker stopped. Every step may run twice."""
     claimed = (
         _due_jobs()
         .filter(pk=job_id)
@@ -239,12 +245,12 @@ def run_deletion(job_id: UUID) -> None:
     except StorageUnavailable:
         _schedule_retry(job, "storage_unavailable")
     except (OperationalError, InterfaceError, *REDIS_OUTAGE_ERRORS) as problem:
-        log.warning("an erasure met an unavailable server: %s", type(problem).__name__)
+        log.warning("account_purge_interrupted", job_id=str(job.pk), error_kind=type(problem).__name__)
         _schedule_retry(job, "server_unavailable")
 
 
 class _JobTakenOver(Exception):
-    """Another worker has the job by now."""
+    """Another worker runs the job by now."""
 
 
 def _purge_account(job: ErasureJob) -> None:
@@ -259,14 +265,14 @@ def _purge_account(job: ErasureJob) -> None:
             if not (left := purge.count_leftovers(job.user_id)):
                 _finish_job(job)
                 return
-        log.error("an erasure leaves rows behind: %s", left)
+        log.error("account_purge_left_rows", job_id=str(job.pk), leftovers=left)
         _schedule_retry(job, "left_over")
     except _JobTakenOver:
-        log.info("an erasure goes on elsewhere")
+        log.info("account_purge_taken_over", job_id=str(job.pk))
 
 
 def _list_steps() -> dict[str, PurgeStep]:
-    """Ours, then those of other apps; what was shut at the request is shut again first."""
+    """Return our steps and those of other apps; the closing hooks run again first."""
     ours = {f"{step.__module__}.{step.__name__}": step for step in purge.PURGE_STEPS}
     closings = {name: import_string(name) for name in settings.ERASURE_CLOSINGS}
     return closings | ours | {name: import_string(name) for name in settings.ERASURE_STEPS}
@@ -279,29 +285,29 @@ def _run_step(job: ErasureJob, name: str, step: PurgeStep) -> None:
 
 
 def _record_progress(job: ErasureJob, name: str, removed: int) -> None:
-    """Where the job is, and that its worker lives."""
+    """Store the progress and renew the job's lease."""
     job.progress[name] = job.progress.get(name, 0) + removed
-    mine = ErasureJob.objects.filter(pk=job.pk, attempts=job.attempts, finished_at=None)
-    if not mine.update(phase=name, progress=job.progress, error="", next_try_at=Now() + JOB_LEASE):
+    own_job = ErasureJob.objects.filter(pk=job.pk, attempts=job.attempts, finished_at=None)
+    if not own_job.update(phase=name, progress=job.progress, error="", next_try_at=Now() + JOB_LEASE):
         raise _JobTakenOver
 
 
 def _schedule_retry(job: ErasureJob, code: str) -> None:
-    """Twice as long each time, up to an hour; what does not get better in a week is for staff to see."""
+    """Back off exponentially up to an hour. After a week staff is alerted."""
     pause = min(timedelta(minutes=1) * 2 ** min(job.attempts, 10), MAX_RETRY_DELAY)
     started = job.started_at
     if started is not None and timezone.now() - started > timedelta(days=MAX_RETRY_DAYS):
-        log.error("an erasure cannot be finished for a week: %s", code)
+        log.error("account_purge_stuck", job_id=str(job.pk), code=code)
         pause = timedelta(days=1)
     ErasureJob.objects.filter(pk=job.pk, attempts=job.attempts).update(error=code, next_try_at=Now() + pause)
 
 
 def _finish_job(job: ErasureJob) -> None:
-    """Nothing is left: the name goes, the last word is said, and the record of it stays."""
+    """Anonymise the user, record the completion and send the last mail."""
     address = job.user.email
     with transaction.atomic():
         anonymize_user(job.user)
         record_completion(job)
         ErasureJob.objects.filter(pk=job.pk).update(finished_at=Now(), phase="", error="", next_try_at=None)
-        send_done_email(address)  # before the commit: said twice at worst, never not at all
+        send_done_email(address)  # before the commit: sent twice at worst, but never lost
     metrics.erasures.labels("finished").inc()

@@ -1,12 +1,13 @@
-"""Know the browsers an account signs in from, tell its owner of a new one, and list and end its sessions.
+"""Recognise the browsers an account signs in from, mail its owner about new ones, and list and end its
+sessions.
 
-Each browser keeps one cookie per account. A sign-in without it, or with one the account does not know, is from a new
-device. The cookie opens nothing: it saves a mail, and keeps a stranger's guesses from locking the owner out.
+Each browser keeps one cookie per account. A sign-in without it, or with one the account does not know, is
+from a new device. The cookie grants nothing: it saves a mail, and keeps a stranger's guesses from locking the
+owner out.
 """
 
 from __future__ import annotations
 
-import logging
 import re
 import secrets
 import time
@@ -16,6 +17,7 @@ from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
+import structlog
 from allauth.account import signals as account_signals
 from allauth.usersessions.models import UserSession
 from asgiref.sync import iscoroutinefunction, sync_to_async
@@ -36,11 +38,11 @@ from copilot import tasks
 from copilot.accounts.emails import build_site_link, send_account_email
 from copilot.models import KnownDevice
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 COOKIE_SECONDS = 365 * 86_400
 MAX_DEVICES_PER_USER = 50
-SEEN_INTERVAL_SECONDS = 600  # the time a session was last seen is for people; a write per page would be waste
+SEEN_INTERVAL_SECONDS = 600  # a write per page would be wasteful
 NEW_ACCOUNT_AGE = timedelta(days=1)
 _SEEN_KEY = "seen_at"
 _TOKEN_PATTERN = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
@@ -64,12 +66,11 @@ _SYSTEMS = (
 
 
 def connect_signals() -> None:
-    """Called once, when the app is ready."""
     account_signals.user_logged_in.connect(_on_signed_in, dispatch_uid="devices:signed_in")
 
 
 def describe_device(user_agent: str) -> str:
-    """What a person calls it: Chrome on Windows."""
+    """Name the device as people do: "Chrome on Windows"."""
     text = user_agent[:500]
     browser = next((name for pattern, name in _BROWSERS if re.search(pattern, text)), "")
     system = next((name for pattern, name in _SYSTEMS if re.search(pattern, text)), "")
@@ -78,11 +79,11 @@ def describe_device(user_agent: str) -> str:
     return browser or system or _("Unknown device")
 
 
-# --- known devices -----------------------------------------------------------------------------------
+# --- Known devices -----------------------------------------------------------------------------------
 
 
 def get_cookie_name(user_id: int) -> str:
-    """One cookie per account, so that people who share a browser do not forget each other's."""
+    """Return a name per account, so that people who share a browser keep their own cookies."""
     return "device_" + salted_hmac("copilot.accounts.devices", str(user_id)).hexdigest()[:12]
 
 
@@ -134,11 +135,11 @@ def _drop_oldest(user_id: int) -> None:
 
 
 def _enqueue_email(device_id: UUID, address: str) -> None:
-    """By a worker: whoever signs in does not wait for the mail server."""
+    """Send the mail from a worker, so that the sign-in does not wait for the mail server."""
     try:
         tasks.mail_new_device.apply_async(args=(str(device_id), address), retry=False)
     except (OperationalError, OSError) as problem:
-        log.warning("broker_away mail=new_device problem=%s: sending it here", type(problem).__name__)
+        log.warning("broker_unavailable", mail="new_device", error_kind=type(problem).__name__)
         send_new_device_email(device_id, address)
 
 
@@ -165,7 +166,7 @@ def _hash_token(token: str) -> str:
     return sha256(token.encode()).hexdigest()
 
 
-# --- sessions ----------------------------------------------------------------------------------------
+# --- Sessions ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +180,7 @@ class ActiveSession:
 
 
 def list_active_sessions(request: HttpRequest, user: User) -> list[ActiveSession]:
-    """Sessions that still work, this one first; those that ended are forgotten."""
+    """Return the sessions that still work, the current one first. Ended ones are purged."""
     _record_seen(request)
     found = [
         ActiveSession(
@@ -192,11 +193,11 @@ def list_active_sessions(request: HttpRequest, user: User) -> list[ActiveSession
         )
         for row in UserSession.objects.purge_and_list(user)
     ]
-    return sorted(found, key=lambda one: (not one.is_current, -one.seen_at.timestamp()))
+    return sorted(found, key=lambda session: (not session.is_current, -session.seen_at.timestamp()))
 
 
 def end_sessions(request: HttpRequest, user: User, session_id: int | None = None) -> int:
-    """End one session of a user, or all but the one that asks."""
+    """End one session of a user, or all but the current one."""
     rows = UserSession.objects.filter(user=user).exclude(session_key=request.session.session_key)
     chosen = list(rows.filter(pk=session_id) if session_id is not None else rows)
     with transaction.atomic():
@@ -208,7 +209,7 @@ def end_sessions(request: HttpRequest, user: User, session_id: int | None = None
 
 
 def _record_seen(request: HttpRequest) -> None:
-    """Also writes down sessions from before they were listed."""
+    """Record the session as seen, creating the row of a session that started before sessions were listed."""
     session = request.session
     row = UserSession.objects.filter(session_key=session.session_key)
     if not row.update(last_seen_at=timezone.now(), ip=get_request_address(request) or "0.0.0.0"):  # noqa: S104 - no address
@@ -216,12 +217,12 @@ def _record_seen(request: HttpRequest) -> None:
     session[_SEEN_KEY] = int(time.time())
 
 
-# --- around every request ----------------------------------------------------------------------------
+# --- Middleware --------------------------------------------------------------------------------------
 
 
 @sync_and_async_middleware
 def remember_device(get_response: Any) -> Any:
-    """Set the cookie of a new device, and note now and then that a session was seen on a page."""
+    """Set the cookie of a new device, and record occasionally that a session was seen."""
     if iscoroutinefunction(get_response):
 
         async def handle_async(request: HttpRequest) -> HttpResponseBase:
@@ -242,7 +243,7 @@ def remember_device(get_response: Any) -> Any:
 
 
 def _is_seen_update_due(request: HttpRequest, response: HttpResponseBase) -> bool:
-    """Only for whole pages, not for what stands in their frames, of people whose session was read anyway."""
+    """Return True only for whole pages of signed-in people whose session was read anyway."""
     if request.headers.get("Sec-Fetch-Dest", "document") != "document":
         return False
     user = getattr(request, "_cached_user", None) or getattr(request, "_acached_user", None)
@@ -260,15 +261,15 @@ def _try_record_seen(request: HttpRequest) -> None:
     try:
         _record_seen(request)
     except DatabaseError as problem:
-        log.warning("session_seen_not_noted problem=%s", type(problem).__name__)
+        log.warning("session_seen_not_recorded", error_kind=type(problem).__name__)
 
 
 def _set_device_cookie(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
-    made = getattr(request, "_device_cookie", None)
-    if made is not None:
+    cookie = getattr(request, "_device_cookie", None)
+    if cookie is not None:
         response.set_cookie(
-            made[0],
-            made[1],
+            cookie[0],
+            cookie[1],
             max_age=COOKIE_SECONDS,
             secure=settings.SESSION_COOKIE_SECURE,
             httponly=True,

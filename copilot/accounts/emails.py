@@ -1,16 +1,16 @@
-"""Mails about accounts; one that cannot be sent stops nothing, and is logged."""
+"""Send mails about accounts; failures are logged and never raised."""
 
 from __future__ import annotations
 
-import logging
 import smtplib
 
+import structlog
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.mail import send_mail
 from django.urls import reverse
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 
 def send_account_email(to: list[str], subject: str, body: str) -> bool:
@@ -20,7 +20,7 @@ def send_account_email(to: list[str], subject: str, body: str) -> bool:
     try:
         send_mail(subject, body, settings.DEFAULT_FROM_EMAIL, addresses)
     except (smtplib.SMTPException, OSError) as problem:
-        log.warning("account_mail_failed subject=%r problem=%s", subject, type(problem).__name__)
+        log.warning("account_mail_failed", subject=subject, error_kind=type(problem).__name__)
         return False
     return True
 
@@ -30,7 +30,7 @@ def build_site_link(name: str, *arguments: object) -> str:
 
 
 def list_staff_addresses() -> list[str]:
-    """As for money that needs a person: the configured addresses, else staff who have one."""
+    """Return the configured alert addresses, or else those of active staff."""
     if settings.ALERT_EMAILS:
         return list(settings.ALERT_EMAILS)
     found = User.objects.filter(is_staff=True, is_active=True).exclude(email="").order_by("pk")

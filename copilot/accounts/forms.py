@@ -1,4 +1,4 @@
-"""Forms and messages of the sign-in pages: allauth's fields with our words."""
+"""Forms and messages of the sign-in and password pages: allauth's fields with our texts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ MFA_ERROR_MESSAGES = {
 
 
 class PlainForm(forms.Form):
-    """Leave out the placeholders that repeat a label, and shorten the rules for a new password to one line."""
+    """Remove placeholders that repeat a label, and shorten the password rules to one line."""
 
     labels: dict[str, Any] = {}
 
@@ -71,7 +71,7 @@ class LoginForm(PlainForm, AllauthLoginForm):  # type: ignore[misc]  # allauth s
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.fields["login"].widget.attrs["autocomplete"] = "username"  # user names are taken too
+        self.fields["login"].widget.attrs["autocomplete"] = "username"  # user names are accepted too
 
 
 class ReauthenticateForm(PlainForm, AllauthReauthenticateForm):  # type: ignore[misc]  # allauth ships no types
@@ -94,13 +94,11 @@ class AddEmailForm(PlainForm, AllauthAddEmailForm):  # type: ignore[misc]  # all
     pass
 
 
-# MERGED accounts.passwords: Forms that change a password; each offers to revoke the account's API keys with it.
-
 _NEW_PASSWORD = {"password1": _("New password"), "password2": _("Repeat new password")}
 
 
 class RevokeApiKeysMixin(PlainForm):
-    """One box that revokes all API keys, where there are any; a stolen password may have made some."""
+    """Add a checkbox that revokes all API keys, as somebody with a stolen password may have created some."""
 
     user: User | None
 
@@ -116,7 +114,7 @@ class RevokeApiKeysMixin(PlainForm):
 
     def save(self) -> None:
         with transaction.atomic():
-            super().save()  # type: ignore[misc]  # of the form that this one is mixed into
+            super().save()  # type: ignore[misc]  # defined by the form this is mixed into
             if self.user is not None and self.cleaned_data.get("revoke_api_keys"):
                 api_keys.revoke_all_api_keys(self.user.pk)
 
@@ -134,19 +132,22 @@ class PasswordResetForm(RevokeApiKeysMixin, ResetPasswordKeyForm):  # type: igno
 
 
 class RequestPasswordResetForm(PlainForm, ResetPasswordForm):  # type: ignore[misc]  # allauth ships no types
-    """As allauth's; the way to a new password is also the way back, once one signs in with it."""
+    """allauth's form, which also mails owners of accounts that are scheduled for deletion, so that they can
+    come back."""
 
     users: list[User]
 
     def clean_email(self) -> str:
         address: str = super().clean_email()
-        shut = filter_users_by_email(address.lower(), is_active=False, prefer_verified=True, for_login=True)
-        self.users = [*self.users, *(user for user in shut if deletion.can_cancel_deletion(user.pk))]
+        closed_users = filter_users_by_email(
+            address.lower(), is_active=False, prefer_verified=True, for_login=True
+        )
+        self.users = [*self.users, *(user for user in closed_users if deletion.can_cancel_deletion(user.pk))]
         return address
 
 
 class PasskeyForm(AddWebAuthnForm):  # type: ignore[misc]  # allauth ships no types
-    """allauth's form; unless told otherwise the key signs in by itself, which is what people call a passkey."""
+    """allauth's form, with signing in without a password as the default."""
 
     name = forms.CharField(
         label=_("Name"),

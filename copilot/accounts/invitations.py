@@ -1,4 +1,4 @@
-"""Invitations to sign up: created by staff, mailed, good for one account; and the link that makes the first administrator."""
+"""Create, mail and use invitations to sign up, and the setup link for the first administrator."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from copilot.models import Invitation, KnownDevice, SignUpRequest
 DEFAULT_LIFETIME_DAYS = 7
 MAX_LIFETIME_DAYS = 90
 SETUP_LINK_HOURS = 24
-KEPT_AFTER_EXPIRY = timedelta(days=30)  # after its end an invitation is only history
+KEPT_AFTER_EXPIRY = timedelta(days=30)  # expired invitations are kept for a while as a record
 SESSION_KEY = "invitation_id"
 _SALT = "copilot.accounts.invitations"
-_SETUP_LOCK = 7_261_403  # advisory: two first administrators cannot be made at once
+_SETUP_LOCK = 7_261_403  # advisory lock: only one first administrator can be created
 
 
 class InvitationSpent(Conflict):
-    """The invitation was used, revoked or ran out between opening the link and signing up."""
+    """The invitation was used, revoked or expired between opening the link and signing up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,41 +46,46 @@ def create_invitation(
     *, email: str = "", days: int = DEFAULT_LIFETIME_DAYS, invited_by: User | None = None
 ) -> NewInvitation:
     with transaction.atomic():
-        made = _create_invitation(
+        invitation = _create_invitation(
             email=email.strip().lower(),
-            life=timedelta(days=min(days, MAX_LIFETIME_DAYS)),
+            lifetime=timedelta(days=min(days, MAX_LIFETIME_DAYS)),
             invited_by=invited_by,
         )
         record_audit_event(
-            "invitation.created", actor=invited_by, target=("invitation", made.row.pk), email=made.row.email
+            "invitation.created",
+            actor=invited_by,
+            target=("invitation", invitation.row.pk),
+            email=invitation.row.email,
         )
-    return made
+    return invitation
 
 
 def create_setup_link() -> NewInvitation:
-    """Let whoever opens it first become the administrator; every earlier setup link ends."""
+    """Create a link that makes its first visitor the administrator. Earlier setup links are revoked."""
     with transaction.atomic():
         _lock_setup()
         if has_administrator():
-            raise Conflict(_("There is an administrator already."), code="already_set_up")
+            raise Conflict(_("There is already an administrator."), code="already_set_up")
         Invitation.objects.filter(makes_admin=True, used_at=None, revoked_at=None).update(revoked_at=Now())
-        made = _create_invitation(email="", life=timedelta(hours=SETUP_LINK_HOURS), makes_admin=True)
-        record_audit_event("setup_link.created", actor="system", target=("invitation", made.row.pk))
-    return made
+        invitation = _create_invitation(
+            email="", lifetime=timedelta(hours=SETUP_LINK_HOURS), makes_admin=True
+        )
+        record_audit_event("setup_link.created", actor="system", target=("invitation", invitation.row.pk))
+    return invitation
 
 
 def has_administrator() -> bool:
     return User.objects.filter(is_superuser=True, is_active=True).exists()
 
 
-def send_invitation_email(made: NewInvitation) -> bool:
-    if not made.row.email:
+def send_invitation_email(invitation: NewInvitation) -> bool:
+    if not invitation.row.email:
         return False
     body = _(
         "You've been invited to Pilothouse. Create your account here:\n\n{url}\n\n"
         "The link works once, until {date} (UTC). If you weren't expecting this, ignore it.\n"
-    ).format(url=made.url, date=f"{made.row.expires_at:%Y-%m-%d %H:%M}")
-    return send_account_email([made.row.email], _("Your invitation to Pilothouse"), body)
+    ).format(url=invitation.url, date=f"{invitation.row.expires_at:%Y-%m-%d %H:%M}")
+    return send_account_email([invitation.row.email], _("Your invitation to Pilothouse"), body)
 
 
 def find_invitation(token: str) -> Invitation | None:
@@ -90,7 +95,7 @@ def find_invitation(token: str) -> Invitation | None:
 
 
 def remember_invitation(request: HttpRequest, invitation: Invitation) -> None:
-    """Remember in the session that this person was invited; nothing is used up before they sign up."""
+    """Remember the invitation in the session. It is used up only by signing up."""
     request.session[SESSION_KEY] = str(invitation.pk)
 
 
@@ -106,11 +111,11 @@ def find_session_invitation(request: HttpRequest) -> Invitation | None:
 
 
 def use_invitation(request: HttpRequest, invitation: Invitation) -> None:
-    """Use it up, in the caller's transaction; raises InvitationSpent when somebody was faster."""
+    """Use it up in the caller's transaction. Raises InvitationSpent when somebody was faster."""
     if invitation.makes_admin:
         _lock_setup()
         if has_administrator():
-            raise InvitationSpent(_("There is an administrator already."))
+            raise InvitationSpent(_("There is already an administrator."))
     if not _usable_invitations().filter(pk=invitation.pk).update(used_at=Now()):
         raise InvitationSpent(_("This invitation was already used."))
     request.session.pop(SESSION_KEY, None)
@@ -135,7 +140,7 @@ def purge_invitations() -> int:
 
 
 def erase_invitations_and_devices(user_id: int) -> int:
-    """Forget how an account came in, and from which devices; what it invited or approved stays, without its name."""
+    """Delete an account's own invitation and devices, and remove its name from what it invited or approved."""
     Invitation.objects.filter(invited_by=user_id).update(invited_by=None)
     SignUpRequest.objects.filter(approved_by=user_id).update(approved_by=None)
     removed = Invitation.objects.filter(used_by=user_id).delete()[0]
@@ -144,7 +149,7 @@ def erase_invitations_and_devices(user_id: int) -> int:
 
 
 def _create_invitation(
-    *, email: str, life: timedelta, invited_by: User | None = None, makes_admin: bool = False
+    *, email: str, lifetime: timedelta, invited_by: User | None = None, makes_admin: bool = False
 ) -> NewInvitation:
     token = secrets.token_urlsafe(32)
     row = Invitation.objects.create(
@@ -152,7 +157,7 @@ def _create_invitation(
         token_hash=_hash_token(token),
         makes_admin=makes_admin,
         invited_by=invited_by,
-        expires_at=timezone.now() + life,
+        expires_at=timezone.now() + lifetime,
     )
     return NewInvitation(row=row, url=build_site_link("invitation", token))
 
@@ -167,5 +172,5 @@ def _lock_setup() -> None:
 
 
 def _hash_token(token: str) -> str:
-    """Without the site's secret key: a link outlives its rotation, and 256 random bits need no pepper."""
+    """Hash without SECRET_KEY: a link outlives its rotation, and 256 random bits need no pepper."""
     return salted_hmac(_SALT, token, secret=_SALT, algorithm="sha256").hexdigest()

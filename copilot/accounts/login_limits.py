@@ -1,8 +1,8 @@
-"""Limit guesses at passwords: per address, per account and address, and per account for devices it does not know.
+"""Limit password guesses: per address, per account and address, and per account for unknown devices.
 
-An account is the same whether its name or its e-mail address was typed. A device that signed in before has a count of
-its own, so a stranger's guesses never keep the owner out there; elsewhere the owner waits at most a quarter of an hour
-after the guesses end, or comes in by a passkey, a reset by mail or an account elsewhere at once.
+An account is the same whether its name or its email address was typed. A device that signed in before has a
+count of its own, so a stranger's guesses never lock the owner out there. Elsewhere the owner waits at most a
+quarter of an hour after the guesses end, or signs in at once by passkey, password reset or another site.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from copilot.accounts.devices import find_known_device
 RATE_LIMIT_APP = "login"
 ADDRESS_RATES = "10/m/ip,60/h/ip,5/5m/key"
 KNOWN_DEVICE_RATES = "5/5m/key"
-UNKNOWN_DEVICES_RATES = "50/15m/key"  # of one account: at least four addresses have to guess together
+UNKNOWN_DEVICES_RATES = "50/15m/key"  # per account: at least four addresses have to guess together
 MAX_LOGIN_CHARACTERS = 254
 RECORDS_KEPT_DAYS = 30
 
 
 def find_account(credentials: dict[str, Any] | None) -> User | None:
-    """The account that the typed name or address belongs to; an address of its own wins, as it does at the login."""
+    """Return the account of the typed name or address. A registered address wins, as it does at the login."""
     typed = _get_typed_login(credentials)
     if not typed or "\x00" in typed or len(typed) > MAX_LOGIN_CHARACTERS:
         return None
@@ -43,7 +43,7 @@ def find_account(credentials: dict[str, Any] | None) -> User | None:
 
 
 def get_account_name(request: HttpRequest, credentials: dict[str, Any] | None) -> str:
-    """One name per account, for django-axes. What names nobody is kept as a digest: it may be a password."""
+    """Return one name per account for django-axes. Text that names nobody is hashed: it may be a password."""
     found = find_account(credentials)
     if found is not None:
         return found.get_username()
@@ -52,7 +52,10 @@ def get_account_name(request: HttpRequest, credentials: dict[str, Any] | None) -
 
 
 def get_client_network(request: HttpRequest) -> str | None:
-    """The address for django-axes; of IPv6 the network, which one client has whole. Sockets of this machine have none."""
+    """Return the address for django-axes; of IPv6 the network, because one client has all of it.
+
+    Local sockets have none.
+    """
     try:
         return str(ratelimit.get_ip(request))
     except PermissionDenied:
@@ -60,31 +63,31 @@ def get_client_network(request: HttpRequest) -> str | None:
 
 
 def is_known_device(request: HttpRequest, credentials: dict[str, Any] | None) -> bool:
-    """Whether django-axes leaves the attempt to the count of its device."""
+    """Return whether django-axes should leave the attempt to the device's own limit."""
     found = find_account(credentials)
     return found is not None and find_known_device(request, found.pk) is not None
 
 
 def consume_attempt(request: HttpRequest, credentials: dict[str, Any]) -> RateLimitUsage | None:
-    """Count an attempt; None when there were too many. A refused one uses up nothing of the account's count."""
+    """Count an attempt, and return None when there were too many. A refused attempt is not counted for the account."""
     account, device = find_account(credentials), None
     if account is not None:
         device = find_known_device(request, account.pk)
     name = get_account_name(request, credentials)
     if device is not None:
         return _consume_rate(request, "device", KNOWN_DEVICE_RATES, f"{name}:{device.pk}")
-    used = _consume_rate(request, "address", ADDRESS_RATES, f"{name}:{get_client_network(request)}")
-    if used is None:
+    address_usage = _consume_rate(request, "address", ADDRESS_RATES, f"{name}:{get_client_network(request)}")
+    if address_usage is None:
         return None
-    of_account = _consume_rate(request, "account", UNKNOWN_DEVICES_RATES, name)
-    if of_account is None:
-        used.rollback()
+    account_usage = _consume_rate(request, "account", UNKNOWN_DEVICES_RATES, name)
+    if account_usage is None:
+        address_usage.rollback()
         return None
-    return RateLimitUsage(usage=[*used.usage, *of_account.usage])
+    return RateLimitUsage(usage=[*address_usage.usage, *account_usage.usage])
 
 
 def clear_attempts(request: HttpRequest, credentials: dict[str, Any]) -> None:
-    """Forget the attempts at an account whose owner has just proved who they are."""
+    """Reset the counts of an account whose owner has just signed in."""
     name = get_account_name(request, credentials)
     for action, rates, key in (
         ("address", ADDRESS_RATES, f"{name}:{get_client_network(request)}"),
@@ -94,12 +97,12 @@ def clear_attempts(request: HttpRequest, credentials: dict[str, Any]) -> None:
 
 
 def purge_login_records() -> int:
-    """Forget django-axes' rows of old sign-ins and failures: addresses and devices of people."""
+    """Delete old django-axes rows, which hold addresses and devices of people."""
     old = Now() - timedelta(days=RECORDS_KEPT_DAYS)
     rows = [
         model.objects.filter(attempt_time__lt=old) for model in (AccessLog, AccessAttempt, AccessFailureLog)
     ]
-    return sum(one.delete()[0] for one in rows)
+    return sum(queryset.delete()[0] for queryset in rows)
 
 
 def _consume_rate(request: HttpRequest, action: str, rates: str, key: str) -> RateLimitUsage | None:
@@ -110,5 +113,5 @@ def _consume_rate(request: HttpRequest, action: str, rates: str, key: str) -> Ra
 
 
 def _get_typed_login(credentials: dict[str, Any] | None) -> str:
-    given = credentials or {}
-    return str(given.get("email") or given.get("username") or "").strip().lower()
+    fields = credentials or {}
+    return str(fields.get("email") or fields.get("username") or "").strip().lower()

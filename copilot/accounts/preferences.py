@@ -1,4 +1,4 @@
-"""What a user asks of every conversation: the only writer of Preferences (A30.1)."""
+"""Store a user's preferences for all sessions. The only writer of Preferences."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PreferencesView:
 
 
 class PreferenceUpdate(TypedDict, total=False):
-    """What is absent stays as it is."""
+    """The changed fields; absent ones stay as they are."""
 
     timezone: str
     instructions: str
@@ -37,7 +37,7 @@ def get_preferences(owner_id: int) -> PreferencesView:
 
 
 def update_preferences(owner_id: int, changes: PreferenceUpdate) -> PreferencesView:
-    """From the next turn on (A30.1)."""
+    """Update preferences; they apply from the next turn on."""
     if timezone := changes.get("timezone"):
         _check_time_zone(timezone)
     check_instructions(changes.get("instructions", ""))
@@ -48,28 +48,29 @@ def update_preferences(owner_id: int, changes: PreferenceUpdate) -> PreferencesV
 
 def check_instructions(text: str) -> None:
     if len(text) > MAX_INSTRUCTIONS_CHARACTERS:
-        raise InvalidRequest(f"Instructions have at most {MAX_INSTRUCTIONS_CHARACTERS:,} characters.")
+        raise InvalidRequest(f"Instructions can be up to {MAX_INSTRUCTIONS_CHARACTERS:,} characters.")
 
 
 def check_personality(personality_id: int | None) -> None:
-    if personality_id is not None and not any(one.pk == personality_id for one in list_personalities()):
-        raise InvalidRequest("There is no such personality.", code="unknown_personality")
+    if personality_id is not None and not any(
+        personality.pk == personality_id for personality in list_personalities()
+    ):
+        raise InvalidRequest("That personality doesn't exist.", code="unknown_personality")
 
 
 def list_personalities() -> list[Personality]:
-    """Those a user may choose from."""
     return list(Personality.objects.filter(enabled=True).order_by("name"))
 
 
 def list_time_zones() -> list[str]:
-    """Names to choose from, as people write them."""
+    """Return the zone names people use."""
     return sorted(name for name in available_timezones() if "/" in name or name == "UTC")
 
 
 def _check_time_zone(name: str) -> None:
-    """Known to both who will use it: Postgres writes the time into a message, Python answers what time it is."""
+    """Check that both Python and Postgres know the zone, because both use it."""
     unknown = InvalidRequest(
-        "There is no such time zone; use a name like Europe/Berlin.", code="unknown_timezone"
+        "That time zone doesn't exist. Use a name like Europe/Berlin.", code="unknown_timezone"
     )
     if name not in available_timezones():
         raise unknown
@@ -81,6 +82,6 @@ def _check_time_zone(name: str) -> None:
 
 
 def erase_preferences(owner_id: int) -> int:
-    """Of an account that goes (S17)."""
+    """Delete the preferences of an account that is purged."""
     removed, _ = Preferences.objects.filter(owner=owner_id).delete()
     return removed

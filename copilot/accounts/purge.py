@@ -1,4 +1,4 @@
-"""What goes for good, a batch at a time: each step says how much it removed, and is done when that is nothing (S17)."""
+"""Purge an account in batches. Each step returns how much it removed, and is done when that is nothing."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from copilot.tools.mcp import services as mcp
 
 BATCH_SIZE = 500
 SESSIONS_PER_BATCH = 50
-# Apps whose tables stand for the law and for money: they keep a user's rows under the pseudonym (B2.5).
+# Apps whose rows must be kept for legal and accounting reasons, under the pseudonym.
 KEPT_APPS = frozenset({"billing", "diagnostics", "admin"})
 KEPT_MODELS = frozenset({"copilot.ErasureJob"})
 
 
-# --- steps of an erasure, in order -------------------------------------------------------------------
+# --- Steps, in order ---------------------------------------------------------------------------------
 
 
 def end_turns(user_id: int) -> int:
-    """Under a higher fence: whoever still runs one can write nothing more."""
+    """End turns under a higher fence, so that their workers cannot write any more."""
     unfinished = Turn.objects.filter(session__owner=user_id, status__in=Turn.UNFINISHED)
-    going = list(unfinished.values_list("pk", "fence")[:BATCH_SIZE])
-    for turn_id, fence in going:
+    unfinished_turns = list(unfinished.values_list("pk", "fence")[:BATCH_SIZE])
+    for turn_id, fence in unfinished_turns:
         try:
             turn_transitions.end_turn(turn_id, fence, turns.CANCELLED, reason="user", override=True)
         except TurnConflict:
-            continue  # it ended, or changed hands: the next look finds it
-    return len(going)
+            continue  # it ended or was taken over: the next batch finds it
+    return len(unfinished_turns)
 
 
 def remove_exports(user_id: int) -> int:
@@ -56,7 +56,7 @@ def remove_files(user_id: int) -> int:
 
 
 def remove_objects(user_id: int) -> int:
-    """What lies in the storage without a row."""
+    """Delete stored objects that have no row."""
     count = 0
     for prefix in storage.list_owner_prefixes(user_id):
         for key, _ in storage.list_objects(prefix):
@@ -66,12 +66,14 @@ def remove_objects(user_id: int) -> int:
 
 
 def remove_sessions(user_id: int) -> int:
-    some = list(Session.objects.filter(owner=user_id).values_list("pk", flat=True)[:SESSIONS_PER_BATCH])
-    return _purge_session_rows(some)
+    session_ids = list(
+        Session.objects.filter(owner=user_id).values_list("pk", flat=True)[:SESSIONS_PER_BATCH]
+    )
+    return _purge_session_rows(session_ids)
 
 
 def remove_personal_data(user_id: int) -> int:
-    """What is neither said nor stored; agents last, for sessions and schedules name them."""
+    """Delete everything besides sessions and files; agents last, because sessions and schedules refer to them."""
     return sum(
         erase(user_id)
         for erase in (
@@ -88,7 +90,7 @@ def remove_personal_data(user_id: int) -> int:
 
 
 def remove_logins(user_id: int) -> int:
-    """Addresses and devices by which the person was known at the door."""
+    """Delete addresses, devices and factors the person signed in with."""
     user = User.objects.get(pk=user_id)
     names = [name for name in (user.username, user.email) if name]
     removed = 0
@@ -101,8 +103,8 @@ def remove_logins(user_id: int) -> int:
     return removed
 
 
-def _delete_rows(model: type[Model], **which: object) -> int:
-    count, _ = model._default_manager.filter(**which).delete()
+def _delete_rows(model: type[Model], **conditions: object) -> int:
+    count, _ = model._default_manager.filter(**conditions).delete()
     return count
 
 
@@ -118,32 +120,32 @@ PURGE_STEPS = (
 )
 
 
-# --- sessions ----------------------------------------------------------------------------------------
+# --- Sessions ----------------------------------------------------------------------------------------
 
 
 def purge_trashed_sessions(limit: int = BATCH_SIZE) -> int:
-    """A batch of what lies in the trash for too long; 0 when nothing is left to do."""
+    """Purge a batch of old trash; return 0 when nothing is left."""
     return _purge_session_rows(sessions.list_purgeable_sessions(SESSIONS_PER_BATCH), limit)
 
 
-def _purge_session_rows(some: list[UUID], limit: int = BATCH_SIZE) -> int:
-    """Rows first, in batches; the sessions themselves when nothing of theirs is left."""
-    if not some:
+def _purge_session_rows(session_ids: list[UUID], limit: int = BATCH_SIZE) -> int:
+    """Delete rows in batches, and the sessions themselves when nothing else is left."""
+    if not session_ids:
         return 0
     return (
-        exports.purge_exports(limit, session_ids=some)
-        or files.purge_session_outputs(some, limit)
-        or sessions.purge_message_rows(some, limit)
-        or sessions.purge_turn_rows(some, limit)
-        or sessions.purge_session_rows(some)
+        exports.purge_exports(limit, session_ids=session_ids)
+        or files.purge_session_outputs(session_ids, limit)
+        or sessions.purge_message_rows(session_ids, limit)
+        or sessions.purge_turn_rows(session_ids, limit)
+        or sessions.purge_session_rows(session_ids)
     )
 
 
-# --- what is left ------------------------------------------------------------------------------------
+# --- Leftovers ---------------------------------------------------------------------------------------
 
 
 def count_leftovers(user_id: int) -> dict[str, int]:
-    """Rows in any table that still name the user, and objects under the account's prefix; empty when all is gone."""
+    """Count rows in any table that still refer to the user, and stored objects. Empty when all is gone."""
     found = {
         model._meta.label: count
         for model in apps.get_models()
@@ -159,7 +161,7 @@ def _count_rows(model: type[Model], name: str, user_id: int) -> int:
 
 
 def _list_user_fields(model: type[Model]) -> list[str]:
-    """Names of the fields by which a table's rows belong to a user, whether or not they are keys to one."""
+    """Return the fields by which rows belong to a user, whether or not they are foreign keys."""
     return [
         field.name
         for field in model._meta.concrete_fields

@@ -1,4 +1,4 @@
-"""Ask for a recent login before acts that a stolen session must not do: keys, e-mail, exports, deletion."""
+"""Require a recent login for acts that a stolen session must not do: keys, email, exports, deletion."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
 def is_login_recent(request: HttpRequest) -> bool:
-    """Whether this very session proved who it is lately, by signing in or by confirming it."""
+    """Return whether this session signed in or confirmed its identity recently."""
     if not isinstance(request.user, User):
         return False
     records = get_authentication_records(request, request.user)
@@ -35,27 +35,27 @@ def is_login_recent(request: HttpRequest) -> bool:
 
 
 def recent_login_required(view: ViewFunction[P]) -> ViewFunction[P]:
-    """Confirm first who acts, then go on with the same request; looking needs no confirmation."""
+    """Ask for confirmation, then continue with the same request. Safe methods need none."""
 
     @wraps(view)
     def guarded(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
         if request.method in SAFE_METHODS or is_login_recent(request):
             return view(request, *args, **kwargs)
         if isinstance(request.user, User) and not get_reauthentication_flows(request.user):
-            # An account elsewhere is their only way in: they confirm by signing in there again.
+            # They can only sign in through another site, so they confirm by signing in there again.
             logout(request)
             messages.info(request, _("Sign in again to continue."))
             return redirect_to_login(request.path)
-        raise ReauthenticationRequired  # allauth's middleware keeps the request and asks
+        raise ReauthenticationRequired  # allauth's middleware keeps the request and asks for confirmation
 
     return guarded
 
 
 def check_recent_login(request: HttpRequest) -> None:
-    """The same for calls of the API by cookie; raises Forbidden."""
+    """Require a recent login for API calls by cookie. Raises Forbidden."""
     if not is_login_recent(request):
         raise Forbidden(
-            "Your login is too old for this.",
+            "Please confirm it's you first.",
             code="recent_login_required",
-            hint="Sign in again, or confirm your password at /accounts/reauthenticate/, then repeat it.",
+            hint="Sign in again, or confirm your password at /accounts/reauthenticate/, then try again.",
         )

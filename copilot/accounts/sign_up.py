@@ -1,4 +1,4 @@
-"""Decide who may sign up (`SIGNUP`), and make their account: by form, or by an account elsewhere."""
+"""Apply the sign-up policy (`SIGNUP`), and create accounts from the form or through another site."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MAX_STAFF_EMAILS_PER_HOUR = 5
 
 
 def is_sign_up_open(request: HttpRequest) -> bool:
-    """Whether this visitor gets a sign-up form; which addresses it takes is `address_problem`'s to say."""
+    """Return whether this visitor gets a sign-up form. `find_address_problem` checks the address."""
     if settings.SIGNUP in ("open", "domains", "approval"):
         return True
     invitation = invitations.find_session_invitation(request)
@@ -61,7 +61,7 @@ def describe_allowed_domains() -> str:
 
 
 class SignUpForm(PlainForm, SignupForm):  # type: ignore[misc]  # allauth ships no types
-    """allauth's form, held to the policy, with the installation's captcha where there is one."""
+    """allauth's form with the sign-up policy, and the configured captcha if there is one."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -92,10 +92,10 @@ class SignUpForm(PlainForm, SignupForm):  # type: ignore[misc]  # allauth ships 
 
 
 class SocialSignUpAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # allauth ships no types
-    """Hold sign-ups by an account elsewhere to the same policy."""
+    """Apply the same policy to sign-ups through other sites."""
 
     def get_app(self, request: HttpRequest, provider: str, client_id: str | None = None) -> object:
-        """Find nothing at the addresses of a provider that is not set up; allauth lets the error through as a 500."""
+        """Answer 404 for a provider that is not configured; allauth would answer 500."""
         try:
             return super().get_app(request, provider, client_id=client_id)
         except ObjectDoesNotExist as problem:
@@ -105,7 +105,7 @@ class SocialSignUpAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  #
         if not is_sign_up_open(request):
             return False
         invitation = invitations.find_session_invitation(request)
-        verified = [one.email for one in sociallogin.email_addresses if one.verified]
+        verified = [address.email for address in sociallogin.email_addresses if address.verified]
         is_bound = settings.SIGNUP == "domains" if invitation is None else bool(invitation.email)
         return not is_bound or any(find_address_problem(email, invitation) is None for email in verified)
 
@@ -121,11 +121,11 @@ class SocialSignUpAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  #
 
 
 def make_captcha_field() -> forms.Field:
-    """The form field that `SIGNUP_CAPTCHA` names; packages for hCaptcha, Turnstile and others offer one."""
-    made = import_string(settings.SIGNUP_CAPTCHA)()
-    if not isinstance(made, forms.Field):
+    """Make the form field that `SIGNUP_CAPTCHA` names."""
+    field = import_string(settings.SIGNUP_CAPTCHA)()
+    if not isinstance(field, forms.Field):
         raise TypeError(f"SIGNUP_CAPTCHA={settings.SIGNUP_CAPTCHA} is not a form field")
-    return made
+    return field
 
 
 def _use_invitation(request: HttpRequest) -> Invitation | None:
@@ -138,7 +138,7 @@ def _use_invitation(request: HttpRequest) -> Invitation | None:
 
 
 def admit_user(user: User, invitation: Invitation | None) -> None:
-    """Give a new account what its way in grants: administrator, active at once, or waiting for approval."""
+    """Make a new account administrator, active or waiting for approval, as its way of signing up grants."""
     record_audit_event("account.created", actor=user, target=("user", user.pk), policy=settings.SIGNUP)
     if invitation is not None:
         invitations.record_invited_user(invitation, user)
@@ -154,32 +154,32 @@ def admit_user(user: User, invitation: Invitation | None) -> None:
 def _make_administrator(user: User) -> None:
     user.is_staff = user.is_superuser = True
     user.save(update_fields=["is_staff", "is_superuser"])
-    # Whoever can read the server's console needs no mail to prove who they are.
+    # The setup link was printed on the server's console, so no mail is needed to verify its user.
     EmailAddress.objects.filter(user=user).update(verified=True)
 
 
-# --- approval ----------------------------------------------------------------------------------------
+# --- Approval ----------------------------------------------------------------------------------------
 
 
-def approve_sign_up(waiting: SignUpRequest, *, approved_by: User) -> bool:
+def approve_sign_up(request: SignUpRequest, *, approved_by: User) -> bool:
     with transaction.atomic():
-        undecided = SignUpRequest.objects.filter(pk=waiting.pk, approved_at=None)
+        undecided = SignUpRequest.objects.filter(pk=request.pk, approved_at=None)
         if not undecided.update(approved_at=Now(), approved_by=approved_by):
             return False
-        User.objects.filter(pk=waiting.user_id).update(is_active=True)
-        record_audit_event("sign_up.approved", actor=approved_by, target=("user", waiting.user_id))
+        User.objects.filter(pk=request.user_id).update(is_active=True)
+        record_audit_event("sign_up.approved", actor=approved_by, target=("user", request.user_id))
     send_account_email(
-        [waiting.user.email],
+        [request.user.email],
         _("Your Pilothouse account is ready"),
         _("Your account was approved. Sign in here:\n\n{url}\n").format(url=build_site_link("account_login")),
     )
     return True
 
 
-def reject_sign_up(waiting: SignUpRequest, *, rejected_by: User) -> bool:
-    """Remove an account that was never active, so that its address is free again."""
+def reject_sign_up(request: SignUpRequest, *, rejected_by: User) -> bool:
+    """Delete an account that was never active, so that its address is free again."""
     with transaction.atomic():
-        undecided = SignUpRequest.objects.select_for_update().filter(pk=waiting.pk, approved_at=None).first()
+        undecided = SignUpRequest.objects.select_for_update().filter(pk=request.pk, approved_at=None).first()
         if undecided is None:
             return False
         record_audit_event("sign_up.rejected", actor=rejected_by, target=("user", undecided.user_id))
@@ -188,7 +188,7 @@ def reject_sign_up(waiting: SignUpRequest, *, rejected_by: User) -> bool:
 
 
 def purge_undecided_sign_ups() -> int:
-    """Forget requests that nobody decided within a month, with their accounts."""
+    """Delete requests that nobody decided within a month, with their accounts."""
     old = SignUpRequest.objects.filter(
         approved_at=None, user__is_active=False, created_at__lt=Now() - timedelta(days=MAX_UNDECIDED_DAYS)
     )
@@ -201,7 +201,7 @@ def _email_staff(user: User) -> None:
         rate_limits.count_request("sign-up-mails", "staff", limit=MAX_STAFF_EMAILS_PER_HOUR, seconds=3600)
         is not None
     ):
-        return  # a flood of sign-ups is seen on the page; it must not become a flood of mails
+        return  # a flood of sign-ups must not become a flood of mails
     send_account_email(
         list_staff_addresses(),
         _("Someone is waiting for a Pilothouse account"),

@@ -1,4 +1,4 @@
-"""Agents, which are saved ways of working: the only writer of Agent and AgentVersion (A27)."""
+"""Create, edit, read and run agents. The only writer of Agent and AgentVersion."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ AGENTS_PER_PAGE = 50
 
 @dataclass(frozen=True, kw_only=True)
 class AgentDraft:
-    """What a version says, before it is checked."""
+    """The content of a version before it is checked."""
 
     name: str = ""
     description: str = ""
@@ -40,7 +40,7 @@ class AgentDraft:
 
 
 class AgentVersionChanges(TypedDict, total=False):
-    """What is absent stays as it was in the version before."""
+    """The changed fields; absent ones stay as in the previous version."""
 
     name: str
     description: str
@@ -50,7 +50,7 @@ class AgentVersionChanges(TypedDict, total=False):
     inputs_schema: dict[str, JSON] | None
 
 
-# --- writing -----------------------------------------------------------------------------------------
+# --- Write -------------------------------------------------------------------------------------------
 
 
 def create_agent(owner_id: int, draft: AgentDraft) -> AgentVersion:
@@ -63,18 +63,18 @@ def create_agent(owner_id: int, draft: AgentDraft) -> AgentVersion:
 def edit_agent(
     owner_id: int, agent_id: UUID, expected_version: int, changes: AgentVersionChanges
 ) -> AgentVersion:
-    """The next version, of those who edit the same one at once for one alone (A27.4)."""
+    """Create the next version. Of several concurrent edits of the same version only one succeeds."""
     before = get_version(owner_id, agent_id)
     draft = _check_draft(replace(_draft_from_version(before), **changes))
     with transaction.atomic():
-        moved = Agent.objects.filter(
+        updated = Agent.objects.filter(
             pk=agent_id, owner=owner_id, deleted_at=None, version=expected_version
         ).update(
             version=expected_version + 1, name=draft.name, description=draft.description, changed_at=Now()
         )
-        if not moved:
+        if not updated:
             raise Conflict(
-                f"The agent is no longer at version {expected_version}. Look at it before you edit it.",
+                f"The agent has changed since version {expected_version}. Review it and edit it again.",
                 code="version_conflict",
                 version=Agent.objects.values_list("version", flat=True).get(pk=agent_id),
             )
@@ -82,9 +82,9 @@ def edit_agent(
 
 
 def delete_agent(owner_id: int, agent_id: UUID) -> None:
-    """Gone from lists; runs and versions stay readable where they were."""
-    mine = Agent.objects.filter(pk=agent_id, owner=owner_id, deleted_at=None)
-    if not mine.update(deleted_at=Now()):
+    """Delete an agent; its runs and versions stay readable."""
+    rows = Agent.objects.filter(pk=agent_id, owner=owner_id, deleted_at=None)
+    if not rows.update(deleted_at=Now()):
         raise NotFound
 
 
@@ -113,7 +113,7 @@ def _draft_from_version(before: AgentVersion) -> AgentDraft:
 
 
 def _check_draft(draft: AgentDraft) -> AgentDraft:
-    """Everything that is wrong is said at once (A27.4)."""
+    """Validate a draft, and report all problems at once."""
     draft = replace(
         draft,
         name=" ".join(clean_text(draft.name).split()),
@@ -138,12 +138,14 @@ def _find_problems(draft: AgentDraft) -> list[str]:
         ("instructions", draft.instructions, 1, MAX_INSTRUCTIONS_CHARACTERS),
     ):
         if not least <= len(text) <= most:
-            found.append(f"{name}: needs {least} to {most:,} characters and has {len(text):,}.")
+            found.append(f"{name}: must have {least} to {most:,} characters (has {len(text):,}).")
     if draft.tier not in TIERS:
-        found.append(f"tier: is one of {', '.join(TIERS[1:])}.")
+        found.append(f"tier: must be one of {', '.join(TIERS[1:])}.")
     if draft.tools is not None and len(draft.tools) > MAX_TOOLS:
         found.append(f"tools: at most {MAX_TOOLS} names.")
-    found += [f"tools: {name[:80]!r} is not a name." for name in draft.tools or () if not _is_tool_name(name)]
+    found += [
+        f"tools: {name[:80]!r} is not a tool name." for name in draft.tools or () if not _is_tool_name(name)
+    ]
     return found
 
 
@@ -151,11 +153,11 @@ def _is_tool_name(name: str) -> bool:
     return 1 <= len(name) <= 64 and name.isascii() and name.replace("_", "a").replace("-", "a").isalnum()
 
 
-# --- reading -----------------------------------------------------------------------------------------
+# --- Read --------------------------------------------------------------------------------------------
 
 
 def get_agent(owner_id: int, agent_id: UUID) -> Agent:
-    """Foreign, deleted and unknown ones look the same."""
+    """Return an agent of the owner. Foreign, deleted and unknown ones are reported as not found."""
     agent = Agent.objects.filter(pk=agent_id, owner=owner_id, deleted_at=None).first()
     if agent is None:
         raise NotFound
@@ -163,7 +165,7 @@ def get_agent(owner_id: int, agent_id: UUID) -> Agent:
 
 
 def get_version(owner_id: int, agent_id: UUID, number: int | None = None) -> AgentVersion:
-    """The newest, or the one of this number."""
+    """Return the newest version, or the one of this number."""
     agent = get_agent(owner_id, agent_id)
     found = AgentVersion.objects.filter(agent=agent, number=number or agent.version).first()
     if found is None:
@@ -172,29 +174,28 @@ def get_version(owner_id: int, agent_id: UUID, number: int | None = None) -> Age
 
 
 def list_versions(owner_id: int, agent_id: UUID) -> list[AgentVersion]:
-    """Newest first."""
     return list(get_agent(owner_id, agent_id).versions.order_by("-number")[:AGENTS_PER_PAGE])
 
 
 def list_agents(owner_id: int, *, after: UUID | None = None, limit: int = AGENTS_PER_PAGE) -> list[Agent]:
-    """A page, by name; `after` is the last of the page before."""
-    mine = Agent.objects.filter(owner=owner_id, deleted_at=None).order_by("name", "pk")
+    """Return a page of agents by name; `after` is the last one of the previous page."""
+    rows = Agent.objects.filter(owner=owner_id, deleted_at=None).order_by("name", "pk")
     if after is not None:
         last = Agent.objects.filter(pk=after, owner=owner_id).first()
         if last is None:
-            raise InvalidRequest("That is not a cursor of this list.", code="invalid_cursor")
-        mine = mine.filter(name__gte=last.name).exclude(name=last.name, pk__lte=last.pk)
-    return list(mine[:limit])
+            raise InvalidRequest("That cursor is not valid for this list.", code="invalid_cursor")
+        rows = rows.filter(name__gte=last.name).exclude(name=last.name, pk__lte=last.pk)
+    return list(rows[:limit])
 
 
-# --- running -----------------------------------------------------------------------------------------
+# --- Run ---------------------------------------------------------------------------------------------
 
 
-def build_run_prompt(found: AgentVersion, inputs: Mapping[str, JSON]) -> str:
-    """What a run is told: the inputs, which must be what the agent asks for (A27.5)."""
-    if problems := json_schema.find_input_problems(found.inputs_schema, inputs):
+def build_run_prompt(version: AgentVersion, inputs: Mapping[str, JSON]) -> str:
+    """Build the prompt of a run from its inputs, which must match the agent's schema."""
+    if problems := json_schema.find_input_problems(version.inputs_schema, inputs):
         raise InvalidRequest(
-            f"The inputs are not what the agent asks for: {problems[0]}",
+            f"The inputs don't match the agent's schema: {problems[0]}",
             code="inputs_invalid",
             details={"errors": problems},
         )
@@ -203,25 +204,25 @@ def build_run_prompt(found: AgentVersion, inputs: Mapping[str, JSON]) -> str:
     return clean_text(f"Do your work with these inputs:\n\n{json_schema.format_json(inputs)}")
 
 
-# --- building ----------------------------------------------------------------------------------------
+# --- Builder sessions --------------------------------------------------------------------------------
 
 
 def build_builder_context(owner_id: int, agent_id: UUID) -> str:
-    """The agent as it stands, in front of a message of its builder session (A27.7)."""
+    """Describe the agent's current version in front of a message of its builder session."""
     try:
-        shown = get_version(owner_id, agent_id)
+        version = get_version(owner_id, agent_id)
     except NotFound:
         return build_server_block("builder_context", "status: fetch_failed")
-    cut = shown.instructions[:MAX_SHOWN_INSTRUCTIONS]
-    left_out = len(shown.instructions) - len(cut)
+    cut = version.instructions[:MAX_SHOWN_INSTRUCTIONS]
+    left_out = len(version.instructions) - len(cut)
     lines = [
         f"id: {agent_id}",
-        f"name: {escape_text(shown.name)}",
-        f"version: {shown.number}",
-        f"tier: {escape_text(shown.tier or 'standard')}",
-        f"description: {escape_text(shown.description)}",
-        f"tools: {_format_entries(shown.tools) if shown.tools is not None else 'all that the caller has'}",
-        f"inputs: {_format_entries(json_schema.list_property_names(shown.inputs_schema))}",
+        f"name: {escape_text(version.name)}",
+        f"version: {version.number}",
+        f"tier: {escape_text(version.tier or 'standard')}",
+        f"description: {escape_text(version.description)}",
+        f"tools: {_format_entries(version.tools) if version.tools is not None else 'all that the caller has'}",
+        f"inputs: {_format_entries(json_schema.list_property_names(version.inputs_schema))}",
         f"instructions{f' (the first {MAX_SHOWN_INSTRUCTIONS:,} characters)' if left_out else ''}:",
         escape_text(cut),
     ]
@@ -235,6 +236,6 @@ def _format_entries(names: list[str]) -> str:
 
 
 def erase_agents(owner_id: int) -> int:
-    """Of an account that goes, whose sessions are gone already (S17)."""
+    """Delete the agents of an account that is purged, after its sessions."""
     removed, _ = Agent.objects.filter(owner=owner_id).delete()
     return removed

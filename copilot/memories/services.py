@@ -1,15 +1,15 @@
-"""What the agent remembers of a user between conversations; the only writer of its tables (A25.1, A25.2)."""
+"""Store and search what the assistant remembers about a user across sessions. The only writer of its tables."""
 
 from __future__ import annotations
 
 import hashlib
-import logging
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+import structlog
 from django.db import DatabaseError, transaction
 from django.db.models import Q
 from django.db.models.functions import Now
@@ -24,66 +24,66 @@ MAX_MEMORIES = 500
 MAX_SEARCH_RESULTS = 10
 CONTEXT_ITEMS = 10
 CONTEXT_CHARACTERS = 4_000
-CONTEXT_MATCHING_ITEMS = 7  # of the ten; the rest are the newest, which nothing in the text may call up
+CONTEXT_MATCHING_ITEMS = 7  # of the ten; the rest are the newest, whether or not they match
 MAX_QUERY_CHARACTERS = 64_000  # a whole message may be the query
 
-_log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 _word_pattern = re.compile(r"\w{2,}")
 
 
-# --- writing -----------------------------------------------------------------------------------------
+# --- Write -------------------------------------------------------------------------------------------
 
 
 def add_memory(owner_id: int, text: str, *, sources: Sequence[str] = ()) -> MemoryItem:
-    """Remember; the same thing said twice is one memory, and the newest.
+    """Add a memory; an existing one with the same text becomes the newest.
 
-    `sources` name the untrusted text that whoever says it had read.
+    `sources` name untrusted text that its author had read.
     """
     clean = _clean_text(text)
     digest = hashlib.sha256(clean.encode()).hexdigest()
     with transaction.atomic():
         _lock_owner(owner_id)
-        mine = MemoryItem.objects.filter(owner_id=owner_id)
-        if not mine.filter(digest=digest).update(remembered_at=Now()):
-            if mine.count() >= MAX_MEMORIES:
+        rows = MemoryItem.objects.filter(owner_id=owner_id)
+        if not rows.filter(digest=digest).update(remembered_at=Now()):
+            if rows.count() >= MAX_MEMORIES:
                 raise Conflict(
-                    f"There are {MAX_MEMORIES} memories already. Forget one first.", code="memory_full"
+                    f"You can have up to {MAX_MEMORIES} memories. Delete one first.", code="memory_full"
                 )
             MemoryItem.objects.create(owner_id=owner_id, text=clean, digest=digest, sources=list(sources))
-        return mine.get(digest=digest)
+        return rows.get(digest=digest)
 
 
 def forget_memory(owner_id: int, item_id: UUID) -> None:
-    """Foreign and unknown ones look the same."""
+    """Delete a memory. Foreign and unknown ones are reported as not found."""
     deleted, _ = MemoryItem.objects.filter(pk=item_id, owner_id=owner_id).delete()
     if not deleted:
         raise NotFound("There is no such memory.")
 
 
 def edit_memory(owner_id: int, item_id: UUID, text: str) -> MemoryItem:
-    """Say it differently; what then says the same as another becomes one with it."""
+    """Change the text. A memory that becomes equal to another is merged into it."""
     clean = _clean_text(text)
     digest = hashlib.sha256(clean.encode()).hexdigest()
     with transaction.atomic():
-        mine = MemoryItem.objects.select_for_update().filter(owner_id=owner_id)
-        found = {item.pk: item for item in mine.filter(Q(pk=item_id) | Q(digest=digest)).order_by("pk")}
+        rows = MemoryItem.objects.select_for_update().filter(owner_id=owner_id)
+        found = {item.pk: item for item in rows.filter(Q(pk=item_id) | Q(digest=digest)).order_by("pk")}
         if item_id not in found:
             raise NotFound("There is no such memory.")
         same = next((item for item in found.values() if item.digest == digest), None)
         if same is not None and same.pk != item_id:
             found[item_id].delete()
             return same
-        mine.filter(pk=item_id).update(text=clean, digest=digest, remembered_at=Now(), sources=[])
-        return mine.get(pk=item_id)
+        rows.filter(pk=item_id).update(text=clean, digest=digest, remembered_at=Now(), sources=[])
+        return rows.get(pk=item_id)
 
 
 def set_memory_enabled(owner_id: int, *, on: bool) -> None:
-    """Off keeps what is there, and neither adds to it nor shows it to a model."""
+    """Switch memory on or off. While off, memories are kept but neither added nor shown to models."""
     MemorySwitch.objects.update_or_create(owner_id=owner_id, defaults={"on": on})
 
 
 def _lock_owner(owner_id: int) -> None:
-    """Adding is one at a time for each user, or two could pass the last free place."""
+    """Serialise additions per user, so that the limit holds."""
     MemorySwitch.objects.bulk_create([MemorySwitch(owner_id=owner_id)], ignore_conflicts=True)
     if not MemorySwitch.objects.select_for_update().get(owner_id=owner_id).on:
         raise Forbidden("The user has switched memory off.", code="memory_off")
@@ -92,15 +92,15 @@ def _lock_owner(owner_id: int) -> None:
 def _clean_text(text: str) -> str:
     clean = strip_server_tags(make_storable(text)).strip()
     if not clean:
-        raise InvalidRequest("A memory needs words.", code="invalid_text")
+        raise InvalidRequest("Enter some text.", code="invalid_text")
     if len(clean) > MAX_MEMORY_CHARACTERS:
         raise InvalidRequest(
-            f"A memory has at most {MAX_MEMORY_CHARACTERS:,} characters.", code="invalid_text"
+            f"Memories can be up to {MAX_MEMORY_CHARACTERS:,} characters.", code="invalid_text"
         )
     return clean
 
 
-# --- reading -----------------------------------------------------------------------------------------
+# --- Read --------------------------------------------------------------------------------------------
 
 
 def is_memory_enabled(owner_id: int) -> bool:
@@ -108,12 +108,12 @@ def is_memory_enabled(owner_id: int) -> bool:
 
 
 def list_memories(owner_id: int) -> list[MemoryItem]:
-    """All of a user's, newest first; there are never more than a page."""
+    """Return all memories of a user, newest first."""
     return list(MemoryItem.objects.filter(owner_id=owner_id).order_by("-remembered_at", "id"))
 
 
 def search_memories(owner_id: int, query: str, *, limit: int = MAX_SEARCH_RESULTS) -> list[MemoryItem]:
-    """Those that share words with the query, best first; five hundred are quicker read than indexed."""
+    """Return memories that share words with the query, best first. At this number no index is needed."""
     if not is_memory_enabled(owner_id):
         raise Forbidden("The user has switched memory off.", code="memory_off")
     return _rank_matches(list_memories(owner_id), query)[: min(limit, MAX_SEARCH_RESULTS)]
@@ -121,18 +121,18 @@ def search_memories(owner_id: int, query: str, *, limit: int = MAX_SEARCH_RESULT
 
 @dataclass(frozen=True)
 class MemoryContext:
-    """What goes with a session's first message, and the untrusted text it was made from."""
+    """The memory block of a session's first message, and the origins of untrusted text in it."""
 
     text: str = ""
     sources: tuple[str, ...] = ()
 
 
 def build_memory_context(user_id: int, text: str) -> MemoryContext:
-    """The block for a session's first message, or nothing: what matches its text, then what is newest (A25.2)."""
+    """Build the block for a session's first message: memories that match its text, then the newest."""
     try:
         items = list_memories(user_id) if is_memory_enabled(user_id) else []
     except DatabaseError:
-        _log.warning("memories could not be read; the turn goes on without them", exc_info=True)
+        log.warning("memories_unreadable", exc_info=True)
         return MemoryContext()
     matching = _rank_matches(items, text)[:CONTEXT_MATCHING_ITEMS]
     chosen = list(dict.fromkeys((*matching, *items)))[:CONTEXT_ITEMS]
@@ -143,16 +143,16 @@ def build_memory_context(user_id: int, text: str) -> MemoryContext:
 
 
 def list_sources(items: Iterable[MemoryItem]) -> tuple[str, ...]:
-    """Of memories that a model reads: a memory of what strangers said is as little to be trusted as they are."""
+    """Return the origins of untrusted text in memories: a memory is no more trustworthy than its source."""
     return tuple(dict.fromkeys(source for item in items for source in item.sources))
 
 
 def _rank_matches(items: list[MemoryItem], query: str) -> list[MemoryItem]:
-    """By the words they share with the query, rare ones weighing more; of equals the newest first."""
+    """Rank by shared words, rare ones weighing more; of equals the newest first."""
     wanted = _extract_words(query[:MAX_QUERY_CHARACTERS])
     shared = [(wanted & _extract_words(item.text), item) for item in items]
-    known_by = Counter(word for words, _ in shared for word in words)
-    scored = [(sum(1 / known_by[word] for word in words), item) for words, item in shared]
+    frequency = Counter(word for words, _ in shared for word in words)
+    scored = [(sum(1 / frequency[word] for word in words), item) for words, item in shared]
     return [item for score, item in sorted(scored, key=lambda pair: -pair[0]) if score]
 
 
@@ -162,16 +162,16 @@ def _extract_words(text: str) -> set[str]:
 
 def _fit_lines(lines: Iterable[str]) -> list[str]:
     kept: list[str] = []
-    room = CONTEXT_CHARACTERS - len(build_server_block("memory_context", ""))
+    characters_left = CONTEXT_CHARACTERS - len(build_server_block("memory_context", ""))
     for line in lines:
-        if len(line) + 1 <= room:
+        if len(line) + 1 <= characters_left:
             kept.append(line)
-            room -= len(line) + 1
+            characters_left -= len(line) + 1
     return kept
 
 
 def erase_memories(owner_id: int) -> int:
-    """Everything that is remembered, and whether to; of an account that goes (S17)."""
+    """Delete the memories of an account that is purged, and its switch."""
     removed, _ = MemoryItem.objects.filter(owner=owner_id).delete()
     switches, _ = MemorySwitch.objects.filter(owner=owner_id).delete()
     return removed + switches

@@ -1,4 +1,4 @@
-"""When a task runs by the clock: cron lines of five fields in a time zone (A26.1, A26.3)."""
+"""Parse five-field cron expressions with a time zone, and compute when they run."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ CRON_FIELDS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class CronExpression:
-    """A line that has been read. Names of fixed times follow the clock on the wall, intervals the time that passes."""
+    """A parsed expression. Fixed times follow local time, intervals follow elapsed time."""
 
     line: str
     zone: ZoneInfo
 
     def iter_after(self, moment: datetime) -> Iterator[datetime]:
-        """The moments after this one, each once: a skipped time comes at the next minute there is (A26.3)."""
+        """Yield the due times after this one. A time skipped by a clock change runs at the next existing minute."""
         last = moment
         for local in CronSim(self.line, moment.astimezone(self.zone)):
             due = local.astimezone(UTC)
-            if due > last:  # else an hour that is told twice, or two skipped times that meet
+            if due > last:  # False in a repeated hour, or when two skipped times coincide
                 yield due
                 last = due
 
@@ -37,13 +37,13 @@ class CronExpression:
         return next(self.iter_after(moment), None)
 
     def format_next(self, moment: datetime, count: int) -> list[str]:
-        """The next moments on the clock of the zone, for people and models."""
+        """Return the next due times in the zone's local time."""
         coming = islice(self.iter_after(moment), count)
         return [due.astimezone(self.zone).isoformat(timespec="minutes") for due in coming]
 
 
 def parse_cron(line: str, timezone: str) -> CronExpression:
-    """Refuses what never runs, runs too often, or names no zone."""
+    """Parse an expression. Refuse one that never runs, runs too often, or has an unknown zone."""
     line = " ".join(line.split())
     cron = CronExpression(line=line, zone=_get_zone(timezone))
     try:
@@ -52,20 +52,20 @@ def parse_cron(line: str, timezone: str) -> CronExpression:
         sim = CronSim(line, datetime.now(UTC))
     except CronSimError as problem:
         raise InvalidRequest(
-            f"That is not a cron line of {CRON_FIELDS} fields (minute hour day month weekday): {problem}.",
+            f"Use {CRON_FIELDS} fields: minute hour day month weekday, e.g. 30 8 * * 1-5 ({problem}).",
             code="invalid_cron",
         ) from problem
     if _smallest_gap_minutes(sim) < MIN_INTERVAL_MINUTES:
         raise InvalidRequest(
-            f"A task runs at most every {MIN_INTERVAL_MINUTES} minutes.", code="interval_too_small"
+            f"Tasks can run at most every {MIN_INTERVAL_MINUTES} minutes.", code="interval_too_small"
         )
     if cron.next_after(datetime.now(UTC)) is None:
-        raise InvalidRequest("That moment never comes.", code="invalid_cron")
+        raise InvalidRequest("This schedule would never run.", code="invalid_cron")
     return cron
 
 
 def _smallest_gap_minutes(sim: CronSim) -> int:
-    """In minutes, of two runs in one hour, or in two hours that follow each other."""
+    """Return the smallest gap between runs in one hour or in two consecutive hours."""
     minutes = sorted(sim.minutes)
     gaps = [later - earlier for earlier, later in pairwise(minutes)]
     if any((hour + 1) % 24 in sim.hours for hour in sim.hours):
@@ -77,6 +77,6 @@ def _get_zone(name: str) -> ZoneInfo:
     zone = find_time_zone(name)
     if zone is None:
         raise InvalidRequest(
-            "There is no such time zone; use a name like Europe/Berlin.", code="invalid_timezone"
+            "That time zone doesn't exist. Use a name like Europe/Berlin.", code="invalid_timezone"
         )
     return zone

@@ -1,11 +1,11 @@
-"""Starts what is due by the clock, and sees how it ended (A26.3)."""
+"""Start due schedules and record how their runs ended."""
 
 from __future__ import annotations
 
-import logging
 from datetime import UTC, datetime
 
 import msgspec
+import structlog
 
 from config.core.errors import RequestRefused, ServiceUnavailable, TooManyRequests
 from config.core.redis import REDIS_OUTAGE_ERRORS
@@ -20,10 +20,10 @@ from copilot.models import Message, Schedule, ScheduleRun, Turn
 from copilot.realtime import event_log
 from copilot.schedules import services as schedules
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
-STILL_RUNNING_REASON = "The run before was still going."
-WITHDRAWN_REASON = "Its message was taken out of the queue."
+STILL_RUNNING_REASON = "The previous run was still in progress."
+WITHDRAWN_REASON = "Its message was removed from the queue."
 NEVER_SENT_REASON = "Its message was never sent."
 RunOutcome = ScheduleRun.Outcome
 OUTCOME_BY_STATUS = {
@@ -35,7 +35,7 @@ SEND_TIMEOUT_SECONDS = 300  # a run without a message after this long was lost w
 
 
 def run_due_schedules(now: datetime | None = None) -> int:
-    """Once a minute: how earlier runs ended, then what is due; how many were started."""
+    """Record ended runs, then start what is due, and return how many were started. Runs once a minute."""
     now = now or datetime.now(UTC)
     for run in schedules.list_runs_to_finish():
         _record_end(run, now)
@@ -43,10 +43,10 @@ def run_due_schedules(now: datetime | None = None) -> int:
 
 
 def _claim_and_start(schedule: Schedule, now: datetime) -> bool:
-    """Taken only when it is its turn: should this one break, the others stay due."""
+    """Claim one schedule at a time: if this one fails, the others stay due."""
     try:
         run = schedules.claim_run(schedule, now)
-    except RequestRefused as refusal:  # its line or its zone means nothing any more
+    except RequestRefused as refusal:  # its expression or zone is no longer valid
         if schedules.disable_schedule(schedule.pk, refusal.message):
             post_disabled_notice(schedule, None)
         return False
@@ -58,23 +58,23 @@ def _start_run(schedule: Schedule, run: ScheduleRun) -> bool:
         schedules.record_outcome(run, RunOutcome.SKIPPED, STILL_RUNNING_REASON)
         return False
     try:
-        heard = _submit_prompt(schedule, run)
+        receipt = _submit_prompt(schedule, run)
     except RequestRefused as refusal:
-        log.warning("task %s was refused: %s", schedule.pk, refusal.code)
-        # A limit or a server that is away is not the task's fault, and passes.
+        log.warning("scheduled_run_refused", schedule_id=str(schedule.pk), code=refusal.code)
+        # A reached limit or an unavailable server is temporary and not the task's fault.
         counts = not isinstance(refusal, TooManyRequests | ServiceUnavailable)
         if schedules.record_outcome(run, RunOutcome.REFUSED, refusal.code, counts=counts):
             post_disabled_notice(schedule, None)
         return False
-    if not heard.queued:
-        schedules.attach_turn(run, heard.turn_id)
+    if not receipt.queued:
+        schedules.attach_turn(run, receipt.turn_id)
     return True
 
 
 def _submit_prompt(schedule: Schedule, run: ScheduleRun) -> SubmitReceipt:
-    """By the way everybody's messages go, with the rights that were given and that there still are (A26.2)."""
+    """Submit the prompt like any other message, with the stored permissions that are still valid."""
     session_id, text, version = schedule.session_id, schedule.prompt, None
-    if schedule.agent_id is not None:  # as it is now: edits count from the next run on (A27.5)
+    if schedule.agent_id is not None:  # the current version: edits count from the next run on
         version = agents.get_version(schedule.owner_id, schedule.agent_id)
         text = agents.build_run_prompt(version, schedule.inputs)
     fresh = None
@@ -101,11 +101,11 @@ def _submit_prompt(schedule: Schedule, run: ScheduleRun) -> SubmitReceipt:
 
 
 def _make_run_id(run: ScheduleRun) -> str:
-    """A turn of its own, and the same one however often it is sent."""
+    """Make an idempotency key, so that a run is one turn however often it is submitted."""
     return f"schedule-{run.pk}"
 
 
-# --- how it ended ------------------------------------------------------------------------------------
+# --- Outcomes ----------------------------------------------------------------------------------------
 
 
 def _record_end(run: ScheduleRun, now: datetime) -> None:
@@ -117,9 +117,9 @@ def _record_end(run: ScheduleRun, now: datetime) -> None:
 
 
 def _find_turn(run: ScheduleRun, now: datetime) -> Turn | None:
-    """The turn of a message that had to wait; a message that will have none settles its run."""
-    sent = Message.objects.filter(session__owner=run.schedule.owner_id, run_id=_make_run_id(run))
-    message = sent.select_related("turn").first()
+    """Find the turn of a queued message. A message that will have none ends the run."""
+    messages_sent = Message.objects.filter(session__owner=run.schedule.owner_id, run_id=_make_run_id(run))
+    message = messages_sent.select_related("turn").first()
     if message is None:
         if (now - run.created_at).total_seconds() > SEND_TIMEOUT_SECONDS:
             schedules.record_outcome(run, RunOutcome.FAILED, NEVER_SENT_REASON, counts=False)
@@ -133,7 +133,7 @@ def _find_turn(run: ScheduleRun, now: datetime) -> Turn | None:
 
 
 def post_disabled_notice(schedule: Schedule, turn: Turn | None) -> None:
-    """Where its last run was, or would have been, stands why there will be no more (A26.3)."""
+    """Post why there will be no more runs in the session of the last run."""
     if turn is None:
         last = ScheduleRun.objects.filter(schedule=schedule, turn__isnull=False).select_related("turn")
         newest = last.order_by("-pk").first()
@@ -144,7 +144,7 @@ def post_disabled_notice(schedule: Schedule, turn: Turn | None) -> None:
     turn_id = turn.pk if turn is not None and turn.session_id == session_id else None
     row_id = messages.post_notice(session_id, turn_id, "schedule_disabled")
     try:
-        told = chat_selectors.build_notice_posted(row_id, "schedule_disabled")
-        event_log.append_events(str(session_id), [(told, None)], user_id=schedule.owner_id)
+        event = chat_selectors.build_notice_posted(row_id, "schedule_disabled")
+        event_log.append_events(str(session_id), [(event, None)], user_id=schedule.owner_id)
     except REDIS_OUTAGE_ERRORS:
-        log.warning("the event log is unreachable; clients will catch up from the rows")
+        log.warning("schedule_notice_not_published", schedule_id=str(schedule.pk))

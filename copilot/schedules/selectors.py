@@ -1,4 +1,4 @@
-"""Schedules as diagnostics sees them: which there are, what is due, and which can no longer run (D11)."""
+"""Read schedules for diagnostics: counts, upcoming runs, and those that can no longer run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ScheduleOrphan:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleDetails:
-    """A schedule without what it says."""
+    """A schedule without its prompt."""
 
     id: UUID
     name: str
@@ -85,7 +85,7 @@ class UpcomingRuns:
 
 
 def count_upcoming_runs(now: datetime, window: timedelta) -> UpcomingRuns:
-    """How many run within the window, and how often; equal lines in one zone are worked out once."""
+    """Count schedules and runs within the window. Equal expressions in one zone are computed once."""
     lines = (
         Schedule.objects.filter(ACTIVE_SCHEDULES, next_run__lt=now + window)
         .values_list("cron", "timezone")
@@ -102,18 +102,18 @@ def count_upcoming_runs(now: datetime, window: timedelta) -> UpcomingRuns:
 
 def _count_occurrences(line: str, timezone: str, since: datetime, until: datetime) -> int:
     try:
-        read = cron.parse_cron(line, timezone)
+        expression = cron.parse_cron(line, timezone)
     except RequestRefused:
         return 0  # it can no longer run: an orphan
-    due = takewhile(lambda moment: moment <= until, read.iter_after(since))
+    due = takewhile(lambda moment: moment <= until, expression.iter_after(since))
     return sum(1 for _ in islice(due, MAX_OCCURRENCES))
 
 
-# --- those that can no longer run --------------------------------------------------------------------
+# --- Orphans -----------------------------------------------------------------------------------------
 
 
 def iter_orphans() -> Iterator[tuple[Schedule, ScheduleOrphan]]:
-    """Of those that are on: one that is off hurts nobody."""
+    """Yield active schedules that can no longer run."""
     rows = (
         Schedule.objects.filter(ACTIVE_SCHEDULES)
         .select_related("owner", "agent")
@@ -125,18 +125,18 @@ def iter_orphans() -> Iterator[tuple[Schedule, ScheduleOrphan]]:
 
 
 def find_orphan(schedule: Schedule) -> ScheduleOrphan | None:
-    """The first reason that holds."""
+    """Return the first reason why it can no longer run, or None."""
     agent = schedule.agent
     if agent is not None and agent.deleted_at is not None:
         return _make_orphan("deleted_agent", f"The agent {agent.name} was deleted.")
     if not schedule.owner.is_active:
         return _make_orphan("no_access", "The owner's account is not active.")
     if agent is not None and agent.owner_id != schedule.owner_id:
-        return _make_orphan("no_access", f"The agent {agent.name} is somebody else's.")
+        return _make_orphan("no_access", f"The agent {agent.name} belongs to somebody else.")
     try:
         version = agents.get_version(schedule.owner_id, agent.pk) if agent is not None else None
         if version is not None and (missing := _missing_server(schedule.owner_id, version.tools or [])):
-            return _make_orphan("invalid_credentials", f"No server of the owner's offers {missing}.")
+            return _make_orphan("invalid_credentials", f"None of the owner's MCP servers offers {missing}.")
         cron.parse_cron(schedule.cron, schedule.timezone)
         if version is not None:
             agents.build_run_prompt(version, schedule.inputs)
@@ -152,7 +152,7 @@ def _make_orphan(reason: OrphanReason, detail: str) -> ScheduleOrphan:
 
 
 def _missing_server(owner_id: int, tools: list[str]) -> str:
-    """A tool of a server that was removed, or switched off with its credentials."""
+    """Return a tool whose MCP server was removed or disabled, or nothing."""
     wanted = [name for name in tools if name.startswith("mcp_")]
     if not wanted:
         return ""
@@ -161,14 +161,15 @@ def _missing_server(owner_id: int, tools: list[str]) -> str:
     return next((tool for tool in wanted if not tool.startswith(tuple(names))), "")
 
 
-# --- lists -------------------------------------------------------------------------------------------
+# --- Lists -------------------------------------------------------------------------------------------
 
 
 def get_schedule_page(*, orphaned: bool, limit: int, offset: int) -> tuple[list[ScheduleDetails], int]:
-    """Newest first, and how many there are in all."""
+    """Return a page, newest first, and the total count."""
     if orphaned:
         found = sorted(iter_orphans(), key=lambda pair: (pair[0].created_at, pair[0].pk), reverse=True)
-        shown, reasons = [one for one, _ in found], {one.pk: orphan for one, orphan in found}
+        shown = [schedule for schedule, _ in found]
+        reasons = {schedule.pk: orphan for schedule, orphan in found}
         return describe_schedules(shown[offset : offset + limit], reasons), len(found)
     rows = Schedule.objects.filter(cancelled_at=None).select_related("owner", "agent")
     ordered = rows.order_by("-created_at", "pk")[offset : offset + limit]
@@ -182,21 +183,21 @@ def describe_schedules(
     last = {run.schedule_id: run for run in runs.distinct("schedule_id")}
     return [
         ScheduleDetails(
-            id=one.pk,
-            name=one.name,
-            agent_id=one.agent_id,
-            agent_name=one.agent.name if one.agent else "",
-            agent_version=one.agent.version if one.agent else None,
-            user_id=one.owner_id,
-            user_email=one.owner.email,
-            cron=one.cron,
-            timezone=one.timezone,
-            next_run=one.next_run,
-            last_run=last[one.pk].due_at if one.pk in last else None,
-            last_state=last[one.pk].outcome if one.pk in last else "",
-            orphan=orphaned.get(one.pk),
+            id=schedule.pk,
+            name=schedule.name,
+            agent_id=schedule.agent_id,
+            agent_name=schedule.agent.name if schedule.agent else "",
+            agent_version=schedule.agent.version if schedule.agent else None,
+            user_id=schedule.owner_id,
+            user_email=schedule.owner.email,
+            cron=schedule.cron,
+            timezone=schedule.timezone,
+            next_run=schedule.next_run,
+            last_run=last[schedule.pk].due_at if schedule.pk in last else None,
+            last_state=last[schedule.pk].outcome if schedule.pk in last else "",
+            orphan=orphaned.get(schedule.pk),
         )
-        for one in schedules
+        for schedule in schedules
     ]
 
 
@@ -206,6 +207,6 @@ def get_schedules_by_id(ids: list[UUID]) -> dict[UUID, Schedule]:
 
 
 def list_still_disabled(ids: list[UUID], reason: str) -> list[UUID]:
-    """Of those that were switched off with this reason, those that nobody has touched since."""
+    """Return those disabled with this reason that nobody has changed since."""
     rows = Schedule.objects.filter(pk__in=ids, next_run=None, disabled_reason__startswith=reason)
     return list(rows.order_by(F("created_at")).values_list("pk", flat=True))

@@ -1,4 +1,4 @@
-"""Tasks that run by the clock: the only writer of Schedule and ScheduleRun (A26)."""
+"""Create, cancel and claim schedules, and record their runs. The only writer of Schedule and ScheduleRun."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from copilot.tools import json_schema
 MAX_ACTIVE_SCHEDULES = 20
 MAX_CONSECUTIVE_FAILURES = 5
 MAX_NAME_CHARACTERS = 100
-MAX_DUE_PER_TICK = 200  # of one tick; what is left is due in the next
+MAX_DUE_PER_TICK = 200  # the rest is due in the next tick
 SHOWN_NEXT_RUNS = 3
 
 ACTIVE_SCHEDULES = Q(cancelled_at=None, next_run__isnull=False)
@@ -36,81 +36,80 @@ RUN_STARTED = ScheduleRun.Outcome.STARTED
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleRequest:
-    """A task as somebody asks for it; without a session each run begins a new one (A26.1)."""
+    """A schedule to create. Without a session each run starts a new one."""
 
     cron: str
     timezone: str
-    prompt: str = ""  # either this …
-    agent_id: UUID | None = None  # … or an agent and what it asks for, in a conversation of its own each time
+    prompt: str = ""  # either a prompt, or an agent with its inputs
+    agent_id: UUID | None = None
     inputs: Mapping[str, JSON] = field(default_factory=dict)
     name: str = ""
     session_id: UUID | None = None
-    arrival: InboundContext = field(
-        default_factory=InboundContext
-    )  # where its runs answer besides the session (L16)
+    # Where runs answer besides the session.
+    arrival: InboundContext = field(default_factory=InboundContext)
 
 
-# --- people ------------------------------------------------------------------------------------------
+# --- Create and cancel -------------------------------------------------------------------------------
 
 
-def create_schedule(owner_id: int, asked: ScheduleRequest, permissions: Permissions) -> Schedule:
-    """`permissions` are those of the moment: no run will have more (A26.2)."""
-    prompt = validate_text(asked.prompt).strip()
-    agent = _check_agent(owner_id, asked)
+def create_schedule(owner_id: int, request: ScheduleRequest, permissions: Permissions) -> Schedule:
+    """Create a schedule. No run will have more than the given `permissions`."""
+    prompt = validate_text(request.prompt).strip()
+    agent = _check_agent(owner_id, request)
     if bool(prompt) == (agent is not None):
         raise InvalidRequest("A task needs either a prompt or an agent.", code="empty_message")
-    line = cron.parse_cron(asked.cron, asked.timezone)
-    if asked.session_id is not None:
-        _check_own_session(owner_id, asked.session_id)
+    expression = cron.parse_cron(request.cron, request.timezone)
+    if request.session_id is not None:
+        _check_own_session(owner_id, request.session_id)
     with transaction.atomic():
         _check_capacity(owner_id)
         return Schedule.objects.create(
             owner_id=owner_id,
-            session_id=asked.session_id,
-            name=_make_name(asked.name, prompt or (agent.name if agent else "")),
+            session_id=request.session_id,
+            name=_make_name(request.name, prompt or (agent.name if agent else "")),
             prompt=prompt,
-            agent_id=asked.agent_id,
-            inputs=dict(asked.inputs),
-            cron=line.line,
-            timezone=asked.timezone,
+            agent_id=request.agent_id,
+            inputs=dict(request.inputs),
+            cron=expression.line,
+            timezone=request.timezone,
             permissions=permissions.to_json(),
-            arrival=_serialize_arrival(asked.arrival),
-            next_run=line.next_after(datetime.now(UTC)),
+            arrival=_serialize_arrival(request.arrival),
+            next_run=expression.next_after(datetime.now(UTC)),
         )
 
 
 def _serialize_arrival(arrival: InboundContext) -> dict[str, JSON]:
-    """Where its runs answer, and the untrusted text it was made from; what else the way in said was of that moment."""
+    """Keep where runs answer and the origins of untrusted text; the rest belonged to that request."""
     if arrival.reply is None and not arrival.sources:
         return {}
     kept: dict[str, JSON] = msgspec.to_builtins(arrival)
     return kept
 
 
-def _check_agent(owner_id: int, asked: ScheduleRequest) -> AgentVersion | None:
-    """The agent as it is now, which takes these inputs; what it will be at a run is seen then."""
-    if asked.agent_id is None:
+def _check_agent(owner_id: int, request: ScheduleRequest) -> AgentVersion | None:
+    """Check that the agent's current version accepts these inputs. It is checked again at each run."""
+    if request.agent_id is None:
         return None
-    if asked.session_id is not None:
-        raise InvalidRequest("An agent runs in conversations of its own.", code="invalid_session")
-    version = agents.get_version(owner_id, asked.agent_id)
-    agents.build_run_prompt(version, asked.inputs)
-    if not json_schema.is_storable(asked.inputs):
-        raise InvalidRequest("The inputs hold a character that cannot be kept.", code="inputs_invalid")
+    if request.session_id is not None:
+        raise InvalidRequest("Agents always run in a new chat.", code="invalid_session")
+    version = agents.get_version(owner_id, request.agent_id)
+    agents.build_run_prompt(version, request.inputs)
+    if not json_schema.is_storable(request.inputs):
+        raise InvalidRequest("The inputs contain a character that can't be stored.", code="inputs_invalid")
     return version
 
 
 def cancel_schedule(owner_id: int, schedule_id: UUID) -> None:
-    """For good; a run that has begun goes on. Foreign and unknown ones look the same."""
-    mine = Schedule.objects.filter(pk=schedule_id, owner=owner_id, cancelled_at=None)
-    if not mine.update(cancelled_at=Now(), next_run=None):
+    """Cancel for good; a started run continues. Foreign and unknown ones are reported as not found."""
+    rows = Schedule.objects.filter(pk=schedule_id, owner=owner_id, cancelled_at=None)
+    if not rows.update(cancelled_at=Now(), next_run=None):
         raise NotFound("There is no such task.")
 
 
 def enable_schedule(owner_id: int, schedule_id: UUID) -> Schedule:
-    """Once more from the beginning, after failures had switched it off."""
+    """Enable it again after failures had disabled it."""
     with transaction.atomic():
-        _check_capacity(owner_id, besides=schedule_id)
+        _check_capacity(owner_id, excluding=schedule_id)
         schedule = list_schedules(owner_id).select_for_update().filter(pk=schedule_id).first()
         if schedule is None:
             raise NotFound("There is no such task.")
@@ -125,13 +124,14 @@ def _check_own_session(owner_id: int, session_id: UUID) -> None:
         raise NotFound
 
 
-def _check_capacity(owner_id: int, besides: UUID | None = None) -> None:
-    """One at a time for each user, or two could pass the last free place."""
+def _check_capacity(owner_id: int, excluding: UUID | None = None) -> None:
+    """Serialise creations per user, so that the limit holds."""
     User.objects.select_for_update(no_key=True).get(pk=owner_id)
     active = Schedule.objects.filter(ACTIVE_SCHEDULES, owner=owner_id)
-    if (active.exclude(pk=besides) if besides else active).count() >= MAX_ACTIVE_SCHEDULES:
+    if (active.exclude(pk=excluding) if excluding else active).count() >= MAX_ACTIVE_SCHEDULES:
         raise Conflict(
-            f"There are {MAX_ACTIVE_SCHEDULES} tasks already. Cancel one first.", code="too_many_schedules"
+            f"You can have up to {MAX_ACTIVE_SCHEDULES} active tasks. Cancel one first.",
+            code="too_many_schedules",
         )
 
 
@@ -140,11 +140,11 @@ def _make_name(name: str, prompt: str) -> str:
     return clean if len(clean) <= MAX_NAME_CHARACTERS else clean[: MAX_NAME_CHARACTERS - 1].rstrip() + "…"
 
 
-# --- reading -----------------------------------------------------------------------------------------
+# --- Read --------------------------------------------------------------------------------------------
 
 
 def list_schedules(owner_id: int) -> QuerySet[Schedule]:
-    """Those that were not cancelled, the next one first; those switched off at the end."""
+    """Return schedules that are not cancelled, the next one first and disabled ones last."""
     rows = Schedule.objects.filter(owner=owner_id, cancelled_at=None)
     return rows.order_by(F("next_run").asc(nulls_last=True), "created_at", "pk")
 
@@ -157,14 +157,14 @@ def get_schedule(owner_id: int, schedule_id: UUID) -> Schedule:
 
 
 def list_next_runs(schedule: Schedule) -> list[str]:
-    """The next three, on the clock of its zone; none once it is off."""
+    """Return the next three runs in local time; none if it is disabled."""
     return (
         _parse_cron_of(schedule).format_next(datetime.now(UTC), SHOWN_NEXT_RUNS) if schedule.next_run else []
     )
 
 
 def get_last_runs(schedules: list[Schedule]) -> dict[UUID, ScheduleRun]:
-    """The newest run of each, in one statement."""
+    """Return the newest run of each schedule, in one query."""
     runs = ScheduleRun.objects.filter(schedule__in=schedules).order_by("schedule_id", "-due_at", "-pk")
     runs = runs.select_related("turn")
     return {run.schedule_id: run for run in runs.distinct("schedule_id")}
@@ -174,7 +174,7 @@ def _parse_cron_of(schedule: Schedule) -> cron.CronExpression:
     return cron.parse_cron(schedule.cron, schedule.timezone)
 
 
-# --- the clock ---------------------------------------------------------------------------------------
+# --- Runs --------------------------------------------------------------------------------------------
 
 
 def list_due_schedules(now: datetime) -> list[Schedule]:
@@ -183,24 +183,23 @@ def list_due_schedules(now: datetime) -> list[Schedule]:
 
 
 def claim_run(schedule: Schedule, now: datetime) -> ScheduleRun | None:
-    """Take its due moment; None when another clock was quicker. What was missed before now runs once (A26.3)."""
+    """Claim the due run, or return None if another process was faster. Missed runs are made up once."""
     assert schedule.next_run is not None
     with transaction.atomic():
-        mine = Schedule.objects.filter(ACTIVE_SCHEDULES, pk=schedule.pk, next_run=schedule.next_run)
-        if not mine.update(next_run=_parse_cron_of(schedule).next_after(now)):
+        rows = Schedule.objects.filter(ACTIVE_SCHEDULES, pk=schedule.pk, next_run=schedule.next_run)
+        if not rows.update(next_run=_parse_cron_of(schedule).next_after(now)):
             return None
         return ScheduleRun.objects.create(schedule=schedule, due_at=schedule.next_run, outcome=RUN_STARTED)
 
 
 def list_runs_to_finish() -> list[ScheduleRun]:
-    """Runs whose end is to be written down: those that wait for a person must not stand in the others' way."""
+    """Return runs whose outcome is to be recorded, skipping those whose turn has not ended."""
     over = Q(turn=None) | Q(turn__ended_at__isnull=False)
     rows = ScheduleRun.objects.filter(over, outcome=RUN_STARTED).select_related("schedule", "turn")
     return list(rows.order_by("pk")[: 5 * MAX_DUE_PER_TICK])
 
 
 def has_earlier_run(run: ScheduleRun) -> bool:
-    """Whether an earlier run of the same task is still under way."""
     earlier = ScheduleRun.objects.filter(schedule=run.schedule_id, outcome=RUN_STARTED, pk__lt=run.pk)
     return earlier.exists()
 
@@ -212,7 +211,7 @@ def attach_turn(run: ScheduleRun, turn_id: UUID) -> None:
 def record_outcome(
     run: ScheduleRun, outcome: ScheduleRun.Outcome, reason: str = "", *, counts: bool = True
 ) -> bool:
-    """What became of a run, written once; True when it was the failure that switches its task off."""
+    """Record the outcome once. Return True if this failure disabled the schedule."""
     if not ScheduleRun.objects.filter(pk=run.pk, outcome=RUN_STARTED).update(
         outcome=outcome, reason=reason[:200]
     ):
@@ -223,16 +222,16 @@ def record_outcome(
     if not counts or outcome not in (ScheduleRun.Outcome.FAILED, ScheduleRun.Outcome.REFUSED):
         return False
     task.update(failures=F("failures") + 1)
-    off = f"It failed {MAX_CONSECUTIVE_FAILURES} times in a row, at last with: {reason}"[:200]
+    disabled_reason = f"It failed {MAX_CONSECUTIVE_FAILURES} times in a row. Last error: {reason}"[:200]
     return bool(
         task.filter(ACTIVE_SCHEDULES, failures__gte=MAX_CONSECUTIVE_FAILURES).update(
-            next_run=None, disabled_reason=off
+            next_run=None, disabled_reason=disabled_reason
         )
     )
 
 
 def disable_schedule(schedule_id: UUID, reason: str) -> bool:
-    """One that can no longer run (D11); False when it is off already."""
+    """Disable a schedule that can no longer run. Return False if it is already disabled."""
     return bool(
         Schedule.objects.filter(ACTIVE_SCHEDULES, pk=schedule_id).update(
             next_run=None, disabled_reason=reason[:200]
@@ -241,20 +240,20 @@ def disable_schedule(schedule_id: UUID, reason: str) -> bool:
 
 
 def cancel_disabled_schedules(schedule_ids: list[UUID]) -> int:
-    """Those that were switched off long ago and are off still (D11)."""
+    """Cancel those of the schedules that are still disabled."""
     return Schedule.objects.filter(pk__in=schedule_ids, next_run=None, cancelled_at=None).update(
         cancelled_at=Now()
     )
 
 
 def disable_all_schedules(owner_id: int, reason: str) -> None:
-    """Nothing of this owner's runs by the clock any more, until each is switched on again (S17)."""
+    """Disable all schedules of this owner, until each is enabled again."""
     Schedule.objects.filter(owner=owner_id, next_run__isnull=False).update(
         next_run=None, disabled_reason=reason
     )
 
 
 def erase_schedules(owner_id: int) -> int:
-    """Of an account that goes, with the record of their runs (S17)."""
+    """Delete the schedules of an account that is purged, with their runs."""
     removed, _ = Schedule.objects.filter(owner=owner_id).delete()
     return removed

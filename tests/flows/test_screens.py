@@ -101,7 +101,7 @@ def belongings(email: str) -> str:
         "permissions": UNRESTRICTED.to_json(),
     }
     Schedule.objects.create(name="Tides", prompt=long, cron="0 9 * * *", next_run=timezone.now(), **given)
-    off = f"It failed 5 times in a row, at last with: {long}"[:200]
+    off = f"It failed 5 times in a row. Last error: {long}"[:200]
     Schedule.objects.create(prompt="Sail.", cron="*/15 8-18 * * 1-5", disabled_reason=off, **given)
     McpServer.objects.create(owner=ada, name="tides", transport="http", url=long, last_error="No answer.")
     api_keys.create_api_key(
