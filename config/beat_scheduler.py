@@ -1,4 +1,4 @@
-"""Celery beat with proof that it works: every job the broker took is noted, one still at work is not sent again (D15)."""
+"""Celery beat with proof that it works: every job the broker took is noted, one still at work is not sent again."""
 
 from __future__ import annotations
 

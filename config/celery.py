@@ -134,8 +134,6 @@ def _stop_worker_services(sender: object = None, **_: object) -> None:
         turn_worker.drain_worker()
 
 
-# MERGED jobs: A Celery job goes on with what caused it: its log lines bear that request's id, its span stands in that trace (D18, D19).
-
 CONTEXT_ATTRIBUTE = "pilothouse_open"  # what a running task's request holds until it is over
 
 

@@ -1,4 +1,4 @@
-"""One record per line with the ids of its request and turn, and without secrets (D19)."""
+"""One record per line with the ids of its request and turn, and without secrets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from copilot.chat import turn_context
 UNLOGGED_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 _SECRET_NAMES = re.compile(r"authori[sz]ation|cookie|password|secret|token|api_?key", re.IGNORECASE)
 _HARMLESS_NAMES = re.compile(r"_tokens$")  # counts of a model's tokens
-# Whoever has the token of a share may read it all, and who has that of a link may claim it (L25); a door is nobody's business.
+# Whoever has the token of a share may read it all, and who has that of a link may claim it; a door is nobody's business.
 _TOKEN_IN_PATH = re.compile(
     r"((?:^|/|%2F)(?:share|public/shares|link|linking/tokens|bot/v1/tokens|hooks/[a-z]+)(?:/|%2F))[^/?#&%\s\"'<>]+"
 )
@@ -73,7 +73,7 @@ def build_logging_config(*, production: bool, level: str) -> dict[str, object]:
             "httpcore2": quiet,
             "mcp": mute,
             "client": mute,  # the MCP SDK's sessions
-            # Clients of the chat platforms: their lines hold tokens in addresses, ids and bodies (L25).
+            # Clients of the chat platforms: their lines hold tokens in addresses, ids and bodies.
             **dict.fromkeys(("telegram", "discord", "slack_sdk", "aiohttp"), mute),
             "openai": quiet,
             "anthropic": quiet,
@@ -86,7 +86,7 @@ def build_logging_config(*, production: bool, level: str) -> dict[str, object]:
 
 
 class _ProbeFilter(logging.Filter):
-    """A process that is not ready says so every second to whoever asks; its log need not (D15)."""
+    """A process that is not ready says so every second to whoever asks; its log need not."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return getattr(getattr(record, "request", None), "path", "") not in UNLOGGED_PATHS

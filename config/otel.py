@@ -1,4 +1,4 @@
-"""Our spans in OpenTelemetry's words; a collector that is away costs nobody anything (D18)."""
+"""Our spans in OpenTelemetry's words; a collector that is away costs nobody anything."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ TEMPLATES = [
     },
 ]
 
-# --- signs of life, and what is done without them (D21) ----------------------------------------------
+# --- signs of life, and what is done without them ----------------------------------------------
 WORKER_BEAT_SECONDS = env.read_seconds("WORKER_BEAT_SECONDS", 2, least=0.5)
 WORKER_BEAT_LIFE_SECONDS = env.read_seconds("WORKER_BEAT_LIFE_SECONDS", 6, least=1)
 DIAG_SWEEP_SECONDS = env.read_seconds("DIAG_SWEEP_SECONDS", 2, least=0.5)
@@ -180,7 +180,7 @@ CELERY_TASK_ROUTES = {
     "linking.tasks.announce_waiting": {"queue": "maintenance"},
     "linking.tasks.deliver": {"queue": "maintenance"},
     "linking.tasks.sweep": {"queue": "maintenance"},
-    # All that speaks to a platform: somebody waits for a sign of life, and who speaks keeps count of what it takes (L20).
+    # All that speaks to a platform: somebody waits for a sign of life, and who speaks keeps count of what it takes.
     "linking.tasks.handle_update": {"queue": "chats"},
     "linking.tasks.carry": {"queue": "chats"},
     "linking.tasks.tell_of_link": {"queue": "chats"},
@@ -203,7 +203,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
 }
 CELERY_BEAT_SCHEDULER = "config.beat_scheduler:Scheduler"
 CELERY_BEAT_MAX_LOOP_INTERVAL = 1
-CELERY_BEAT_SYNC_EVERY = 30  # tasks sent: it writes down at least every minute that it lives (D12)
+CELERY_BEAT_SYNC_EVERY = 30  # tasks sent: it writes down at least every minute that it lives
 CELERY_BEAT_SCHEDULE = beat_schedule.build_beat_schedule()
 CELERY_TIMEZONE = "UTC"
 
@@ -238,7 +238,7 @@ SIGNUP_CAPTCHA_ORIGINS = env.read_list("SIGNUP_CAPTCHA_ORIGINS", [])  # what the
 AUTHENTICATION_BACKENDS = [
     "axes.backends.AxesStandaloneBackend",
     "django.contrib.auth.backends.ModelBackend",
-    "copilot.accounts.adapters.AccountAuthenticationBackend",  # allauth's; who comes back in time keeps the account (S17)
+    "copilot.accounts.adapters.AccountAuthenticationBackend",  # allauth's; who comes back in time keeps the account
 ]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
@@ -271,7 +271,7 @@ ACCOUNT_REAUTHENTICATION_REQUIRED = (
     True  # for e-mail addresses; copilot.accounts.recent_login for our own pages
 )
 ACCOUNT_REAUTHENTICATION_TIMEOUT = env.read_integer("RECENT_LOGIN_SECONDS", 900, least=60)
-ACCOUNT_ADAPTER = "copilot.accounts.adapters.AccountAdapter"  # who comes back in time keeps the account (S17)
+ACCOUNT_ADAPTER = "copilot.accounts.adapters.AccountAdapter"  # who comes back in time keeps the account
 ACCOUNT_FORMS = {
     "add_email": "copilot.accounts.forms.AddEmailForm",
     "login": "copilot.accounts.forms.LoginForm",
@@ -359,7 +359,7 @@ CONTENT_SECURITY_POLICY = {
         "media-src": ["'self'", *_workspace.origins],
         "connect-src": ["'self'"],
         "object-src": ["'none'"],
-        "frame-src": ["'self'"],  # also keeps an artifact's frame from navigating itself elsewhere (S14)
+        "frame-src": ["'self'"],  # also keeps an artifact's frame from navigating itself elsewhere
         "base-uri": ["'none'"],
         "form-action": ["'self'", *_vouchers.origins],  # a browser holds redirects of a form to it
         "frame-ancestors": ["'none'"],
@@ -412,10 +412,10 @@ SPECTACULAR_SETTINGS = {
     "POSTPROCESSING_HOOKS": ["billing.api.schema.add_webhook_to_schema"],  # choices stay where they are used
 }
 
-# --- watching (D15, D16, D19) -------------------------------------------------------------------------
+# --- watching -------------------------------------------------------------------------
 LOG_LEVEL = env.read_choice("LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR"))
 LOGGING = logging_config.build_logging_config(production=ENVIRONMENT == "production", level=LOG_LEVEL)
-# The SDK reads the addresses, headers and sampler itself, by OpenTelemetry's own variables (D18).
+# The SDK reads the addresses, headers and sampler itself, by OpenTelemetry's own variables.
 _collectors = (
     env.read_http_url("OTEL_EXPORTER_OTLP_ENDPOINT"),
     env.read_http_url("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"),
@@ -427,7 +427,7 @@ AUDIT_SYSLOG_ADDRESS = env.read_service_url("AUDIT_SYSLOG_ADDRESS", ("udp", "tcp
 METRICS_TOKEN = env.read_text("METRICS_TOKEN")
 METRICS_ALLOWED_CIDRS = env.read_list("METRICS_ALLOWED_CIDRS", [])  # who may scrape without the token
 METRICS_PORT = env.read_integer("METRICS_PORT", 0, most=65535)  # of a worker's own /metrics; 0: none
-# Who is told of critical findings (D12): addresses, and a webhook that takes JSON with the field `text`.
+# Who is told of critical findings: addresses, and a webhook that takes JSON with the field `text`.
 ADMINS = [(address, address) for address in env.read_list("ADMINS", ALERT_EMAILS)]
 DIAG_ALERT_WEBHOOK_URL = env.read_text("DIAG_ALERT_WEBHOOK_URL")
 HEARTBEAT_FILE = env.read_text(
@@ -435,7 +435,7 @@ HEARTBEAT_FILE = env.read_text(
 )  # touched by a Celery process while it works, for container checks
 HEARTBEAT_URL = env.read_http_url("HEARTBEAT_URL")  # called once a minute while nothing critical is found
 
-# --- turns (T5, T9, A0.7, D2) ------------------------------------------------------------------------
+# --- turns ------------------------------------------------------------------------
 TURN_WAKEUPS = env.read_choice(
     "TURN_WAKEUPS", "list", ("list", "broker")
 )  # list: one Redis list, taken in batches
@@ -443,7 +443,7 @@ TURNS_PER_PROCESS = env.read_integer("TURNS_PER_PROCESS", 400, least=1)
 TURN_MAX_SECONDS = env.read_seconds("TURN_MAX_SECONDS", 3600, least=1)
 TURNS_AT_ONCE_PER_ADDRESS = env.read_integer("TURNS_AT_ONCE_PER_ADDRESS", 100)  # 0: no cap
 TURN_MAX_ROUNDS = env.read_integer("TURN_MAX_ROUNDS", 50, least=1)
-TURN_BUDGET_MICRODOLLARS = env.read_integer("TURN_BUDGET_MICRODOLLARS", 1_000_000)  # 0 = none (A10.4)
+TURN_BUDGET_MICRODOLLARS = env.read_integer("TURN_BUDGET_MICRODOLLARS", 1_000_000)  # 0 = none
 TURN_GRACE_SECONDS = env.read_seconds("TURN_GRACE_SECONDS", 30)
 MAX_TOOL_WAIT_SECONDS = env.read_seconds(
     "MAX_TOOL_WAIT_SECONDS", 300, least=1, most=300
@@ -459,7 +459,7 @@ SUB_SESSION_WAIT_SECONDS = env.read_integer(
 )  # where a call names none
 MESSAGE_CHARACTERS = env.read_integer(
     "MESSAGE_CHARACTERS", 64_000, least=100, most=64_000
-)  # at every door; more would not fit into a frame of the socket (T11)
+)  # at every door; more would not fit into a frame of the socket
 FOLLOW_UP_CHARACTERS = env.read_integer("FOLLOW_UP_CHARACTERS", 2_000, least=100, most=64_000)  # shown of one
 FOLLOW_UPS_CHARACTERS = env.read_integer(
     "FOLLOW_UPS_CHARACTERS", 6_000, least=100, most=1_000_000
@@ -469,9 +469,7 @@ TOOL_CALLS_PER_REPLY = env.read_integer("TOOL_CALLS_PER_REPLY", 16, least=1, mos
 TOOL_CALLS_AT_ONCE = env.read_integer("TOOL_CALLS_AT_ONCE", 8, least=1, most=100)
 TOOL_OUTPUT_CHARACTERS = env.read_integer("TOOL_OUTPUT_CHARACTERS", 70_000, least=10_000, most=1_000_000)
 TOOL_GROUP_CHARACTERS = env.read_integer("TOOL_GROUP_CHARACTERS", 200_000, least=10_000, most=4_000_000)
-LOOP_WINDOW_ROUNDS = env.read_integer(
-    "LOOP_WINDOW_ROUNDS", 10, least=2, most=1_000
-)  # looked back over (A10.2)
+LOOP_WINDOW_ROUNDS = env.read_integer("LOOP_WINDOW_ROUNDS", 10, least=2, most=1_000)  # looked back over
 LOOP_REPEATS = env.read_integer("LOOP_REPEATS", 5, least=1, most=999)  # more of the same end the turn
 LOOP_WARN_AT = env.read_integer("LOOP_WARN_AT", 3, least=2, most=999)
 UNUSABLE_CALLS_IN_A_ROW = env.read_integer("UNUSABLE_CALLS_IN_A_ROW", 5, least=1, most=100)
@@ -479,7 +477,7 @@ COMPACTIONS_PER_TURN = env.read_integer("COMPACTIONS_PER_TURN", 3, most=20)
 FORCED_COMPACTIONS_PER_TURN = env.read_integer("FORCED_COMPACTIONS_PER_TURN", 2, most=20)
 OUTPUT_CONTINUATIONS_PER_TURN = env.read_integer("OUTPUT_CONTINUATIONS_PER_TURN", 2, most=10)  # A2.4
 HEARTBEAT_SECONDS = env.read_seconds("HEARTBEAT_SECONDS", 15, least=0.1)
-# How often running turns tell what they take (A19.7); 0 = never. Tests switch it on where they look for it.
+# How often running turns tell what they take; 0 = never. Tests switch it on where they look for it.
 METER_SECONDS = env.read_seconds("METER_SECONDS", 0 if ENVIRONMENT == "test" else 0.5)
 THINKING_TOKENS = env.read_integer("THINKING_TOKENS", 8192, most=128_000)  # 0 = off
 QUEUED_TOO_LONG_SECONDS = env.read_seconds("QUEUED_TOO_LONG_SECONDS", 30, least=1)
@@ -509,13 +507,11 @@ TURN_HOOKS = env.read_list(
     ],
 )
 
-# --- models (A4) -------------------------------------------------------------------------------------
+# --- models -------------------------------------------------------------------------------------
 OPENAI_API_KEY = env.read_text("OPENAI_API_KEY")
 OPENAI_BASE_URL = env.read_text("OPENAI_BASE_URL")
 OPENAI_MODEL = env.read_text("OPENAI_MODEL")
-OPENAI_API = env.read_choice(
-    "OPENAI_API", "chat", ("chat", "responses")
-)  # responses: OpenAI's own models (A5.4)
+OPENAI_API = env.read_choice("OPENAI_API", "chat", ("chat", "responses"))  # responses: OpenAI's own models
 ANTHROPIC_API_KEY = env.read_text("ANTHROPIC_API_KEY")
 ANTHROPIC_BASE_URL = env.read_text("ANTHROPIC_BASE_URL")
 ANTHROPIC_MODEL = env.read_text("ANTHROPIC_MODEL")
@@ -525,12 +521,12 @@ MODEL_FIRST_TOKEN_SECONDS = env.read_seconds(
 )  # a catalogue entry may name its own
 RETRY_TRANSIENT_SECONDS = env.read_integers(
     "RETRY_TRANSIENT_SECONDS", [2, 8, 20], most=120
-)  # one wait a retry (A7.1)
+)  # one wait a retry
 RETRY_RATE_SECONDS = env.read_integers("RETRY_RATE_SECONDS", [15, 45], most=120)
 RETRY_BROKEN_SECONDS = env.read_integers(
     "RETRY_BROKEN_SECONDS", [2], most=120
 )  # nothing came, or no whole answer
-# So many turns that give a model up within so many seconds, and others pass it over for as long; 0 = never (A7.7).
+# So many turns that give a model up within so many seconds, and others pass it over for as long; 0 = never.
 # Tests switch it on where they look for it: their models fail on purpose.
 MODEL_BREAKER_FAILURES = env.read_integer(
     "MODEL_BREAKER_FAILURES", 0 if ENVIRONMENT == "test" else 3, most=1_000
@@ -542,10 +538,8 @@ FALLBACK_PRICE_RATIO = env.read_integer(
 # Edits of the catalogue are looked for every two seconds; most tests say themselves when rows are looked at.
 FOLLOW_CATALOGUE = env.read_flag("FOLLOW_CATALOGUE", ENVIRONMENT != "test")
 DEMO_TOKENS_PER_SECOND = env.read_integer("DEMO_TOKENS_PER_SECOND", 60, least=1)
-REQUIRE_KNOWN_COST = env.read_flag("REQUIRE_KNOWN_COST", False)  # models without a price are not asked (A4.5)
-ALLOW_DEMO_MODEL = env.read_flag(
-    "ALLOW_DEMO_MODEL", ENVIRONMENT != "production"
-)  # a script may answer (A4.6)
+REQUIRE_KNOWN_COST = env.read_flag("REQUIRE_KNOWN_COST", False)  # models without a price are not asked
+ALLOW_DEMO_MODEL = env.read_flag("ALLOW_DEMO_MODEL", ENVIRONMENT != "production")  # a script may answer
 IMAGE_MODE = env.read_choice(
     "IMAGE_MODE", "auto", ("auto", "native", "text")
 )  # auto: as the model's entry says
@@ -557,15 +551,15 @@ PROMPT_CACHE_PREFIX_LIFE = env.read_choice(
 )  # system text and tools
 PROMPT_CACHE_MESSAGES_LIFE = env.read_choice("PROMPT_CACHE_MESSAGES_LIFE", "5m", ("5m", "1h"))
 
-# --- goals (A30.4) -----------------------------------------------------------------------------------
+# --- goals -----------------------------------------------------------------------------------
 GOAL_CONTINUATIONS = env.read_integer("GOAL_CONTINUATIONS", 10)  # without a word of the user
 
-# --- titles (A18) ------------------------------------------------------------------------------------
+# --- titles ------------------------------------------------------------------------------------
 TITLE_REFRESH_EXCHANGES = env.read_integer(
     "TITLE_REFRESH_EXCHANGES", 0
 )  # a new title every so often; 0: never
 
-# --- tools (A11, A23, A24) ---------------------------------------------------------------------------
+# --- tools ---------------------------------------------------------------------------
 ASK_BEFORE_TOOLS = env.read_list("ASK_BEFORE_TOOLS", [])  # names; people are asked before each of their calls
 ASK_BEFORE_HOSTS = env.read_list("ASK_BEFORE_HOSTS", [])  # of web_fetch; those below them too
 APPROVAL_ANNOUNCE_SECONDS = env.read_seconds(
@@ -587,18 +581,18 @@ WEB_SEARCH_URL = env.read_text("WEB_SEARCH_URL")  # of a SearXNG; the others hav
 WEB_SEARCH_KEY = env.read_text("WEB_SEARCH_KEY")
 WEB_SEARCH_PRICE_MICRODOLLARS = env.read_integer("WEB_SEARCH_PRICE_MICRODOLLARS", 0)
 
-# --- money (B19.2) -----------------------------------------------------------------------------------
+# --- money -----------------------------------------------------------------------------------
 STRIPE_SECRET_KEY = env.read_text("STRIPE_SECRET_KEY")  # empty: everything but paying works
 STRIPE_WEBHOOK_SECRETS = env.read_list("STRIPE_WEBHOOK_SECRETS", [])  # two while one replaces the other
 STRIPE_API_BASE = env.read_text("STRIPE_API_BASE", "https://api.stripe.com").rstrip("/")
 BILLING_CURRENCY = env.read_currency("BILLING_CURRENCY", "usd")
 BILLING_REDIRECT_ORIGINS = env.read_list("BILLING_REDIRECT_ORIGINS", [SITE_URL])
-# Called with a user's id after commit, when one who may have been kept waiting can go on (B2.4).
+# Called with a user's id after commit, when one who may have been kept waiting can go on.
 BILLING_LIMIT_LIFTED_HOOKS = env.read_list(
     "BILLING_LIMIT_LIFTED_HOOKS", ["copilot.chat.next_turn.start_after_limit_lifted"]
 )
 
-# --- chat platforms and bots (L26) ---------------------------------------------------------------------
+# --- chat platforms and bots ---------------------------------------------------------------------
 LINK_BASE_URL = env.read_text("LINK_BASE_URL", f"{SITE_URL}/link").rstrip("/")
 LINK_TOKEN_TTL_SECONDS = env.read_integer("LINK_TOKEN_TTL_SECONDS", 1800, least=60)
 LINK_REQUIRE_SERVER_ADMIN = env.read_flag("LINK_REQUIRE_SERVER_ADMIN", True)
@@ -646,7 +640,7 @@ DELIVERY_ROTATION_SECONDS = env.read_integer("DELIVERY_ROTATION_SECONDS", 24 * 3
 DELIVERY_MAX_FAILURES = env.read_integer("DELIVERY_MAX_FAILURES", 50, least=1)
 DELIVERY_KEEP_DAYS = env.read_integer("DELIVERY_KEEP_DAYS", 30, least=1)
 
-# --- files, shares, exports (S20) --------------------------------------------------------------------
+# --- files, shares, exports --------------------------------------------------------------------
 MB = 2**20
 WORKSPACE_SCAN_HOOK = env.read_text(
     "WORKSPACE_SCAN_HOOK"
@@ -674,7 +668,7 @@ IMPORT_JSON_MAX = env.read_byte_size("IMPORT_JSON_MAX", 20 * MB)
 IMPORT_ZIP_MAX = env.read_byte_size("IMPORT_ZIP_MAX", 200 * MB)
 IMPORT_MESSAGES_MAX = env.read_integer("IMPORT_MESSAGES_MAX", 5000, least=1)
 IMPORT_TEXT_MAX = env.read_integer("IMPORT_TEXT_MAX", 64_000, least=1)  # characters of one text
-# Dotted names, called with a user's id: what other apps hold of an account, for its export (S15).
+# Dotted names, called with a user's id: what other apps hold of an account, for its export.
 EXPORT_PARTS = env.read_list(
     "EXPORT_PARTS", ["linking.selectors.export_links", "billing.selectors.credit_statements.export_credits"]
 )

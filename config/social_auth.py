@@ -1,4 +1,4 @@
-"""Who may vouch for people besides their password, as the environment says (W1.1)."""
+"""Who may vouch for people besides their password, as the environment says."""
 
 from __future__ import annotations
 

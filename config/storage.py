@@ -1,4 +1,4 @@
-"""Where files are kept, as the environment says: a directory, or a private S3-compatible bucket (S5, S20)."""
+"""Where files are kept, as the environment says: a directory, or a private S3-compatible bucket."""
 
 from __future__ import annotations
 

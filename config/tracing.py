@@ -1,4 +1,4 @@
-"""Switches tracing on where an OTLP endpoint is configured and the extra `tracing` is installed (D18)."""
+"""Switches tracing on where an OTLP endpoint is configured and the extra `tracing` is installed."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Shared ground: code that every app may import and that imports no app."""
+"""Code that every app may import and that imports no app."""

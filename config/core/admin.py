@@ -1,7 +1,4 @@
-"""What the staff pages of every app share: rows with one writer each are looked at, in lists that never count a whole table.
-
-It stands in the app that all others may import.
-"""
+"""Base classes for every app's admin: read-only lists that never count a whole table, and links between rows."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ else:
 
 
 class CappedPaginator(Paginator):  # type: ignore[type-arg]  # Django's own class takes no parameter when it runs
-    """Counts only as far as anybody leafs: counting a large table costs more than it tells."""
+    """Count only as far as anybody pages, because counting a large table is slow."""
 
     max_count = 10_000  # who wants to see more of a list filters it
 
@@ -40,7 +37,7 @@ class CappedPaginator(Paginator):  # type: ignore[type-arg]  # Django's own clas
 
 
 def build_choice_filter(column: str, values: Iterable[str]) -> type[admin.SimpleListFilter]:
-    """A filter by a closed set: looking for the distinct values of a large table would take longer than the list."""
+    """Filter by a closed set instead of querying the distinct values of a large table."""
 
     known = list(values)
 
@@ -58,7 +55,7 @@ def build_choice_filter(column: str, values: Iterable[str]) -> type[admin.Simple
 
 
 class ReadOnlyAdmin(TypedModelAdmin):
-    """What code alone writes is looked at here, even by superusers."""
+    """Show rows that only code writes; not even superusers can change them."""
 
     paginator = CappedPaginator
     list_per_page = 50
@@ -93,8 +90,6 @@ def parse_uuid(text: str) -> UUID | None:
         return None
 
 
-# MERGED staff_pages: What copilot's staff pages share: rows lead to each other, and the latest of them are shown where they belong.
-
 if TYPE_CHECKING:  # Django's own classes take no parameters when they run
     AnyRows = admin.TabularInline[Any, Any]
 else:
@@ -102,7 +97,7 @@ else:
 
 
 class LatestRowsInline(AnyRows):
-    """Rows that are looked at beside the one they belong to, the latest of them."""
+    """Show the latest related rows."""
 
     extra = 0
     can_delete = False
@@ -124,7 +119,7 @@ class LatestRowsInline(AnyRows):
 
 
 def render_admin_link(row: Model, column: str = "pk", *, to: str = "") -> SafeString:
-    """A row's name, or the short id in one of its columns, as a way to that page."""
+    """Link to a row's page by its name or by a short id."""
     key = getattr(row, column)
     if key is None:
         return SafeString("-")

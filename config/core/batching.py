@@ -1,4 +1,4 @@
-"""Group commit: what many turns of a process write at the same time goes to Postgres in one statement."""
+"""Batch concurrent work: group commits to Postgres, and calls shared by everybody who asks at the same time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 
 class GroupCommit(Generic[T, R]):
-    """The first write goes at once; those that come while it is under way wait for each other, not for it."""
+    """Run the first write at once; writes that arrive meanwhile share the next statement."""
 
     def __init__(self, commit: Callable[[Sequence[T]], Sequence[R]]) -> None:
         self._commit = commit
@@ -64,7 +64,7 @@ def _fail_waiters(batch: Sequence[tuple[T, asyncio.Future[R]]], problem: Excepti
 
 
 async def run_shielded(work: Coroutine[object, object, R]) -> R:
-    """Finish what has begun, and only then be cancelled: a row is never left without its event."""
+    """Finish what has begun before being cancelled, so that a row is never left without its event."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -75,15 +75,12 @@ async def run_shielded(work: Coroutine[object, object, R]) -> R:
         raise
 
 
-# MERGED together: One call for all who ask at the same time: those who come while it runs share the next.
-# MERGED together: Under load a call costs as much for twenty as for one, and nobody waits longer than for the one that runs and their own.
-
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 
 
 class _PendingItem(Generic[ItemT, ResultT]):
-    """Of one who waits. Asked and not granted, it is asked for alone."""
+    """One waiting caller. An item that the shared call did not answer is retried alone."""
 
     __slots__ = ("asked", "granted", "item")
 
@@ -94,7 +91,7 @@ class _PendingItem(Generic[ItemT, ResultT]):
 
 
 class BatchedCall(Generic[ItemT, ResultT]):
-    """The call is made in a thread of its own, which keeps its connection: those who wait need none."""
+    """Share one call among all who ask while another runs, on a thread that keeps its connection."""
 
     def __init__(
         self, act: Callable[[Sequence[ItemT]], Sequence[ResultT]], *, spoilt_by: type[Exception], name: str
@@ -106,7 +103,7 @@ class BatchedCall(Generic[ItemT, ResultT]):
         self._pending: list[_PendingItem[ItemT, ResultT]] = []
 
     def __call__(self, item: ItemT) -> ResultT:
-        """Raises what its own call raised: an item that spoils the one for all spoils nobody else's."""
+        """Raise only what this item's own call raised; a bad item fails nobody else's."""
         mine: _PendingItem[ItemT, ResultT] = _PendingItem(item)
         with self._mutex:
             self._pending.append(mine)

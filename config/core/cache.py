@@ -1,4 +1,4 @@
-"""Django's cache in our Redis, for apps that do not speak to it themselves; away, it says so in our words."""
+"""Django's cache in our Redis, and the counters of sign-in limits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _clients_by_server: dict[str, RedisCacheClient] = {}
 
 
 class SharedCache(RedisCache):
-    """One count for all processes: `add` and `incr` are atomic. Requests and threads share a process's connections."""
+    """A cache shared by all processes, with atomic `add` and `incr`."""
 
     def __init__(self, server: str | list[str], params: dict[str, Any]) -> None:
         where = repr((server, params.get("OPTIONS")))

@@ -1,9 +1,8 @@
-"""Commits that need not be on disk before the next step, and the wait until all before them are.
+"""Run database code from the event loop on a bounded thread pool, and defer the WAL flush of intermediate commits.
 
-Postgres writes its log in one order: whatever is committed with `LATER` lasts as soon as any ordinary commit after it
-does. So a road of several commits waits for the disk once, where something is promised: a message is accepted, a turn
-is opened, an ending stands. Rows are visible to everybody at once either way; only a crash of Postgres itself, within
-the fraction of a second its log writer takes, can tell the difference.
+Postgres writes its log in order: whatever is committed with `LATER` is durable as soon as any ordinary commit after it
+is. A sequence of commits therefore waits for the disk once, where something is acknowledged. Rows are visible at once
+either way; only a crash of Postgres within a fraction of a second can tell the difference.
 """
 
 from __future__ import annotations
@@ -32,11 +31,9 @@ def flush_wal() -> None:
         cursor.execute("SELECT pg_logical_emit_message(true, 'pilothouse', '')")  # a commit of nothing else
 
 
-# MERGED bridge: The one way from the event loop to the database: a bounded pool of threads that keep their connections.
-
 log = logging.getLogger(__name__)
 
-MAX_DATABASE_OUTAGE_SECONDS = 30.0  # a database away longer than this interrupts the turn (T9.3)
+MAX_DATABASE_OUTAGE_SECONDS = 30.0  # a database away longer than this interrupts the turn
 DATABASE_RETRY_SECONDS = 0.25
 
 P = ParamSpec("P")
@@ -57,7 +54,7 @@ async def run_in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwa
 
 
 async def run_in_thread_with_retry(function: Callable[[A], R], argument: A) -> R:
-    """The same for work that may be done twice: an outage is waited out for a while (T9.3)."""
+    """Like run_in_thread, for repeatable work: wait out an outage for a while."""
     began = time.monotonic()
     while True:
         try:
@@ -70,7 +67,7 @@ async def run_in_thread_with_retry(function: Callable[[A], R], argument: A) -> R
 
 
 class _DatabaseState:
-    """How often the database was seen to go away; connections from before the last time are not trusted."""
+    """Count the outages seen; connections from before the last one are not trusted."""
 
     outage_count = 0
 
@@ -83,7 +80,7 @@ _thread_outages = _ThreadOutages()
 
 
 def _run_with_connection(function: Callable[[], R]) -> R:
-    """A connection that broke is dropped, and so are those of the other threads: they broke with it."""
+    """Drop a broken connection, and those of other threads too, because they broke with it."""
     if _thread_outages.seen_count != _DatabaseState.outage_count:
         _thread_outages.seen_count = _DatabaseState.outage_count
         connection.close()

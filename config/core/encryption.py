@@ -1,4 +1,4 @@
-"""Secrets at rest: encrypted under the installation's key, so that a copy of the database gives none away."""
+"""Encrypt secrets at rest under the installation's key, so that a copy of the database reveals none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django.conf import settings
 
 
 class DecryptionFailed(Exception):
-    """Sealed under a key this installation no longer has."""
+    """The text was encrypted under a key this installation no longer has."""
 
 
 def encrypt_text(text: str) -> str:
@@ -20,7 +20,7 @@ def encrypt_text(text: str) -> str:
 
 
 def decrypt_text(sealed: str) -> str:
-    """What was sealed, also under a former SECRET_KEY that is still among the fallbacks."""
+    """Decrypt, also with a former SECRET_KEY that is still among the fallbacks."""
     try:
         return _make_fernet(_secret_keys()).decrypt(sealed.encode()).decode()
     except InvalidToken as problem:
@@ -28,7 +28,7 @@ def decrypt_text(sealed: str) -> str:
 
 
 def reencrypt_text(sealed: str) -> str | None:
-    """Seal the same text under the current SECRET_KEY; None when it is already. Raises `Unreadable`."""
+    """Encrypt under the current SECRET_KEY; None if it already is. Raises DecryptionFailed."""
     current, *_ = _secret_keys()
     try:
         _make_fernet((current,)).decrypt(sealed.encode())

@@ -52,7 +52,7 @@ class RequestRefused(PilothouseError):
         self.details = details
 
     def to_body(self) -> dict[str, ErrorDetailValue]:
-        """The fields of the wire's error object (E3)."""
+        """The fields of the wire's error object."""
         fields: dict[str, ErrorDetailValue] = {"code": self.code, "message": self.message}
         if self.hint:
             fields["hint"] = self.hint
@@ -105,7 +105,7 @@ class ServiceUnavailable(RequestRefused):
 
 
 class StorageUnavailable(ServiceUnavailable):
-    """The bytes of a file could not be kept or fetched (S5)."""
+    """The bytes of a file could not be kept or fetched."""
 
     default_code = "storage_unavailable"
 
@@ -125,7 +125,7 @@ class OutcomeUnknown(ServiceUnavailable):
 
 
 class ScanFailed(PilothouseError):
-    """A scan hook gave no verdict (S4)."""
+    """A scan hook gave no verdict."""
 
     retryable = True
 

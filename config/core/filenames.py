@@ -1,4 +1,4 @@
-"""What files may be called: in the workspace, in a response header and in an archive (S4, S6, S13, A22.3)."""
+"""Clean file names for the workspace, response headers and archives."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Disposition = Literal["attachment", "inline"]
 
 
 def clean_filename(raw: str) -> str:
-    """The name a file is kept under: one path part, harmless characters, at most 255 bytes."""
+    """Return a safe name: one path segment, harmless characters, at most 255 bytes."""
     kept = "".join(
         _replace_unsafe(character) for character in unicodedata.normalize("NFC", get_basename(raw))
     )
@@ -30,12 +30,11 @@ def clean_filename(raw: str) -> str:
 
 
 def get_basename(path: str) -> str:
-    """What follows the last slash of either kind."""
     return path.replace("\\", "/").rpartition("/")[2].strip()
 
 
 def build_content_disposition(disposition: Disposition, name: str) -> str:
-    """The value of Content-Disposition; the name can neither end its quotes nor begin a header."""
+    """Build a Content-Disposition value whose name can neither end its quotes nor begin a header."""
     clean = "".join(
         "_" if character == "/" else character for character in name if not _is_unprintable(character)
     )
@@ -47,7 +46,7 @@ def build_content_disposition(disposition: Disposition, name: str) -> str:
 
 
 def make_unique_archive_names(raw: Iterable[str], *, taken: Iterable[str] = ()) -> list[str]:
-    """Names for one folder of an archive: safe wherever it is unpacked, and no two the same there."""
+    """Return names that are safe on every system and unique within one archive folder."""
     used = {_fold_case(name) for name in taken}
     names: list[str] = []
     for name in raw:
@@ -58,7 +57,7 @@ def make_unique_archive_names(raw: Iterable[str], *, taken: Iterable[str] = ()) 
 
 
 def clean_archive_name(raw: str) -> str:
-    """One name in an archive: no path, no character that any system forbids, no device of Windows."""
+    """Remove paths, characters that any system forbids, and Windows device names."""
     kept = (
         "_" if character in _FORBIDDEN_CHARACTERS else character
         for character in unicodedata.normalize("NFC", get_basename(raw))
@@ -71,13 +70,13 @@ def clean_archive_name(raw: str) -> str:
 
 
 def build_archive_filename(title: str) -> str:
-    """What an archive of somebody's files is called; a slash in a title parts no folders."""
+    """Name an archive after its title; a slash in it creates no folder."""
     flat = title.replace("/", "_").replace("\\", "_")
     return f"{clean_archive_name(flat)}-files.zip"
 
 
 def _make_unique(name: str, used: set[str]) -> str:
-    """The name itself, or `name (2).ext`, `name (3).ext` …"""
+    """Return the name itself, or `name (2).ext`, `name (3).ext` and so on."""
     stem, dot, extension = name.rpartition(".")
     if not stem:
         stem, dot, extension = name, "", ""
@@ -91,7 +90,7 @@ def _make_unique(name: str, used: set[str]) -> str:
 
 
 def _fold_case(name: str) -> str:
-    """What a system that knows no case takes for one name."""
+    """Return the form under which case-insensitive systems compare names."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
@@ -108,7 +107,7 @@ def _is_unprintable(character: str) -> bool:
 
 
 def _shorten_to_bytes(name: str, most_bytes: int = MAX_NAME_BYTES) -> str:
-    """The extension stays, because it chooses among text types."""
+    """Keep the extension, because it decides between text types."""
     if len(name.encode()) <= most_bytes:
         return name
     stem, dot, extension = name.rpartition(".")

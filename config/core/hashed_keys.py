@@ -14,7 +14,7 @@ from django.utils.crypto import constant_time_compare, salted_hmac
 
 
 def get_site_peppers() -> tuple[str, ...]:
-    """The current SECRET_KEY, then those that are being rotated out."""
+    """Return the current SECRET_KEY, then those being rotated out."""
     return (str(settings.SECRET_KEY), *(str(key) for key in settings.SECRET_KEY_FALLBACKS))
 
 

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 
 
 def iterate_children(value: JSON) -> Iterable[JSON]:
-    """One level down; nothing in what holds nothing."""
     match value:
         case dict():
             return value.values()

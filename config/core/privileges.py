@@ -17,9 +17,9 @@ class UnixAccount(NamedTuple):
 
 
 def get_unprivileged_account(uid: int = 0) -> UnixAccount | None:
-    """As root: the account that foreign programs run as, the given one or else `nobody`.
+    """Return the account that foreign programs run as: the given one, else `nobody`.
 
-    None: we are not root, or there is none.
+    None if we are not root, or if there is no such account.
     """
     if os.geteuid() != 0:
         return None
@@ -31,7 +31,7 @@ def get_unprivileged_account(uid: int = 0) -> UnixAccount | None:
 
 
 def find_account_problem(uid: int = 0) -> str:
-    """Why no foreign program may run here, or nothing: never as root."""
+    """Return why foreign programs cannot run here, or nothing. They never run as root."""
     if os.geteuid() != 0:
         if uid in (0, os.geteuid()):
             return ""
@@ -50,7 +50,7 @@ def find_account_problem(uid: int = 0) -> str:
 
 
 def build_setpriv_command(account: UnixAccount | None) -> list[str]:
-    """Put before a command, they give up root's rights for good; nothing for None."""
+    """Return the prefix that drops root's rights for good; empty for None."""
     if account is None:
         return []
     return [

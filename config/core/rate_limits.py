@@ -1,4 +1,4 @@
-"""Fixed-window rate counters that fail open: a Redis that is away never keeps people out (T3.7)."""
+"""Rate limit counters that fail open: while Redis is away, nobody is kept out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def count_request(name: str, who: str, *, limit: int, seconds: int) -> int | None:
-    """Count one call; the seconds to wait when it is one too many, else None. Refused calls count too."""
+    """Count one call, refused ones too. Return the seconds to wait if it exceeds the limit, else None."""
     try:
         count, left = get_script("count")(keys=[rate_limit_key(name, who)], args=[seconds])
     except REDIS_OUTAGE_ERRORS:
@@ -30,14 +30,12 @@ def count_request(name: str, who: str, *, limit: int, seconds: int) -> int | Non
 
 
 def uncount_request(name: str, who: str) -> None:
-    """One call is not counted after all; the window stays as it is."""
+    """Take back one counted call; the window stays as it is."""
     try:
         get_script("uncount")(keys=[rate_limit_key(name, who)])
     except REDIS_OUTAGE_ERRORS:
         log.warning("rate counter %s is unreachable: a call stays counted", name)
 
-
-# MERGED pace: How often something may happen: short-lived counts in Django's cache, one for all processes (L1).
 
 _log = logging.getLogger(__name__)
 
@@ -49,9 +47,9 @@ class WallClock(Protocol):
 def count_in_sliding_window(
     name: str, who: str, *, limit: int, seconds: int, clock: WallClock = time.time
 ) -> int | None:
-    """Count one; the seconds to wait when it is one too many, else None. A Redis that is away keeps nobody out.
+    """Count one call. Return the seconds to wait if it exceeds the limit, else None.
 
-    A window slides over two counts, so that a boundary lets nobody through twice.
+    The window slides over two counters, so that a boundary does not allow twice the limit.
     """
     now = clock()
     number = int(now // seconds)
@@ -71,7 +69,7 @@ def count_in_sliding_window(
 
 
 def is_first_in_window(name: str, who: str, *, seconds: int) -> bool:
-    """Whether this is the first in so many seconds; nothing is said twice when nobody can tell."""
+    """Return True for the first call in the window, and False if nobody can tell."""
     try:
         return bool(caches["shared"].add(f"{name}:{who}", 1, seconds))
     except ServiceUnavailable:
@@ -79,7 +77,7 @@ def is_first_in_window(name: str, who: str, *, seconds: int) -> bool:
 
 
 def _increment_count(key: str, seconds: int, *, known: bool) -> int:
-    """Two processes that come first together are both counted: one of them adds, the other one's add fails."""
+    """Count correctly even if two processes start the counter at once: the loser's `add` fails and it increments."""
     if not known and caches["shared"].add(key, 1, seconds):
         return 1
     try:

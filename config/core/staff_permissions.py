@@ -39,10 +39,6 @@ def explain_second_factor_problem(problem: SecondFactorProblem) -> str:
     return "Staff need a second factor. Sign in on the web with yours first."
 
 
-# MERGED core.staff_rights: Say which rights staff need for each act, in one table for pages and REST calls alike.
-# MERGED core.staff_rights: Django's admin asks for the rights of each model by itself. Everything else that is for staff alone names an act of this
-# MERGED core.staff_rights: table, so that no call is open to somebody to whom the page is closed.
-
 VIEW_DIAGNOSTICS = "diagnostics.view"
 REPAIR_DIAGNOSTICS = "diagnostics.repair"
 RESET_USAGE = "diagnostics.reset_usage"

@@ -1,4 +1,4 @@
-"""Marks texts for translators where they are written down; they are translated where they are shown (W4.6)."""
+"""Marks texts for translators where they are written down; they are translated where they are shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What caused the work at hand: the id of a request for the logs, a place in a trace for the tracer (D18, D19).
+"""What caused the work at hand: the id of a request for the logs, a place in a trace for the tracer.
 
 Off until somebody binds a tracer: then a span costs one look at an attribute, and nothing is imported for it.
 """

@@ -39,8 +39,6 @@ def get_host_and_port(text: str) -> str:
     return parts.netloc if parts is not None else ""
 
 
-# MERGED addresses: Which hosts may be reached from here: public addresses only, whatever they are written as (A24.1, L17).
-
 # Python's own tables differ between patch releases, so the refused networks are spelled out (IANA's registries).
 _REFUSED_V4 = tuple(
     IPv4Network(network)
@@ -153,8 +151,6 @@ def _is_public_ipv6(number: IPv6Address) -> bool:
         return False
     return not any(number in network for network in _REFUSED_V6)
 
-
-# MERGED addresses.connecting: Connections to public addresses alone: what was checked is what is connected to (A24.1, L17).
 
 MAX_RESOLVER_THREADS = 64  # what is slow to resolve holds up others of its kind, and no model's request
 LOOKUPS_PER_OWNER = 4  # at once in one process: an account with slow names leaves threads to the others
@@ -290,7 +286,7 @@ class PublicAddressGuard:
         return _PublicResolver(self._resolver(), self)
 
     def make_connector(self, **options: object) -> aiohttp.TCPConnector:
-        """Nothing is remembered and nothing outlives the call (A24.2)."""
+        """Nothing is remembered and nothing outlives the call."""
         return aiohttp.TCPConnector(
             resolver=self.make_resolver(),
             use_dns_cache=False,

@@ -1,4 +1,4 @@
-"""From the wire to a checked value; the answer names each field that is wrong."""
+"""Validate request data into typed values; errors name each wrong field."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def validate_body(model: type[M], data: JSON) -> M:
-    """Validate what came over the wire; the answer names each field that is wrong."""
     try:
         return model.model_validate(data)
     except ValidationError as problem:
@@ -29,7 +28,7 @@ def validate_body(model: type[M], data: JSON) -> M:
 
 
 def _describe_errors(problem: ValidationError) -> str:
-    """At most three problems, without the values that caused them; names of fields and kinds may be as long as a body."""
+    """Describe at most three problems, without the values that caused them."""
     found = problem.errors(include_url=False, include_context=False, include_input=False)
     places = [".".join(str(part) for part in error["loc"] if part != "command") for error in found[:3]]
     said = [
@@ -39,7 +38,7 @@ def _describe_errors(problem: ValidationError) -> str:
 
 
 def parse_uuid(text: str) -> UUID | None:
-    """A canonical lower-case id, or None: anything else names nothing."""
+    """Parse a canonical lower-case id; None for anything else."""
     try:
         value = UUID(text)
     except ValueError:

@@ -72,7 +72,7 @@ BOT_TOKEN_VARIABLES = ("TELEGRAM_BOT_TOKEN", "DISCORD_BOT_TOKEN", "SLACK_BOT_TOK
 def list_workers(environment: Mapping[str, str]) -> tuple[Program, ...]:
     """Where bots of our own are set up, their people wait behind nothing else.
 
-    One process alone speaks to the platforms then: it keeps count of what they take (L20).
+    One process alone speaks to the platforms then: it keeps count of what they take.
     """
     if not any(environment.get(name) for name in BOT_TOKEN_VARIABLES):
         return WORKERS

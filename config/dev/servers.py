@@ -91,8 +91,6 @@ def _read_version(binary: Path) -> tuple[int, ...] | None:
     return (int(number[1]), int(number[2])) if number else None
 
 
-# MERGED rights: Lets root run a server as a user without rights: Postgres refuses to run with root's.
-
 _SERVER_USER = "nobody"
 
 
@@ -127,8 +125,6 @@ def _is_reachable_by_others(path: Path) -> bool:
 def _get_group(user: str) -> str:
     return grp.getgrgid(pwd.getpwnam(user).pw_gid).gr_name
 
-
-# MERGED servers: Private Postgres and Valkey servers for a laptop and for tests: found, started, waited for, stopped.
 
 MIN_FREE_DISK_BYTES = 300 * 1024 * 1024  # an empty cluster with its first journal files takes 60 MB
 START_TIMEOUT_SECONDS = 60  # a cluster that was killed replays its journal first

@@ -1,4 +1,4 @@
-"""The outermost door: what only a proxy of ours may say is believed of nobody else, and every answer bears its request's id (D19)."""
+"""Outermost ASGI layer: trust forwarded headers only from our proxies, and give every response a request id."""
 
 from __future__ import annotations
 

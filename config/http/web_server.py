@@ -1,4 +1,4 @@
-"""Serves the web process: uvicorn with its lightest parts, and a drain before the socket closes (D15)."""
+"""Run the web process: uvicorn with its lightest parts, and a drain before the socket closes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ from config.http.connection_limits import (
 )
 from diagnostics.probes import runner
 
-MAX_FRAME_BYTES = 1024 * 1024  # above T11's 256 KB, so that the consumer can answer before it closes
+MAX_FRAME_BYTES = (
+    1024 * 1024
+)  # above the protocol's limit of 256 KB, so that the consumer can answer before it closes
 SHUTDOWN_TIMEOUT_SECONDS = 5
 CONNECTION_CHECK_TICKS = 10  # of uvicorn's tenths of a second
 PING_INTERVAL_SECONDS = 30.0  # below the minute after which proxies and phones forget a silent connection
 
 
 class DrainingServer(uvicorn.Server):
-    """On SIGTERM it first says "not ready" for a while, so that a load balancer looks elsewhere."""
+    """On SIGTERM report "not ready" for a while first, so that load balancers send requests elsewhere."""
 
     def __init__(self, config: uvicorn.Config, *, drain_seconds: float) -> None:
         super().__init__(config)

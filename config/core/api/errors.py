@@ -1,4 +1,4 @@
-"""Every refusal of REST, whoever raised it, becomes one form: {"error": {"code", "message", …}} (E3)."""
+"""Render every REST error in one form: {"error": {"code", "message", …}}."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from config.core.redis import REDIS_OUTAGE_ERRORS
 
 
 class Unauthenticated(RequestRefused):
-    """No credentials or bad ones; which, is nobody's business (L10)."""
+    """Credentials are missing or invalid; the answer does not say which."""
 
     status = 401
     default_code = "unauthenticated"
@@ -60,7 +60,7 @@ def convert_framework_exception(problem: rest.APIException) -> RequestRefused:
 
 
 def render_refusal(refusal: RequestRefused) -> HttpResponse:
-    """The refusal as an answer; the same refusal always gives the same bytes."""
+    """Render a refusal; the same refusal always gives the same bytes."""
     body = msgspec.json.encode({"error": refusal.to_body()})
     response = HttpResponse(body, status=refusal.status, content_type="application/json")
     if refusal.retry_after_seconds is not None:

@@ -1,4 +1,4 @@
-"""Bodies and query strings become typed values here, or a refusal that says where they are wrong (E3)."""
+"""Parse REST bodies and query strings into typed values; errors name the wrong field."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from config.core.validation import validate_body
 
 
 class RequestBody(BaseModel):
-    """A JSON object: exact types, no unknown keys."""
+    """A JSON object with exact types and no unknown keys."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class QueryParams(BaseModel):
-    """A query string: text becomes numbers, no unknown keys."""
+    """A query string: text is converted to numbers, and unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class EmptyQueryParams(QueryParams):
-    """For doors that take none."""
+    """For operations that take no query."""
 
 
 M = TypeVar("M", bound=BaseModel)
@@ -45,7 +45,7 @@ def parse_query(request: Request, model: type[M]) -> M:
 
 
 def parse_json_object(request: Request) -> dict[str, JSON]:
-    """The request's JSON object; an absent body is an empty one."""
+    """Return the request's JSON object; a missing body counts as an empty one."""
     content = request._request.body
     if not content:
         return {}

@@ -36,12 +36,12 @@ class UserThrottle(BaseThrottle):
 
 
 class StaffThrottle(UserThrottle):
-    """Of diagnostics (D14)."""
+    """Of diagnostics."""
 
     counter_name = "staff"
 
 
 class BillingThrottle(UserThrottle):
-    """Of billing (B16.4)."""
+    """Of billing."""
 
     counter_name = "billing"

@@ -1,6 +1,6 @@
-"""What the REST doors of every app share; it stands in the app that all others may import.
+"""Base views of the REST API, shared by every app.
 
-Who may enter, how often and how refusals look is said once, in the settings.
+Authentication, throttling and error rendering are configured once, in the settings.
 """
 
 from __future__ import annotations
@@ -28,13 +28,11 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 def instantiate_rest_classes(what: str) -> list[Any]:
-    """Those that the settings name for it, made anew."""
+    """Create the classes that the settings name."""
     return [import_string(name)() for name in settings.REST_DOORS[what]]
 
 
 class UncachedApiView(APIView):
-    """What it shows is as it is now."""
-
     def get_content_negotiator(self) -> BaseContentNegotiation:
         return instantiate_rest_classes("negotiators")[0]  # type: ignore[no-any-return]
 
@@ -46,7 +44,7 @@ class UncachedApiView(APIView):
 
 
 class UserApiView(UncachedApiView):
-    """For a logged-in person, or a program with the person's key, which needs the scope of what it does (A20.6)."""
+    """For signed-in users and their API keys, which need the scope of the operation."""
 
     write_scopes: ClassVar[tuple[str, ...]]
     keys_may_write: ClassVar[bool] = True
@@ -72,7 +70,7 @@ class UserApiView(UncachedApiView):
 
 
 def respond_json(value: object, status: int = 200) -> HttpResponse:
-    """A dataclass or a mapping of them as JSON; instants end in Z."""
+    """Respond with dataclasses as JSON; datetimes end in Z."""
     return HttpResponse(msgspec.json.encode(value), status=status, content_type="application/json")
 
 
@@ -88,7 +86,7 @@ def document_operation(
     query: type[BaseModel] | None = None,
     parameters: Sequence[OpenApiParameter] = (),
 ) -> Callable[[F], F]:
-    """Describe one method of a view for the OpenAPI document; what it may refuse is added to all of them."""
+    """Describe one view method for the OpenAPI document; common errors are added to all."""
     shown: list[Any] = [] if query is None else [query]  # pydantic models are taken like serializers
     return extend_schema(
         summary=summary, request=body, responses=dict(answers), parameters=[*shown, *parameters]
@@ -97,7 +95,7 @@ def document_operation(
 
 @runtime_checkable
 class RequiresScopes(Protocol):
-    """A view that says what it asks of keys; other apps have such views too."""
+    """A view that declares the scopes it requires of API keys."""
 
     write_scopes: ClassVar[tuple[str, ...]]
     keys_may_write: ClassVar[bool]
@@ -106,7 +104,7 @@ class RequiresScopes(Protocol):
 
 
 class ScopedViewMixin:
-    """What a view asks of keys; cookies have every scope."""
+    """Declare the scopes required of API keys; cookies have every scope."""
 
     write_scopes: ClassVar[tuple[str, ...]] = ("chat",)
     keys_may_write: ClassVar[bool] = True
@@ -116,7 +114,7 @@ class ScopedViewMixin:
 
 
 class AcceptHeaderNegotiation(DefaultContentNegotiation):
-    """By the Accept header alone; `?format=` is a query key like any other."""
+    """Negotiate by the Accept header only; `?format=` has no special meaning."""
 
     def filter_renderers(self, renderers: Iterable[BaseRenderer], format: str) -> list[BaseRenderer]:  # noqa: A002
         return list(renderers)
