@@ -1,4 +1,4 @@
-"""The jobs Celery beat sends, and when. A job that was not taken in time is dropped: the next one does the same.
+"""The jobs Celery beat sends, and when. A job that was not taken in time is dropped, because the next one does the same.
 
 The reaper and the sampler are not here: they are loops of long-lived processes (`diagnostics.loops`).
 """

@@ -1,4 +1,4 @@
-"""Celery beat with proof that it works: every job the broker took is noted, one still at work is not sent again."""
+"""Celery beat that records each job the broker accepted and does not send a job that is still running."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Scheduler(DatabaseScheduler):  # type: ignore[misc]  # the library is not 
     _sent_at: float | None = None
 
     def setup_schedule(self) -> None:
-        """Jobs of older releases would be sent for ever: the database keeps what the timetable has dropped."""
+        """Remove jobs of older releases, which the database would keep sending forever."""
         PeriodicTask.objects.filter(task__in=beat_schedule.RETIRED_TASKS).delete()
         super().setup_schedule()
 
@@ -46,7 +46,7 @@ class Scheduler(DatabaseScheduler):  # type: ignore[misc]  # the library is not 
         return now - self._sent_at > MAX_SILENT_SECONDS
 
     def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
-        """Note only what the broker has taken: a clock that ticks and reaches nobody is of no use."""
+        """Record only what the broker accepted: a scheduler that reaches nobody is not alive."""
         if self._is_running(entry.task):
             log.info("job_skipped: %s is still at work", entry.task)
             return None

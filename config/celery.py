@@ -40,12 +40,12 @@ from diagnostics.broker_queues import STEADY_QUEUES  # noqa: E402
 
 @setup_logging.connect
 def _keep_our_logging(**_: object) -> None:
-    """Celery leaves logging alone when somebody answers this signal: settings.LOGGING rules."""
+    """Connect to this signal so that Celery leaves logging to settings.LOGGING."""
 
 
 @task_prerun.connect
 def _replace_broken_connection(**_: object) -> None:
-    """A connection that broke since this thread's last task is replaced; a new one for each task costs more than most."""
+    """Replace a connection that broke since this thread's last task; a new one per task would cost more than most tasks."""
     from django.db import close_old_connections
 
     close_old_connections()
@@ -57,7 +57,7 @@ def _get_consumed_queues(worker: object) -> set[str]:
 
 @worker_process_init.connect
 def _trace_in_child(**_: object) -> None:
-    """A child of a prefork pool has no thread of its parent's that would send its spans."""
+    """Start tracing in a prefork child, which lacks its parent's exporter thread."""
     from config import tracing
 
     tracing.start_tracing("worker")
@@ -104,7 +104,7 @@ ACTIVITY_INTERVAL_SECONDS = 1.0
 
 @task_postrun.connect
 def _record_queue_activity(task: Any = None, **_: object) -> None:
-    """Work done proves that a queue is served; at most one note a second, queue and process."""
+    """Record that a queue is served, at most once a second per queue and process."""
     queue = (task.request.delivery_info or {}).get("routing_key")
     if (
         queue in STEADY_QUEUES

@@ -98,7 +98,7 @@ class ConsumerStep(bootsteps.StartStopStep):
 
 
 class ConsumerWatch(threading.Thread):
-    """A thread of its own: a loop that hangs must not keep it from looking."""
+    """Watch from a separate thread, which a hanging loop cannot block."""
 
     def __init__(self) -> None:
         super().__init__(name="consumer watch", daemon=True)
@@ -182,7 +182,7 @@ class ConsumerWatch(threading.Thread):
             heartbeat.record_work(f"job:{name}")
 
     def exit_process(self) -> None:
-        """By Celery's own shutdown, which hands running turns over; should that hang too, at once."""
+        """Exit by Celery's own shutdown, which hands over running turns; if that hangs, exit at once."""
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(EXIT_GRACE_SECONDS + (settings.TURN_GRACE_SECONDS if self._checks else 0))
         os._exit(1)

@@ -1,4 +1,4 @@
-"""Typed reads of the environment; a bad value stops the boot and names the variable."""
+"""Read typed values from the environment. A bad value stops the boot and names the variable."""
 
 from __future__ import annotations
 
@@ -152,13 +152,12 @@ def read_seconds(name: str, default: float, *, least: float = 0.0, most: float |
 def _build_range_error(
     name: str, kind: str, value: str, least: float, most: float | None
 ) -> ImproperlyConfigured:
-    """One line that names the variable, what it may be, and what it is."""
     range_of = f"of at least {least:,}" if most is None else f"from {least:,} to {most:,}"
     return ImproperlyConfigured(f"{name} must be {kind} {range_of}, not {value!r}")
 
 
 def read_byte_size(name: str, default: int, *, least: int = 1) -> int:
-    """A number of bytes: `52428800`, `50 MB` or `1GB`, by powers of two."""
+    """Read a number of bytes such as `52428800`, `50 MB` or `1GB`, in powers of two."""
     value = os.environ.get(name, "").strip()
     if not value:
         return default
@@ -177,7 +176,7 @@ def read_list(name: str, default: list[str]) -> list[str]:
 
 
 def read_commands(name: str) -> list[tuple[str, ...]]:
-    """Whole commands, one per line or parted by semicolons, quoted as for a shell; each names its program by its path."""
+    """Read shell-quoted commands, one per line or separated by semicolons; each names its program by path."""
     found: list[tuple[str, ...]] = []
     for line in re.split(r"[;\n]", os.environ.get(name, "")):
         try:
@@ -281,7 +280,7 @@ def _check_database_option(variable: str, key: str, value: object) -> object:
 
 
 def read_service_url(name: str, schemes: tuple[str, ...]) -> str:
-    """A URL of one of these schemes with a host, or nothing."""
+    """Read a URL of one of these schemes with a host, or nothing."""
     value = read_text(name).strip()
     try:
         parts = urlsplit(value)
@@ -303,7 +302,7 @@ def read_choice(name: str, default: str, allowed: tuple[str, ...]) -> str:
 
 
 def read_http_url(name: str) -> str:
-    """An http or https URL, or nothing. It may hold a token, so a bad one is not repeated."""
+    """Read an http or https URL, or nothing. Errors do not show it, because it may hold a token."""
     value = read_text(name).strip()
     try:
         parts = urlsplit(value)

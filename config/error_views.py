@@ -1,4 +1,4 @@
-"""The page for what no view could answer: a bug's, or one that comes back by itself while a server is away or its tables are being made."""
+"""The page for server errors; it reloads by itself while a service is away or migrations run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ MISSING_SCHEMA_ERRORS = (errors.UndefinedTable, errors.UndefinedColumn)
 
 
 def show_server_error(request: HttpRequest) -> HttpResponse:
-    """Django asks it inside of its handling of the exception."""
     if not _is_outage(sys.exception()):
         return defaults.server_error(request)
     comes_back = (

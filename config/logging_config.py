@@ -1,4 +1,4 @@
-"""One record per line with the ids of its request and turn, and without secrets."""
+"""Configure logging: one record per line, with the ids of its request and turn and without secrets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MULTILINE_FIELDS = frozenset({"exception", "stack"})  # written by us, for peop
 
 
 def build_logging_config(*, production: bool, level: str) -> dict[str, object]:
-    """Django's LOGGING; also sets up structlog's own loggers to the same end."""
+    """Build Django's LOGGING and configure structlog to the same output."""
     if production and level == "DEBUG":
         raise ImproperlyConfigured("LOG_LEVEL may not be DEBUG in production: it shows what people write")
     shared = _build_processors("iso" if production else "%H:%M:%S")
@@ -86,7 +86,7 @@ def build_logging_config(*, production: bool, level: str) -> dict[str, object]:
 
 
 class _ProbeFilter(logging.Filter):
-    """A process that is not ready says so every second to whoever asks; its log need not."""
+    """Drop records of health probes, which repeat every second while a process is not ready."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return getattr(getattr(record, "request", None), "path", "") not in UNLOGGED_PATHS
@@ -120,7 +120,7 @@ def _build_renderers(production: bool) -> list[Processor]:
 
 
 def _add_turn_fields(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """Whatever logs inside a turn names it, also in threads and child tasks."""
+    """Name the turn in every record logged inside one, also in threads and child tasks."""
     turn = turn_context.peek_turn_context()
     if turn is not None:
         event.setdefault("session_id", turn.session_id)
@@ -141,7 +141,7 @@ class _ProcessState:
 
 
 def set_worker_name(worker: str) -> None:
-    """Every line of this process bears the worker's name from now on."""
+    """Add the worker's name to every record of this process."""
     _ProcessState.worker = worker
 
 
@@ -155,7 +155,6 @@ def _add_error_kind(logger: WrappedLogger, method: str, event: EventDict) -> Eve
 
 
 def redact_log_event(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """Mask by name and by shape."""
     for name, value in event.items():
         event[name] = _redact_value(name, value)
     return event
@@ -174,7 +173,6 @@ def _redact_value(name: str, value: object) -> object:
 
 
 def _mask_ids(text: str) -> str:
-    """Most lines hold neither, and are only looked at."""
     if "DETAIL:" in text or "CONTEXT:" in text:
         text = _DATABASE_DETAILS.sub(rf"\1 {redaction.MASK}", text)
     if "/v1/" in text:
@@ -189,7 +187,7 @@ def _mask_segment(name: str) -> str:
 def _escape_control_characters(
     logger: WrappedLogger, method: str, event: MutableMapping[str, object]
 ) -> MutableMapping[str, object]:
-    """A value cannot begin a line of its own (A-D19.2); JSON does this by itself."""
+    """Keep values from starting a line of their own; JSON does this by itself."""
     for name, value in event.items():
         if isinstance(value, str) and name not in _MULTILINE_FIELDS:
             event[name] = _CONTROL_CHARACTERS.sub(lambda found: repr(found[0])[1:-1], value)

@@ -1,4 +1,4 @@
-"""What every request counts; every label comes from a closed set."""
+"""Django middleware: request logs, metrics and traces, JSON errors for the API, and the second factor of staff."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ http_request_seconds = Histogram(
 
 
 def get_route(request: HttpRequest) -> str:
-    """The pattern, never the path: a stranger cannot make series."""
+    """Return the URL pattern rather than the path, so that clients cannot create new metric series."""
     match = request.resolver_match
     return match.route or "/" if match else "other"
 
@@ -100,7 +100,7 @@ def _bind_request_context(request: HttpRequest, name: str) -> Iterator[None]:
 
 @sync_and_async_middleware
 def api_errors(get_response: Handler | AsyncHandler) -> Handler | AsyncHandler:
-    """A page where a program expects JSON helps nobody: unknown addresses, bugs, refused CSRF tokens."""
+    """Answer API errors as JSON: unknown addresses, bugs and refused CSRF tokens."""
     if iscoroutinefunction(get_response):
 
         async def handle_async(request: HttpRequest) -> HttpResponseBase:
@@ -178,12 +178,12 @@ def _convert_to_api_error(request: HttpRequest, response: HttpResponseBase) -> H
 
 
 def _get_request_id(request: HttpRequest) -> str:
-    """As the outermost door named it (config.http.request_headers)."""
+    """Return the id set by config.http.request_headers."""
     return request.headers.get("X-Request-ID") or uuid.uuid4().hex
 
 
 def _start_span(request: HttpRequest) -> AbstractContextManager[trace_context.Span]:
-    """Probes make no traces; a proxy of ours may have begun one."""
+    """Start a span, except for probes; a trusted proxy may have started the trace."""
     if request.path in UNLOGGED_PATHS:
         return trace_context.skip_span()
     return trace_context.start_span(
@@ -192,7 +192,7 @@ def _start_span(request: HttpRequest) -> AbstractContextManager[trace_context.Sp
 
 
 def _get_log_ids(request: HttpRequest) -> dict[str, str]:
-    """Whom and what it was about, as far as that is known without asking anybody."""
+    """Return the ids known without a query."""
     kwargs = request.resolver_match.kwargs if request.resolver_match else {}
     ids = {name: str(kwargs[name]) for name in ("session_id", "turn_id") if name in kwargs}
     user = getattr(request, "_cached_user", None) or getattr(request, "_acached_user", None)

@@ -1,4 +1,4 @@
-"""Our spans in OpenTelemetry's words; a collector that is away costs nobody anything."""
+"""Export our spans through OpenTelemetry; a collector that is away costs nothing."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class OpenTelemetryTracer:
     def _trace_statement(
         self, execute: Callable[..., object], sql: str, params: object, many: bool, context: object
     ) -> object:
-        """Some of the statements inside a trace, by their first word; never what they say."""
+        """Trace some statements by their first word, never by their content."""
         if not trace.get_current_span().is_recording() or random.random() > DATABASE_SPAN_SAMPLE_RATE:  # noqa: S311 - a sample
             return execute(sql, params, many, context)
         with self._tracer.start_as_current_span(f"database {sql.split(maxsplit=1)[0].lower()}"):
@@ -99,7 +99,7 @@ class _OpenTelemetrySpan:
 
 
 class _SeededIdGenerator(RandomIdGenerator):
-    """A span with a seed has the id that follows from it."""
+    """Derive the id of a span from its seed, if it has one."""
 
     def generate_span_id(self) -> int:
         return _derive_span_id(seed) if (seed := _seed.get()) else super().generate_span_id()
@@ -110,12 +110,12 @@ def _derive_span_id(seed: str) -> int:
 
 
 def _extract_parent_context(parent: str) -> Context | None:
-    """None leaves the caller's span the parent."""
+    """Return the parent context; None leaves the caller's span the parent."""
     return propagate.extract({"traceparent": parent}) if parent else None
 
 
 def _build_link(above: Context | None, follows: str) -> trace.Link | None:
-    """To the span whose work is gone on with; it stood in the same trace."""
+    """Link to the earlier span in the same trace whose work this one continues."""
     if not follows:
         return None
     known = trace.get_current_span(above).get_span_context()
@@ -130,7 +130,7 @@ def _build_link(above: Context | None, follows: str) -> trace.Link | None:
 
 
 class _QuietExporter(SpanExporter):
-    """The exporter's failures are one line a minute; spans that cannot be sent are dropped."""
+    """Log export failures at most once a minute; spans that cannot be sent are dropped."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._exporter = exporter

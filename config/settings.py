@@ -475,7 +475,7 @@ LOOP_WARN_AT = env.read_integer("LOOP_WARN_AT", 3, least=2, most=999)
 UNUSABLE_CALLS_IN_A_ROW = env.read_integer("UNUSABLE_CALLS_IN_A_ROW", 5, least=1, most=100)
 COMPACTIONS_PER_TURN = env.read_integer("COMPACTIONS_PER_TURN", 3, most=20)
 FORCED_COMPACTIONS_PER_TURN = env.read_integer("FORCED_COMPACTIONS_PER_TURN", 2, most=20)
-OUTPUT_CONTINUATIONS_PER_TURN = env.read_integer("OUTPUT_CONTINUATIONS_PER_TURN", 2, most=10)  # A2.4
+OUTPUT_CONTINUATIONS_PER_TURN = env.read_integer("OUTPUT_CONTINUATIONS_PER_TURN", 2, most=10)
 HEARTBEAT_SECONDS = env.read_seconds("HEARTBEAT_SECONDS", 15, least=0.1)
 # How often running turns tell what they take; 0 = never. Tests switch it on where they look for it.
 METER_SECONDS = env.read_seconds("METER_SECONDS", 0 if ENVIRONMENT == "test" else 0.5)

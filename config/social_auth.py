@@ -1,4 +1,4 @@
-"""Who may vouch for people besides their password, as the environment says."""
+"""Sign-in through other providers, as configured in the environment."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from config import env
 
 @dataclass(frozen=True)
 class SocialProviders:
-    """allauth's settings, and the origins that a sign-in form is sent on to."""
+    """allauth's settings, and the origins that sign-in forms redirect to."""
 
     providers: dict[str, dict[str, object]] = field(default_factory=dict)
     origins: list[str] = field(default_factory=list)
 
 
 def read_social_providers() -> SocialProviders:
-    """Each is off until both its settings stand."""
+    """Read the providers; each is off until both of its settings are given."""
     found = SocialProviders()
     if google := _read_client("GOOGLE_CLIENT_ID", "GOOGLE_CLIENT_SECRET"):
         _add_provider(

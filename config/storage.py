@@ -1,4 +1,4 @@
-"""Where files are kept, as the environment says: a directory, or a private S3-compatible bucket."""
+"""File storage as configured in the environment: a directory or a private S3-compatible bucket."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from config import env
 
 @dataclass(frozen=True)
 class WorkspaceStorage:
-    """The alias of Django's STORAGES, and the origins a browser is sent to for pictures and media."""
+    """The alias in Django's STORAGES, and the origins browsers load pictures and media from."""
 
     alias: dict[str, object]
     origins: list[str] = field(default_factory=list)
@@ -64,7 +64,7 @@ def _read_encryption() -> dict[str, str]:
 
 
 def _list_browser_origins(bucket: str, endpoint: str, region: str, *, path_style: bool) -> list[str]:
-    """All that a signed address may begin with."""
+    """List every origin that a signed URL may have."""
     hosts = [endpoint] if endpoint else [f"https://s3.{region}.amazonaws.com", "https://s3.amazonaws.com"]
     if path_style:
         return hosts

@@ -1,4 +1,4 @@
-"""Switches tracing on where an OTLP endpoint is configured and the extra `tracing` is installed."""
+"""Switch tracing on if an OTLP endpoint is configured and the extra `tracing` is installed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 def start_tracing(part: str) -> None:
-    """Once per process. Without an endpoint nothing is imported, and nothing is paid."""
+    """Start tracing once per process. Without an endpoint nothing is imported."""
     if not settings.TRACES:
         return
     try:

@@ -1,4 +1,4 @@
-"""Root of all paths: what people open, what programs call, what probes ask."""
+"""Root URL configuration: pages, APIs and probes."""
 
 from __future__ import annotations
 

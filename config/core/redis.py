@@ -40,7 +40,7 @@ _clients_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, redis.asyncio.Red
 
 @functools.cache
 def get_redis() -> redis.Redis:
-    """For synchronous code; safe to share between threads. One retry heals a connection that went stale."""
+    """Return the client for synchronous code, safe to share between threads. One retry heals a stale connection."""
     pool = redis.BlockingConnectionPool.from_url(
         settings.REDIS_URL,
         max_connections=64,
@@ -55,7 +55,7 @@ def get_redis() -> redis.Redis:
 
 
 def get_async_redis() -> redis.asyncio.Redis:
-    """For coroutines; one client per event loop."""
+    """Return the client for coroutines, one per event loop."""
     loop = asyncio.get_running_loop()
     client = _clients_by_loop.get(loop)
     if client is None:
@@ -102,7 +102,7 @@ def _use_direct_write_connections(pool: redis.asyncio.ConnectionPool) -> None:
 
 
 def create_subscriber_client() -> redis.asyncio.Redis:
-    """A client of its own for a subscription, whose reads wait without limit."""
+    """Create a separate client for a subscription, whose reads wait without limit."""
     return redis.asyncio.Redis.from_url(
         settings.REDIS_URL,
         socket_connect_timeout=CONNECT_TIMEOUT_SECONDS,

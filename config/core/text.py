@@ -1,15 +1,15 @@
-"""Marks texts for translators where they are written down; they are translated where they are shown."""
+"""Mark texts for translation without importing Django, and clean text for storage."""
 
 from __future__ import annotations
 
 
 def make_storable(text: str) -> str:
-    """Text that a row and a socket can carry: no NUL, no half of a surrogate pair."""
+    """Remove what rows and sockets cannot carry: NUL and lone surrogates."""
     if "\x00" in text:
         text = text.replace("\x00", "")
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def gettext_noop(text: str) -> str:
-    """The text itself: Django's own marker would bring the framework along. Import it as `_`, which the gathering looks for."""
+    """Return the text itself, without importing Django. Import it as `_`, which makemessages looks for."""
     return text

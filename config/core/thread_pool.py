@@ -1,7 +1,7 @@
-"""Threads for synchronous work, of which the one that rested last is asked first.
+"""A thread pool that prefers the most recently used thread.
 
-Each keeps a connection to Postgres, which plans a statement once it has met it a few times. The standard pool asks its
-threads in turn: with little to do every connection stays cold, and a message waits for plans that its neighbour has.
+Each thread keeps a Postgres connection, which caches plans after a few uses. The standard pool rotates its threads, so
+that under light load every connection stays cold and messages wait for planning.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _IdleThread(threading.local):
 
 
 class _LifoWorkQueue:
-    """What the pool asks of its queue; work that finds nobody resting waits in its order."""
+    """The pool's queue; work that finds no idle thread waits in order."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,6 +1,6 @@
-"""What caused the work at hand: the id of a request for the logs, a place in a trace for the tracer.
+"""Request ids for logs and spans for tracing.
 
-Off until somebody binds a tracer: then a span costs one look at an attribute, and nothing is imported for it.
+Tracing is off until a tracer is bound; a span then costs one attribute lookup and imports nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ AttributeValue = str | int | float | bool
 
 class Span(Protocol):
     def note(self, **attributes: AttributeValue) -> None:
-        """Ids, counts, durations and outcomes; never what people or models said."""
+        """Record ids, counts, durations and outcomes; never what people or models wrote."""
 
 
 class Tracer(Protocol):
@@ -31,7 +31,7 @@ class Tracer(Protocol):
 
 
 class _NoSpan:
-    """A span nobody looks at."""
+    """A span that records nothing."""
 
     def __enter__(self) -> Span:
         return self
@@ -71,21 +71,20 @@ def start_span(
 
 
 def skip_span() -> AbstractContextManager[Span]:
-    """For what is not worth a span."""
     return _NO_SPAN
 
 
 def record_past_span(name: str, seconds: float, **attributes: AttributeValue) -> None:
-    """Work that ends now and took so long: for what is only seen when it is over."""
+    """Record work that ends now and took this long."""
     if _BoundTracer.tracer is not None:
         _BoundTracer.tracer.past(name, seconds, attributes)
 
 
 def get_traceparent() -> str:
-    """The present span, as other processes are told of it (W3C's traceparent); empty when there is none."""
+    """Return the current span as a W3C traceparent for other processes; empty if there is none."""
     return "" if _BoundTracer.tracer is None else _BoundTracer.tracer.here()
 
 
 def get_request_id() -> str:
-    """Of the request, socket command or job that this code runs for."""
+    """Return the id of the request, socket command or job that this code runs for."""
     return str(structlog.contextvars.get_contextvars().get("request_id", ""))

@@ -80,7 +80,7 @@ _LOCAL_SUFFIXES = (".localhost", ".local", ".internal", ".intranet", ".lan", ".h
 
 
 def is_public_address(address: str) -> bool:
-    """Whether a numeric address lies on the open internet; text that is no address is not public."""
+    """Return True if a numeric address lies on the public internet; text that is no address does not."""
     try:
         number = ip_address(address)
     except ValueError:
@@ -120,20 +120,20 @@ def is_valid_hostname(host: str) -> bool:
 
 
 def is_local_name(host: str) -> bool:
-    """Names that mean this machine, this network or a cloud's metadata, whatever they resolve to."""
+    """Return True for names that mean this machine, this network or a cloud's metadata, whatever they resolve to."""
     name = host.rstrip(".").lower()
     return name in _LOCAL_NAMES or name.endswith(_LOCAL_SUFFIXES)
 
 
 def match_host(url: URL, names: Collection[str]) -> str:
-    """The one of `names` that the URL's host is, or lies below, however either is written; or nothing."""
+    """Return the one of `names` that the URL's host equals or lies below, or nothing."""
     host = (url.raw_host or "").rstrip(".")
     spelled = {name: URL.build(scheme="http", host=name).raw_host for name in names}
     return next((name for name, raw in spelled.items() if host == raw or host.endswith(f".{raw}")), "")
 
 
 def find_url_problem(url: URL, ports: Collection[int]) -> tuple[str, str] | None:
-    """Why this URL is not reached, as a code and a sentence; what its name resolves to is yet to be seen."""
+    """Return why this URL must not be reached, as a code and a sentence; its addresses are checked on connecting."""
     if url.scheme not in {"http", "https"} or not url.host:
         return "invalid_url", "Only http and https URLs with a host can be fetched."
     if url.user is not None or url.password is not None:
@@ -160,7 +160,7 @@ AddressInfo = tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, i
 
 
 class AddressNotPublic(OSError):
-    """An address that must not be reached; an OSError, because that is what a resolver and a socket may raise."""
+    """A refused address; an OSError, because resolvers and sockets may raise only that."""
 
 
 class ResolverFactory(Protocol):
@@ -239,7 +239,7 @@ _lookups = LookupThreads()
 
 
 class SystemResolver(AbstractResolver):
-    """The system's resolver, on threads that nobody else needs: whoever owns a name decides how long it takes."""
+    """Resolve on dedicated threads, because the owner of a name decides how long it takes."""
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
@@ -286,7 +286,7 @@ class PublicAddressGuard:
         return _PublicResolver(self._resolver(), self)
 
     def make_connector(self, **options: object) -> aiohttp.TCPConnector:
-        """Nothing is remembered and nothing outlives the call."""
+        """Create a connector that caches nothing and does not outlive the call."""
         return aiohttp.TCPConnector(
             resolver=self.make_resolver(),
             use_dns_cache=False,
@@ -296,14 +296,14 @@ class PublicAddressGuard:
         )
 
     def _make_socket(self, info: AddressInfo) -> socket.socket:
-        """The last look, at the very address that is connected to: numeric hosts meet no resolver."""
+        """Check the very address that is connected to; numeric hosts meet no resolver."""
         family, kind, protocol, _, address = info
         self.check_address(str(address[0]))
         return socket.socket(family, kind, protocol)
 
 
 class _PublicResolver(AbstractResolver):
-    """Every address of a name must be public; the connection is then made to one of exactly these."""
+    """Require every address of a name to be public; the connection is made to one of exactly these."""
 
     def __init__(self, inner: AbstractResolver, way_out: PublicAddressGuard) -> None:
         self._inner = inner
