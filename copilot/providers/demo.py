@@ -57,20 +57,20 @@ INTRODUCTION = (
 )
 MENU = """Try one of these:
 
-- **“use a tool”** — asks the clock through a tool call
+- **“use a tool”** — reads the clock with a tool call
 - **“write a file”** — stores a file in your workspace
-- **“make an artifact”** — writes a small web page that opens beside the conversation
-- **“think aloud”** — a longer thought before the answer
-- **“delete a file”** — writes one, and waits for your word before it deletes it
-- **“make a todo list”** — fills the list beside the conversation
+- **“make an artifact”** — writes a small web page that opens next to the chat
+- **“think aloud”** — shows more reasoning before the answer
+- **“delete a file”** — writes one, and asks for your approval before deleting it
+- **“make a todo list”** — fills the list next to the chat
 - **“ask me something”** — a question that waits for your answer
 - **“a long answer”** — a minute of text: press Stop, send another message meanwhile, reload the page, or
-  kill the worker with `kill -9` and watch the answer go on
+  kill the worker with `kill -9` and watch the answer continue
 """
 SECTION = """### Part {n}
 
-A turn is written down before it is shown, so part {n} of this answer survives whatever happens to the page.
-You may reload it, close it, or open it a second time; the words go on where they were.
+Every answer is stored before it is shown, so part {n} survives whatever happens to the page.
+Reload it, close it, or open it a second time: the text continues where it was.
 
 | What you do | What happens |
 |---|---|
@@ -91,10 +91,10 @@ def part_{n}(events: list[str]) -> str:
 """
 LONG_OPENING = """Here is the long answer. It takes about a minute.
 
-**Send me something while I write:** it waits above the box, where you can edit, move or remove it, or send it at once.
+**Send me something while I write:** it waits above the box, where you can edit, move or remove it, or send it right away.
 
 """
-DELETE_ANSWER = "The file is written. I delete it again, if you let me.\n"
+DELETE_ANSWER = "The file is written. Now I'll delete it, if you approve.\n"
 TOOL_ARGUMENTS: dict[str, dict[str, JSON]] = {
     "write_file": {
         "name": "demo-notes.md",
@@ -194,13 +194,13 @@ def _choose_answer(
     if isinstance(last, ToolResultsMessage):
         if "delete_file" in offered and _is_delete_pending(messages, last):
             return (
-                "The file stands. Deleting it is not mine to decide.\n",
+                "The file is there. Deleting it needs the user's approval.\n",
                 DELETE_ANSWER,
                 [_build_call("delete_file")],
             )
         is_first_question = sum(isinstance(message, UserMessage) for message in messages) == 1
         opening = INTRODUCTION if is_first_question else ""
-        return "The results are in. I sum them up.\n", opening + _summarise_tools(last), []
+        return "The results are in. I'll sum them up.\n", opening + _summarise_tools(last), []
     question = _strip_server_text(last.text) if isinstance(last, UserMessage) else ""
     first = not any(isinstance(message, AssistantMessage) for message in messages)
     opening = INTRODUCTION if first else ""
