@@ -1,4 +1,4 @@
-"""Boots linking, and binds the ports that lower modules call."""
+"""Configure the linking app and connect its signals to its tasks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ class LinkingConfig(AppConfig):
     verbose_name = "Chat platforms and bots"
 
     def ready(self) -> None:
-        from linking import checks, task_registry, tasks  # noqa: F401 - checks register themselves
+        from linking import checks, signals, tasks  # noqa: F401 - checks register themselves
 
-        task_registry.register_tasks(
-            tell_linked=tasks.enqueue_link_notification, deliver=tasks.enqueue_deliveries
+        signals.link_confirmed.connect(
+            tasks.enqueue_link_notification, dispatch_uid="linking.enqueue_link_notification"
+        )
+        signals.deliveries_recorded.connect(
+            tasks.enqueue_deliveries, dispatch_uid="linking.enqueue_deliveries"
         )

@@ -1,10 +1,10 @@
-"""The Celery door of linking: ids in, one call out."""
+"""Celery tasks of linking and the functions that enqueue them."""
 
 from __future__ import annotations
 
-import logging
 from uuid import UUID
 
+import structlog
 from celery import shared_task
 from django.db import close_old_connections, transaction
 from kombu.exceptions import OperationalError
@@ -20,12 +20,12 @@ from linking.outbound import worker
 from linking.platforms.base import IncomingUpdate
 from linking.webhook_deliveries import outbox, sender
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 
 @shared_task(name="linking.tasks.tell_of_link", ignore_result=True)
 def tell_of_link(token_id: str) -> None:
-    """A confirmed token: a mail to the account, a note where it was asked for."""
+    """Announce a confirmed link by mail to its owner and in the chat that requested it."""
     if (token := _email_link_owner(token_id)) is not None:
         update_handler.send_linked_notice(token)
 
@@ -38,32 +38,33 @@ def _email_link_owner(token_id: str) -> LinkToken | None:
     return token
 
 
-def enqueue_link_notification(token_id: UUID) -> None:
+def enqueue_link_notification(token_id: UUID, **kwargs: object) -> None:
+    """Receive `signals.link_confirmed`."""
     try:
         tell_of_link.apply_async(args=(str(token_id),), retry=False)
     except (OperationalError, OSError) as problem:
-        log.warning("the broker is unreachable, a link is told of by mail alone: %s", type(problem).__name__)
-        _email_link_owner(str(token_id))  # whoever did not connect it must learn of it
+        log.warning("task_enqueue_failed", task=tell_of_link.name, error=type(problem).__name__)
+        # The mail goes out in any case, so that an owner learns of a link that somebody else confirmed.
+        _email_link_owner(str(token_id))
 
 
 @shared_task(name="linking.tasks.deliver", ignore_result=True)
 def deliver() -> None:
-    """Every few seconds, and when something was written down: what is due goes out (L17)."""
+    """Send due webhook deliveries; runs every few seconds and whenever new ones are recorded."""
     sender.send_due_deliveries()
 
 
-def enqueue_deliveries() -> None:
+def enqueue_deliveries(**kwargs: object) -> None:
+    """Receive `signals.deliveries_recorded`."""
     try:
         deliver.apply_async(retry=False, expires=10)
     except (OperationalError, OSError) as problem:
-        log.warning(
-            "the broker is unreachable, a delivery waits for the next round: %s", type(problem).__name__
-        )
+        log.warning("task_enqueue_failed", task=deliver.name, error=type(problem).__name__)
 
 
 @shared_task(name="linking.tasks.tend", ignore_result=True)
 def tend() -> None:
-    """Once a minute: what crashes left open, and what is too old to keep."""
+    """Settle what crashes left open and purge old rows; runs every minute."""
     reservations.settle_stale_reservations()
     reservations.purge_reservations()
     links.purge_link_tokens()
@@ -76,12 +77,14 @@ def tend() -> None:
 
 @shared_task(name="linking.tasks.announce_waiting", ignore_result=True)
 def announce_waiting() -> None:
-    """Once a minute: whom a call has waited for a while, is told so elsewhere (A11.12)."""
+    """Notify people of approvals that have waited for a while; runs every minute."""
     for turn_id in approval_notifications.claim_turns_to_notify():
         try:
             announce.apply_async(args=(str(turn_id),), retry=False)
         except (OperationalError, OSError) as problem:
-            log.warning("the broker is unreachable, a request is not announced: %s", type(problem).__name__)
+            log.warning(
+                "task_enqueue_failed", task=announce.name, turn_id=turn_id, error=type(problem).__name__
+            )
 
 
 @shared_task(name="linking.tasks.announce", ignore_result=True)
@@ -89,23 +92,21 @@ def announce(turn_id: str) -> None:
     approval_notifications.notify_waiting_turn(UUID(turn_id))
 
 
-# --- updates and answers of our own bots -------------------------------------------------------------
+# --- Updates and answers of our own bots ---
 
 
 def receive_update(platform: str, bot_account: str, incoming: IncomingUpdate) -> None:
-    """Keep an update, then have it handled; what comes again is dropped (L18)."""
-    number = updates.store_update(platform, bot_account, incoming)
-    if number is not None:
-        crowd, in_line = (
-            make_server_key(platform, incoming.place.server_id),
-            updates.is_throttled(incoming.what),
-        )
-        transaction.on_commit(lambda: enqueue_update(number, crowd, in_line=in_line))
+    """Store an update and enqueue its handling; duplicates are dropped."""
+    update_id = updates.store_update(platform, bot_account, incoming)
+    if update_id is not None:
+        server_key = make_server_key(platform, incoming.place.server_id)
+        throttled = updates.is_throttled(incoming.what)
+        transaction.on_commit(lambda: enqueue_update(update_id, server_key, throttled=throttled))
 
 
 @shared_task(name="linking.tasks.handle_update", ignore_result=True)
 def handle_update(update_id: int, crowd: str = "", in_line: bool = True) -> None:
-    """At once, or when its turn has come: a server's burst takes nothing from others (L27)."""
+    """Handle an update now, or when the server throttle allows it. `crowd` is the server's key."""
     if not crowd:
         updates.handle_place_updates(update_id, _handle_update_safely)
     elif not in_line:
@@ -118,20 +119,20 @@ def handle_update(update_id: int, crowd: str = "", in_line: bool = True) -> None
 
 
 def _handle_throttled(update_id: int) -> bool:
-    """What goes wrong there ends with its update, which the sweep finds again."""
+    """Handle an update in the throttle's thread, which must not die; the sweep finds a failed update again."""
     try:
         close_old_connections()
         return updates.handle_updates_until(update_id, _handle_update_safely)
     except Exception:
-        log.exception("update %s could not be handled", update_id)
+        log.exception("update_handling_failed", update_id=update_id)
         return True
 
 
-SERVER_THROTTLE = ServerThrottle(_handle_throttled)  # of this process
+SERVER_THROTTLE = ServerThrottle(_handle_throttled)
 
 
 def _handle_update_safely(platform: str, bot_account: str, incoming: IncomingUpdate) -> str:
-    """One update's surprise ends with it: those behind it in its place go on (L18)."""
+    """Turn unforeseen errors into UpdateHandlerFailed, so that they do not stop the updates behind this one."""
     try:
         return update_handler.handle_platform_update(platform, bot_account, incoming)
     except updates.TRANSIENT_ERRORS:
@@ -140,34 +141,39 @@ def _handle_update_safely(platform: str, bot_account: str, incoming: IncomingUpd
         raise updates.UpdateHandlerFailed(type(problem).__name__) from problem
 
 
-def enqueue_update(update_id: int, crowd: str = "", *, in_line: bool = True) -> None:
-    """Lost on the way, it waits for the sweep."""
+def enqueue_update(update_id: int, server_key: str = "", *, throttled: bool = True) -> None:
+    """Enqueue the handling of an update; if the broker is down, the sweep does it later."""
     try:
-        handle_update.apply_async(args=(update_id, crowd, in_line), retry=False)
+        handle_update.apply_async(args=(update_id, server_key, throttled), retry=False)
     except (OperationalError, OSError) as problem:
-        log.warning("the broker is unreachable, update %s waits: %s", update_id, type(problem).__name__)
+        log.warning(
+            "task_enqueue_failed",
+            task=handle_update.name,
+            update_id=update_id,
+            error=type(problem).__name__,
+        )
 
 
 @shared_task(name="linking.tasks.carry", ignore_result=True)
 def carry(turn_id: str) -> None:
-    """The answer goes to its chat; the process's courier does it, beside many others."""
+    """Deliver a turn's answer to its chat on this process's outbound worker."""
     worker.get_worker().deliver_turn(UUID(turn_id))
 
 
 def enqueue_turn_delivery(turn_id: UUID) -> None:
-    """A turn started or ended (TURN_HOOKS): if it was asked for in a chat of ours, its answer belongs there."""
+    """Enqueue the delivery of a turn that started or ended (TURN_HOOKS)."""
     if messages.is_starting_turn() or not worker.get_own_accounts():
-        return  # it is being seen to, or all bots are somebody else's
+        return  # the submitting thread delivers it itself, or there are no bots of our own
     try:
         carry.apply_async(args=(str(turn_id),), retry=False)
     except (OperationalError, OSError) as problem:
-        log.warning("the broker is unreachable, turn %s waits: %s", turn_id, type(problem).__name__)
+        log.warning("task_enqueue_failed", task=carry.name, turn_id=turn_id, error=type(problem).__name__)
 
 
 @shared_task(name="linking.tasks.sweep", ignore_result=True, time_limit=50)
 def sweep() -> None:
-    """Every ten seconds: updates that nobody was told of, answers that a process left (L18, L19)."""
-    for update_id, crowd in updates.find_overdue_updates():
-        enqueue_update(update_id, crowd)
+    """Enqueue overdue updates and undelivered answers; runs every ten seconds."""
+    for update_id, server_key in updates.find_overdue_updates():
+        enqueue_update(update_id, server_key)
     for turn_id in worker.find_undelivered_turns():
         enqueue_turn_delivery(turn_id)

@@ -23,7 +23,7 @@ from copilot.models import Approval, Schedule, Session, Turn
 from copilot.providers.scripted import ScriptedCall, ScriptedText
 from copilot.realtime.payloads import ApprovalPayload
 from copilot.schedules import runner
-from linking import task_registry
+from linking import tasks
 from linking.models import Delivery, DeliveryEndpoint, PlatformConversation
 from linking.webhook_deliveries import endpoints, outbox, sender
 from linking.webhook_deliveries.http_client import DeliveryClient, DeliveryResponse
@@ -58,7 +58,7 @@ class Receiver(DeliveryClient):
 @pytest.fixture
 def bot(rig, settings, monkeypatch) -> Caller:
     """Nothing goes out by itself: the test sends what was written down."""
-    monkeypatch.setattr(task_registry._RegisteredTasks, "enqueue_deliveries", staticmethod(lambda: None))
+    monkeypatch.setattr(tasks.deliver, "apply_async", lambda **options: None)
     settings.TURN_HOOKS = ["linking.webhook_deliveries.outbox.record_deliveries"]
     link_ada()
     return caller(created_by=make.grace())

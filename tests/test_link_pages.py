@@ -320,7 +320,7 @@ def test_a_senseless_key_is_refused_on_the_form():
         "rate_per_minute": "1",
     }
     answer = person(make.grace()).post(reverse("admin:linking_botkey_add"), form)
-    assert "no id of a platform" in text_of(answer)
+    assert "not a valid platform id" in text_of(answer)
     assert not BotKey.objects.exists()
 
 

@@ -261,10 +261,7 @@ def test_the_account_is_told_by_mail_what_was_connected_and_how_to_undo_it(
     django_capture_on_commit_callbacks, monkeypatch, caplog
 ):
     """L5: and an audit line names our ids alone"""
-    monkeypatch.setattr(
-        "linking.task_registry._RegisteredTasks.enqueue_link_notification",
-        staticmethod(lambda pk: tasks.tell_of_link(str(pk))),
-    )
+    monkeypatch.setattr(tasks.tell_of_link, "apply_async", lambda *, args, retry: tasks.tell_of_link(*args))
     caplog.set_level("INFO", "linking.audit")
     with django_capture_on_commit_callbacks(execute=True):
         link = confirmation.confirm_server_link(make.ada(), chats.server_token().token)

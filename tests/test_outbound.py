@@ -353,7 +353,7 @@ def test_what_the_agent_made_goes_into_the_chat_once(chat: ScriptedChat, model, 
     assert scripted.SHARED_WORLD.files == [("log.txt", b"day one\nday two")]
     assert len(chat.texts()) == 2
     assert chat.texts()[0] == "Here is the log."
-    assert "`huge.txt` cannot be sent here." in chat.texts()[1]
+    assert "`huge.txt` can't be sent here." in chat.texts()[1]
     assert f"/chat/{Turn.objects.get().session_id}/" in chat.texts()[1]
 
 
@@ -372,7 +372,7 @@ def test_a_file_that_the_platform_never_takes_is_named_instead(chat: ScriptedCha
     monkeypatch.setattr(scripted.ScriptedAdapter, "send_file", away)
     model.give(1)
     until(given)
-    assert "`log.txt` cannot be sent here." in chat.texts()[-1]
+    assert "`log.txt` can't be sent here." in chat.texts()[-1]
 
 
 def test_the_first_sign_of_life_comes_before_the_answer(chat: ScriptedChat, model):
@@ -490,10 +490,10 @@ def test_the_second_of_two_ways_is_taken_where_the_first_is_refused(chat: Script
     for answer in (True, False):
         scripted.SHARED_WORLD.failures.append(ChatUnreachable("no chat of their own"))
         notices.send_first_accepted(
-            "scripted", private, Notice(to=to, text="to all", may=partial(may, answer))
+            "scripted", private, Notice(to=to, text="to all", may_send=partial(may, answer))
         )
         worker.wait_until_sent(PATIENCE_SECONDS)
-    notices.send_first_accepted("scripted", private, Notice(to=to, text="to all", may=partial(may, True)))
+    notices.send_first_accepted("scripted", private, Notice(to=to, text="to all", may_send=partial(may, True)))
     worker.wait_until_sent(PATIENCE_SECONDS)
     assert [(one.text, one.only_for) for one in chat.shown()] == [("to all", ""), ("alone", "77")]
     assert asked == ["asked"] * 2

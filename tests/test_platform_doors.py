@@ -98,7 +98,7 @@ def test_an_update_that_is_labelled_as_another_kind_is_refused_in_words(chat):
         labels, wanted = ["", "text/plain", FORM_TYPE, "multipart/form-data; boundary=x"], JSON_TYPE
     for label in labels:
         answer = chat.knock(body, headers | {"content-type": label})
-        told = {"code": "unsupported_media_type", "message": f"An update of {chat.platform} is {wanted}."}
+        told = {"code": "unsupported_media_type", "message": f"The content type must be {wanted}."}
         assert (answer.status_code, answer.json()["error"]) == (415, told)
     assert rows() == 0
 

@@ -1,1 +1,1 @@
-"""REST for bots: /api/bot/v1/, entered with a bot's key alone (L2, L11)."""
+"""REST API for bots below /api/bot/v1/, authenticated by bot keys."""

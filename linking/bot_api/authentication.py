@@ -1,3 +1,5 @@
+"""Authenticate requests to the bot API by bot key."""
+
 from __future__ import annotations
 
 from django.contrib.auth.models import AnonymousUser
@@ -13,15 +15,12 @@ from linking.models import BotKey
 BOT_KEY_PREFIX = "ph_bot_"
 
 
-# --- bots --------------------------------------------------------------------------------------------
-
-
 class BotAuthentication(BaseAuthentication):
-    """`Authorization: Bearer ph_bot_…`, and nothing else: `request.auth` is the BotKey, `request.user` nobody."""
+    """Accept `Authorization: Bearer ph_bot_…` only. `request.auth` is the BotKey and `request.user` is anonymous."""
 
     def authenticate(self, request: Request) -> tuple[AnonymousUser, BotKey]:
         if BOT_KEY_PREFIX in request._request.get_full_path():
-            raise InvalidRequest("A key belongs in the Authorization header, never in the address.")
+            raise InvalidRequest("Send the key in the Authorization header, never in the URL.")
         key = read_bearer_token(request)
         if key.startswith(BOT_KEY_PREFIX) and has_login_session(request):
             raise AmbiguousCredentials

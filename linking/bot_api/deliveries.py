@@ -1,4 +1,4 @@
-"""Where a bot is told of things later, and what it was told (L11, L17)."""
+"""Views for a bot's webhook endpoint and its deliveries."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class DeliveriesQuery(QueryParams):
 
 @dataclass(frozen=True, kw_only=True)
 class DeliveriesPage:
-    """The newest first; ask again with `before` for older ones."""
+    """Deliveries, newest first; request older ones with `before`."""
 
     items: list[DeliveryShown]
     before: int | None
@@ -46,7 +46,7 @@ class BotDeliveryEndpointView(BotAPIView):
         return respond_json(endpoints.get_endpoint(to_bot_account(self.key)))
 
     @document_operation(
-        "Set the delivery endpoint; its secret is shown when it is made",
+        "Set the delivery endpoint; the secret is returned only when it is created",
         answers={200: Endpoint},
         body=EndpointAsked,
     )
@@ -63,7 +63,9 @@ class BotDeliveryEndpointView(BotAPIView):
 class BotRotateSecretView(BotAPIView):
     scope = "deliveries:manage"
 
-    @document_operation("Make a new secret; for a day both sign", answers={200: Endpoint}, body=NoBody)
+    @document_operation(
+        "Rotate the secret; both secrets sign for a day", answers={200: Endpoint}, body=NoBody
+    )
     def post(self, request: Request) -> HttpResponse:
         parse_body(request, NoBody)
         return respond_json(endpoints.rotate_secret(to_bot_account(self.key)))
@@ -74,9 +76,9 @@ class BotDeliveriesView(BotAPIView):
 
     @document_operation("List deliveries", answers={200: DeliveriesPage}, query=DeliveriesQuery)
     def get(self, request: Request) -> HttpResponse:
-        asked = parse_query(request, DeliveriesQuery)
+        query = parse_query(request, DeliveriesQuery)
         items, before = sender.list_deliveries(
-            to_bot_account(self.key), before=asked.before, limit=asked.limit
+            to_bot_account(self.key), before=query.before, limit=query.limit
         )
         return respond_json(DeliveriesPage(items=items, before=before))
 
@@ -84,7 +86,7 @@ class BotDeliveriesView(BotAPIView):
 class BotRedeliverView(BotAPIView):
     scope = "deliveries:manage"
 
-    @document_operation("Deliver once more, under the same id", answers={200: DeliveryShown}, body=NoBody)
+    @document_operation("Deliver again with the same id", answers={200: DeliveryShown}, body=NoBody)
     def post(self, request: Request, delivery_id: UUID) -> HttpResponse:
         parse_body(request, NoBody)
         return respond_json(sender.retry_delivery(to_bot_account(self.key), delivery_id))

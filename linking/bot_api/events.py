@@ -1,4 +1,7 @@
-"""Count the streams that a bot's key has open, and end them when it is revoked."""
+"""Views through which bots read events, as a stream from a cursor or by long polling.
+
+The open streams of each key are counted and limited, and they end when the key is revoked.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +41,24 @@ from linking.inbound import access
 from linking.links import bot_keys
 from linking.models import BotKey
 
-STREAM_WINDOW_SECONDS = (
-    15  # every open stream is counted once in each, so that one whose process died is forgotten
+# Every open stream is counted once per window, so that a stream whose process died stops counting.
+STREAM_WINDOW_SECONDS = 15
+KEEP_ALIVE_SECONDS = 15.0
+CLOSED_FRAME = b"event: closed\ndata: {}\n\n"
+MAX_SESSION_STREAM_SECONDS = 600.0  # then the client reconnects with its cursor
+MAX_POLL_WAIT_SECONDS = 25
+MAX_POLL_EVENTS = 500
+TURN_RECHECK_SECONDS = 60.0  # reads the turn's row in case Redis lost its ending
+ENDING_GRACE_SECONDS = 2.0  # a turn's row ends a moment before the event is in the log
+LAST_EVENT_ID_HEADER = OpenApiParameter(
+    "Last-Event-ID",
+    OpenApiTypes.STR,
+    OpenApiParameter.HEADER,
+    description="The cursor of the last event received; takes precedence over `cursor`.",
 )
+
+
+# --- Limit of open streams ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,24 +67,23 @@ class BotCredential:
 
 
 def find_revoked_credentials(credentials: Sequence[BotCredential]) -> list[BotCredential]:
-    """One statement for all keys that have a stream open in this process."""
-    standing = bot_keys.filter_valid_keys([one.key_id for one in credentials])
-    return [one for one in credentials if one.key_id not in standing]
+    valid_ids = bot_keys.filter_valid_keys([credential.key_id for credential in credentials])
+    return [credential for credential in credentials if credential.key_id not in valid_ids]
 
 
 connections.register_revocation_check(BotCredential, find_revoked_credentials)
 
 
 class StreamSlot:
-    """A stream's place among those of its key; its `connection` ends with the key."""
+    """One of the streams that a key may have open; its `connection` ends when the key is revoked."""
 
     def __init__(self, key: BotKey) -> None:
         self.connection = connections.OpenConnection(BotCredential(key.pk))
         self._prefix = key.prefix
-        self._counted_keys: list[str] = []  # what to take back when it ends in order
+        self._counted_keys: list[str] = []  # cache keys to decrement on release
 
     def acquire(self) -> None:
-        """Refused when the key has as many as it may have."""
+        """Count this stream; raise RateLimited if the key has too many open."""
         number = int(time.time() // STREAM_WINDOW_SECONDS)
         try:
             before = int(caches["shared"].get(self._cache_key("all", number - 1)) or 0)
@@ -79,12 +96,12 @@ class StreamSlot:
             raise RateLimited(retry_after_seconds=STREAM_WINDOW_SECONDS)
 
     def renew(self) -> None:
-        """Be counted in the window that began meanwhile."""
+        """Count this stream in the current window."""
         try:
             self._counted_keys.clear()
             self._increment("all", int(time.time() // STREAM_WINDOW_SECONDS))
         except ServiceUnavailable:
-            return  # who cannot be counted is not sent away
+            return  # a stream that cannot be counted stays open
 
     def release(self) -> None:
         self.connection.close()
@@ -92,35 +109,19 @@ class StreamSlot:
             while self._counted_keys:
                 caches["shared"].incr(self._counted_keys.pop(), -1)
         except (ServiceUnavailable, ValueError):
-            return  # its window is gone, and the count with it
+            return  # the window has expired together with its count
 
-    def _increment(self, what: str, number: int) -> int:
-        name = self._cache_key(what, number)
+    def _increment(self, counter: str, number: int) -> int:
+        name = self._cache_key(counter, number)
         added = caches["shared"].add(name, 1, 4 * STREAM_WINDOW_SECONDS)
         self._counted_keys.append(name)
         return 1 if added else int(caches["shared"].incr(name))
 
-    def _cache_key(self, what: str, number: int) -> str:
-        return f"streams:{what}:{self._prefix}:{number}"
+    def _cache_key(self, counter: str, number: int) -> str:
+        return f"streams:{counter}:{self._prefix}:{number}"
 
 
-# MERGED bot_api.reading: Bots read events: a stream from a cursor, or a long poll; both end with the turn they follow (L13).
-
-KEEP_ALIVE_SECONDS = 15.0
-CLOSED_FRAME = b"event: closed\ndata: {}\n\n"
-MAX_SESSION_STREAM_SECONDS = 600.0  # a client comes back with its cursor
-MAX_POLL_WAIT_SECONDS = 25
-MAX_POLL_EVENTS = 500
-TURN_RECHECK_SECONDS = (
-    60.0  # an ending comes by the log; should it have been lost with Redis, the rows know it
-)
-ENDING_GRACE_SECONDS = 2.0  # a row says that a turn is over a moment before its ending is in the log
-LAST_EVENT_ID_HEADER = OpenApiParameter(
-    "Last-Event-ID",
-    OpenApiTypes.STR,
-    OpenApiParameter.HEADER,
-    description="The cursor of the last event received; goes before `cursor`.",
-)
+# --- Views ---
 
 
 class EventsQuery(QueryParams):
@@ -131,7 +132,7 @@ class EventsQuery(QueryParams):
 
 @dataclass(frozen=True, kw_only=True)
 class EventsPage:
-    """Ask again with `cursor`; `ended`: the turn is over and told to its end."""
+    """A page of events. Continue with `cursor`; `ended` means that the turn is over and no events follow."""
 
     events: list[dict[str, Any]]
     cursor: str
@@ -139,7 +140,7 @@ class EventsPage:
 
 
 class EventStreamRenderer(BaseRenderer):
-    """For content negotiation alone."""
+    """Used for content negotiation only."""
 
     media_type = "text/event-stream"
     format = "sse"
@@ -149,25 +150,25 @@ class _EventsView(AsyncBotAPIView):
     renderer_classes = [EventStreamRenderer, JSONRenderer]
     scope = "turns:read"
 
-    async def respond_with_events(self, request: Request, sight: EventVisibility) -> HttpResponseBase:
-        asked = parse_query(request, EventsQuery)
-        cursor = request.headers.get("Last-Event-ID") or asked.cursor
+    async def respond_with_events(self, request: Request, visibility: EventVisibility) -> HttpResponseBase:
+        query = parse_query(request, EventsQuery)
+        cursor = request.headers.get("Last-Event-ID") or query.cursor
         if cursor is not None:
             event_log.check_cursor(cursor)
-        if asked.format == "json":
-            return await self._respond_to_poll(sight, cursor, asked.wait)
-        frames = _frames_in_slot(sight, cursor, StreamSlot(self.key))
-        first = await anext(frames)  # whatever refuses the stream does so before its first byte
+        if query.format == "json":
+            return await self._respond_to_poll(visibility, cursor, query.wait)
+        frames = _frames_in_slot(visibility, cursor, StreamSlot(self.key))
+        first = await anext(frames)  # errors before the first frame still become an ordinary error response
         response = StreamingHttpResponse(_stream_frames(first, frames), content_type="text/event-stream")
         response["X-Accel-Buffering"] = "no"
         return response
 
     async def _respond_to_poll(
-        self, sight: EventVisibility, cursor: str | None, wait: float
+        self, visibility: EventVisibility, cursor: str | None, wait: float
     ) -> HttpResponseBase:
         connection = OpenConnection(BotCredential(self.key.pk))
         try:
-            return respond_json(await _poll_events(sight, cursor, wait, connection))
+            return respond_json(await _poll_events(visibility, cursor, wait, connection))
         except fanout.FeedRevoked:
             raise BotUnauthenticated from None
         finally:
@@ -183,8 +184,8 @@ class BotTurnEventsView(_EventsView):
     )
     async def get(self, request: Request, turn_id: UUID) -> HttpResponseBase:  # type: ignore[override]
         bot = to_bot_account(self.key)
-        seen = await db.run_in_thread(access.get_own_turn, bot, turn_id)
-        return await self.respond_with_events(request, EventVisibility(bot, seen.session_id, turn_id))
+        turn = await db.run_in_thread(access.get_own_turn, bot, turn_id)
+        return await self.respond_with_events(request, EventVisibility(bot, turn.session_id, turn_id))
 
 
 class BotSessionEventsView(_EventsView):
@@ -200,72 +201,76 @@ class BotSessionEventsView(_EventsView):
         return await self.respond_with_events(request, EventVisibility(bot, session_id))
 
 
-# --- a long poll -------------------------------------------------------------------------------------
+# --- Long polling ---
 
 
 async def _poll_events(
-    sight: EventVisibility, cursor: str | None, wait: float, connection: OpenConnection
+    visibility: EventVisibility, cursor: str | None, wait: float, connection: OpenConnection
 ) -> EventsPage:
     events: list[ProjectedEvent] = []
     if cursor is None:
-        page, cursor = await build_visible_snapshot(sight, reset=False)
-        return _build_page(sight, [page], cursor, over=await _is_turn_over(sight))
+        page, cursor = await build_visible_snapshot(visibility, reset=False)
+        return _build_page(visibility, [page], cursor, over=await _is_turn_over(visibility))
     try:
-        events, cursor = await _read_log(sight, cursor)
-        if not events and wait and not await _is_turn_over(sight):
-            events, cursor = await _wait_for_events(sight, cursor, wait, connection)
-        over = not events and await _is_turn_over(sight)
+        events, cursor = await _read_log(visibility, cursor)
+        if not events and wait and not await _is_turn_over(visibility):
+            events, cursor = await _wait_for_events(visibility, cursor, wait, connection)
+        over = not events and await _is_turn_over(visibility)
     except (fanout.CursorLost, fanout.FeedOverflowed):
-        page, cursor = await build_visible_snapshot(sight, reset=True)
-        return _build_page(sight, [page], cursor, over=await _is_turn_over(sight))
-    return _build_page(sight, events, cursor, over=over)
+        page, cursor = await build_visible_snapshot(visibility, reset=True)
+        return _build_page(visibility, [page], cursor, over=await _is_turn_over(visibility))
+    return _build_page(visibility, events, cursor, over=over)
 
 
 def _build_page(
-    sight: EventVisibility, events: list[ProjectedEvent], cursor: str, *, over: bool
+    visibility: EventVisibility, events: list[ProjectedEvent], cursor: str, *, over: bool
 ) -> EventsPage:
-    ended = over or (sight.turn_id is not None and any(one["kind"] in ENDING_KINDS for one in events))
-    return EventsPage(events=[{**one} for one in events], cursor=cursor, ended=ended)
+    ended = over or (
+        visibility.turn_id is not None and any(event["kind"] in ENDING_KINDS for event in events)
+    )
+    return EventsPage(events=[{**event} for event in events], cursor=cursor, ended=ended)
 
 
-async def _read_log(sight: EventVisibility, cursor: str) -> tuple[list[ProjectedEvent], str]:
-    """What is in the log already, at most a page of it told; the cursor stands behind the last that was looked at."""
+async def _read_log(visibility: EventVisibility, cursor: str) -> tuple[list[ProjectedEvent], str]:
+    """Read at most a page of visible events from the log; the cursor is that of the last entry read."""
     events: list[ProjectedEvent] = []
     while len(events) < MAX_POLL_EVENTS and (
-        entries := await fanout.read_page_after(sight.session_id, cursor)
+        entries := await fanout.read_page_after(visibility.session_id, cursor)
     ):
         for entry in entries:
             cursor = entry.cursor
-            if (told := await sight.project_entry(entry)) is not None:
-                events.append(told)
+            if (event := await visibility.project_entry(entry)) is not None:
+                events.append(event)
             if len(events) == MAX_POLL_EVENTS:
                 break
     return events, cursor
 
 
 async def _wait_for_events(
-    sight: EventVisibility, cursor: str, wait: float, connection: OpenConnection
+    visibility: EventVisibility, cursor: str, wait: float, connection: OpenConnection
 ) -> tuple[list[ProjectedEvent], str]:
     try:
-        listening = fanout.open_session_feed(sight.session_id, cursor, connection=connection)
+        listening = fanout.open_session_feed(visibility.session_id, cursor, connection=connection)
         async with asyncio.timeout(wait), listening as feed:
             async for batch in feed:
-                told = [one for entry in batch if (one := await sight.project_entry(entry)) is not None]
-                if told:
-                    return await _read_log(sight, cursor)
+                visible = [
+                    event for entry in batch if (event := await visibility.project_entry(entry)) is not None
+                ]
+                if visible:
+                    return await _read_log(visibility, cursor)
     except TimeoutError:
         pass
     return [], cursor
 
 
-async def _is_turn_over(sight: EventVisibility) -> bool:
-    if sight.turn_id is None:
+async def _is_turn_over(visibility: EventVisibility) -> bool:
+    if visibility.turn_id is None:
         return False
-    standing = await db.run_in_thread(turn_details.get_turn_details, UUID(sight.turn_id))
-    return standing is None or standing.has_ended
+    turn = await db.run_in_thread(turn_details.get_turn_details, UUID(visibility.turn_id))
+    return turn is None or turn.has_ended
 
 
-# --- a stream ----------------------------------------------------------------------------------------
+# --- Streaming ---
 
 
 async def _stream_frames(first: bytes, frames: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
@@ -275,51 +280,51 @@ async def _stream_frames(first: bytes, frames: AsyncGenerator[bytes, None]) -> A
             async for frame in frames:
                 yield frame
     except fanout.LOG_OUTAGE_ERRORS:
-        return  # the client comes back with its cursor; there is no status left to tell it
+        return  # the status was sent already; the client reconnects with its cursor
 
 
 async def _frames_in_slot(
-    sight: EventVisibility, cursor: str | None, held: StreamSlot
+    visibility: EventVisibility, cursor: str | None, slot: StreamSlot
 ) -> AsyncGenerator[bytes, None]:
-    """With a place among its key's streams, which is given back however it ends: also before its first frame."""
-    await db.run_in_thread(held.acquire)
+    """Generate frames while holding a stream slot, which is released however the stream ends."""
+    await db.run_in_thread(slot.acquire)
     try:
-        async with aclosing(_generate_frames(sight, cursor, held)) as frames:
+        async with aclosing(_generate_frames(visibility, cursor, slot)) as frames:
             async for frame in frames:
                 yield frame
     finally:
-        leaving = asyncio.ensure_future(db.run_in_thread(held.release))
-        _releasing_slots.add(leaving)
-        leaving.add_done_callback(_releasing_slots.discard)
-        # Who is refused finds the place free; who is cancelled gives it back all the same.
-        await asyncio.shield(leaving)
+        releasing = asyncio.ensure_future(db.run_in_thread(slot.release))
+        _releasing_slots.add(releasing)
+        releasing.add_done_callback(_releasing_slots.discard)
+        # Shielded so that the slot is released even if this stream is being cancelled.
+        await asyncio.shield(releasing)
 
 
-_releasing_slots: set[asyncio.Future[None]] = set()  # the loop itself keeps no task alive
+_releasing_slots: set[asyncio.Future[None]] = set()  # keeps references, because the event loop does not
 
 
 async def _generate_frames(
-    sight: EventVisibility, cursor: str | None, held: StreamSlot
+    visibility: EventVisibility, cursor: str | None, slot: StreamSlot
 ) -> AsyncGenerator[bytes, None]:
-    """Frames until the turn is over or the time is; after a lost thread a page of its own, and on from there."""
+    """Yield frames until the turn ends or the time is up; after a lost cursor, go on from a new snapshot."""
     greeting, ends_at = b"retry: 1000\n\n", asyncio.get_running_loop().time() + MAX_SESSION_STREAM_SECONDS
     reset = False
     while True:
         if cursor is None:
-            told, cursor = await build_visible_snapshot(sight, reset=reset)
-            greeting += encode_sse_frame(told)
+            snapshot, cursor = await build_visible_snapshot(visibility, reset=reset)
+            greeting += encode_sse_frame(snapshot)
         try:
-            async for entries in _read_log_pages(sight, cursor):
+            async for entries in _read_log_pages(visibility, cursor):
                 cursor = entries[-1].cursor
-                told_now, over = await _encode_entries(sight, entries)
-                yield greeting + told_now
+                frames, ended = await _encode_entries(visibility, entries)
+                yield greeting + frames
                 greeting = b""
-                if over:
+                if ended:
                     return
-            listening = fanout.open_session_feed(sight.session_id, cursor, connection=held.connection)
+            listening = fanout.open_session_feed(visibility.session_id, cursor, connection=slot.connection)
             async with listening as feed:
                 yield greeting or b": listening\n\n"
-                async for frame in _follow_feed(sight, feed, held, ends_at):
+                async for frame in _follow_feed(visibility, feed, slot, ends_at):
                     yield frame
                 return
         except (fanout.CursorLost, fanout.FeedOverflowed):
@@ -329,62 +334,65 @@ async def _generate_frames(
             return
 
 
-async def _read_log_pages(sight: EventVisibility, cursor: str) -> AsyncIterator[list[event_log.LogEntry]]:
-    while entries := await fanout.read_page_after(sight.session_id, cursor):
+async def _read_log_pages(
+    visibility: EventVisibility, cursor: str
+) -> AsyncIterator[list[event_log.LogEntry]]:
+    while entries := await fanout.read_page_after(visibility.session_id, cursor):
         cursor = entries[-1].cursor
         yield entries
 
 
-async def _encode_entries(sight: EventVisibility, entries: list[event_log.LogEntry]) -> tuple[bytes, bool]:
-    """The frames of a batch, and whether the turn that is followed ended with it."""
+async def _encode_entries(
+    visibility: EventVisibility, entries: list[event_log.LogEntry]
+) -> tuple[bytes, bool]:
+    """Return the frames of a batch and whether the followed turn ended with it."""
     frames = bytearray()
     for entry in entries:
-        if (told := await sight.project_entry(entry)) is None:
+        if (event := await visibility.project_entry(entry)) is None:
             continue
-        frames += encode_sse_frame(told)
-        if sight.turn_id is not None and entry.kind in ENDING_KINDS:
+        frames += encode_sse_frame(event)
+        if visibility.turn_id is not None and entry.kind in ENDING_KINDS:
             return bytes(frames), True
     return bytes(frames), False
 
 
 async def _follow_feed(
-    sight: EventVisibility, feed: fanout.EventFeed, held: StreamSlot, ends_at: float
+    visibility: EventVisibility, feed: fanout.EventFeed, slot: StreamSlot, ends_at: float
 ) -> AsyncIterator[bytes]:
     clock = asyncio.get_running_loop().time
-    over = await _is_turn_over(sight)
-    look_at = clock() + (ENDING_GRACE_SECONDS if over else KEEP_ALIVE_SECONDS)
-    ask_at = clock() + TURN_RECHECK_SECONDS
+    over = await _is_turn_over(visibility)
+    wake_at = clock() + (ENDING_GRACE_SECONDS if over else KEEP_ALIVE_SECONDS)
+    recheck_at = clock() + TURN_RECHECK_SECONDS
     while True:
-        frames, ended = await _wait_for_frames(sight, feed, look_at)
+        frames, ended = await _wait_for_frames(visibility, feed, wake_at)
         yield frames or b": keep-alive\n\n"
         if ended:
             return
-        if clock() < look_at:
+        if clock() < wake_at:
             continue
-        if over or (sight.turn_id is None and clock() >= ends_at):
+        if over or (visibility.turn_id is None and clock() >= ends_at):
             return
-        await db.run_in_thread(held.renew)
-        if clock() >= ask_at:
-            over, ask_at = await _is_turn_over(sight), clock() + TURN_RECHECK_SECONDS
-        look_at = clock() + (ENDING_GRACE_SECONDS if over else KEEP_ALIVE_SECONDS)
+        await db.run_in_thread(slot.renew)
+        if clock() >= recheck_at:
+            over, recheck_at = await _is_turn_over(visibility), clock() + TURN_RECHECK_SECONDS
+        wake_at = clock() + (ENDING_GRACE_SECONDS if over else KEEP_ALIVE_SECONDS)
 
 
 async def _wait_for_frames(
-    sight: EventVisibility, feed: fanout.EventFeed, deadline: float
+    visibility: EventVisibility, feed: fanout.EventFeed, deadline: float
 ) -> tuple[bytes, bool]:
-    """The next frames that there is anything to tell by; none when the time is up. Nothing that was taken is lost."""
+    """Return the next visible frames, or none at the deadline. Entries that were read are never lost."""
     while True:
         try:
             async with asyncio.timeout_at(deadline):
                 batch = await anext(feed)
         except TimeoutError:
             return b"", False
-        frames, ended = await _encode_entries(sight, batch)
+        frames, ended = await _encode_entries(visibility, batch)
         if frames:
             return frames, ended
 
 
-def encode_sse_frame(told: ProjectedEvent) -> bytes:
-    """JSON holds no line breaks, so one data line is enough."""
-    data = msgspec.json.encode(told)
-    return f"id: {told['cursor']}\nevent: {told['kind']}\ndata: ".encode() + data + b"\n\n"
+def encode_sse_frame(event: ProjectedEvent) -> bytes:
+    data = msgspec.json.encode(event)  # has no line breaks, so one data line is enough
+    return f"id: {event['cursor']}\nevent: {event['kind']}\ndata: ".encode() + data + b"\n\n"

@@ -1,4 +1,4 @@
-"""Files that go with a bot's message, and those that were made in its conversation (L11, S7)."""
+"""Views through which bots upload files for a message and download files of their conversations."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class BotFilesView(BotAPIView):
     parser_classes = [MultiPartParser]
 
     def initialize_request(self, request: HttpRequest, *args: object, **kwargs: object) -> Request:
-        """What is too long by its own word is not read at all."""
+        # A body that declares too great a length is not read at all.
         declared = request.META.get("CONTENT_LENGTH") or "0"
         self.is_too_long = not declared.isdecimal() or int(declared) > MAX_FILE_BYTES + 64 * 1024
         return super().initialize_request(request, *args, **kwargs)
 
     @document_operation(
-        "Put a file into a conversation, for its next message", answers={201: BotFile}, body=UPLOAD_SCHEMA
+        "Upload a file for the next message of a conversation", answers={201: BotFile}, body=UPLOAD_SCHEMA
     )
     def post(self, request: Request) -> HttpResponse:
         if not request.content_type.lower().startswith("multipart/form-data"):
@@ -66,39 +66,39 @@ class BotFilesView(BotAPIView):
         form = request._request
         unknown = (set(form.POST) | set(form.FILES)) - {"file", "conversation_id"}
         if unknown:
-            raise InvalidRequest(f"{sorted(unknown)[0][:100]}: there is no such field.")
-        sent = form.FILES.getlist("file")
-        if len(sent) != 1:
-            raise InvalidRequest("file: send exactly one.")
-        if (sent[0].size or 0) > MAX_FILE_BYTES:
+            raise InvalidRequest(f"{sorted(unknown)[0][:100]}: unknown field.")
+        uploads = form.FILES.getlist("file")
+        if len(uploads) != 1:
+            raise InvalidRequest("file: send exactly one file.")
+        if (uploads[0].size or 0) > MAX_FILE_BYTES:
             raise _file_too_large()
-        place = self._get_conversation(str(form.POST.get("conversation_id", "")))
+        conversation = self._get_conversation(str(form.POST.get("conversation_id", "")))
         stored = files.store_file(
-            place.session.owner_id,
-            name=str(sent[0].name),
-            content=sent[0],
+            conversation.session.owner_id,
+            name=str(uploads[0].name),
+            content=uploads[0],
             source="upload",
-            session_id=place.session_id,
+            session_id=conversation.session_id,
         )
-        shown = BotFile(
+        body = BotFile(
             id=str(stored.id), name=stored.name, type=stored.mime, size=stored.size_bytes, scan=stored.scan
         )
-        return respond_json(shown, 201)
+        return respond_json(body, 201)
 
     def _get_conversation(self, text: str) -> PlatformConversation:
         conversation_id = parse_uuid(text)
-        found = (
+        conversation = (
             conversations.find_conversation(to_bot_account(self.key), conversation_id)
             if conversation_id
             else None
         )
-        if found is None or found.closed_at is not None:
+        if conversation is None or conversation.closed_at is not None:
             raise NotFound
-        return found
+        return conversation
 
 
 class AnyMediaTypeRenderer(BaseRenderer):
-    """For content negotiation alone: the file has the type it has."""
+    """Used for content negotiation only; the response has the file's own type."""
 
     media_type = "*/*"
     format = "file"
@@ -112,15 +112,14 @@ class BotFileView(BotAPIView):
         "Download a file of a conversation", answers={(200, "application/octet-stream"): bytes}
     )
     def get(self, request: Request, file_id: UUID) -> HttpResponseBase:
-        """Only what lies in a session of this bot's own; of the account's other files it knows nothing."""
-        owned = conversations.find_file_owner(to_bot_account(self.key), file_id)
-        if owned is None:
+        owner_id = conversations.find_file_owner(to_bot_account(self.key), file_id)
+        if owner_id is None:
             raise NotFound
-        return downloads.build_download_response(request._request, files.get_file(owned, file_id))
+        return downloads.build_download_response(request._request, files.get_file(owner_id, file_id))
 
 
 def _file_too_large() -> PayloadTooLarge:
     limit = MAX_FILE_BYTES // 1024**2
     return PayloadTooLarge(
-        f"A file may have {limit} MB here.", code="file_too_large", limit_bytes=MAX_FILE_BYTES
+        f"Files can be up to {limit} MB.", code="file_too_large", limit_bytes=MAX_FILE_BYTES
     )

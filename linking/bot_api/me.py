@@ -1,4 +1,4 @@
-"""What a bot's key is, and which servers and people are linked (L11)."""
+"""Views that describe a bot's key and resolve linked servers and people."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class BotShown:
 
 
 class BotMeView(BotAPIView):
-    @document_operation("What this key is", answers={200: BotShown})
+    @document_operation("Describe this key", answers={200: BotShown})
     def get(self, request: Request) -> HttpResponse:
         key = self.key
         limits = BotLimits(
@@ -63,7 +63,7 @@ class UserAsked(RequestBody):
 
 @dataclass(frozen=True, kw_only=True)
 class ServerResolved:
-    """Whose account it is, is not said."""
+    """The link of a server; it does not say whose account it is."""
 
     linked: bool
     link_id: str | None = None
@@ -83,12 +83,12 @@ class BotServersResolveView(BotAPIView):
     scope = "links:read"
 
     @document_operation(
-        "Whether a server is linked with this bot, and how", answers={200: ServerResolved}, body=ServerAsked
+        "Look up the link of a server with this bot", answers={200: ServerResolved}, body=ServerAsked
     )
     def post(self, request: Request) -> HttpResponse:
-        asked = parse_body(request, ServerAsked)
-        self.check_platform(asked.platform)
-        link = selectors.find_server_link(self.key.platform, self.key.bot_account, asked.server_id)
+        body = parse_body(request, ServerAsked)
+        self.check_platform(body.platform)
+        link = selectors.find_server_link(self.key.platform, self.key.bot_account, body.server_id)
         if link is None:
             return respond_json(ServerResolved(linked=False))
         return respond_json(
@@ -107,10 +107,10 @@ class BotUsersResolveView(BotAPIView):
     scope = "links:read"
 
     @document_operation(
-        "Whether a chat account is linked with this bot", answers={200: UserResolved}, body=UserAsked
+        "Look up the link of a chat account with this bot", answers={200: UserResolved}, body=UserAsked
     )
     def post(self, request: Request) -> HttpResponse:
-        asked = parse_body(request, UserAsked)
-        self.check_platform(asked.platform)
-        link = selectors.find_user_link(self.key.platform, self.key.bot_account, asked.platform_user_id)
+        body = parse_body(request, UserAsked)
+        self.check_platform(body.platform)
+        link = selectors.find_user_link(self.key.platform, self.key.bot_account, body.platform_user_id)
         return respond_json(UserResolved(linked=link is not None, link_id=str(link.pk) if link else None))

@@ -1,4 +1,4 @@
-"""What bots' bodies have in common: platform ids as they may be, and the place they speak of (L3, L12)."""
+"""Fields and bodies that the views of the bot API share."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ PlatformId = Annotated[str, Field(pattern=PLATFORM_ID_PATTERN, max_length=64)]
 OptionalPlatformId = Annotated[
     str, Field(pattern=PLATFORM_ID_PATTERN.replace("{1,64}", "{0,64}"), max_length=64)
 ]
-DisplayName = Annotated[str, Field(max_length=1000)]  # cut where it is stored
+DisplayName = Annotated[str, Field(max_length=1000)]  # truncated when stored
 
 
 class PlaceBody(RequestBody):
-    """Where something is said; a server's place names its server."""
+    """A place in a chat. `server_id` is required with the scope `server`."""
 
-    platform: str | None = None  # if it is said, it must be the key's
+    platform: str | None = None  # if present, it must be the key's
     scope: Literal["server", "dm"]
     server_id: PlatformId | None = None
     container_id: PlatformId
@@ -29,7 +29,7 @@ class PlaceBody(RequestBody):
 
     def to_conversation_place(self, key: BotKey) -> ConversationPlace:
         if (self.scope == "server") != (self.server_id is not None):
-            raise InvalidRequest("server_id: it goes with the scope server, and only with it.")
+            raise InvalidRequest("server_id: required with the scope server, and allowed only there.")
         return ConversationPlace(
             platform=key.platform,
             bot_account=key.bot_account,
@@ -41,7 +41,7 @@ class PlaceBody(RequestBody):
 
 
 class SpeakerBody(RequestBody):
-    """Who of the platform does it."""
+    """The platform user who acts."""
 
     platform_user_id: PlatformId
 

@@ -1,4 +1,4 @@
-"""A bot asks for a link, and how its token stands (L4, L11)."""
+"""Views through which bots create link tokens and read their status."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ServerTokenAsked(RequestBody):
     requester_name: DisplayName = ""
     requester_is_admin: bool
     notify_container: Annotated[
-        OptionalPlatformId, Field(description="Where to say that it was confirmed.")
+        OptionalPlatformId, Field(description="The container to notify when the link is confirmed.")
     ] = ""
 
 
@@ -38,46 +38,46 @@ class UserTokenAsked(RequestBody):
 class BotServerTokensView(BotAPIView):
     scope = "links:write"
 
-    @document_operation("Ask for a server's link", answers={201: NewToken}, body=ServerTokenAsked)
+    @document_operation("Create a token to link a server", answers={201: NewToken}, body=ServerTokenAsked)
     def post(self, request: Request) -> HttpResponse:
-        asked = parse_body(request, ServerTokenAsked)
-        self.check_platform(asked.platform)
-        made = tokens.create_server_token(
+        body = parse_body(request, ServerTokenAsked)
+        self.check_platform(body.platform)
+        token = tokens.create_server_token(
             _build_token_request(
                 self.key,
-                subject_id=asked.server_id,
-                subject_name=asked.server_name,
-                requester_name=asked.requester_name,
-                notify_container=asked.notify_container,
+                subject_id=body.server_id,
+                subject_name=body.server_name,
+                requester_name=body.requester_name,
+                notify_container=body.notify_container,
             ),
-            requester_is_admin=asked.requester_is_admin,
+            requester_is_admin=body.requester_is_admin,
         )
-        return respond_json(made, 201)
+        return respond_json(token, 201)
 
 
 class BotUserTokensView(BotAPIView):
     scope = "links:write"
 
-    @document_operation("Ask for a person's link", answers={201: NewToken}, body=UserTokenAsked)
+    @document_operation("Create a token to link a chat account", answers={201: NewToken}, body=UserTokenAsked)
     def post(self, request: Request) -> HttpResponse:
-        asked = parse_body(request, UserTokenAsked)
-        self.check_platform(asked.platform)
-        made = tokens.create_user_token(
+        body = parse_body(request, UserTokenAsked)
+        self.check_platform(body.platform)
+        token = tokens.create_user_token(
             _build_token_request(
                 self.key,
-                subject_id=asked.platform_user_id,
-                subject_name=asked.display_name,
-                requester_name=asked.display_name,
-                notify_container=asked.notify_container,
+                subject_id=body.platform_user_id,
+                subject_name=body.display_name,
+                requester_name=body.display_name,
+                notify_container=body.notify_container,
             )
         )
-        return respond_json(made, 201)
+        return respond_json(token, 201)
 
 
 class BotTokenStatusView(BotAPIView):
     scope = "links:write"
 
-    @document_operation("How a token stands", answers={200: TokenStatus})
+    @document_operation("Read the status of a token", answers={200: TokenStatus})
     def get(self, request: Request, token: str) -> HttpResponse:
         return respond_json(tokens.get_token_status(self.key.platform, self.key.bot_account, token))
 

@@ -1,4 +1,4 @@
-"""Bots start turns, read how they stand, stop them, decide and answer for the people who pressed (L12, L14)."""
+"""Views through which bots start, read and stop turns, decide approvals and answer questions."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ IDEMPOTENCY_KEY_HEADER = OpenApiParameter(
     OpenApiTypes.STR,
     OpenApiParameter.HEADER,
     required=True,
-    description="Names the message: sent again with the same body, the first answer is returned.",
+    description="Identifies the message. Sent again with the same body, it returns the first response.",
     pattern="^[A-Za-z0-9_.:-]{1,128}$",
 )
 
 
 class BotMessage(PlaceBody):
-    """What somebody said to the bot."""
+    """A message from somebody to the bot."""
 
     platform_user_id: PlatformId
     display_name: DisplayName = ""
@@ -60,7 +60,7 @@ class BotMessage(PlaceBody):
 
 @dataclass(frozen=True, kw_only=True)
 class BotStarted:
-    """A turn of its own began (201), or it waits behind `turn_id` (202) and becomes one later."""
+    """The message started a turn (201), or is queued behind `turn_id` (202) and starts one later."""
 
     state: Literal["started", "queued"]
     session_id: str
@@ -78,7 +78,7 @@ class BotTurnsView(BotAPIView):
     scope = "turns:start"
 
     @document_operation(
-        "Say something to the agent",
+        "Send a message",
         answers={201: BotStarted, 202: BotStarted},
         body=BotMessage,
         parameters=(IDEMPOTENCY_KEY_HEADER,),
@@ -86,10 +86,10 @@ class BotTurnsView(BotAPIView):
     def post(self, request: Request) -> HttpResponse:
         key = request.headers.get("Idempotency-Key")
         if key is None:
-            raise InvalidRequest("Idempotency-Key: this header is needed.")
-        said = parse_body(request, BotMessage)
-        self.check_platform(said.platform)
-        accepted = messages.start_turn(_build_message(key, said, self.key))
+            raise InvalidRequest("Idempotency-Key: this header is required.")
+        message = parse_body(request, BotMessage)
+        self.check_platform(message.platform)
+        accepted = messages.start_turn(_build_message(key, message, self.key))
         body = accepted.to_body()
         body.pop("replayed", None)
         response = respond_json(body, 201 if accepted.state == "started" else 202)
@@ -98,24 +98,24 @@ class BotTurnsView(BotAPIView):
         return response
 
 
-def _build_message(key: str, said: BotMessage, bot: BotKey) -> IncomingMessage:
+def _build_message(key: str, message: BotMessage, bot: BotKey) -> IncomingMessage:
     return IncomingMessage(
         key=key,
-        where=said.to_conversation_place(bot),
-        user_id=said.platform_user_id,
-        display_name=said.display_name,
-        role_ids=tuple(said.role_ids),
-        text=said.text,
-        attachments=tuple(said.attachments),
-        reply_to=said.reply_to,
-        mentioned=said.mentioned,
-        locale=said.locale,
+        where=message.to_conversation_place(bot),
+        user_id=message.platform_user_id,
+        display_name=message.display_name,
+        role_ids=tuple(message.role_ids),
+        text=message.text,
+        attachments=tuple(message.attachments),
+        reply_to=message.reply_to,
+        mentioned=message.mentioned,
+        locale=message.locale,
         channel=get_channel(bot),
     )
 
 
 def get_channel(bot: BotKey) -> Channel:
-    """What a bot behind REST can do later is what it has declared: an endpoint, and the right to answer (L16)."""
+    """Derive the channel's capabilities from the bot's delivery endpoint and the scopes of its key."""
     return Channel(
         async_delivery=endpoints.has_enabled_endpoint(to_bot_account(bot)),
         interactive="turns:control" in bot.scopes,
@@ -136,22 +136,22 @@ class BotNewConversationView(BotAPIView):
     scope = "turns:start"
 
     @document_operation(
-        "Begin a new conversation in a place", answers={201: ConversationOpened}, body=NewConversation
+        "Start a new conversation in a place", answers={201: ConversationOpened}, body=NewConversation
     )
     def post(self, request: Request) -> HttpResponse:
-        asked = parse_body(request, NewConversation)
-        self.check_platform(asked.platform)
-        where = asked.to_conversation_place(self.key)
+        body = parse_body(request, NewConversation)
+        self.check_platform(body.platform)
+        where = body.to_conversation_place(self.key)
         opened = conversations.open_new_conversation(
-            where, conversations.find_payer(where, asked.platform_user_id)
+            where, conversations.find_payer(where, body.platform_user_id)
         )
-        shown = ConversationOpened(
+        response_body = ConversationOpened(
             conversation_id=str(opened.conversation_id), session_id=str(opened.session_id)
         )
-        return respond_json(shown, 201)
+        return respond_json(response_body, 201)
 
 
-# --- one turn ----------------------------------------------------------------------------------------
+# --- One turn ---
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,38 +173,38 @@ class BotTurnView(BotAPIView):
 
     @document_operation("Read a turn", answers={200: BotTurnShown})
     def get(self, request: Request, turn_id: UUID) -> HttpResponse:
-        seen = access.get_own_turn(to_bot_account(self.key), turn_id)
+        turn = access.get_own_turn(to_bot_account(self.key), turn_id)
         return respond_json(
             BotTurnShown(
-                id=str(seen.turn_id),
-                session_id=str(seen.session_id),
-                conversation_id=seen.reply.conversation_id if seen.reply else "",
-                status=seen.status,
-                run_ids=list(seen.run_ids),
-                created_at=payloads.format_timestamp(seen.created_at),
-                ended_at=payloads.format_timestamp(seen.ended_at) if seen.ended_at else None,
-                failure_code=seen.failure_code or None,
-                cancel_reason=seen.cancel_reason or None,
-                limit_code=seen.limit_code or None,
+                id=str(turn.turn_id),
+                session_id=str(turn.session_id),
+                conversation_id=turn.reply.conversation_id if turn.reply else "",
+                status=turn.status,
+                run_ids=list(turn.run_ids),
+                created_at=payloads.format_timestamp(turn.created_at),
+                ended_at=payloads.format_timestamp(turn.ended_at) if turn.ended_at else None,
+                failure_code=turn.failure_code or None,
+                cancel_reason=turn.cancel_reason or None,
+                limit_code=turn.limit_code or None,
             )
         )
 
 
 class StopAsked(SpeakerBody):
-    run_id: Annotated[str, Field(max_length=128)] | None = None  # of a message that waits behind the turn
+    run_id: Annotated[str, Field(max_length=128)] | None = None  # of a message queued behind the turn
 
 
 class BotStopView(BotAPIView):
     scope = "turns:control"
 
     @document_operation(
-        "Stop a turn, or a message that waits behind it", answers={200: Stopped}, body=StopAsked
+        "Stop a turn, or withdraw a message queued behind it", answers={200: Stopped}, body=StopAsked
     )
     def post(self, request: Request, turn_id: UUID) -> HttpResponse:
-        asked = parse_body(request, StopAsked)
+        body = parse_body(request, StopAsked)
         bot = to_bot_account(self.key)
         return respond_json(
-            controls.stop_turn(bot, turn_id, user_id=asked.platform_user_id, run_id=asked.run_id)
+            controls.stop_turn(bot, turn_id, user_id=body.platform_user_id, run_id=body.run_id)
         )
 
 
@@ -217,22 +217,22 @@ class BotDecideView(BotAPIView):
     scope = "turns:control"
 
     @document_operation(
-        "Decide about a call; the first decision counts", answers={200: Decided}, body=BotDecision
+        "Decide an approval; the first decision counts", answers={200: Decided}, body=BotDecision
     )
     def post(self, request: Request, approval_id: UUID) -> HttpResponse:
-        asked = parse_body(request, BotDecision)
+        body = parse_body(request, BotDecision)
         decided = controls.decide_approval(
             to_bot_account(self.key),
             approval_id,
-            user_id=asked.platform_user_id,
-            decision=asked.decision,
-            feedback=asked.feedback,
+            user_id=body.platform_user_id,
+            decision=body.decision,
+            feedback=body.feedback,
         )
         return respond_json(decided)
 
 
 class BotAnswer(SpeakerBody):
-    """Exactly one of text and choice."""
+    """An answer with exactly one of text and choice."""
 
     text: str | None = None
     choice: str | None = None
@@ -243,12 +243,12 @@ class BotAnswerView(BotAPIView):
 
     @document_operation("Answer a question; the first answer counts", answers={204: None}, body=BotAnswer)
     def post(self, request: Request, question_id: UUID) -> HttpResponse:
-        asked = parse_body(request, BotAnswer)
+        body = parse_body(request, BotAnswer)
         controls.answer_question(
             to_bot_account(self.key),
             question_id,
-            user_id=asked.platform_user_id,
-            text=asked.text,
-            choice=asked.choice,
+            user_id=body.platform_user_id,
+            text=body.text,
+            choice=body.choice,
         )
         return HttpResponse(status=204)

@@ -1,4 +1,4 @@
-"""Paths of the bot REST, below /api/bot/v1/."""
+"""URLs of the bot API, below /api/bot/v1/."""
 
 from __future__ import annotations
 

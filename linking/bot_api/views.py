@@ -1,4 +1,4 @@
-"""What the REST views of linking share: people's doors as copilot has them, and bots' with keys of their own (L2, L10)."""
+"""Base views of the bot API with authentication, scopes and rate limits."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class BotKeyThrottle(BaseThrottle):
 
 
 class BotAPIView(UncachedApiView):
-    """For a bot with its key. A view says which scope it needs; `""`: any key."""
+    """Base of the views for bots. `scope` is what the key needs; "" allows any key."""
 
     http_method_names = ["get", "head", "post", "put", "delete"]
     authentication_classes = [BotAuthentication]
@@ -56,16 +56,14 @@ class BotAPIView(UncachedApiView):
 
     @property
     def key(self) -> BotKey:
-        assert isinstance(self.request.auth, BotKey)  # nobody else was let in
+        assert isinstance(self.request.auth, BotKey)  # guaranteed by BotAuthentication
         return self.request.auth
 
     def check_platform(self, platform: str | None) -> None:
-        """What a body or a path says of the platform must be what the key says (A-L10.3)."""
+        """Raise PlatformMismatch if a request names another platform than the key's."""
         if platform is not None and platform != self.key.platform:
             raise PlatformMismatch
 
-
-# MERGED bot_api.async_doors: A bot's door that waits: the same checks as the others, on a thread; then a coroutine that holds none.
 
 HANDLED_EXCEPTIONS: tuple[type[Exception], ...] = (
     RequestRefused,
@@ -78,6 +76,8 @@ HANDLED_EXCEPTIONS: tuple[type[Exception], ...] = (
 
 
 class AsyncBotAPIView(BotAPIView):
+    """Base of views that wait: the checks run on a thread, and then a coroutine that holds no thread."""
+
     http_method_names = ["get"]
 
     async def dispatch(  # type: ignore[override]
@@ -98,10 +98,9 @@ class AsyncBotAPIView(BotAPIView):
         raise NotImplementedError
 
 
-# MERGED bot_api.nowhere: Any path that is no door of ours, malformed ids among them: the same 404 for every method.
-
-
 class BotNotFoundView(BotAPIView):
+    """Answer every unknown path, including malformed ids, with the same 404 for every method."""
+
     schema = None
     http_method_names = ["get", "head", "post", "put", "patch", "delete", "options"]
 

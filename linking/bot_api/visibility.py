@@ -1,4 +1,4 @@
-"""What of a session's log one bot account is told: turns of its own conversations, reduced (L2, L13)."""
+"""Filter a session's events to those of one bot account's own turns and reduce them to what bots may read."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ from linking.inbound.access import is_own_turn
 
 
 class EventVisibility:
-    """Of one reader; remembers which turns are its bot's, so that a delta costs no question."""
+    """The filter of one reader. It caches which turns belong to its bot, so that a delta costs no query."""
 
     def __init__(self, bot: BotAccount, session_id: UUID, turn_id: UUID | None = None) -> None:
         self.session_id = session_id
-        self.turn_id = str(turn_id) if turn_id else None  # this one alone
+        self.turn_id = str(turn_id) if turn_id else None  # None: all turns of the session
         self._bot = bot
-        self._own_messages: dict[
-            str, set[str]
-        ] = {}  # turn → its messages that came through the bot; none: not its turn
+        # Ids of the messages that came through the bot, by turn; empty for turns of others.
+        self._own_messages: dict[str, set[str]] = {}
 
     async def project_entry(self, entry: event_log.LogEntry) -> ProjectedEvent | None:
         if entry.kind not in PROJECTIONS:
@@ -39,7 +38,7 @@ class EventVisibility:
     async def _is_visible(self, event: EventFields) -> bool:
         turn_id = event.get("turn_id")
         if not isinstance(turn_id, str):
-            return self.turn_id is None  # of the session as a whole
+            return self.turn_id is None  # an event of the whole session
         if not await self._is_own_turn(turn_id):
             return False
         message = event.get("message")
@@ -55,20 +54,19 @@ class EventVisibility:
         return bool(self._own_messages[turn_id])
 
     async def _is_own_message(self, turn_id: str, message_id: str) -> bool:
-        """A message that was typed on the web may have joined the turn: it stays there."""
+        # A message from the web may have joined the turn; the bot does not see it.
         if message_id not in self._own_messages[turn_id]:
             self._own_messages[turn_id] = await db.run_in_thread(self._load_own_messages, turn_id)
         return message_id in self._own_messages[turn_id]
 
     def _load_own_messages(self, turn_id: str) -> set[str]:
-        known = parse_uuid(turn_id)
-        standing = turn_details.get_turn_details(known) if known else None
-        if known is None or standing is None or not is_own_turn(self._bot, standing):
+        parsed_id = parse_uuid(turn_id)
+        turn = turn_details.get_turn_details(parsed_id) if parsed_id else None
+        if parsed_id is None or turn is None or not is_own_turn(self._bot, turn):
             return set()
-        return turn_details.list_message_ids_by_origin(known, self._bot.platform)
+        return turn_details.list_message_ids_by_origin(parsed_id, self._bot.platform)
 
     async def _filter_snapshot(self, page: EventFields) -> EventFields:
-        """A page without what others said and were told."""
         turn = page.get("turn")
         if isinstance(turn, dict) and not await self._is_own_turn(str(turn["id"])):
             turn = None
@@ -93,9 +91,11 @@ class EventVisibility:
         return row["kind"] != "user" or await self._is_own_message(turn_id, str(row["id"]))
 
 
-async def build_visible_snapshot(sight: EventVisibility, *, reset: bool) -> tuple[ProjectedEvent, str]:
-    """The session's page as this reader may see it, and where to read on."""
-    page, cursor = await db.run_in_thread(chat_selectors.build_snapshot, sight.session_id, reset=reset)
-    told = await sight.project_entry(fanout.build_snapshot_entry(page, sight.session_id, cursor))
-    assert told is not None
-    return told, cursor
+async def build_visible_snapshot(visibility: EventVisibility, *, reset: bool) -> tuple[ProjectedEvent, str]:
+    """Return the session's snapshot as this reader may see it, and the cursor to continue from."""
+    page, cursor = await db.run_in_thread(chat_selectors.build_snapshot, visibility.session_id, reset=reset)
+    snapshot = await visibility.project_entry(
+        fanout.build_snapshot_entry(page, visibility.session_id, cursor)
+    )
+    assert snapshot is not None
+    return snapshot, cursor

@@ -1,4 +1,4 @@
-"""What a bot account may look at: turns and sessions of its own conversations, and nothing else exists (L2)."""
+"""Look up turns and conversations on behalf of a bot account, which may see only its own."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ def get_turn_of_question(bot: BotAccount, question_id: UUID) -> TurnDetails:
 
 
 def get_own_conversation(bot: BotAccount, session_id: UUID) -> PlatformConversation:
-    found = conversations.find_conversation_in_session(bot, session_id)
-    if found is None:
+    conversation = conversations.find_conversation_in_session(bot, session_id)
+    if conversation is None:
         raise NotFound
-    return found
+    return conversation
 
 
-def _require_own(bot: BotAccount, standing: TurnDetails | None) -> TurnDetails:
-    """Somebody else's, another platform's, the web's, a deleted one's and an unknown one's look the same (A-L2.3)."""
-    if standing is None or standing.is_session_deleted or not is_own_turn(bot, standing):
+def _require_own(bot: BotAccount, turn: TurnDetails | None) -> TurnDetails:
+    """Raise the same NotFound for unknown, deleted and foreign turns, so that a bot cannot probe for them."""
+    if turn is None or turn.is_session_deleted or not is_own_turn(bot, turn):
         raise NotFound
-    return standing
+    return turn
 
 
-def is_own_turn(bot: BotAccount, standing: TurnDetails) -> bool:
-    if standing.reply is None or standing.reply.platform != bot.platform:
+def is_own_turn(bot: BotAccount, turn: TurnDetails) -> bool:
+    if turn.reply is None or turn.reply.platform != bot.platform:
         return False
-    conversation_id = parse_uuid(standing.reply.conversation_id)
+    conversation_id = parse_uuid(turn.reply.conversation_id)
     return conversation_id is not None and conversations.owns_conversation(bot, conversation_id)

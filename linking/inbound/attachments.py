@@ -1,9 +1,10 @@
-"""Files that somebody sends along are put into the conversation, like any upload (L8, L20, L25)."""
+"""Fetch the files of an incoming platform message and store them in its conversation."""
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
+
+import structlog
 
 from config.core.errors import RequestRefused, ServiceUnavailable
 from copilot.chat.commands import REQUEST_LIMITS
@@ -20,69 +21,83 @@ from linking.platforms.base import (
     PlatformUnavailable,
 )
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 FETCH_ATTEMPTS = 3
-MAX_ATTACHMENT_BYTES = 20 * 2**20  # what Telegram gives to bots; the others are asked for no more
+MAX_ATTACHMENT_BYTES = 20 * 2**20  # Telegram's download limit for bots, applied to all platforms
 
 
 @dataclass(frozen=True, kw_only=True)
 class UploadedAttachments:
-    """What goes with a message. `sources` names it as the platform does: in a repetition the ids are others."""
+    """Stored files of one message. `sources` are the platform's references, which stay the same when it is resent."""
 
     ids: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
-    left_out: int = 0  # too large, not given by the platform, or without room in the account
+    left_out: int = 0  # too large, not available from the platform, or over the account's storage limit
 
 
-def upload_attachments(where: ConversationPlace, said: MessageReceived) -> UploadedAttachments:
-    """Refuses NotLinked, and in a server what its owner does not allow: members fill nobody's workspace unasked."""
-    if not said.files:
+def upload_attachments(where: ConversationPlace, message: MessageReceived) -> UploadedAttachments:
+    """Store the files of a message.
+
+    Raise NotLinked, or in a server what its owner's settings refuse, before anything is stored in the owner's workspace.
+    """
+    if not message.files:
         return UploadedAttachments()
-    payer = conversations.find_payer(where, said.speaker.user_id)
+    payer = conversations.find_payer(where, message.speaker.user_id)
     if payer.link is not None:
         admission.check_message(
             payer.link,
             admission.ServerMessage(
                 run_id="",
                 container_id=where.container_id,
-                platform_user_id=said.speaker.user_id,
-                role_ids=said.speaker.role_ids,
-                mentioned=said.mentioned,
+                platform_user_id=message.speaker.user_id,
+                role_ids=message.speaker.role_ids,
+                mentioned=message.mentioned,
             ),
         )
-    wanted = [file for file in said.files if file.size <= MAX_ATTACHMENT_BYTES][: REQUEST_LIMITS.attachments]
-    place = conversations.get_or_open_conversation(where, payer) if wanted else None
-    kept = [_upload_file(where.platform, payer.owner_id, place, file) for file in wanted if place is not None]
-    ids = tuple(file_id for file_id in kept if file_id)
+    accepted = [file for file in message.files if file.size <= MAX_ATTACHMENT_BYTES][
+        : REQUEST_LIMITS.attachments
+    ]
+    conversation = conversations.get_or_open_conversation(where, payer) if accepted else None
+    uploaded = [
+        _upload_file(where.platform, payer.owner_id, conversation, file)
+        for file in accepted
+        if conversation is not None
+    ]
+    ids = tuple(file_id for file_id in uploaded if file_id)
     return UploadedAttachments(
         ids=ids,
-        sources=tuple(file.reference for file in said.files),
-        left_out=len(said.files) - len(ids),
+        sources=tuple(file.reference for file in message.files),
+        left_out=len(message.files) - len(ids),
     )
 
 
 def _upload_file(
-    platform: str, owner_id: int, place: conversations.OpenConversation, file: AttachedFile
+    platform: str, owner_id: int, conversation: conversations.OpenConversation, file: AttachedFile
 ) -> str:
-    """Nothing for a file that the platform does not give, or that the account has no room for."""
+    """Return the file's id, or "" if it could not be fetched or stored."""
     try:
         content = _fetch_file(platform, file)
         if len(content) > MAX_ATTACHMENT_BYTES:
             return ""
         stored = files.store_file(
-            owner_id, name=file.name, content=content, source="platform", session_id=place.session_id
+            owner_id, name=file.name, content=content, source="platform", session_id=conversation.session_id
         )
     except ServiceUnavailable:
         raise
     except (PlatformUnavailable, CallRefused, ChatUnreachable, RequestRefused) as problem:
-        log.info("a file of conversation %s was left out: %s", place.conversation_id, type(problem).__name__)
+        log.info(
+            "attachment_skipped",
+            platform=platform,
+            conversation_id=conversation.conversation_id,
+            error=type(problem).__name__,
+        )
         return ""
     return str(stored.pk)
 
 
 def _fetch_file(platform: str, file: AttachedFile) -> bytes:
-    """A few tries: a file that never comes must not hold up its chat for ever (L18)."""
+    # The attempts are limited because the other updates of this chat wait meanwhile.
     for _ in range(FETCH_ATTEMPTS - 1):
         try:
             return notices.fetch_file(platform, file)

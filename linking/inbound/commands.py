@@ -1,4 +1,4 @@
-"""The commands that every chat knows, as values that an adapter puts into words (L15)."""
+"""Run the commands that bots understand in every chat, such as /link and /stop."""
 
 from __future__ import annotations
 
@@ -22,25 +22,23 @@ from linking.links.tokens import TokenRequest
 
 SETTINGS_PATH = "/settings/chats/"
 COMMANDS: dict[str, str] = {
-    "help": "Show what I understand.",
-    "link": "Connect this chat with an account.",
-    "unlink": "Disconnect this chat from its account.",
-    "new": "Begin a new conversation here.",
-    "stop": "Stop what I am doing.",
-    "status": "Show how this chat stands.",
+    "help": "Show all commands.",
+    "link": "Connect this chat to your account.",
+    "unlink": "Disconnect this chat from your account.",
+    "new": "Start a new conversation here.",
+    "stop": "Stop the current answer.",
+    "status": "Show the status of this chat.",
     "settings": "Open the settings on the web.",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommandRequest:
-    """Who gave a command where. `is_admin`: whether the platform says that they administer the server."""
-
     where: ConversationPlace
     user_id: str
     display_name: str = ""
-    place_name: str = ""  # of the server; of a direct message the display name says it
-    is_admin: bool = False
+    place_name: str = ""  # the server's name; empty in a direct message
+    is_admin: bool = False  # of the server, according to the platform
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +48,7 @@ class HelpResult:
 
 @dataclass(frozen=True, kw_only=True)
 class LinkResult:
-    """For the eyes of who asked alone: whoever opens it may claim the chat (L4)."""
+    """Only the person who request may see it: whoever opens the link can claim the chat."""
 
     link_url: str
     qr_url: str
@@ -70,7 +68,7 @@ class NewConversationResult:
 
 @dataclass(frozen=True, kw_only=True)
 class StopResult:
-    stopped: int  # turns and waiting messages; 0: nothing was going on
+    stopped: int  # number of turns and queued messages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +76,7 @@ class StatusResult:
     linked: bool
     state: SessionState = "idle"
     waiting: int = 0
-    web_url: str = ""  # for the payer alone
+    web_url: str = ""  # set for the payer only
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,57 +96,56 @@ CommandResult = (
 
 
 def parse_command(text: str) -> str | None:
-    """The command that a text begins with; unknown ones are none of ours."""
+    """Return the name of the command that the text starts with, or None if it is not one of ours."""
     word = text.strip().split(maxsplit=1)[0] if text.strip() else ""
     name = word.removeprefix("/").partition("@")[0].lower()
     return name if word.startswith("/") and name in COMMANDS else None
 
 
-def run_command(name: str, asked: CommandRequest) -> CommandResult:
-    """Raises `Refused`, as the doors would."""
+def run_command(name: str, request: CommandRequest) -> CommandResult:
     match name:
         case "link":
-            return _create_link(asked)
+            return _create_link(request)
         case "unlink":
-            return _revoke_link(asked)
+            return _revoke_link(request)
         case "new":
             opened = conversations.open_new_conversation(
-                asked.where, conversations.find_payer(asked.where, asked.user_id)
+                request.where, conversations.find_payer(request.where, request.user_id)
             )
             return NewConversationResult(conversation_id=opened.conversation_id, session_id=opened.session_id)
         case "stop":
-            return _stop_turns(asked)
+            return _stop_turns(request)
         case "status":
-            return _build_status(asked)
+            return _build_status(request)
         case "settings":
             return SettingsResult(url=f"{settings.SITE_URL}{SETTINGS_PATH}")
         case _:
             return HelpResult(commands=COMMANDS)
 
 
-def _create_link(asked: CommandRequest) -> LinkResult:
-    where = asked.where
-    server = where.scope == "server"
-    request = TokenRequest(
+def _create_link(request: CommandRequest) -> LinkResult:
+    where = request.where
+    is_server = where.scope == "server"
+    token_request = TokenRequest(
         platform=where.platform,
         bot_account=where.bot_account,
-        subject_id=where.server_id if server else asked.user_id,
-        subject_name=asked.place_name if server else asked.display_name,
-        requester_name=asked.display_name,
+        subject_id=where.server_id if is_server else request.user_id,
+        subject_name=request.place_name if is_server else request.display_name,
+        requester_name=request.display_name,
         notify_container=where.container_id,
     )
-    if server:
-        made = tokens.create_server_token(request, requester_is_admin=asked.is_admin)
+    if is_server:
+        token = tokens.create_server_token(token_request, requester_is_admin=request.is_admin)
     else:
-        made = tokens.create_user_token(request)
-    return LinkResult(link_url=made.link_url, qr_url=made.qr_url, expires_at=made.expires_at)
+        token = tokens.create_user_token(token_request)
+    return LinkResult(link_url=token.link_url, qr_url=token.qr_url, expires_at=token.expires_at)
 
 
-def _revoke_link(asked: CommandRequest) -> UnlinkResult:
-    """By the linked user, or the server's owner; whoever else administers the server may throw the bot out."""
-    payer = conversations.find_payer(asked.where, asked.user_id)
+def _revoke_link(request: CommandRequest) -> UnlinkResult:
+    # Other administrators of the server cannot revoke the link, but they can remove the bot.
+    payer = conversations.find_payer(request.where, request.user_id)
     if not payer.speaks:
-        raise Forbidden("Only whoever connected this server can disconnect it.", code="not_the_payer")
+        raise Forbidden("Only the person who connected this server can disconnect it.", code="not_the_payer")
     if payer.link is not None:
         links.revoke_server_link(payer.owner_id, payer.link.pk)
     elif payer.user_link is not None:
@@ -156,26 +153,30 @@ def _revoke_link(asked: CommandRequest) -> UnlinkResult:
     return UnlinkResult()
 
 
-def _stop_turns(asked: CommandRequest) -> StopResult:
-    payer = conversations.find_payer(asked.where, asked.user_id)
-    place = conversations.find_open_conversation(asked.where)
-    if place is None:
+def _stop_turns(request: CommandRequest) -> StopResult:
+    payer = conversations.find_payer(request.where, request.user_id)
+    conversation = conversations.find_open_conversation(request.where)
+    if conversation is None:
         return StopResult(stopped=0)
-    return StopResult(stopped=controls.stop_conversation(place.session_id, payer, asked.user_id))
+    return StopResult(stopped=controls.stop_conversation(conversation.session_id, payer, request.user_id))
 
 
-def _build_status(asked: CommandRequest) -> StatusResult:
+def _build_status(request: CommandRequest) -> StatusResult:
     try:
-        payer = conversations.find_payer(asked.where, asked.user_id)
+        payer = conversations.find_payer(request.where, request.user_id)
     except NotLinked:
         return StatusResult(linked=False)
-    place = conversations.find_open_conversation(asked.where)
-    if place is None:
+    conversation = conversations.find_open_conversation(request.where)
+    if conversation is None:
         return StatusResult(linked=True)
-    url = f"{settings.SITE_URL}{reverse('chat_session', args=[place.session_id])}" if payer.speaks else ""
+    url = (
+        f"{settings.SITE_URL}{reverse('chat_session', args=[conversation.session_id])}"
+        if payer.speaks
+        else ""
+    )
     return StatusResult(
         linked=True,
-        state=chat_selectors.get_session_state(place.session_id),
-        waiting=len(chat_selectors.get_queue_items(place.session_id)),
+        state=chat_selectors.get_session_state(conversation.session_id),
+        waiting=len(chat_selectors.get_queue_items(conversation.session_id)),
         web_url=url,
     )

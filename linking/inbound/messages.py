@@ -1,4 +1,4 @@
-"""A message from a chat platform becomes one `dispatch.submit`, once, however often it is sent (L12)."""
+"""Submit messages from chat platforms as turns or as answers to open questions, once per idempotency key."""
 
 from __future__ import annotations
 
@@ -52,61 +52,62 @@ def _mark_starting() -> Iterator[None]:
 
 
 def is_starting_turn() -> bool:
-    """Whether this thread is just starting a turn for a bot: whoever asked for it carries the answer, too."""
+    """Return True while this thread submits a platform message; its caller also delivers the answer."""
     return getattr(_thread_state, "starts", False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class IncomingMessage:
-    """What somebody said to a bot. `key` names it: the same one again is the same message."""
-
-    key: str
+    key: str  # idempotency key: the same key again is the same message
     where: ConversationPlace
     user_id: str
     text: str
-    channel: Channel  # what the way back can do (L16)
+    channel: Channel  # capabilities of the platform the answer goes to
     display_name: str = ""
     role_ids: tuple[str, ...] = ()
-    attachments: tuple[str, ...] = ()  # ids of files that were put into this conversation
-    sources: tuple[str, ...] = ()  # what they are on the platform, where we fetch them ourselves
-    reply_to: str = ""  # the platform's message that is answered
-    reply_thread: str = ""  # where it is answered, if not where the conversation is
+    attachments: tuple[str, ...] = ()  # ids of files that are stored in this conversation
+    sources: tuple[str, ...] = ()  # the platform's references of files that we fetched ourselves
+    reply_to: str = ""  # the platform's message that the answer refers to
+    reply_thread: str = ""  # thread for the answer, if it is not the conversation's own
     mentioned: bool = True
     locale: str = "en"
 
     @property
     def digest(self) -> str:
-        """Of all that a repetition must repeat; what the server itself adds may differ, files it fetches again too."""
+        """Hash everything that must be equal in a retry.
+
+        The channel and files that we fetch ourselves are left out: they may differ between two receptions.
+        """
         files = () if self.sources else self.attachments
-        same = replace(self, channel=Channel(async_delivery=False, interactive=False), attachments=files)
-        said = asdict(same)
-        return hashlib.sha256(msgspec.json.encode(said, order="deterministic")).hexdigest()
+        comparable = replace(
+            self, channel=Channel(async_delivery=False, interactive=False), attachments=files
+        )
+        return hashlib.sha256(msgspec.json.encode(asdict(comparable), order="deterministic")).hexdigest()
 
     @property
     def run_id(self) -> str:
-        """Every bot's message has one, so that it becomes a turn of its own (T3.6); it tells nothing of the key."""
-        named = "\x1f".join((self.where.platform, self.where.bot_account, self.key))
-        return f"bot-{hashlib.sha256(named.encode()).hexdigest()[:40]}"
+        """Derive the run id. It gives the message a turn of its own and does not reveal the key."""
+        qualified_key = "\x1f".join((self.where.platform, self.where.bot_account, self.key))
+        return f"bot-{hashlib.sha256(qualified_key.encode()).hexdigest()[:40]}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptedMessage:
-    """The answer as it is kept for a repetition (L12). `turn_id`: its own turn, or the one it waits behind."""
+    """The response to a submitted message, stored for retries with the same key."""
 
     state: Literal["started", "queued"]
     session_id: str
     conversation_id: str
     message_id: str
     run_id: str
-    turn_id: str
-    cursor: str  # from before it was said: a reader that comes late loses nothing
+    turn_id: str  # its own turn, or the one it is queued behind
+    cursor: str  # taken before the message was submitted, so that a late reader misses nothing
     position: int | None = None
     capacity: int | None = None
     ignored_attachments: list[str] = field(default_factory=list)
     replayed: bool = False
 
     def to_body(self) -> dict[str, JSON]:
-        """Without what there is nothing to say of."""
         fields: dict[str, JSON] = asdict(self)
         for name in ("position", "capacity", "ignored_attachments", "replayed"):
             if not fields[name]:
@@ -115,7 +116,7 @@ class AcceptedMessage:
 
 
 def start_turn(message: IncomingMessage) -> AcceptedMessage:
-    """A turn of its own, or a place in the queue; raises `Refused`, and then nothing stays of it."""
+    """Start a turn for the message or queue it. If it raises RequestRefused, nothing is left of the message."""
     message = validate_message(message)
     claim = claim_message(message)
     return start_claimed_turn(message, claim) if isinstance(claim, ClaimedKey) else replay_accepted(claim)
@@ -129,15 +130,17 @@ def claim_message(message: IncomingMessage) -> ClaimedKey | RecordedAnswer:
 def replay_accepted(known: RecordedAnswer) -> AcceptedMessage:
     try:
         return msgspec.convert({**known.answer, "replayed": True}, AcceptedMessage)
-    except msgspec.ValidationError:  # it answered a question (`hearing`)
-        raise Conflict("This key was used with another request.", code="idempotency_conflict") from None
+    except msgspec.ValidationError:  # the recorded answer is an AnsweredQuestion
+        raise Conflict(
+            "This idempotency key was already used for a different request.", code="idempotency_conflict"
+        ) from None
 
 
 def start_claimed_turn(message: IncomingMessage, claim: ClaimedKey) -> AcceptedMessage:
     try:
         accepted = _admit_message(message, abandoned=claim.abandoned)
     except OutcomeUnknown:
-        raise  # the key stays taken: whoever sends it again is led to the session where it may stand
+        raise  # the key stays claimed, and a retry looks in the session where the message may have arrived
     except RequestRefused:
         idempotency.release_key(claim)
         raise
@@ -146,12 +149,12 @@ def start_claimed_turn(message: IncomingMessage, claim: ClaimedKey) -> AcceptedM
 
 
 def validate_message(message: IncomingMessage) -> IncomingMessage:
-    """The text and the name as they may be stored, within the limits of every door (T11)."""
+    """Check the limits that hold for every client, and return the message with cleaned text and name."""
     if not RUN_ID_PATTERN.fullmatch(message.key):
-        raise InvalidRequest("An Idempotency-Key has 1 to 128 characters of A-Z a-z 0-9 _ . : -")
+        raise InvalidRequest("Use an Idempotency-Key of 1 to 128 characters from A-Z a-z 0-9 _ . : -")
     if len(message.attachments) > REQUEST_LIMITS.attachments:
         raise InvalidRequest(
-            f"At most {REQUEST_LIMITS.attachments} files go with a message.", code="too_many_attachments"
+            f"You can attach up to {REQUEST_LIMITS.attachments} files.", code="too_many_attachments"
         )
     text = validate_text(message.text)
     if not text.strip() and not message.attachments:
@@ -160,22 +163,21 @@ def validate_message(message: IncomingMessage) -> IncomingMessage:
 
 
 def clean_speaker_name(name: str) -> str:
-    """One inert line, without the server's voice (A-L12.4)."""
     return clean_name(clean_text(name), MAX_NAME_CHARACTERS)
 
 
 def _admit_message(message: IncomingMessage, *, abandoned: bool) -> AcceptedMessage:
     payer = conversations.find_payer(message.where, message.user_id)
-    stands = _find_earlier_conversation(message) if abandoned else None
-    if stands is not None:
-        return _submit_message(message, payer, stands)
+    earlier = _find_earlier_conversation(message) if abandoned else None
+    if earlier is not None:
+        return _submit_message(message, payer, earlier)
     if payer.link is None:
         return _submit_message(message, payer, conversations.get_or_open_conversation(message.where, payer))
     return _submit_within_caps(message, payer, payer.link)
 
 
 def _submit_within_caps(message: IncomingMessage, payer: Payer, link: PlatformLink) -> AcceptedMessage:
-    """In a server: its share is set aside first, and given back when nothing was said after all (L8)."""
+    """Reserve the message's share of the server's caps, submit it, and release the reservation if it is refused."""
     caps_admission.admit_message(
         link,
         caps_admission.ServerMessage(
@@ -191,21 +193,21 @@ def _submit_within_caps(message: IncomingMessage, payer: Payer, link: PlatformLi
         reservations.set_reservation_session(message.run_id, conversation.session_id)
         return _submit_message(message, payer, conversation)
     except OutcomeUnknown:
-        raise  # the sweep finds out what became of it
+        raise  # the sweep settles the reservation
     except RequestRefused:
         reservations.release_reservation(message.run_id)
         raise
 
 
 def _find_earlier_conversation(message: IncomingMessage) -> OpenConversation | None:
-    """Where the message went, if whoever sent it before came so far: not into another session now (A-L12.6)."""
+    """Return the conversation that an interrupted earlier attempt submitted the message to, if it got that far."""
     session_id = turn_details.find_session_of_run(
         conversations.list_place_sessions(message.where), message.run_id
     )
     if session_id is None:
         return None
-    found = conversations.find_conversation_in_session(message.where.bot, session_id)
-    return OpenConversation(conversation_id=found.pk, session_id=session_id) if found else None
+    conversation = conversations.find_conversation_in_session(message.where.bot, session_id)
+    return OpenConversation(conversation_id=conversation.pk, session_id=session_id) if conversation else None
 
 
 def _submit_message(
@@ -232,7 +234,6 @@ def _submit_message(
 
 
 def _build_command(message: IncomingMessage, payer: Payer, conversation: OpenConversation) -> SendMessage:
-    """The one place where a platform's message is bound to its channel (A31.3)."""
     where = message.where
     reply = ReplyAddress(
         platform=where.platform,
@@ -261,36 +262,37 @@ def _build_command(message: IncomingMessage, payer: Payer, conversation: OpenCon
 
 
 def _hide_amounts(refused: TooManyRequests) -> RequestRefused:
-    """What the payer may still spend is nobody's business in a chat (L8)."""
+    """Replace a spending limit's details by a plain refusal: people in a chat must not see the payer's amounts."""
     if "window" not in refused.details:
         return refused
     return MessageRefused("limit_reached", retry_after_seconds=refused.retry_after_seconds)
 
 
-# MERGED inbound.hearing: What somebody writes to one of our own bots: the answer to an open question, or a message like any other (A12.2).
+# --- Messages to our own bots, which may answer an open question ---
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnsweredQuestion:
-    """The words went to the question that the agent had asked."""
-
     question_id: str
     session_id: str
 
 
 def receive_message(message: IncomingMessage) -> AcceptedMessage | AnsweredQuestion:
-    """Once, however often it comes. Raises `Refused` as `start` does; a late answer, and one of somebody else, is an
-    ordinary message."""
+    """Submit a message as the answer to the open question, or else as an ordinary message.
+
+    An answer that comes too late or from somebody who was not asked is an ordinary message. Raise like `start_turn`.
+    """
     message = validate_message(message)
     claim = claim_message(message)
     if isinstance(claim, RecordedAnswer):
         return _replay_message(message, claim)
-    asked = None if claim.abandoned else _find_pending_answer(message)
-    if asked is not None:
-        # Before it is given: should this process die in between, who comes after it gives it, and starts nothing.
-        idempotency.record_answer(claim, asdict(asked.answered))
-        if _submit_answer(message, asked):
-            return asked.answered
+    pending = None if claim.abandoned else _find_pending_answer(message)
+    if pending is not None:
+        # Recorded before it is submitted: if this process dies in between, the retry submits it as the answer
+        # and does not start a turn.
+        idempotency.record_answer(claim, asdict(pending.answered))
+        if _submit_answer(message, pending):
+            return pending.answered
         idempotency.clear_answer(claim)
     return start_claimed_turn(message, claim)
 
@@ -299,16 +301,14 @@ def _replay_message(message: IncomingMessage, known: RecordedAnswer) -> Accepted
     if "question_id" not in known.answer:
         return replay_accepted(known)
     answered = msgspec.convert(known.answer, AnsweredQuestion)
-    asked = _find_pending_answer(message)
-    if asked is not None and asked.answered == answered:
-        _submit_answer(message, asked)
+    pending = _find_pending_answer(message)
+    if pending is not None and pending.answered == answered:
+        _submit_answer(message, pending)
     return answered
 
 
 @dataclass(frozen=True, kw_only=True)
 class _PendingAnswer:
-    """An open question, and the message as an answer to it."""
-
     answered: AnsweredQuestion
     choice: str | None
 
@@ -316,24 +316,26 @@ class _PendingAnswer:
 def _find_pending_answer(message: IncomingMessage) -> _PendingAnswer | None:
     if not message.text.strip() or message.attachments:
         return None
-    place = conversations.find_conversation_with_question(message.where)
-    questions = chat_serializers.list_open_questions(place.session_id) if place is not None else []
-    if place is None or not questions:
+    conversation = conversations.find_conversation_with_question(message.where)
+    if conversation is None:
+        return None
+    questions = chat_serializers.list_open_questions(conversation.session_id)
+    if not questions:
         return None
     choice = message.text if message.text in questions[0].choices else None
-    answered = AnsweredQuestion(question_id=questions[0].id, session_id=str(place.session_id))
+    answered = AnsweredQuestion(question_id=questions[0].id, session_id=str(conversation.session_id))
     return _PendingAnswer(answered=answered, choice=choice)
 
 
-def _submit_answer(message: IncomingMessage, asked: _PendingAnswer) -> bool:
-    """Whether it was taken as the answer."""
+def _submit_answer(message: IncomingMessage, pending: _PendingAnswer) -> bool:
+    """Return False if the question does not accept the message as its answer."""
     try:
         controls.answer_question(
             message.where.bot,
-            UUID(asked.answered.question_id),
+            UUID(pending.answered.question_id),
             user_id=message.user_id,
-            text=None if asked.choice else message.text,
-            choice=asked.choice,
+            text=None if pending.choice else message.text,
+            choice=pending.choice,
         )
     except (Conflict, Forbidden, InvalidRequest):
         return False

@@ -1,7 +1,6 @@
-"""Who comes in a crowd waits in line: so many updates of one server a second, in each process that handles them (L27).
+"""Limit how many updates of one server a process handles per second, so that a busy server cannot starve the others.
 
-One server's thousand messages would otherwise take the worker, the database and the model's road from everybody else.
-Nothing is kept here that matters: an update that lost its place with the process is found in the inbox by the sweep.
+The queue lives in memory only: an update that is lost with its process is found again by the sweep over stored updates.
 """
 
 from __future__ import annotations
@@ -15,82 +14,81 @@ from collections.abc import Callable
 from django.conf import settings
 from django.db import connection
 
-MAX_TRACKED_SERVERS = 1_000  # who has been through is of no interest
-BUSY_RETRY_SECONDS = 0.2  # until a place that somebody is at is tried again, for those who wait in no line
+MAX_TRACKED_SERVERS = 1_000  # above this, idle servers are forgotten
+BUSY_RETRY_SECONDS = 0.2  # delay before an unthrottled update is tried again when its place is locked
 
 
 def make_server_key(platform: str, server_id: str) -> str:
-    """What a server is called in messages to the workers; nothing for a direct message, which waits for nobody."""
+    """Return a short key for a server, or "" for direct messages, which are not throttled."""
     return hashlib.sha256(f"{platform}\x1f{server_id}".encode()).hexdigest()[:16] if server_id else ""
 
 
 class ServerThrottle:
-    """A second's worth goes through at once, the others at that pace, one after the other in a thread of their own.
+    """Let one second's worth of updates per server through at once and handle the rest at that rate in a thread.
 
-    The thread lives while somebody waits: those who come alone have all the others.
+    The thread exists only while updates are waiting.
     """
 
     def __init__(self, handle: Callable[[int], bool], clock: Callable[[], float] = time.monotonic) -> None:
-        self._handle = handle  # never raises; False: it must wait for another turn
+        self._handle = handle  # must not raise; returns False if the update has to wait for another slot
         self._clock = clock
         self._mutex = threading.Lock()
-        self._free_at: dict[str, float] = {}  # when the next of each crowd would have its turn
-        self._waiting: list[tuple[float, int, str]] = []  # a heap: when, and which update of whom
-        self._waiting_ids: set[int] = set()  # the same ones: the sweep may speak of them again
+        self._free_at: dict[str, float] = {}  # time of the next free slot by server
+        self._waiting: list[tuple[float, int, str]] = []  # heap of due time, update id, server key
+        self._waiting_ids: set[int] = set()  # ids in the heap: the sweep may submit them again
         self._thread: threading.Thread | None = None
 
-    def try_pass(self, crowd: str, update_id: int) -> bool:
-        """Whether its turn is now; if not, it is handled when it comes."""
+    def try_pass(self, server_key: str, update_id: int) -> bool:
+        """Return True if the update may be handled now; otherwise queue it until its slot comes."""
         with self._mutex:
             if update_id in self._waiting_ids:
                 return False
-            if (turn := self._reserve_slot(crowd)) <= self._clock():
+            if (due_at := self._reserve_slot(server_key)) <= self._clock():
                 return True
-            self._enqueue(turn, update_id, crowd)
+            self._enqueue(due_at, update_id, server_key)
             return False
 
-    def enqueue(self, crowd: str, update_id: int) -> None:
-        """Its turn had come, and somebody was in its way; who is of no crowd tries again soon."""
+    def enqueue(self, server_key: str, update_id: int) -> None:
+        """Queue an update whose place was locked when its slot came."""
         with self._mutex:
-            self._enqueue(self._reserve_slot(crowd), update_id, crowd)
+            self._enqueue(self._reserve_slot(server_key), update_id, server_key)
 
-    def _enqueue(self, turn: float, update_id: int, crowd: str) -> None:
-        heapq.heappush(self._waiting, (turn, update_id, crowd))
+    def _enqueue(self, due_at: float, update_id: int, server_key: str) -> None:
+        heapq.heappush(self._waiting, (due_at, update_id, server_key))
         self._waiting_ids.add(update_id)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="line", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="server-throttle", daemon=True)
             self._thread.start()
 
-    def _reserve_slot(self, crowd: str) -> float:
+    def _reserve_slot(self, server_key: str) -> float:
         now = self._clock()
-        if not crowd:
+        if not server_key:
             return now + BUSY_RETRY_SECONDS
         if len(self._free_at) > MAX_TRACKED_SERVERS:
-            self._free_at = {one: at for one, at in self._free_at.items() if at > now - 1}
-        turn = max(self._free_at.get(crowd, 0.0), now - 1)  # what nobody used within a second is lost
-        self._free_at[crowd] = turn + 1 / settings.LINK_SERVER_UPDATES_PER_SECOND
-        return turn
+            self._free_at = {key: free_at for key, free_at in self._free_at.items() if free_at > now - 1}
+        due_at = max(self._free_at.get(server_key, 0.0), now - 1)  # unused slots expire after a second
+        self._free_at[server_key] = due_at + 1 / settings.LINK_SERVER_UPDATES_PER_SECOND
+        return due_at
 
     def _run(self) -> None:
         try:
-            while (turn := self._next_due_at()) is not None:
-                time.sleep(max(turn - self._clock(), 0.0))
-                update_id, crowd = self._pop_next()
+            while (due_at := self._next_due_at()) is not None:
+                time.sleep(max(due_at - self._clock(), 0.0))
+                update_id, server_key = self._pop_next()
                 if not self._handle(update_id):
-                    self.enqueue(crowd, update_id)
+                    self.enqueue(server_key, update_id)
         finally:
             connection.close()
 
     def _next_due_at(self) -> float | None:
-        """When the next one's turn is; without one the thread is over, and the next to wait begins another."""
         with self._mutex:
             if self._waiting:
                 return self._waiting[0][0]
-            self._thread = None
+            self._thread = None  # this thread ends; the next waiting update starts another
             return None
 
     def _pop_next(self) -> tuple[int, str]:
         with self._mutex:
-            _, update_id, crowd = heapq.heappop(self._waiting)
+            _, update_id, server_key = heapq.heappop(self._waiting)
             self._waiting_ids.discard(update_id)
-            return update_id, crowd
+            return update_id, server_key

@@ -1,12 +1,16 @@
-"""Who is told of a refusal, and how often: a channel is not talked over (L8, L9, L25)."""
+"""Handle stored platform updates: submit messages, run commands, apply button presses and reply in the chat.
+
+The actions are the functions of `linking.inbound` that the bot API calls too; this module puts their results into
+words and limits how often a channel is told about a refusal.
+"""
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from functools import partial
 from typing import assert_never
 
+import structlog
 from django.conf import settings
 from django.db import IntegrityError, transaction
 
@@ -43,11 +47,15 @@ from linking.platforms.base import (
     ServerMoved,
 )
 
+log = structlog.get_logger(__name__)
+
 DAY_SECONDS = 24 * 3600
+TRANSIENT_REFUSALS = (ServiceUnavailable, OutcomeUnknown)  # the update is fine and is tried again later
+QUEUED_NOTICE_SECONDS = 30
 
 
 def may_announce_refusal(refused: RequestRefused, platform: str, bot_account: str, container_id: str) -> bool:
-    """Whether the channel is told now: once per reason and hour, and never what was not meant for the bot."""
+    """Allow one announcement per reason, channel and hour, and none for messages that were not meant for the bot."""
     if isinstance(refused, MessageRefused) and not refused.aloud:
         return False
     place = f"{platform}:{bot_account}:{container_id}"
@@ -57,13 +65,11 @@ def may_announce_refusal(refused: RequestRefused, platform: str, bot_account: st
 
 
 def may_send_greeting(platform: str, bot_account: str, platform_user_id: str) -> bool:
-    """Whether somebody who is not linked gets the greeting with a link now."""
-    who = f"{platform}:{bot_account}:{platform_user_id}"
-    return rate_limits.is_first_in_window("greeting", who, seconds=settings.LINK_GREETING_SECONDS)
+    user = f"{platform}:{bot_account}:{platform_user_id}"
+    return rate_limits.is_first_in_window("greeting", user, seconds=settings.LINK_GREETING_SECONDS)
 
 
 def may_prompt_unlinked_server(platform: str, server_id: str) -> bool:
-    """Whether an unlinked server is told once more that it is; so often a day."""
     limit = settings.LINK_PROMPTS_PER_SERVER_DAY
     return (
         rate_limits.count_in_sliding_window(
@@ -73,21 +79,12 @@ def may_prompt_unlinked_server(platform: str, server_id: str) -> bool:
     )
 
 
-# MERGED reception: What a stored update means: words for the agent, a command, a press, news of a place; and what is said to it (L18).
-# MERGED reception: Every act is a function of `inbound`, which the bot REST calls too; here results are put into words.
-
-log = logging.getLogger(__name__)
-
-TRANSIENT_REFUSALS = (ServiceUnavailable, OutcomeUnknown)  # nothing is wrong with the update
-QUEUED_NOTICE_SECONDS = 30
-
-
 def handle_platform_update(platform: str, bot_account: str, incoming: IncomingUpdate) -> str:
-    """How it went, in one word; raises what only time can mend."""
+    """Handle an update and return its outcome as one word; raise errors after which it should be tried again."""
     bot = BotAccount(platform=platform, bot_account=bot_account)
     match incoming.what:
-        case MessageReceived() as said:
-            return _MessageHandler(bot, incoming, notices.resolve_message(platform, said)).handle()
+        case MessageReceived() as received:
+            return _MessageHandler(bot, incoming, notices.resolve_message(platform, received)).handle()
         case ButtonPressed() as pressed:
             return _handle_press(bot, incoming.place, pressed)
         case BotRemoved():
@@ -102,13 +99,11 @@ def handle_platform_update(platform: str, bot_account: str, incoming: IncomingUp
 
 
 class _MessageHandler:
-    """Somebody says something in a place."""
-
-    def __init__(self, bot: BotAccount, incoming: IncomingUpdate, said: MessageReceived) -> None:
+    def __init__(self, bot: BotAccount, incoming: IncomingUpdate, received: MessageReceived) -> None:
         self.bot = bot
         self.key = incoming.update_key
         self.place = incoming.place
-        self.said = said
+        self.received = received
         self.where = ConversationPlace(
             platform=bot.platform,
             bot_account=bot.bot_account,
@@ -117,24 +112,24 @@ class _MessageHandler:
             thread_id=self.place.thread_id,
             server_id=self.place.server_id,
         )
-        self.to = build_address(self.place, anchor=said.message_id, reply_token=said.reply_token)
+        self.to = build_address(self.place, anchor=received.message_id, reply_token=received.reply_token)
         self._has_replied = False
 
     def handle(self) -> str:
-        """An answer that the platform was promised is given, if only in a word."""
         outcome = self._handle_message()
-        if self.said.reply_token and not self._has_replied and outcome not in ("started", "queued"):
+        # A reply token means that the platform shows a pending reply, so there has to be one.
+        if self.received.reply_token and not self._has_replied and outcome not in ("started", "queued"):
             self.send_private(bot_messages.OUTCOME_REPLIES.get(outcome, bot_messages.NOTED))
         return outcome
 
     def _handle_message(self) -> str:
-        command = commands.parse_command(self.said.text) if self.said.mentioned else None
+        command = commands.parse_command(self.received.text) if self.received.mentioned else None
         if command is not None:
             return self._run_command(command)
-        if self.place.scope == "server" and self.said.text.startswith("/"):
-            return "ignored"  # somebody else's command
-        if self.said.mentioned and self.said.files:
-            notices.send_typing(self.bot.platform, self.to)  # fetching them may take a while
+        if self.place.scope == "server" and self.received.text.startswith("/"):
+            return "ignored"  # a command for another bot
+        if self.received.mentioned and self.received.files:
+            notices.send_typing(self.bot.platform, self.to)  # fetching the files may take a while
         try:
             return self._submit()
         except NotLinked:
@@ -145,63 +140,62 @@ class _MessageHandler:
             return self._report_refusal(refused)
 
     def _submit(self) -> str:
-        attached = attachments.upload_attachments(self.where, self.said)
-        if attached.left_out and self.said.mentioned:
+        attached = attachments.upload_attachments(self.where, self.received)
+        if attached.left_out and self.received.mentioned:
             self.send_public(bot_messages.format_skipped_files(attached.left_out))
-            if not self.said.text.strip() and not attached.ids:
+            if not self.received.text.strip() and not attached.ids:
                 return "refused"
         message = self._build_message(attached)
-        if self.said.reply_token:
-            outbound_records.save_reply_token(self.bot.platform, message.run_id, self.said.reply_token)
+        if self.received.reply_token:
+            outbound_records.save_reply_token(self.bot.platform, message.run_id, self.received.reply_token)
         return self._report_accepted(messages.receive_message(message))
 
     def _build_message(self, attached: UploadedAttachments) -> IncomingMessage:
-        able = registry.load_adapter_class(self.bot.platform).supports_async_delivery
+        supports_async = registry.load_adapter_class(self.bot.platform).supports_async_delivery
         return IncomingMessage(
             key=self.key,
             where=self.where,
-            user_id=self.said.speaker.user_id,
-            text=self.said.text,
+            user_id=self.received.speaker.user_id,
+            text=self.received.text,
             attachments=attached.ids,
             sources=attached.sources,
-            channel=Channel(async_delivery=able, interactive=True),
-            display_name=self.said.speaker.name,
-            role_ids=self.said.speaker.role_ids,
-            reply_to=self.said.message_id,
+            channel=Channel(async_delivery=supports_async, interactive=True),
+            display_name=self.received.speaker.name,
+            role_ids=self.received.speaker.role_ids,
+            reply_to=self.received.message_id,
             reply_thread=self.place.reply_thread,
-            mentioned=self.said.mentioned,
+            mentioned=self.received.mentioned,
         )
 
-    def _report_accepted(self, heard: AcceptedMessage | messages.AnsweredQuestion) -> str:
-        if not isinstance(heard, AcceptedMessage):
+    def _report_accepted(self, result: AcceptedMessage | messages.AnsweredQuestion) -> str:
+        if not isinstance(result, AcceptedMessage):
             return "answered"
-        if heard.state == "queued" and not heard.replayed:
+        if result.state == "queued" and not result.replayed:
             if self._may_send_queue_position():
-                self._send_queue_position(bot_messages.format_queued(heard.position))
+                self._send_queue_position(bot_messages.format_queued(result.position))
             return "queued"
-        if (turn_id := parse_uuid(heard.turn_id)) is not None:
+        if (turn_id := parse_uuid(result.turn_id)) is not None:
             worker.get_worker().deliver_turn(turn_id)
         return "started"
 
     def _send_queue_position(self, text: str) -> None:
-        """Nobody waits for it, but where the answer will take its place."""
-        if self.said.reply_token:
-            self.send_public(text)
+        if self.received.reply_token:
+            self.send_public(text)  # the answer replaces it later
         else:
             notices.send_if_idle(self.bot.platform, self.to, text)
 
     def _may_send_queue_position(self) -> bool:
-        """A crowd is told once in a while: platforms let a bot say little in a group (L20)."""
         if self.place.scope == "dm":
             return True
+        # Platforms allow a bot few messages per minute in a group.
         place = f"{self.bot.platform}:{self.place.container_id}:{self.place.thread_id}"
         return rate_limits.is_first_in_window("queued", place, seconds=QUEUED_NOTICE_SECONDS)
 
-    # --- those who are not linked, or not admitted ---
+    # --- Unlinked chats and refusals ---
 
     def _prompt_to_link(self) -> str:
-        """A greeting with a private link, not too often; in a server only to who called us."""
-        if not self.said.mentioned or not self._may_greet():
+        """Send a greeting with a private link, rate limited; in a server only to somebody who mentioned the bot."""
+        if not self.received.mentioned or not self._may_greet():
             return "unlinked"
         if self.place.scope == "server":
             self.send_private_or_public(bot_messages.SERVER_NOT_LINKED)
@@ -216,26 +210,25 @@ class _MessageHandler:
 
     def _may_greet(self) -> bool:
         platform, account = self.bot.platform, self.bot.bot_account
-        who = self.said.speaker.user_id
+        user_id = self.received.speaker.user_id
         if self.place.scope == "dm":
-            return may_send_greeting(platform, account, who)
-        server = self.place.server_id
-        return may_send_greeting(platform, account, f"{server}:{who}") and may_prompt_unlinked_server(
-            platform, server
+            return may_send_greeting(platform, account, user_id)
+        server_id = self.place.server_id
+        return may_send_greeting(platform, account, f"{server_id}:{user_id}") and may_prompt_unlinked_server(
+            platform, server_id
         )
 
     def _report_refusal(self, refused: RequestRefused) -> str:
-        """In a server once an hour for each reason: a channel is not flooded by what it may not do (L8)."""
-        if self.said.reply_token:  # for who asked alone: the channel sees nothing of it
+        if self.received.reply_token:  # the reply is visible only to the person who asked
             self.send_private(refused.message)
             return "refused"
-        often = self.place.scope == "dm" and not isinstance(refused, MessageRefused)
+        always = self.place.scope == "dm" and not isinstance(refused, MessageRefused)
         bot, place = self.bot, self.place
-        if often or may_announce_refusal(refused, bot.platform, bot.bot_account, place.container_id):
+        if always or may_announce_refusal(refused, bot.platform, bot.bot_account, place.container_id):
             self.send_public(refused.message)
         return "refused"
 
-    # --- commands ---
+    # --- Commands ---
 
     def _run_command(self, command: str) -> str:
         try:
@@ -249,28 +242,30 @@ class _MessageHandler:
         return "unlinked" if command == "help" and self._prompt_if_unlinked() else "command"
 
     def _prompt_if_unlinked(self) -> bool:
-        """Who asks for help in a chat of their own may be a stranger, and gets a link besides (L9)."""
+        """Send the greeting with a link to somebody who asks for help in an unlinked direct message."""
         if self.place.scope == "server":
             return False
         try:
-            conversations.find_payer(self.where, self.said.speaker.user_id)
+            conversations.find_payer(self.where, self.received.speaker.user_id)
         except NotLinked:
             self._prompt_to_link()
             return True
         return False
 
     def _report_denial(self, refused: RequestRefused) -> None:
-        """To who asked; where that cannot be, the channel is told as of every refusal (L8)."""
+        """Tell the person who gave the command; where that is impossible, tell the channel with the usual limit."""
         text = bot_messages.ADMINS_ONLY if isinstance(refused, NotServerAdmin) else refused.message
         bot, container = self.bot, self.place.container_id
-        may = partial(may_announce_refusal, refused, bot.platform, bot.bot_account, container)
-        self.send_notices(self._build_private_notice(text), replace(self._build_public_notice(text), may=may))
+        may_send = partial(may_announce_refusal, refused, bot.platform, bot.bot_account, container)
+        self.send_notices(
+            self._build_private_notice(text), replace(self._build_public_notice(text), may_send=may_send)
+        )
 
     def _build_command_request(self, command: str = "link") -> CommandRequest:
         return CommandRequest(
             where=self.where,
-            user_id=self.said.speaker.user_id,
-            display_name=self.said.speaker.name,
+            user_id=self.received.speaker.user_id,
+            display_name=self.received.speaker.name,
             place_name=self._get_server_name() if command == "link" else "",
             is_admin=command == "link" and self._is_server_admin(),
         )
@@ -283,8 +278,8 @@ class _MessageHandler:
     def _is_server_admin(self) -> bool:
         if self.place.scope == "dm":
             return True
-        known = self.said.speaker.is_admin
-        user_id = self.said.speaker.user_id
+        known = self.received.speaker.is_admin
+        user_id = self.received.speaker.user_id
         return notices.is_server_admin(self.bot.platform, self.place, user_id) if known is None else known
 
     def _send_result(self, command: str, result: CommandResult) -> None:
@@ -302,30 +297,28 @@ class _MessageHandler:
         else:
             self.send_public(text)
 
-    # --- saying ---
+    # --- Replies ---
 
     def send_public(self, text: str) -> None:
         self.send_notices(self._build_public_notice(text))
 
     def send_private_or_public(self, text: str) -> None:
-        """To who asked alone, or else to all: people whom the bot may not write to get an answer, too. Nothing secret."""
+        """Send the text to the speaker alone, or to the channel if the bot may not write to them. Not for secrets."""
         self.send_notices(self._build_private_notice(text), self._build_public_notice(text))
 
     def send_private(self, text: str) -> None:
         self.send_notices(self._build_private_notice(text))
 
-    def send_notices(self, *notes: Notice) -> None:
+    def send_notices(self, *alternatives: Notice) -> None:
         self._has_replied = True
-        notices.send_first_accepted(self.bot.platform, *notes)
+        notices.send_first_accepted(self.bot.platform, *alternatives)
 
     def _build_public_notice(self, text: str) -> Notice:
         return Notice(to=self.to, text=text)
 
     def _build_private_notice(self, text: str, buttons: tuple[MessageButton, ...] = ()) -> Notice:
-        alone = self.place.scope == "dm"
-        return Notice(
-            to=self.to, text=text, buttons=buttons, only_for="" if alone else self.said.speaker.user_id
-        )
+        only_for = "" if self.place.scope == "dm" else self.received.speaker.user_id
+        return Notice(to=self.to, text=text, buttons=buttons, only_for=only_for)
 
 
 def build_address(place: PlatformPlace, *, anchor: str = "", reply_token: str = "") -> OutboundAddress:
@@ -338,11 +331,11 @@ def build_address(place: PlatformPlace, *, anchor: str = "", reply_token: str = 
     )
 
 
-# --- presses and places ------------------------------------------------------------------------------
+# --- Button presses and changes of a place ---
 
 
 def _handle_press(bot: BotAccount, place: PlatformPlace, pressed: ButtonPressed) -> str:
-    """Told at once, also when refused; the card itself is changed by who carries the turn."""
+    """Apply a press and acknowledge it. The card itself is edited by the process that delivers the turn."""
     try:
         result = controls.press_button(bot, pressed.code, user_id=pressed.speaker.user_id)
     except TRANSIENT_REFUSALS:
@@ -360,13 +353,12 @@ def _handle_press(bot: BotAccount, place: PlatformPlace, pressed: ButtonPressed)
 
 def _resume_delivery(result: Decided | str) -> None:
     approval_id = parse_uuid(result.approval_id) if isinstance(result, Decided) else None
-    standing = turn_details.get_turn_of_approval(approval_id) if approval_id is not None else None
-    if standing is not None:
-        worker.get_worker().deliver_turn(standing.turn_id)
+    turn = turn_details.get_turn_of_approval(approval_id) if approval_id is not None else None
+    if turn is not None:
+        worker.get_worker().deliver_turn(turn.turn_id)
 
 
 def _handle_bot_removed(bot: BotAccount, place: PlatformPlace) -> str:
-    """The bot was thrown out: nothing is sent there any more, and whoever linked it is told."""
     reachability.mark_container_unreachable(bot, place.container_id)
     if place.scope == "server":
         link = links.mark_bot_removed(bot, place.server_id)
@@ -376,21 +368,22 @@ def _handle_bot_removed(bot: BotAccount, place: PlatformPlace) -> str:
 
 
 def _handle_server_moved(bot: BotAccount, place: PlatformPlace, new_id: str) -> str:
-    """The same owner, sessions and settings under the server's new id (A-L21.2)."""
+    """Move the link, its settings and its conversations to the server's new id."""
     try:
         with transaction.atomic():
             links.change_server_id(bot.platform, place.server_id, new_id)
             reachability.move_conversations(bot.platform, place.container_id, new_id)
     except IntegrityError:
-        log.warning("a server moved to where another one is linked already; it keeps its old id")
+        # Another link already uses the new id, so this one keeps its old id.
+        log.warning("server_move_conflict", platform=bot.platform)
         return "conflict"
     return "moved"
 
 
 def send_linked_notice(token: LinkToken) -> None:
-    """Where a link was asked for, if that was one of our bots."""
-    ours = worker.get_own_accounts().get(token.platform) == token.bot_account
-    if ours and token.notify_container:
+    """Confirm the new link in the chat that requested it, if that chat belongs to one of our bots."""
+    is_own_bot = worker.get_own_accounts().get(token.platform) == token.bot_account
+    if is_own_bot and token.notify_container:
         to = OutboundAddress(
             scope="server" if token.kind == "server" else "dm", container_id=token.notify_container
         )

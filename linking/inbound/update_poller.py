@@ -1,15 +1,18 @@
-"""Which process fetches a bot account's updates: one at a time, by a row that must be renewed (L24). Writes BotRunner."""
+"""Poll updates of a bot account for `run_bot`, in one process at a time that holds the account's lease row.
+
+Updates are stored before the next batch is requested. This module is the only writer of BotRunner.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import secrets
 import socket
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
+import structlog
 from asgiref.sync import sync_to_async
 from django.db import DatabaseError, connection
 from django.db.models.functions import Now
@@ -23,8 +26,13 @@ from linking.platforms.base import (
     UpdateMalformed,
 )
 
-LEASE_SECONDS = 30  # a runner that died is followed by another after this
+log = structlog.get_logger(__name__)
+
+LEASE_SECONDS = 30  # another process takes over this long after a runner died
 LEASE_RENEW_SECONDS = 10
+MAX_PAUSE_SECONDS = 60.0
+STORE_TIMEOUT_SECONDS = 7.0  # a runner has ten seconds between SIGTERM and SIGKILL
+StoreUpdate = Callable[[str, str, IncomingUpdate], None]
 
 _CLAIM_LEASE_SQL = """
 INSERT INTO linking_botrunner AS r (platform, bot_account, holder, until)
@@ -36,12 +44,10 @@ RETURNING 1
 
 
 def generate_holder_id() -> str:
-    """A name that no other process has ever had."""
     return f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def claim_runner_lease(platform: str, bot_account: str, holder: str) -> bool:
-    """Whether the account is this holder's now; by the database's clock."""
     with connection.cursor() as cursor:
         cursor.execute(
             _CLAIM_LEASE_SQL,
@@ -51,7 +57,7 @@ def claim_runner_lease(platform: str, bot_account: str, holder: str) -> bool:
 
 
 def renew_runner_lease(platform: str, bot_account: str, holder: str) -> bool:
-    """False when somebody else has it: stop fetching at once."""
+    """Return False if the lease is lost; the caller has to stop fetching at once."""
     mine = BotRunner.objects.filter(platform=platform, bot_account=bot_account, holder=holder)
     return bool(mine.filter(until__gt=Now()).update(until=Now() + timedelta(seconds=LEASE_SECONDS)))
 
@@ -62,23 +68,11 @@ def record_update_received(platform: str, bot_account: str, holder: str) -> None
 
 
 def release_runner_lease(platform: str, bot_account: str, holder: str) -> None:
-    """In order: the next one need not wait."""
     mine = BotRunner.objects.filter(platform=platform, bot_account=bot_account, holder=holder)
     mine.update(holder="", until=Now())
 
 
-# MERGED fetching: The loop of `run_bot`: hold the row, fetch, store, and only then ask for more (L24).
-
-log = logging.getLogger(__name__)
-
-MAX_PAUSE_SECONDS = 60.0
-STORE_TIMEOUT_SECONDS = 7.0  # of the ten within which a runner is gone after SIGTERM
-StoreUpdate = Callable[[str, str, IncomingUpdate], None]
-
-
 class UpdatePoller:
-    """One process's try to be the runner of a bot account."""
-
     def __init__(self, fetcher: UpdateFetcher, platform: str, bot_account: str, store: StoreUpdate) -> None:
         self._fetcher = fetcher
         self._platform = platform
@@ -90,15 +84,18 @@ class UpdatePoller:
         self._storing.set_result(None)
 
     def stop(self) -> None:
-        """SIGTERM: stop fetching; what was fetched is stored."""
+        """Stop fetching on SIGTERM; updates that were fetched are still stored."""
         self._stopping.set()
 
     async def run(self, *, replace_webhook: bool) -> None:
-        """Until told to stop; stands by while another process is active. Raises `Misconfigured`."""
+        """Fetch updates until `stop`, standing by while another process holds the lease.
+
+        Raise PlatformMisconfigured if fetching cannot work.
+        """
         try:
             while not self._stopping.is_set():
                 if await self._claim_lease():
-                    log.info("fetching updates of %s", self._platform)
+                    log.info("update_polling_started", platform=self._platform)
                     await self._fetcher.prepare(replace_webhook=replace_webhook)
                     await self._poll_while_leased()
                 else:
@@ -108,7 +105,6 @@ class UpdatePoller:
             await self._fetcher.aclose()
 
     async def _poll_while_leased(self) -> None:
-        """Fetch for as long as the row is ours."""
         fetching = asyncio.create_task(self._fetch_batches())
         keeping = asyncio.create_task(self._keep_lease())
         stopping = asyncio.create_task(self._stopping.wait())
@@ -124,10 +120,10 @@ class UpdatePoller:
             raise problem
 
     async def _wait_until_stored(self) -> None:
-        """What was fetched is stored; a database that is away is not waited for beyond what SIGTERM leaves."""
         await asyncio.wait((self._storing,), timeout=STORE_TIMEOUT_SECONDS)
         if not self._storing.done():
-            log.warning("the inbox is unreachable; %s is asked for its last updates again", self._platform)
+            # The batch was not acknowledged, so the platform sends it again.
+            log.warning("update_store_abandoned", platform=self._platform)
             self._storing.cancel()
         await asyncio.gather(self._storing, return_exceptions=True)
 
@@ -141,12 +137,12 @@ class UpdatePoller:
                     await asyncio.shield(self._storing)
             except (PlatformUnavailable, PlatformBusy) as problem:
                 wait = problem.retry_after_seconds if isinstance(problem, PlatformBusy) else pause
-                log.warning("%s: %s; trying again", self._platform, problem)
+                log.warning("update_polling_failed", platform=self._platform, error=str(problem))
                 await asyncio.sleep(wait)
                 pause = min(pause * 2, MAX_PAUSE_SECONDS)
 
     async def _store_batch(self, batch: Sequence[IncomingUpdate]) -> None:
-        """All of it is stored before anything is told to be; a database that is away is waited for."""
+        """Store the whole batch, waiting for the database if it is down."""
         if not batch:
             return
         for incoming in batch:
@@ -155,10 +151,10 @@ class UpdatePoller:
                     await sync_to_async(self._store)(self._platform, self._account, incoming)
                     break
                 except UpdateMalformed:
-                    log.warning("an update of %s cannot be one; it is left out", self._platform)
+                    log.warning("update_malformed", platform=self._platform)
                     break
                 except DatabaseError:
-                    log.warning("the inbox is unreachable; an update of %s waits", self._platform)
+                    log.warning("update_store_failed", platform=self._platform)
                     await asyncio.sleep(1.0)
         await self._in_thread(record_update_received)
 
@@ -166,17 +162,17 @@ class UpdatePoller:
         while True:
             await asyncio.sleep(LEASE_RENEW_SECONDS)
             if not await self._in_thread(renew_runner_lease):
-                log.warning("another process fetches updates of %s now", self._platform)
+                log.warning("runner_lease_lost", platform=self._platform)
                 return
 
     async def _claim_lease(self) -> bool:
         return await self._in_thread(claim_runner_lease)
 
-    async def _in_thread(self, act: Callable[[str, str, str], bool | None]) -> bool:
+    async def _in_thread(self, function: Callable[[str, str, str], bool | None]) -> bool:
         try:
-            return bool(await sync_to_async(act)(self._platform, self._account, self._holder))
+            return bool(await sync_to_async(function)(self._platform, self._account, self._holder))
         except DatabaseError:
-            log.warning("the row of the runner of %s is unreachable", self._platform)
+            log.warning("runner_lease_unavailable", platform=self._platform)
             return False
 
     async def _pause(self, seconds: float) -> None:

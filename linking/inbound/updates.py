@@ -1,8 +1,12 @@
-"""An update as it may be stored: ids that are ids, words that the database can hold (L3)."""
+"""Store platform updates before anything else happens, and handle them once and in order per place.
+
+A place is a chat or thread of one bot account. Whoever handles a place holds an advisory lock on its own connection. A
+process that finds the lock held leaves, because the holder looks for new updates again after releasing it. This module
+is the only writer of PlatformUpdate.
+"""
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,6 +14,7 @@ from datetime import timedelta
 from typing import Literal
 
 import msgspec
+import structlog
 from django.conf import settings
 from django.db import DatabaseError, close_old_connections, connection
 from django.db.models import F, QuerySet
@@ -35,22 +40,49 @@ from linking.platforms.base import (
     UpdateMalformed,
 )
 
+log = structlog.get_logger(__name__)
+
 MAX_MESSAGE_KEY_CHARACTERS = 200
+PLACE_LOCK_SEED = 77  # keeps these advisory locks apart from others
+MAX_ATTEMPTS = 3
+OVERDUE_AFTER = timedelta(seconds=10)
+PURGE_BATCH_SIZE = 5_000
+LINKED_OUTCOMES = ("started", "queued", "answered", "pressed")  # outcomes that only a linked place has
 _PLATFORM_ID_RE = re.compile(PLATFORM_ID_PATTERN, re.ASCII)
-_NUL_ESCAPE = b"\\u0000"  # as JSON; Postgres holds it in no text
+_NUL_ESCAPE = b"\\u0000"  # Postgres cannot store this character in text
+
+TRANSIENT_ERRORS: tuple[type[Exception], ...] = (
+    ServiceUnavailable,
+    OutcomeUnknown,
+    Conflict,
+    PlatformUnavailable,
+    PlatformBusy,
+)
+
+UpdateHandler = Callable[
+    [str, str, IncomingUpdate], str
+]  # takes platform, bot account and update; returns the outcome as one word
+NextStep = Literal["more", "again", "done", "later"]
+
+
+class UpdateHandlerFailed(Exception):
+    """An unforeseen error; its text names the error, but neither ids nor people's words."""
+
+
+# --- Encoding ---
 
 
 def encode_update(incoming: IncomingUpdate) -> str:
-    """Its JSON; raises `Unreadable` for an id that no platform gives."""
+    """Return the update as JSON; raise UpdateMalformed for ids that no platform would send."""
     if (
         not RUN_ID_PATTERN.fullmatch(incoming.update_key)
         or len(incoming.message_key) > MAX_MESSAGE_KEY_CHARACTERS
     ):
-        raise UpdateMalformed("a key")
-    if not all(_PLATFORM_ID_RE.fullmatch(one) for one in _iter_ids(incoming) if one):
-        raise UpdateMalformed("an id")
+        raise UpdateMalformed("invalid key")
+    if not all(_PLATFORM_ID_RE.fullmatch(value) for value in _iter_ids(incoming) if value):
+        raise UpdateMalformed("invalid id")
     if not incoming.place.container_id:
-        raise UpdateMalformed("no place")
+        raise UpdateMalformed("missing container id")
     encoded = msgspec.json.encode(incoming)
     if _NUL_ESCAPE in encoded:
         encoded = msgspec.json.encode(_strip_nul(msgspec.json.decode(encoded)))
@@ -58,12 +90,17 @@ def encode_update(incoming: IncomingUpdate) -> str:
 
 
 def _iter_ids(incoming: IncomingUpdate) -> Iterator[str]:
-    """What is stored, compared or sent back by itself; a code, a token and a file's reference are not read by us."""
+    """Yield the ids that we store, compare or send back. Codes, tokens and file references are opaque to us."""
     place = incoming.place
     yield from (place.container_id, place.thread_id, place.reply_thread, place.server_id)
     match incoming.what:
-        case MessageReceived() as said:
-            yield from (said.speaker.user_id, said.message_id, said.reply_to, *said.speaker.role_ids)
+        case MessageReceived() as message:
+            yield from (
+                message.speaker.user_id,
+                message.message_id,
+                message.reply_to,
+                *message.speaker.role_ids,
+            )
         case ButtonPressed() as pressed:
             yield from (pressed.speaker.user_id, pressed.message_id)
         case ServerMoved() as moved:
@@ -77,42 +114,14 @@ def _strip_nul(value: JSON) -> JSON:
         case str():
             return value.replace("\x00", "")
         case list():
-            return [_strip_nul(one) for one in value]
+            return [_strip_nul(item) for item in value]
         case dict():
-            return {name: _strip_nul(one) for name, one in value.items()}
+            return {name: _strip_nul(item) for name, item in value.items()}
         case _:
             return value
 
 
-# MERGED inbox: Updates are stored before anything is done, and handled once, in order, one at a time in each place (L18).
-# MERGED inbox: The only writer of PlatformUpdate. Who handles a place holds an advisory lock on its own connection; who finds it held
-# MERGED inbox: leaves, because the holder looks again after letting go.
-
-log = logging.getLogger(__name__)
-
-PLACE_LOCK_SEED = 77  # keeps these advisory locks apart from others
-MAX_ATTEMPTS = 3
-OVERDUE_AFTER = timedelta(seconds=10)
-PURGE_BATCH_SIZE = 5_000
-LINKED_OUTCOMES = ("started", "queued", "answered", "pressed")  # outcomes that only a linked place has
-
-TRANSIENT_ERRORS: tuple[type[Exception], ...] = (
-    ServiceUnavailable,
-    OutcomeUnknown,
-    Conflict,
-    PlatformUnavailable,
-    PlatformBusy,
-)  # time may mend it
-
-
-class UpdateHandlerFailed(Exception):
-    """Something went wrong that nobody foresaw; names what, and neither ids nor words."""
-
-
-UpdateHandler = Callable[
-    [str, str, IncomingUpdate], str
-]  # platform, bot account, update: how it went, in one word
-NextStep = Literal["more", "again", "done", "later"]
+# --- Storing ---
 
 _STORE_SQL = """
 INSERT INTO linking_platformupdate
@@ -156,15 +165,15 @@ class _ClaimedUpdate:
 
 
 def store_update(platform: str, bot_account: str, incoming: IncomingUpdate) -> int | None:
-    """Its number; None when it, or the message it tells of, was here before: by membership, never by order.
+    """Store an update and return its id, or None if it or the message it reports was stored before.
 
-    Raises `Unreadable` for what cannot be an update of any platform.
+    Raise UpdateMalformed for what cannot be an update of any platform.
     """
     row = _to_row(platform, bot_account, incoming)
     return _store_rows([row])[0] if connection.in_atomic_block else _store_batched(row)
 
 
-_UpdateRow = tuple[str, str, str, str, str, str, str, str]  # as _STORE names them
+_UpdateRow = tuple[str, str, str, str, str, str, str, str]  # in the order of _STORE_SQL
 
 
 def _to_row(platform: str, bot_account: str, incoming: IncomingUpdate) -> _UpdateRow:
@@ -181,33 +190,36 @@ def _to_row(platform: str, bot_account: str, incoming: IncomingUpdate) -> _Updat
 
 
 def _store_rows(rows: Sequence[_UpdateRow]) -> list[int | None]:
-    """Their numbers, which grow in this order."""
+    """Insert the rows and return their ids, which increase in this order; None for duplicates."""
     if not connection.in_atomic_block:
-        close_old_connections()  # the one this thread kept may have broken since
+        close_old_connections()  # this thread's connection may have broken since its last use
     with connection.cursor() as cursor:
         cursor.execute(_STORE_SQL, [list(column) for column in zip(*rows, strict=True)])
-        numbers = {tuple(key): int(number) for number, *key in cursor.fetchall()}
-    return [numbers.pop(row[:3], None) for row in rows]  # the first of its kind has it
+        ids = {tuple(key): int(update_id) for update_id, *key in cursor.fetchall()}
+    return [ids.pop(row[:3], None) for row in rows]  # of equal keys in one batch the first row was inserted
 
 
 _store_batched = BatchedCall(_store_rows, spoilt_by=DatabaseError, name="inbox")
 
 
+# --- Handling ---
+
+
 def handle_place_updates(update_id: int, handle: UpdateHandler) -> None:
-    """Everything that waits in this update's place, unless somebody is at it."""
+    """Handle all pending updates of this update's place, unless another process is doing so."""
     place = _lock_place_of_update(update_id)
     while place is not None:
         try:
-            verdict = _handle_all(place, handle)
+            next_step = _handle_all(place, handle)
         finally:
             _unlock_place(place)
-        if verdict == "later" or not place.updates.filter(done_at=None).exists():
+        if next_step == "later" or not place.updates.filter(done_at=None).exists():
             return
-        place = place if _lock_place(place) else None  # it came while we were letting go
+        place = place if _lock_place(place) else None  # an update came while the lock was being released
 
 
 def is_throttled(what: UpdateContent) -> bool:
-    """Words for us start turns. Everything else is soon done, and nobody's Stop or approval waits behind a crowd."""
+    """Return True for messages that may start a turn; a stop or an approval never waits behind them."""
     return (
         isinstance(what, MessageReceived)
         and (what.mentioned or bool(what.names))
@@ -216,15 +228,17 @@ def is_throttled(what: UpdateContent) -> bool:
 
 
 def handle_updates_until(update_id: int, handle: UpdateHandler) -> bool:
-    """This update, and what came to its place before it; False if somebody is at it. Those behind it wait in a line
-    of their own (`crowds`)."""
+    """Handle this update and the earlier ones of its place; return False if another process holds the place.
+
+    Later updates wait for their own slot of the server throttle.
+    """
     place = _lock_place_of_update(update_id)
     if place is None:
         return not PlatformUpdate.objects.filter(pk=update_id, done_at=None).exists()
     try:
         while (update := _claim_next(place)) is not None:
-            verdict = _handle_one(place, update, handle)
-            if verdict in ("done", "later") or (verdict == "more" and update.id >= update_id):
+            next_step = _handle_one(place, update, handle)
+            if next_step in ("done", "later") or (next_step == "more" and update.id >= update_id):
                 break
     finally:
         _unlock_place(place)
@@ -233,16 +247,18 @@ def handle_updates_until(update_id: int, handle: UpdateHandler) -> bool:
 
 def _handle_all(place: _UpdatePlace, handle: UpdateHandler) -> NextStep:
     while (update := _claim_next(place)) is not None:
-        verdict = _handle_one(place, update, handle)
-        if verdict in ("done", "later"):
-            return verdict
+        next_step = _handle_one(place, update, handle)
+        if next_step in ("done", "later"):
+            return next_step
     return "done"
 
 
 def _handle_one(place: _UpdatePlace, update: _ClaimedUpdate, handle: UpdateHandler) -> NextStep:
-    """A try was counted before it is made: an update that kills its process must not do so for ever."""
+    # The attempt was counted before it is made, so that an update that kills its process is given up in the end.
     if update.attempts > MAX_ATTEMPTS:
-        log.error("update %s of %s failed %s times and is left", update.id, place.platform, MAX_ATTEMPTS)
+        log.error(
+            "update_abandoned", update_id=update.id, platform=place.platform, attempts=update.attempts - 1
+        )
         return _finish_update(place, update, "failed")
     try:
         outcome = handle(
@@ -255,20 +271,20 @@ def _handle_one(place: _UpdatePlace, update: _ClaimedUpdate, handle: UpdateHandl
     except TRANSIENT_ERRORS as problem:
         return _postpone_update(place, update, problem)
     except UpdateHandlerFailed as problem:
-        log.warning("update %s of %s failed: %s", update.id, place.platform, problem)
+        log.warning("update_failed", update_id=update.id, platform=place.platform, error=str(problem))
         return "again"
     return _finish_update(place, update, outcome)
 
 
 def _postpone_update(place: _UpdatePlace, update: _ClaimedUpdate, problem: Exception) -> NextStep:
-    """Nothing is wrong with the update: what it needs is away for a while, and those behind it wait too."""
-    log.info("update %s of %s waits: %s", update.id, place.platform, type(problem).__name__)
+    """Leave the update and those behind it for later, without counting the attempt."""
+    log.info("update_postponed", update_id=update.id, platform=place.platform, error=type(problem).__name__)
     PlatformUpdate.objects.filter(pk=update.id).update(attempts=F("attempts") - 1)
     return "later"
 
 
-# --- one statement each: somebody waits for every round trip -----------------------------------------
-# None waits for the disk: what the update led to does, and whatever is forgotten with the database is done again.
+# --- Locks and claims, one statement each to save round trips ---
+# The updates commit asynchronously: the turn that an update starts is flushed, and anything lost here is done again.
 
 _LOCK_SQL = "SELECT pg_try_advisory_lock(hashtextextended(%s, %s))"
 _UNLOCK_SQL = "SELECT pg_advisory_unlock(hashtextextended(%s, %s))"
@@ -286,7 +302,7 @@ WHERE id = (
 ) AND {ASYNC_COMMIT}
 RETURNING id, attempts, payload::text
 """  # noqa: S608 - both texts are ours
-# Where nobody is linked nothing but keys and kind is kept (L25); elsewhere the place, until its account goes.
+# In unlinked places only the keys and the kind are kept; elsewhere the place too, until the account is deleted.
 _KEEPS_PLACE_SQL = """
 %(linked)s OR EXISTS (
     SELECT 1 FROM linking_platformconversation c
@@ -308,7 +324,7 @@ RETURNING EXISTS (
 
 
 def _lock_place_of_update(update_id: int) -> _UpdatePlace | None:
-    """The update's place, held on this thread's connection; a connection that breaks gives it back by itself."""
+    """Lock the update's place on this thread's connection; Postgres releases the lock if the connection breaks."""
     with connection.cursor() as cursor:
         cursor.execute(_LOCK_PLACE_OF_UPDATE_SQL, [PLACE_LOCK_SEED, update_id])
         row = cursor.fetchone()
@@ -336,7 +352,7 @@ def _claim_next(place: _UpdatePlace) -> _ClaimedUpdate | None:
 
 
 def _finish_update(place: _UpdatePlace, update: _ClaimedUpdate, outcome: str) -> NextStep:
-    """The payload goes; the keys stay, so that it counts once."""
+    """Delete the payload but keep the keys, so that the same update is not handled again."""
     with connection.cursor() as cursor:
         cursor.execute(
             _FINISH_SQL,
@@ -352,12 +368,12 @@ def _finish_update(place: _UpdatePlace, update: _ClaimedUpdate, outcome: str) ->
         )
         row = cursor.fetchone()
     if row is None:
-        return "more"  # somebody else has finished it
+        return "more"  # another process has finished it
     metrics.platform_updates.labels(place.platform, outcome).inc()
     return "more" if row[0] else "done"
 
 
-# --- by the clock ------------------------------------------------------------------------------------
+# --- Maintenance ---
 
 
 _FIND_OVERDUE_SQL = """
@@ -370,8 +386,10 @@ SELECT o.id, o.platform, o.payload->'place'->>'server_id' FROM linking_platformu
 
 
 def find_overdue_updates(limit: int = 500) -> list[tuple[int, str]]:
-    """One update of each place where something has waited for too long, and whose crowd it came in: nobody was told,
-    the worker died, or it stands in line."""
+    """Return the first overdue update of each place with its server key.
+
+    An update is overdue if its task was lost, its worker died, or it waits in the server throttle.
+    """
     with connection.cursor() as cursor:
         cursor.execute(_FIND_OVERDUE_SQL, [OVERDUE_AFTER.total_seconds(), limit])
         rows = cursor.fetchall()
@@ -381,9 +399,9 @@ def find_overdue_updates(limit: int = 500) -> list[tuple[int, str]]:
 
 
 def purge_updates() -> int:
-    """Keys that are too old to come again."""
+    """Delete a batch of updates that are too old to be sent again."""
     old = PlatformUpdate.objects.filter(
         received_at__lt=Now() - timedelta(days=settings.LINK_UPDATE_KEEP_DAYS)
     )
-    doomed = list(old.values_list("pk", flat=True)[:PURGE_BATCH_SIZE])
-    return PlatformUpdate.objects.filter(pk__in=doomed).delete()[0]
+    batch = list(old.values_list("pk", flat=True)[:PURGE_BATCH_SIZE])
+    return PlatformUpdate.objects.filter(pk__in=batch).delete()[0]

@@ -1,4 +1,4 @@
-"""Keys of bots: made, shown once, verified by hash, revoked (L10)."""
+"""Create, verify and revoke bot keys, of which only a hash is stored."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from linking.errors import LinkNotFound
 from linking.models import PLATFORM_ID_PATTERN, PLATFORMS, BotKey, Platform
 from linking.models.bot_keys import BOT_KEY_SCOPES
 
-LAST_USED_INTERVAL = timedelta(minutes=1)  # last_used_at is for people; a write per request would be waste
+LAST_USED_INTERVAL = timedelta(minutes=1)  # saves a write per request
 _KEY_PATTERN = re.compile(r"ph_bot_([a-z0-9]{10})_([A-Za-z0-9_-]{43})", re.ASCII)
 _PREFIX_ALPHABET = string.ascii_lowercase + string.digits
 _HASH_SALT = "linking.bot_keys"
@@ -31,7 +31,7 @@ _HASH_SALT = "linking.bot_keys"
 
 @dataclass(frozen=True, kw_only=True)
 class NewBotKey:
-    """A key at the only moment its secret is known."""
+    """A new key with its secret, which is not stored and cannot be shown again."""
 
     row: BotKey
     key: str
@@ -48,7 +48,6 @@ def create_bot_key(
     allowed_cidrs: Sequence[str] = (),
     expires_at: datetime | None = None,
 ) -> NewBotKey:
-    """Make a key; what is stored cannot be turned back into it."""
     validate_bot_key(
         name=name, platform=platform, bot_account=bot_account, scopes=scopes, allowed_cidrs=allowed_cidrs
     )
@@ -71,7 +70,7 @@ def create_bot_key(
 
 
 def verify_bot_key(key: str, address: str) -> BotKey | None:
-    """The row behind a key that came from this address, or None; every refusal costs one comparison."""
+    """Return the row of a valid key used from this address, or None. Every refusal takes one hash comparison."""
     shape = _KEY_PATTERN.fullmatch(key)
     prefix, secret = shape.groups() if shape else ("", "")
     row = BotKey.objects.filter(prefix=prefix).first() if shape else None
@@ -88,7 +87,7 @@ def verify_bot_key(key: str, address: str) -> BotKey | None:
 
 
 def filter_valid_keys(key_ids: Sequence[UUID]) -> set[UUID]:
-    """Return those of the keys that would be accepted now; asked every second for all open streams."""
+    """Return the keys that are still valid; called every second for all open streams."""
     rows = BotKey.objects.filter(pk__in=key_ids, revoked_at=None)
     return set(rows.exclude(expires_at__lte=Now()).values_list("pk", flat=True))
 
@@ -116,32 +115,31 @@ def _is_allowed_address(row: BotKey, address: str) -> bool:
 def validate_bot_key(
     *, name: str, platform: str, bot_account: str, scopes: Sequence[str], allowed_cidrs: Sequence[str] = ()
 ) -> None:
-    """Refuses InvalidRequest, naming the field."""
     if not name.strip() or len(name) > 100:
-        raise InvalidRequest("name: a key needs one, of at most 100 characters.")
+        raise InvalidRequest("name: use 1 to 100 characters.")
     if platform not in PLATFORMS:
         raise InvalidRequest(f"platform: must be one of {', '.join(PLATFORMS)}.")
     if platform == Platform.SCRIPTED and not settings.SCRIPTED_PLATFORM:
-        raise InvalidRequest("platform: scripted is off here; SCRIPTED_PLATFORM=1 switches it on.")
+        raise InvalidRequest("platform: scripted is not enabled. Set SCRIPTED_PLATFORM=1 to use it.")
     if not re.fullmatch(PLATFORM_ID_PATTERN, bot_account, re.ASCII):
-        raise InvalidRequest("bot_account: this is no id of a platform.")
-    if not scopes or (unknown := [scope for scope in scopes if scope not in BOT_KEY_SCOPES]):
-        wrong = f"{unknown[0][:40]!r} is" if scopes else "a key needs at least one; nothing is"
-        raise InvalidRequest(f"scopes: {wrong} none of {', '.join(BOT_KEY_SCOPES)}.")
+        raise InvalidRequest("bot_account: not a valid platform id.")
+    if not scopes:
+        raise InvalidRequest(f"scopes: choose at least one of {', '.join(BOT_KEY_SCOPES)}.")
+    if unknown := [scope for scope in scopes if scope not in BOT_KEY_SCOPES]:
+        raise InvalidRequest(f"scopes: {unknown[0][:40]!r} is not one of {', '.join(BOT_KEY_SCOPES)}.")
     for network in allowed_cidrs:
         try:
             ip_network(network)
         except ValueError:
-            raise InvalidRequest(f"allowed_cidrs: {network[:60]!r} is no network.") from None
+            raise InvalidRequest(f"allowed_cidrs: {network[:60]!r} is not a valid network.") from None
 
 
 def _get_peppers() -> tuple[str, ...]:
-    """A pepper of their own where one is set; else the site's keys, those that are being rotated out included."""
     return (settings.BOT_KEY_PEPPER,) if settings.BOT_KEY_PEPPER else get_site_peppers()
 
 
 def count_old_hashes() -> int:
-    """Count usable keys whose hash was made under another pepper, or in the form that does not tell."""
+    """Count valid keys whose hash was made with another pepper or in the old format."""
     rows = BotKey.objects.filter(revoked_at=None).exclude(expires_at__lte=Now())
-    stored = rows.values_list("secret_hash", flat=True).iterator()
-    return sum(not is_current_hash(_HASH_SALT, one, _get_peppers()[0]) for one in stored)
+    hashes = rows.values_list("secret_hash", flat=True).iterator()
+    return sum(not is_current_hash(_HASH_SALT, value, _get_peppers()[0]) for value in hashes)

@@ -1,17 +1,17 @@
-"""A person confirms: the token is used and the link stands, or neither (L5)."""
+"""Confirm links: use the token and create the link in one transaction."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
 
+import structlog
 from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
 from django.db.models.functions import Now
 
-from linking import selectors, task_registry
+from linking import selectors, signals
 from linking.display_names import clean_name
 from linking.errors import LinkAlreadyExists, LinkFlowMismatch, LinkNotFound, LinkTokenExpired
 from linking.links import services as links
@@ -19,15 +19,17 @@ from linking.links.services import ServerSettings
 from linking.links.tokens import hash_token
 from linking.models import LinkToken, PlatformLink, PlatformUserLink
 
-audit = logging.getLogger("linking.audit")
+audit = structlog.get_logger("linking.audit")
 
 UNIQUE_VIOLATION = "23505"
 LinkKind = Literal["server", "user"]
 
 
-def confirm_server_link(user: User, token: str, chosen: ServerSettings | None = None) -> PlatformLink:
-    """This server's conversations with the bot that asked run as `user` from now on; `chosen` are its first caps (L8)."""
-    links.validate_server_settings(chosen)
+def confirm_server_link(
+    user: User, token: str, server_settings: ServerSettings | None = None
+) -> PlatformLink:
+    """Link a server to an account, with the owner's first settings; its conversations with the bot then run as `user`."""
+    links.validate_server_settings(server_settings)
     with _atomic_confirmation():
         row = _use_token(user, token, "server")
         link = PlatformLink(
@@ -37,16 +39,16 @@ def confirm_server_link(user: User, token: str, chosen: ServerSettings | None = 
             server_name=clean_name(row.subject_name),
             owner=user,
         )
-        for field, value in (chosen or ServerSettings()).items():
+        for field, value in (server_settings or ServerSettings()).items():
             setattr(link, field, value)
         link.save(force_insert=True)
-        _notify_on_commit(row, user, f"server link {link.pk}")
+        _announce_on_commit(row, user, link)
     link.refresh_from_db()
     return link
 
 
 def confirm_user_link(user: User, token: str) -> PlatformUserLink:
-    """This chat account acts as `user` in direct messages to the bot that asked, from now on (L9)."""
+    """Link a chat account, which then acts as `user` in direct messages to the bot."""
     with _atomic_confirmation():
         row = _use_token(user, token, "user")
         link = PlatformUserLink.objects.create(
@@ -56,14 +58,14 @@ def confirm_user_link(user: User, token: str) -> PlatformUserLink:
             display_name=clean_name(row.subject_name),
             user=user,
         )
-        _notify_on_commit(row, user, f"user link {link.pk}")
+        _announce_on_commit(row, user, link)
     link.refresh_from_db()
     return link
 
 
 @contextmanager
 def _atomic_confirmation() -> Iterator[None]:
-    """A subject that somebody else linked meanwhile leaves the token unused."""
+    """Raise LinkAlreadyExists, leaving the token unused, if somebody else linked the subject in the meantime."""
     try:
         with transaction.atomic():
             yield
@@ -74,9 +76,9 @@ def _atomic_confirmation() -> Iterator[None]:
 
 
 def _use_token(user: User, token: str, kind: LinkKind) -> LinkToken:
-    """Steps 2 to 6, in their order: the first that fails decides, and the token stays as it was.
+    """Check the token and mark it as used. If a check fails, the token stays unchanged.
 
-    Of two at once the second waits for the first, and finds the token used rather than its subject linked.
+    The row lock makes a concurrent confirmation wait, so that it finds the token used.
     """
     row = LinkToken.objects.select_for_update().filter(digest=hash_token(token)).first()
     if row is None:
@@ -95,9 +97,9 @@ def _use_token(user: User, token: str, kind: LinkKind) -> LinkToken:
     return row
 
 
-def _notify_on_commit(row: LinkToken, user: User, what: str) -> None:
-    def told() -> None:
-        audit.info("%s was confirmed by user %s", what, str(user.pk)[-8:])
-        task_registry.enqueue_link_notification(row.pk)
+def _announce_on_commit(row: LinkToken, user: User, link: PlatformLink | PlatformUserLink) -> None:
+    def announce() -> None:
+        audit.info("link_confirmed", kind=row.kind, link_id=link.pk, user_ref=str(user.pk)[-8:])
+        signals.link_confirmed.send(sender=LinkToken, token_id=row.pk)
 
-    transaction.on_commit(told)
+    transaction.on_commit(announce)

@@ -1,14 +1,14 @@
-"""What an owner may do with a link: change it, pause it, let it go; and what goes with an account (L8, L9, L25)."""
+"""Change, pause and revoke links, and remove them together with an account."""
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Literal, TypedDict
 from uuid import UUID
 
+import structlog
 from django.db import transaction
 from django.db.models import Case, F, Func, Q, Value, When
 from django.db.models.functions import Now
@@ -28,20 +28,18 @@ from linking.models import (
 )
 from linking.models.links import MAX_LIST_ENTRIES
 
-log = logging.getLogger(__name__)
-audit = logging.getLogger("linking.audit")
+log = structlog.get_logger(__name__)
+audit = structlog.get_logger("linking.audit")
 
-MAX_CAP_MICRODOLLARS = 10**15  # a thousand million dollars; more is a slip of the hand
+MAX_CAP_MICRODOLLARS = 10**15  # a thousand million dollars; more is a typing error
 MAX_MEMBER_TURNS = 10_000
-TOKEN_RETENTION = timedelta(days=30)  # for their status; a link's own row says the rest
-UNKNOWN_BOT_ACCOUNT = (
-    ""  # of links made before they remembered their bot, where nothing says which one it was
-)
+TOKEN_RETENTION = timedelta(days=30)  # tokens are kept so that bots can ask for their status
+UNKNOWN_BOT_ACCOUNT = ""  # in links from before links recorded their bot account
 TOOL_NAME_PATTERN = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
 class ServerSettings(TypedDict, total=False):
-    """What an owner may set; what is not named stays as it is."""
+    """Settings an owner may change; missing keys leave a setting as it is."""
 
     state: Literal["active", "paused"]
     daily_cap_microdollars: int | None
@@ -54,42 +52,42 @@ class ServerSettings(TypedDict, total=False):
 
 
 def update_server_link(user_id: int, link_id: UUID, changes: ServerSettings) -> PlatformLink:
-    """Refuses LinkNotFound, NotAuthorised, InvalidRequest."""
+    """Change a server link. Raise LinkNotFound, NotAuthorised or InvalidRequest."""
     validate_server_settings(changes)
     with transaction.atomic():
         link = _lock_server_link(user_id, link_id)
         if "state" in changes and link.state == PlatformLink.State.BOT_REMOVED:
-            raise InvalidRequest("state: the bot was removed from this server; link it again.")
+            raise InvalidRequest("state: the bot was removed from this server. Link the server again.")
         for field, value in changes.items():
             setattr(link, field, value)
         link.save(update_fields=[*changes])
     return link
 
 
-def validate_server_settings(given: ServerSettings | None) -> None:
-    for name, value in (given or {}).items():
+def validate_server_settings(changes: ServerSettings | None) -> None:
+    for name, value in (changes or {}).items():
         match value:
             case list():
                 _validate_list(name, value)
             case int() if name.endswith("_microdollars") and not 0 <= value <= MAX_CAP_MICRODOLLARS:
-                raise InvalidRequest(f"{name}: must lie between 0 and {MAX_CAP_MICRODOLLARS}.")
+                raise InvalidRequest(f"{name}: must be between 0 and {MAX_CAP_MICRODOLLARS}.")
             case int() if name == "member_turns_per_hour" and not 0 <= value <= MAX_MEMBER_TURNS:
-                raise InvalidRequest(f"{name}: must lie between 0 and {MAX_MEMBER_TURNS}.")
+                raise InvalidRequest(f"{name}: must be between 0 and {MAX_MEMBER_TURNS}.")
 
 
 def _validate_list(name: str, values: list[str]) -> None:
-    shape = TOOL_NAME_PATTERN if name == "tools" else re.compile(PLATFORM_ID_PATTERN, re.ASCII)
+    pattern = TOOL_NAME_PATTERN if name == "tools" else re.compile(PLATFORM_ID_PATTERN, re.ASCII)
     if len(values) > MAX_LIST_ENTRIES:
-        raise InvalidRequest(f"{name}: at most {MAX_LIST_ENTRIES}.")
-    if not all(shape.fullmatch(value) for value in values):
-        raise InvalidRequest(f"{name}: one of them cannot be an id or a name.")
+        raise InvalidRequest(f"{name}: use at most {MAX_LIST_ENTRIES} entries.")
+    if not all(pattern.fullmatch(value) for value in values):
+        raise InvalidRequest(f"{name}: one of the entries is not a valid id or name.")
 
 
-# --- letting go --------------------------------------------------------------------------------------
+# --- Revocation and moves ---
 
 
 def revoke_server_link(user_id: int, link_id: UUID) -> None:
-    """The link and its conversations end in one act; then what runs there is stopped. Sessions stay."""
+    """Delete the link and close its conversations, then stop what runs there. Sessions stay."""
     with transaction.atomic():
         _revoke_link(_lock_server_link(user_id, link_id))
 
@@ -105,9 +103,9 @@ def revoke_user_link(user_id: int, link_id: UUID) -> None:
 
 
 def mark_bot_removed(bot: BotAccount, server_id: str) -> PlatformLink | None:
-    """A bot was thrown out of a server: its link says so, and nothing runs there any more (L23).
+    """Record that a bot was removed from a server, and stop what runs there.
 
-    None where it said so before, for platforms tell of it more than once. Other bots' links there stay as they are.
+    Return None if that was recorded before, because platforms report it more than once.
     """
     with transaction.atomic():
         rows = PlatformLink.objects.select_for_update().exclude(state=PlatformLink.State.BOT_REMOVED)
@@ -121,19 +119,18 @@ def mark_bot_removed(bot: BotAccount, server_id: str) -> PlatformLink | None:
 
 
 def change_server_id(platform: str, old_id: str, new_id: str) -> None:
-    """A platform gave a server another id: the same owner and settings under the new one (L21).
+    """Move links, their settings and pending tokens to a server's new id, in the caller's transaction.
 
-    In the caller's transaction. A group is its own channel, so its id may stand among the allowed ones; and a link
-    that was asked for before is made for where the group is now.
+    A group is its own channel, so its id may also be among the allowed channels.
     """
     PlatformLink.objects.filter(platform=platform, server_id=old_id).update(
         server_id=new_id,
         allowed_channels=Func(F("allowed_channels"), Value(old_id), Value(new_id), function="array_replace"),
     )
-    asked = LinkToken.objects.filter(platform=platform, kind="server", used_at=None, superseded_at=None)
-    if asked.filter(subject_id=old_id).exists():
-        asked.filter(subject_id=new_id).update(superseded_at=Now())
-        asked.filter(subject_id=old_id).update(
+    pending = LinkToken.objects.filter(platform=platform, kind="server", used_at=None, superseded_at=None)
+    if pending.filter(subject_id=old_id).exists():
+        pending.filter(subject_id=new_id).update(superseded_at=Now())
+        pending.filter(subject_id=old_id).update(
             subject_id=new_id, notify_container=_replace_container(old_id, new_id)
         )
 
@@ -143,10 +140,7 @@ def _replace_container(old_id: str, new_id: str) -> Case:
 
 
 def revoke_dead_links(kind: str, platform: str, bot_account: str, subject_id: str) -> None:
-    """Let go of links that are as good as none: of an account that is shut (L9), of a bot that was removed, or of no known bot.
-
-    In the caller's transaction.
-    """
+    """Revoke links of deactivated accounts, removed bots and unknown bots, in the caller's transaction."""
     of_bot = Q(platform=platform, bot_account__in=(bot_account, UNKNOWN_BOT_ACCOUNT))
     unknown = Q(bot_account=UNKNOWN_BOT_ACCOUNT)
     if kind == "server":
@@ -177,30 +171,31 @@ def _revoke_link(link: PlatformLink | PlatformUserLink) -> None:
         running = conversations.close_user_link_conversations(link.pk)
     name, link_id = type(link).__name__, link.pk
     link.delete()
-    transaction.on_commit(lambda: audit.info("%s %s was removed", name, link_id))
+    transaction.on_commit(lambda: audit.info("link_revoked", model=name, link_id=link_id))
     _stop_sessions_on_commit(running)
 
 
 def _stop_sessions_on_commit(session_ids: Iterable[UUID]) -> None:
-    """After commit: no new turn begins there by then."""
+    """Stop the sessions after the commit, when no new turn can start there any more."""
 
-    def halt() -> None:
+    def stop_sessions() -> None:
         for session_id in session_ids:
             try:
                 stop.end_session_activity(session_id)
             except ServiceUnavailable:
-                log.warning("a turn of session %s could not be stopped and runs to its end", session_id)
+                # The turn runs to its end.
+                log.warning("session_stop_failed", session_id=session_id)
 
-    transaction.on_commit(halt)
+    transaction.on_commit(stop_sessions)
 
 
-# --- accounts and age --------------------------------------------------------------------------------
+# --- Account deletion and retention ---
 
 
 def revoke_account_links(user_id: int) -> int:
-    """An account is given up: nothing more is said in its name, and where it spoke is forgotten (L25, ERASURE_CLOSINGS).
+    """Revoke all links of an account and delete its conversations; return the number of deleted conversations.
 
-    While the sessions stand: their conversations say which places were theirs. How many rows went.
+    Runs before the sessions are deleted (ERASURE_CLOSINGS), because they say which conversations belong to the account.
     """
     with transaction.atomic():
         for server in PlatformLink.objects.select_for_update().filter(owner=user_id):
@@ -213,12 +208,12 @@ def revoke_account_links(user_id: int) -> int:
 
 
 def _delete_tokens(kind: str, platform: str, subject_id: str) -> None:
-    """Also those that nobody used: they name whom the link named."""
+    # Unused tokens go too: they contain the same person's id and name.
     LinkToken.objects.filter(kind=kind, platform=platform, subject_id=subject_id).delete()
 
 
 def erase_account_data(user_id: int) -> int:
-    """What else linking keeps of an account (ERASURE_STEPS): how many rows went, 0 when nothing is left."""
+    """Delete what else linking stores about an account (ERASURE_STEPS); return the number of rows, 0 when done."""
     removed, _ = LinkToken.objects.filter(used_by=user_id).delete()
     reservations, _ = CapReservation.objects.filter(owner=user_id).delete()
     keys = BotKey.objects.filter(created_by=user_id).update(created_by=None)

@@ -1,4 +1,4 @@
-"""Link tokens: made for one subject at a time, shown once, kept as a digest (L4)."""
+"""Create, look up and cancel link tokens, of which only a digest is stored."""
 
 from __future__ import annotations
 
@@ -24,26 +24,24 @@ from linking.models import PLATFORM_ID_PATTERN, PLATFORMS, BotKey, LinkToken
 
 LinkKind = Literal["server", "user"]
 TokenState = Literal["linked", "unlinked", "superseded", "expired", "pending"]
-TOKEN_LOCK_SEED = 76  # keeps these advisory locks apart from copilot's
+TOKEN_LOCK_SEED = 76  # keeps these advisory locks apart from others
 HOUR = timedelta(hours=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenRequest:
-    """What a bot says of who asked; `key` is None for our own bots."""
-
     platform: str
     bot_account: str
     subject_id: str
     subject_name: str = ""
     requester_name: str = ""
     notify_container: str = ""
-    key: BotKey | None = None
+    key: BotKey | None = None  # None for our own bots
 
 
 @dataclass(frozen=True, kw_only=True)
 class NewToken:
-    """A token at the only moment it is known."""
+    """A new token in plain text, which is not stored and cannot be shown again."""
 
     token: str
     link_url: str
@@ -57,20 +55,20 @@ class TokenStatus:
     seconds_left: int
 
 
-def create_server_token(asked: TokenRequest, *, requester_is_admin: bool) -> NewToken:
-    """Refuses NotServerAdmin, RateLimited, LinkAlreadyExists."""
+def create_server_token(request: TokenRequest, *, requester_is_admin: bool) -> NewToken:
+    """Create a token to link a server. Raise NotServerAdmin, RateLimited or LinkAlreadyExists."""
     if settings.LINK_REQUIRE_SERVER_ADMIN and not requester_is_admin:
         raise NotServerAdmin
-    return _create_token("server", asked)
+    return _create_token("server", request)
 
 
-def create_user_token(asked: TokenRequest) -> NewToken:
-    """Refuses RateLimited, LinkAlreadyExists."""
-    return _create_token("user", asked)
+def create_user_token(request: TokenRequest) -> NewToken:
+    """Create a token to link a chat account. Raise RateLimited or LinkAlreadyExists."""
+    return _create_token("user", request)
 
 
 def get_token_status(platform: str, bot_account: str, token: str) -> TokenStatus:
-    """As this bot account may know it: never who confirmed. By the database's clock. Refuses LinkNotFound."""
+    """Return what this bot account may know of its token, which never includes who confirmed it."""
     mine = LinkToken.objects.filter(platform=platform, bot_account=bot_account, digest=hash_token(token))
     row = _annotate_time_left(mine).first()
     if row is None:
@@ -82,7 +80,6 @@ def get_token_status(platform: str, bot_account: str, token: str) -> TokenStatus
 
 
 def cancel_token(token: str) -> None:
-    """The person does not want it: no one can confirm it any more (L6)."""
     _pending_tokens().filter(digest=hash_token(token)).update(superseded_at=Now())
 
 
@@ -90,25 +87,25 @@ def hash_token(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def _create_token(kind: LinkKind, asked: TokenRequest) -> NewToken:
-    _validate_request(asked)
+def _create_token(kind: LinkKind, request: TokenRequest) -> NewToken:
+    _validate_request(request)
     token = secrets.token_urlsafe(32)
     with transaction.atomic():
-        _lock_subject(kind, asked)
-        if selectors.is_linked(kind, asked.platform, asked.bot_account, asked.subject_id):
+        _lock_subject(kind, request)
+        if selectors.is_linked(kind, request.platform, request.bot_account, request.subject_id):
             raise LinkAlreadyExists
-        _check_token_rate(kind, asked)
-        _subject_tokens(kind, asked).filter(used_at=None, superseded_at=None).update(superseded_at=Now())
+        _check_token_rate(kind, request)
+        _subject_tokens(kind, request).filter(used_at=None, superseded_at=None).update(superseded_at=Now())
         row = LinkToken.objects.create(
             digest=hash_token(token),
             kind=kind,
-            platform=asked.platform,
-            bot_account=asked.bot_account,
-            subject_id=asked.subject_id,
-            subject_name=clean_name(asked.subject_name),
-            requester_name=clean_name(asked.requester_name),
-            notify_container=asked.notify_container,
-            created_by_key=asked.key,
+            platform=request.platform,
+            bot_account=request.bot_account,
+            subject_id=request.subject_id,
+            subject_name=clean_name(request.subject_name),
+            requester_name=clean_name(request.requester_name),
+            notify_container=request.notify_container,
+            created_by_key=request.key,
             expires_at=Now() + timedelta(seconds=settings.LINK_TOKEN_TTL_SECONDS),
         )
     row.refresh_from_db(fields=["expires_at"])
@@ -116,39 +113,39 @@ def _create_token(kind: LinkKind, asked: TokenRequest) -> NewToken:
     return NewToken(token=token, link_url=url, qr_url=f"{url}/qr.svg", expires_at=row.expires_at)
 
 
-def _validate_request(asked: TokenRequest) -> None:
-    if asked.platform not in PLATFORMS:
-        raise InvalidRequest("platform: there is no such platform.")
+def _validate_request(request: TokenRequest) -> None:
+    if request.platform not in PLATFORMS:
+        raise InvalidRequest("platform: unknown platform.")
     for name in ("bot_account", "subject_id", "notify_container"):
-        value: str = getattr(asked, name)
+        value: str = getattr(request, name)
         if not re.fullmatch(PLATFORM_ID_PATTERN, value, re.ASCII) and (value or name != "notify_container"):
-            raise InvalidRequest(f"{name}: this is no id of a platform.")
+            raise InvalidRequest(f"{name}: not a valid platform id.")
 
 
-def _lock_subject(kind: LinkKind, asked: TokenRequest) -> None:
-    """One at a time for each bot and subject: of two pending tokens one would have to go."""
+def _lock_subject(kind: LinkKind, request: TokenRequest) -> None:
+    """Serialize token creation per bot and subject, so that only one pending token exists."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT pg_advisory_xact_lock(hashtextextended(%s, %s))",
-            [f"{asked.platform}:{asked.bot_account}:{kind}:{asked.subject_id}", TOKEN_LOCK_SEED],
+            [f"{request.platform}:{request.bot_account}:{kind}:{request.subject_id}", TOKEN_LOCK_SEED],
         )
 
 
-def _check_token_rate(kind: LinkKind, asked: TokenRequest) -> None:
-    if asked.key is not None:
+def _check_token_rate(kind: LinkKind, request: TokenRequest) -> None:
+    if request.key is not None:
         limit = settings.LINK_TOKENS_PER_KEY_MINUTE
-        wait = rate_limits.count_in_sliding_window("link-tokens", asked.key.prefix, limit=limit, seconds=60)
+        wait = rate_limits.count_in_sliding_window("link-tokens", request.key.prefix, limit=limit, seconds=60)
         if wait is not None:
             raise RateLimited(retry_after_seconds=wait)
-    recent = _subject_tokens(kind, asked).filter(created_at__gt=Now() - HOUR)
+    recent = _subject_tokens(kind, request).filter(created_at__gt=Now() - HOUR)
     if recent.count() >= settings.LINK_TOKENS_PER_SUBJECT_HOUR:
         raise RateLimited(retry_after_seconds=600)
 
 
-def _subject_tokens(kind: LinkKind, asked: TokenRequest) -> QuerySet[LinkToken]:
-    """Those that this bot asked for: another bot can neither supersede them nor use up their rate."""
+def _subject_tokens(kind: LinkKind, request: TokenRequest) -> QuerySet[LinkToken]:
+    """Return this bot's tokens only, so that other bots can neither supersede them nor use up their rate limit."""
     return LinkToken.objects.filter(
-        platform=asked.platform, bot_account=asked.bot_account, kind=kind, subject_id=asked.subject_id
+        platform=request.platform, bot_account=request.bot_account, kind=kind, subject_id=request.subject_id
     )
 
 
@@ -162,10 +159,10 @@ def _annotate_time_left(rows: QuerySet[LinkToken]):  # type: ignore[no-untyped-d
 
 def _get_token_state(row: LinkToken, left: timedelta) -> TokenState:
     if row.used_at is not None:
-        standing = selectors.is_linked(
+        is_linked = selectors.is_linked(
             row.kind, row.platform, row.bot_account, row.subject_id, to=row.used_by_id
         )
-        return "linked" if standing else "unlinked"
+        return "linked" if is_linked else "unlinked"
     if row.superseded_at is not None:
         return "superseded"
     return "expired" if left <= timedelta() else "pending"

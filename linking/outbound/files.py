@@ -1,4 +1,4 @@
-"""Files that the agent made go into the chat behind its words; what a chat does not take is on the web (L19, L20)."""
+"""Send a turn's files to its chat after the answer, or say where to find them."""
 
 from __future__ import annotations
 
@@ -17,44 +17,47 @@ from linking.outbound.message_sync import MessageSync
 from linking.outbound.records import OutboundTurn
 from linking.platforms.base import PlatformAdapter
 
-MAX_FILES = 10  # of one turn; more would bury its words
-SCAN_PAUSES_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)  # a file that is being checked is worth a little patience
+MAX_FILES = 10  # per turn; more would bury the answer
+SCAN_PAUSES_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)  # waits while a file is still being scanned
 ANSWER_FILENAME = "answer.md"
 
 
 async def send_answer_file(delivery: MessageSync, text: str) -> None:
-    """An answer too long for messages, whole."""
+    """Send the whole answer as a file when it is too long for messages."""
     if not await delivery.send_file(ANSWER_FILENAME, ANSWER_FILENAME, text.encode()):
         await delivery.send_text_instead(
-            ANSWER_FILENAME, f"*The file was not taken here. {_web_hint(delivery.outbound_turn)}*"
+            ANSWER_FILENAME, f"*The answer can't be sent here as a file. {_web_hint(delivery.outbound_turn)}*"
         )
 
 
 async def send_turn_files(delivery: MessageSync, adapter: PlatformAdapter) -> None:
-    """Each once, also when another process goes on."""
-    errand = delivery.outbound_turn
-    made = await db.run_in_thread(turn_details.list_turn_artifacts, errand.turn_id)
-    for file in made[:MAX_FILES]:
-        content = await _load_content(errand.owner_id, file, adapter.max_file_bytes)
+    """Send the files that the turn created, each once, even if another process takes over."""
+    outbound_turn = delivery.outbound_turn
+    artifacts = await db.run_in_thread(turn_details.list_turn_artifacts, outbound_turn.turn_id)
+    for file in artifacts[:MAX_FILES]:
+        content = await _load_content(outbound_turn.owner_id, file, adapter.max_file_bytes)
         if content is None or not await delivery.send_file(file.file_id, file.name, content):
             name = file.name.replace("`", "'")
             await delivery.send_text_instead(
-                file.file_id, f"*`{name}` cannot be sent here.* {_web_hint(errand)}"
+                file.file_id, f"*`{name}` can't be sent here.* {_web_hint(outbound_turn)}"
             )
-    if len(made) > MAX_FILES:
-        await delivery.send_text_instead("more", f"*{len(made) - MAX_FILES} more files.* {_web_hint(errand)}")
+    if len(artifacts) > MAX_FILES:
+        await delivery.send_text_instead(
+            "more", f"*{len(artifacts) - MAX_FILES} more files.* {_web_hint(outbound_turn)}"
+        )
 
 
-def _web_hint(errand: OutboundTurn) -> str:
-    """Only the payer can open it; in a server nobody needs to know where that is."""
-    if errand.address.scope == "server":
-        return "Whoever connected me finds it on the web."
-    return f"It is on the web: {settings.SITE_URL}{reverse('chat_session', args=[errand.session_id])}"
+def _web_hint(outbound_turn: OutboundTurn) -> str:
+    # Only the payer can open the session, so a server is not shown its address.
+    if outbound_turn.address.scope == "server":
+        return "The person who connected me can find it on the web."
+    url = reverse("chat_session", args=[outbound_turn.session_id])
+    return f"Find it on the web: {settings.SITE_URL}{url}"
 
 
-async def _load_content(owner_id: int, file: ArtifactPayload, most: int) -> bytes | None:
-    """None for what is too large, in quarantine, or gone meanwhile."""
-    if not 0 < file.size <= most:
+async def _load_content(owner_id: int, file: ArtifactPayload, max_bytes: int) -> bytes | None:
+    """Return None for a file that is empty, too large, quarantined or deleted."""
+    if not 0 < file.size <= max_bytes:
         return None
     for pause in (*SCAN_PAUSES_SECONDS, None):
         try:

@@ -1,4 +1,4 @@
-"""What a chat should show of a turn now: its words in parts that fit, its cards with buttons, a line on how it stands (L19)."""
+"""Lay out a turn as the messages a chat should show: text in parts that fit, decision cards and a status line."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from linking.outbound.turn_view import DecisionCard, TurnView, format_tool_name
 from linking.platforms.base import PlatformAdapter
 from linking.platforms.text_split import IncrementalSplitter, TextPart
 
-MAX_PARTS = 10  # the rest goes as a file
+MAX_PARTS = 10  # a longer answer is sent as a file
 WORKING_TEXT = "Working…"
-TRUNCATED_TEXT = "*The whole answer is in the file below.*"
-CONTINUES_TEXT = "*More is being written; the whole answer comes as a file.*"
-MAX_STATUS_CHARACTERS = 60  # fits between every platform's target and its limit
+TRUNCATED_TEXT = "*The full answer is in the file below.*"
+CONTINUES_TEXT = "*Still writing. The full answer will follow as a file.*"
+MAX_STATUS_CHARACTERS = 60  # fits between the chunk target and the text limit of every platform
 
 
 @dataclass(frozen=True)
 class MessagePage:
-    """One message as it should be; `card` names whose buttons it bears, `mark` which file it stands for."""
+    """The wanted content of one message."""
 
     text: str
-    card: DecisionCard | None = None
-    mark: str = ""
+    card: DecisionCard | None = None  # the card whose buttons the message shows
+    mark: str = ""  # the file that the message replaces
 
     @property
     def record_key(self) -> str:
@@ -29,32 +29,32 @@ class MessagePage:
 
 
 class TurnLayout:
-    """A turn's words in messages of one platform; asked at every look, it does the work of the last part alone."""
+    """Split a turn's text into messages of one platform. Repeated calls only redo the work for the last part."""
 
     def __init__(self, adapter: PlatformAdapter) -> None:
         self._adapter = adapter
-        self._splitters: dict[int, IncrementalSplitter] = {}  # by the place of the block
+        self._splitters: dict[int, IncrementalSplitter] = {}  # by block number
 
-    def build_pages(self, progress: TurnView) -> list[MessagePage]:
-        """Pages before the last do not change while the answer grows."""
-        made: list[MessagePage] = []
-        for number, block in enumerate(progress.build_blocks()):
+    def build_pages(self, view: TurnView) -> list[MessagePage]:
+        """Return the pages to show; those before the last do not change while the answer grows."""
+        pages: list[MessagePage] = []
+        for number, block in enumerate(view.build_blocks()):
             if block.card is not None:
-                made.append(_build_card_page(block.card))
+                pages.append(_build_card_page(block.card))
             else:
-                made += [
+                pages += [
                     MessagePage(part.full_text)
                     for part in self._split_block(number, block.text)
                     if part.full_text.strip()
                 ]
-        if len(made) > MAX_PARTS:
-            note = TRUNCATED_TEXT if progress.standing == "over" else CONTINUES_TEXT
-            return [*made[: MAX_PARTS - 1], MessagePage(note)]
-        return _add_status(made, progress, self._adapter)
+        if len(pages) > MAX_PARTS:
+            note = TRUNCATED_TEXT if view.state == "over" else CONTINUES_TEXT
+            return [*pages[: MAX_PARTS - 1], MessagePage(note)]
+        return _add_status(pages, view, self._adapter)
 
-    def build_full_answer(self, progress: TurnView) -> str | None:
-        """The text for a file, if it is more than a chat bears."""
-        blocks = progress.build_blocks()
+    def build_full_answer(self, view: TurnView) -> str | None:
+        """Return the text for a file if the answer has more parts than a chat should show, else None."""
+        blocks = view.build_blocks()
         count = sum(
             1 if block.card is not None else len(self._split_block(number, block.text))
             for number, block in enumerate(blocks)
@@ -78,22 +78,20 @@ def _build_card_page(card: DecisionCard) -> MessagePage:
     return MessagePage(card.text, card)
 
 
-def _add_status(pages: list[MessagePage], progress: TurnView, adapter: PlatformAdapter) -> list[MessagePage]:
-    status = _format_status(progress)
+def _add_status(pages: list[MessagePage], view: TurnView, adapter: PlatformAdapter) -> list[MessagePage]:
+    status = _format_status(view)
     if not pages:
-        if progress.standing == "over":
-            return [MessagePage(progress.ending or "*Nothing was answered.*")]
-        silent = adapter.supports_typing and not progress.tool
-        return (
-            [] if silent else [MessagePage(f"*{status or WORKING_TEXT}*")]
-        )  # somebody looks for a sign of life
+        if view.state == "over":
+            return [MessagePage(view.ending or "*There was no answer.*")]
+        typing_suffices = adapter.supports_typing and not view.tool
+        return [] if typing_suffices else [MessagePage(f"*{status or WORKING_TEXT}*")]
     last = pages[-1]
     if not status or last.card is not None:
         return pages
     return [*pages[:-1], MessagePage(f"{last.text}\n\n*{status}*")]
 
 
-def _format_status(progress: TurnView) -> str:
-    if progress.standing != "working" or not progress.tool:
+def _format_status(view: TurnView) -> str:
+    if view.state != "working" or not view.tool:
         return ""
-    return f"Using {format_tool_name(progress.tool)}…"[:MAX_STATUS_CHARACTERS]
+    return f"Using {format_tool_name(view.tool)}…"[:MAX_STATUS_CHARACTERS]

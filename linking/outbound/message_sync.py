@@ -1,14 +1,15 @@
-"""How often a message may be changed: the platform's interval, wider for a while after it complained (L19). Pure."""
+"""Make a chat show a turn's messages: send and edit them at the rate the platform allows, and give up where it must."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 from uuid import UUID
+
+import structlog
 
 from config.core import db
 from linking import metrics
@@ -30,13 +31,23 @@ from linking.platforms.base import (
     PlatformUnavailable,
 )
 
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
 BACKOFF_FACTOR = 2.0
 MAX_INTERVAL_SECONDS = 60.0
 BACKOFF_RESET_SECONDS = 60.0
+FIRST_PAUSE_SECONDS = 1.0
+MAX_PAUSE_SECONDS = 30.0
+RETRACTED_TEXT = "*Taken back.*"
+PERMANENT_ERRORS = (CallRefused, FormatRefused, MessageGone)  # after the adapter's own fallbacks
+FILE_ATTEMPTS = 4  # a large file may never get through
 
 
 @dataclass
 class EditInterval:
+    """The time between two changes of a message: the platform's minimum, longer for a while after a refusal."""
+
     least_seconds: float
     clock: Callable[[], float]
     _interval: float = 0.0
@@ -45,7 +56,7 @@ class EditInterval:
     _not_before: float = float("-inf")
 
     def seconds_left(self) -> float:
-        """Until the next change may go out; 0 when it may now."""
+        """Return the seconds until the next change may be sent; zero or less means now."""
         now = self.clock()
         if now - self._refused >= BACKOFF_RESET_SECONDS:
             self._interval = self.least_seconds
@@ -55,43 +66,34 @@ class EditInterval:
         self._last = self.clock()
 
     def record_refusal(self, retry_after_seconds: float) -> None:
-        """Wait what the platform says, and be slower from now on."""
+        """Wait as long as the platform demands and double the interval."""
         now = self.clock()
         self._refused = now
         self._not_before = now + retry_after_seconds
         self._interval = min(max(self._interval, self.least_seconds) * BACKOFF_FACTOR, MAX_INTERVAL_SECONDS)
 
 
-# MERGED outbound.delivering: Makes a chat show what it should: sends, changes, waits as the platform says, and gives up where it must (L19).
-
-log = logging.getLogger(__name__)
-T = TypeVar("T")
-
-FIRST_PAUSE_SECONDS = 1.0
-MAX_PAUSE_SECONDS = 30.0
-RETRACTED_TEXT = "*Taken back.*"
-PERMANENT_ERRORS = (CallRefused, FormatRefused, MessageGone)  # in no form and in no place
-FILE_ATTEMPTS = 4  # a large one may never get through
-
-
 class DeliveryEnded(Exception):
-    """Nothing more can be said there."""
+    """Nothing more of this turn can be sent to the chat."""
 
 
 class MessageSync:
-    """One turn's messages on the platform. `show` may be called as often as anything changes."""
+    """One turn's messages on the platform. Call `sync_pages` whenever anything changes."""
 
-    def __init__(self, errand: OutboundTurn, adapter: PlatformAdapter) -> None:
-        self.outbound_turn = errand
+    def __init__(self, outbound_turn: OutboundTurn, adapter: PlatformAdapter) -> None:
+        self.outbound_turn = outbound_turn
         self._adapter = adapter
-        self._sent_parts = dict(errand.sent)
+        self._sent_parts = dict(outbound_turn.sent)
         self._buttons_by_subject: dict[str, tuple[MessageButton, ...]] = {}
         self.edit_interval = EditInterval(
-            adapter.min_edit_interval_seconds[errand.address.scope], asyncio.get_running_loop().time
+            adapter.min_edit_interval_seconds[outbound_turn.address.scope], asyncio.get_running_loop().time
         )
 
     async def sync_pages(self, pages: Sequence[MessagePage], *, final: bool) -> bool:
-        """Whether the chat shows it all now; with `final` it does, or the platform is away for long."""
+        """Send and edit messages so that they match the pages; return True if the chat now shows them all.
+
+        With `final`, retry until it does.
+        """
         done = True
         for part, page in enumerate(pages, start=1):
             settled = final or part < len(pages) or page.card is not None
@@ -101,15 +103,15 @@ class MessageSync:
         return done
 
     async def _retract_parts(self, last: int) -> None:
-        """Words behind the last that were shown, and then were not said after all."""
+        """Blank the messages after the last page, whose text was retracted by the turn."""
         for part, sent in sorted(self._sent_parts.items()):
             if part > last and sent.message_id and not sent.card:
                 await self._sync_part(part, MessagePage(RETRACTED_TEXT), settled=True)
 
     async def _sync_part(self, part: int, page: MessagePage, *, settled: bool) -> bool:
-        wanted = records.hash_content(page.text, with_buttons=page.card is not None)
+        content_hash = records.hash_content(page.text, with_buttons=page.card is not None)
         known = self._sent_parts.get(part)
-        if known is not None and known.message_id and known.text_hash == wanted:
+        if known is not None and known.message_id and known.text_hash == content_hash:
             return True
         buttons = await self._create_buttons(page.card)
         message = OutgoingMessage(
@@ -120,16 +122,18 @@ class MessageSync:
             passing=not settled,
         )
         if settled:
-            await self._send_final(part, page, message, wanted)
+            await self._send_final(part, page, message, content_hash)
             return True
-        return await self._try_once(part, page, message, wanted)
+        return await self._try_once(part, page, message, content_hash)
 
-    async def _try_once(self, part: int, page: MessagePage, message: OutgoingMessage, wanted: str) -> bool:
-        """A step on the way: where it is too early, or the platform refuses, a later one says the same and more."""
+    async def _try_once(
+        self, part: int, page: MessagePage, message: OutgoingMessage, content_hash: str
+    ) -> bool:
+        """Send an intermediate state once; if it is too early or refused, a later state includes it anyway."""
         if self.edit_interval.seconds_left() > 0:
             return False
         try:
-            await self._send_or_edit(part, page, message, wanted, keep=False)
+            await self._send_or_edit(part, page, message, content_hash, keep=False)
         except PlatformBusy as problem:
             self._count_refusal("busy")
             self.edit_interval.record_refusal(problem.retry_after_seconds)
@@ -138,22 +142,29 @@ class MessageSync:
             self._count_refusal("away")
             self.edit_interval.record_refusal(FIRST_PAUSE_SECONDS)
             return False
-        except PERMANENT_ERRORS:  # of this step: the whole may be taken
+        except PERMANENT_ERRORS:  # the platform may still accept the final text
             self._count_refusal("refused")
             self.edit_interval.record_refusal(FIRST_PAUSE_SECONDS)
             return False
         return True
 
-    async def _send_final(self, part: int, page: MessagePage, message: OutgoingMessage, wanted: str) -> None:
+    async def _send_final(
+        self, part: int, page: MessagePage, message: OutgoingMessage, content_hash: str
+    ) -> None:
         try:
-            await self._retry(lambda: self._send_or_edit(part, page, message, wanted, keep=True))
+            await self._retry(lambda: self._send_or_edit(part, page, message, content_hash, keep=True))
         except PERMANENT_ERRORS as problem:
             self._count_refusal("refused")
-            log.warning("turn %s: %s; its answer stays on the web", self.outbound_turn.turn_id, problem)
+            log.warning(
+                "answer_delivery_refused",
+                turn_id=self.outbound_turn.turn_id,
+                platform=self.outbound_turn.platform,
+                error=str(problem),
+            )
             raise DeliveryEnded from problem
 
     async def _retry(self, call: Callable[[], Awaitable[T]], tries: int | None = None) -> T:
-        """Until the platform takes it; after so many `tries` in vain it is away indeed."""
+        """Repeat the call until it succeeds. After `tries` failures raise PlatformUnavailable; None means no limit."""
         pause = FIRST_PAUSE_SECONDS
         for number in itertools.count(1):
             await asyncio.sleep(max(self.edit_interval.seconds_left(), 0.0))
@@ -166,15 +177,20 @@ class MessageSync:
                 self._count_refusal("away")
                 if number == tries:
                     raise
-                log.info("turn %s: %s; trying again", self.outbound_turn.turn_id, problem)
+                log.info(
+                    "platform_call_retried",
+                    turn_id=self.outbound_turn.turn_id,
+                    platform=self.outbound_turn.platform,
+                    error=str(problem),
+                )
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, MAX_PAUSE_SECONDS)
-        raise AssertionError("counting does not end")
+        raise AssertionError("unreachable")
 
     async def _send_or_edit(
-        self, part: int, page: MessagePage, message: OutgoingMessage, wanted: str, *, keep: bool
+        self, part: int, page: MessagePage, message: OutgoingMessage, content_hash: str, *, keep: bool
     ) -> None:
-        """Send or change; what the platform took is remembered, at once where nothing will follow it."""
+        """Send or edit one part. Its row is written for new messages and, with `keep`, for final edits."""
         known = self._sent_parts.get(part)
         try:
             if known is not None and known.message_id:
@@ -182,9 +198,9 @@ class MessageSync:
                 keep = keep or message_id != known.message_id
             else:
                 message_id = await self._send(part, page, message)
-                if (
-                    known is not None
-                ):  # where a crash cut its sending off, the platform may answer with what it took then
+                if known is not None:
+                    # A crash interrupted the first attempt. The platform may have dropped this one as a duplicate
+                    # and returned the older message, so bring its text up to date.
                     message_id = await self._edit(message_id, message)
                 keep = True
         except ChatUnreachable as problem:
@@ -192,24 +208,24 @@ class MessageSync:
             await db.run_in_thread(reachability.mark_unreachable, self.outbound_turn.conversation_id)
             raise DeliveryEnded from problem
         self.edit_interval.record_sent()
-        self._sent_parts[part] = SentPart(message_id=message_id, text_hash=wanted, card=page.record_key)
+        self._sent_parts[part] = SentPart(message_id=message_id, text_hash=content_hash, card=page.record_key)
         if keep:
-            await db.run_in_thread(records.record_part, self.outbound_turn.turn_id, part, message_id, wanted)
+            await db.run_in_thread(
+                records.record_part, self.outbound_turn.turn_id, part, message_id, content_hash
+            )
 
     async def _send(self, part: int, page: MessagePage, message: OutgoingMessage) -> str:
         if part in self._sent_parts:
-            log.warning(
-                "part %s of turn %s may have been sent before a crash", part, self.outbound_turn.turn_id
-            )
+            log.warning("message_part_resent", turn_id=self.outbound_turn.turn_id, part=part)
         await db.run_in_thread(records.insert_part, self.outbound_turn, part, page.record_key)
         address = self._address() if part == 1 else replace(self._address(), anchor="")
         try:
             return await self._adapter.send_message(address, message)
-        except MessageGone:  # the promised reply has expired: the bot speaks for itself
+        except MessageGone:  # the reply token has expired
             return await self._adapter.send_message(replace(address, reply_token=""), message)
 
     async def _edit(self, message_id: str, message: OutgoingMessage) -> str:
-        """A message that vanished is said anew."""
+        """Edit a message and return its id; if the message is gone, send it again."""
         for address in dict.fromkeys((self._address(), replace(self._address(), reply_token=""))):
             try:
                 await self._adapter.edit_message(address, message_id, message)
@@ -227,7 +243,7 @@ class MessageSync:
         return self.outbound_turn.address
 
     def drop_reply_token(self) -> None:
-        """Its time is over: from now on the bot speaks for itself (L22)."""
+        """Send ordinary messages from now on, because the platform no longer accepts the token."""
         self.outbound_turn = replace(
             self.outbound_turn, address=replace(self.outbound_turn.address, reply_token="")
         )
@@ -244,9 +260,9 @@ class MessageSync:
                 UUID(card.subject_id),
                 [answer for _, answer in shown],
             )
-            most = self._adapter.button_label_characters
+            max_length = self._adapter.button_label_characters
             self._buttons_by_subject[card.subject_id] = tuple(
-                MessageButton(label=label[:most], code=codes[answer], danger=answer == "reject")
+                MessageButton(label=label[:max_length], code=codes[answer], danger=answer == "reject")
                 for label, answer in shown
             )
         return self._buttons_by_subject[card.subject_id]
@@ -255,12 +271,15 @@ class MessageSync:
         try:
             await self._adapter.show_typing(self._address())
         except (PlatformUnavailable, PlatformBusy, CallRefused, MessageGone, ChatUnreachable):
-            return  # a sign of life is worth no second try
+            return  # a typing indicator is not worth a retry
 
-    # --- behind the words ---
+    # --- Files ---
 
     async def send_file(self, mark: str, name: str, content: bytes) -> bool:
-        """Whether the platform took it, now or before; what a crash cut off is sent again."""
+        """Send a file unless it was sent before; return False if the platform refuses it.
+
+        A file whose sending was interrupted by a crash is sent again.
+        """
         part = self._get_part_number(mark)
         if part in self._sent_parts and self._sent_parts[part].message_id:
             return True
@@ -270,8 +289,13 @@ class MessageSync:
         try:
             sent = await self._retry(lambda: self._adapter.send_file(address, name, content), FILE_ATTEMPTS)
         except (PlatformUnavailable, CallRefused, MessageGone, ChatUnreachable) as problem:
-            log.warning("a file of turn %s was not sent: %s", self.outbound_turn.turn_id, problem)
-            del self._sent_parts[part]  # nothing of it stands there: words may take its place
+            log.warning(
+                "file_delivery_failed",
+                turn_id=self.outbound_turn.turn_id,
+                platform=self.outbound_turn.platform,
+                error=str(problem),
+            )
+            del self._sent_parts[part]  # a text may take its part number
             return False
         self.edit_interval.record_sent()
         self._sent_parts[part] = SentPart(message_id=sent, text_hash=mark, card=mark)
@@ -279,10 +303,9 @@ class MessageSync:
         return True
 
     async def send_text_instead(self, mark: str, text: str) -> None:
-        """Instead of a file."""
         await self._sync_part(self._get_part_number(mark), MessagePage(text, mark=mark), settled=True)
 
     def _get_part_number(self, mark: str) -> int:
-        """Its own number behind all that was said, the same one when somebody else goes on."""
+        """Return the file's part number: the one it already has, or the next free one."""
         known = [part for part, sent in self._sent_parts.items() if sent.card == mark]
         return known[0] if known else 1 + max(self._sent_parts, default=0)

@@ -1,13 +1,14 @@
-"""Single messages that belong to no turn: notices, link buttons, answers to a press (L4, L8, L14)."""
+"""Send single messages outside of turns (notices, link buttons, answers to presses) and make other platform calls."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
+
+import structlog
 
 from config.core import db
 from linking.outbound.worker import get_worker
@@ -27,11 +28,11 @@ from linking.platforms.base import (
     PlatformUnavailable,
 )
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 CALL_TIMEOUT_SECONDS = 20.0
 FILE_TIMEOUT_SECONDS = 60.0
-NOTICE_DEADLINE_SECONDS = 300.0  # for a platform that asks us to wait: what comes later helps nobody
+NOTICE_DEADLINE_SECONDS = 300.0  # a notice that would come later is dropped
 MIN_RETRY_SECONDS = 0.1
 MAX_ATTEMPTS = 3
 T = TypeVar("T")
@@ -39,13 +40,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Notice:
-    """One message. `only_for`: a person, to whose eyes alone it goes. `may` is asked before it is said."""
-
     to: OutboundAddress
     text: str
     buttons: tuple[MessageButton, ...] = ()
-    only_for: str = ""
-    may: Callable[[], bool] | None = None
+    only_for: str = ""  # user id; the message is visible to this person alone
+    may_send: Callable[[], bool] | None = None  # checked right before sending
 
     async def send(self, adapter: PlatformAdapter) -> None:
         message = OutgoingMessage(body=adapter.render_text(self.text), buttons=self.buttons, opens=True)
@@ -55,66 +54,69 @@ class Notice:
             await adapter.send_message(self.to, message)
 
 
-def send_first_accepted(platform: str, *notes: Notice) -> None:
-    """The first of these that the platform takes, in the order in which it was wanted in that chat.
+def send_first_accepted(platform: str, *notices: Notice) -> None:
+    """Send the first of these alternatives that the platform accepts, in the order of calls for the same chat.
 
-    Nobody waits for it: a platform that is slow, away or busy would keep other people's updates waiting. What a process
-    has not said when it dies is not said; people ask again.
+    The caller does not wait, because a slow platform would hold up other people's updates. A notice that was not sent
+    when the process dies is lost; people ask again.
     """
-    here, until = get_worker(), _notice_deadline()
+    worker, deadline = get_worker(), _notice_deadline()
 
     async def act() -> None:
-        async with here.get_chat_lock(_chat_key(platform, notes[0].to)):
-            for note in notes:
-                if note.may is not None and not await db.run_in_thread(note.may):
+        async with worker.get_chat_lock(_chat_key(platform, notices[0].to)):
+            for notice in notices:
+                if notice.may_send is not None and not await db.run_in_thread(notice.may_send):
                     return
-                if await _try_send(here.get_adapter(platform), note.send, until):
+                if await _try_send(worker.get_adapter(platform), notice.send, deadline):
                     return
 
-    here.spawn(act)
+    worker.spawn(act)
 
 
-def send_to_all(notes: Sequence[tuple[str, Notice]], otherwise: Callable[[], None] | None) -> None:
-    """All of these, each on its platform; where not one is taken, something else is done, if there is anything."""
-    here, until = get_worker(), _notice_deadline()
+def send_to_all(notices: Sequence[tuple[str, Notice]], otherwise: Callable[[], None] | None) -> None:
+    """Send all notices, each on its platform; call `otherwise` if none of them is accepted."""
+    worker, deadline = get_worker(), _notice_deadline()
 
     async def act() -> None:
-        each = [_try_send(here.get_adapter(platform), note.send, until) for platform, note in notes]
-        if not any(await asyncio.gather(*each)) and otherwise is not None:
+        attempts = [
+            _try_send(worker.get_adapter(platform), notice.send, deadline) for platform, notice in notices
+        ]
+        if not any(await asyncio.gather(*attempts)) and otherwise is not None:
             await db.run_in_thread(otherwise)
 
-    here.spawn(act)
+    worker.spawn(act)
 
 
 def answer_button_press(platform: str, to: OutboundAddress, pressed: ButtonPressed, text: str) -> None:
-    """At once, whatever else is being said there."""
-    here, until = get_worker(), _notice_deadline()
+    """Acknowledge a press at once, without waiting for other messages to the chat."""
+    worker, deadline = get_worker(), _notice_deadline()
 
     async def act() -> None:
         await _try_send(
-            here.get_adapter(platform), lambda adapter: adapter.answer_button_press(to, pressed, text), until
+            worker.get_adapter(platform),
+            lambda adapter: adapter.answer_button_press(to, pressed, text),
+            deadline,
         )
 
-    here.spawn(act)
+    worker.spawn(act)
 
 
 def send_typing(platform: str, to: OutboundAddress) -> None:
-    """The first sign of life."""
-    here = get_worker()
-    here.spawn(lambda: here.get_adapter(platform).show_typing(to))
+    worker = get_worker()
+    worker.spawn(lambda: worker.get_adapter(platform).show_typing(to))
 
 
 def send_if_idle(platform: str, to: OutboundAddress, text: str) -> None:
-    """A word that is worth one try, and none where something is being said already."""
-    here = get_worker()
+    """Try once to send a notice, and skip it if another notice to this chat is being sent."""
+    worker = get_worker()
 
     async def act() -> None:
-        turn = here.get_chat_lock(_chat_key(platform, to))
-        if not turn.locked():
-            async with turn:
-                await Notice(to=to, text=text).send(here.get_adapter(platform))
+        lock = worker.get_chat_lock(_chat_key(platform, to))
+        if not lock.locked():
+            async with lock:
+                await Notice(to=to, text=text).send(worker.get_adapter(platform))
 
-    here.spawn(act)
+    worker.spawn(act)
 
 
 def _chat_key(platform: str, to: OutboundAddress) -> str:
@@ -125,20 +127,22 @@ def _notice_deadline() -> float:
     return time.monotonic() + NOTICE_DEADLINE_SECONDS
 
 
-def resolve_message(platform: str, said: MessageReceived) -> MessageReceived:
-    """Words as they are meant for our bot; what an update does not say is asked of the platform once."""
-    ours = registry.build_adapter(platform)
-    if ours is None or not ours.needs_completion(said):
-        return said if ours is None else ours.resolve_mention(said, BotIdentity(account=ours.bot_account))
+def resolve_message(platform: str, message: MessageReceived) -> MessageReceived:
+    """Resolve mentions of our bot in a message, asking the platform for what the update does not say."""
+    own_adapter = registry.build_adapter(platform)
+    if own_adapter is None:
+        return message
+    if not own_adapter.needs_completion(message):
+        return own_adapter.resolve_mention(message, BotIdentity(account=own_adapter.bot_account))
 
     async def act(adapter: PlatformAdapter) -> MessageReceived:
-        return await adapter.complete_message(said)
+        return await adapter.complete_message(message)
 
     return _call_platform(platform, act, CALL_TIMEOUT_SECONDS)
 
 
 def is_server_admin(platform: str, place: PlatformPlace, user_id: str) -> bool:
-    """Unknown is no."""
+    """Return False if the platform does not say."""
 
     async def act(adapter: PlatformAdapter) -> bool:
         return await adapter.is_server_admin(place, user_id)
@@ -146,12 +150,12 @@ def is_server_admin(platform: str, place: PlatformPlace, user_id: str) -> bool:
     try:
         return get_worker().call(platform, act, seconds=CALL_TIMEOUT_SECONDS)
     except (PlatformError, TimeoutError) as problem:
-        log.warning("%s did not say who administers a server: %s", platform, type(problem).__name__)
+        log.warning("server_admin_lookup_failed", platform=platform, error=type(problem).__name__)
         return False
 
 
 def fetch_server_name(platform: str, place: PlatformPlace) -> str:
-    """Nothing where the platform does not say."""
+    """Return "" if the platform does not say."""
 
     async def act(adapter: PlatformAdapter) -> str:
         return await adapter.fetch_server_name(place)
@@ -159,7 +163,7 @@ def fetch_server_name(platform: str, place: PlatformPlace) -> str:
     try:
         return get_worker().call(platform, act, seconds=CALL_TIMEOUT_SECONDS)
     except (PlatformError, TimeoutError) as problem:
-        log.info("%s did not say what a server is called: %s", platform, type(problem).__name__)
+        log.info("server_name_lookup_failed", platform=platform, error=type(problem).__name__)
         return ""
 
 
@@ -171,7 +175,7 @@ def fetch_file(platform: str, file: AttachedFile) -> bytes:
 
 
 def _call_platform(platform: str, act: Callable[[PlatformAdapter], Awaitable[T]], seconds: float) -> T:
-    """What is needed to go on; raises what the platform made of it."""
+    """Call the platform and wait for the result; raise PlatformError if the call fails or takes too long."""
     try:
         return get_worker().call(platform, act, seconds=seconds)
     except TimeoutError:
@@ -179,24 +183,24 @@ def _call_platform(platform: str, act: Callable[[PlatformAdapter], Awaitable[T]]
 
 
 async def _try_send(
-    adapter: PlatformAdapter, act: Callable[[PlatformAdapter], Awaitable[None]], until: float
+    adapter: PlatformAdapter, act: Callable[[PlatformAdapter], Awaitable[None]], deadline: float
 ) -> bool:
-    """A few tries where the platform is away; where it has no room, as long as that helps anybody."""
-    tries = 0
-    while tries < MAX_ATTEMPTS and time.monotonic() < until:
+    """Try a few times while the platform is unavailable, and until the deadline while it is busy."""
+    attempts = 0
+    while attempts < MAX_ATTEMPTS and time.monotonic() < deadline:
         try:
             async with asyncio.timeout(CALL_TIMEOUT_SECONDS):
                 await act(adapter)
         except PlatformBusy as problem:
-            if time.monotonic() + problem.retry_after_seconds > until:
+            if time.monotonic() + problem.retry_after_seconds > deadline:
                 break
             await asyncio.sleep(max(problem.retry_after_seconds, MIN_RETRY_SECONDS))
         except (PlatformUnavailable, TimeoutError):
-            tries += 1
+            attempts += 1
         except PlatformError as problem:
-            log.info("%s did not take a message: %s", adapter.platform, problem)
+            log.info("notice_refused", platform=adapter.platform, error=str(problem))
             return False
         else:
             return True
-    log.warning("%s did not take a message in time", adapter.platform)
+    log.warning("notice_timed_out", platform=adapter.platform)
     return False

@@ -1,4 +1,7 @@
-"""What was sent of a turn, and where: the only writer of OutboundMessage, by which another process goes on (L19)."""
+"""Record which parts of a turn's answer were sent, so that another process can continue the delivery.
+
+This module is the only writer of OutboundMessage.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +18,20 @@ from copilot.chat import turn_details
 from linking.models import OutboundMessage, PlatformConversation
 from linking.platforms.base import ConversationScope, OutboundAddress
 
-DELIVERY_WINDOW = timedelta(hours=24)  # an answer that could not be given for so long is left on the web
-REPLY_TOKEN_SECONDS = 14 * 60  # Discord's last fifteen minutes; then the bot speaks for itself (L22)
+DELIVERY_WINDOW = timedelta(hours=24)  # after this, an undelivered answer is available on the web only
+REPLY_TOKEN_SECONDS = 14 * 60  # Discord accepts them for fifteen minutes
 
 
 @dataclass(frozen=True, kw_only=True)
 class SentPart:
-    """A part on the platform. Without an id it was begun, and nobody knows how that ended."""
-
-    message_id: str
+    message_id: str  # empty if sending was started and its result is unknown
     text_hash: str
     card: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutboundTurn:
-    """A turn whose answer belongs into a chat."""
+    """A turn whose answer is delivered to a chat."""
 
     turn_id: UUID
     session_id: UUID
@@ -42,7 +43,7 @@ class OutboundTurn:
     sent: dict[int, SentPart]
 
 
-# What follows later stays on the web once the place is closed; what was asked for there is answered there (L16).
+# Once a conversation is closed, only turns that were started from it are still answered there.
 _REPLIES_IN_CHAT_SQL = "(c.closed_at IS NULL OR t.origin = c.platform)"
 _IS_PENDING_SQL = f"""
 SELECT c.platform, c.bot_account FROM copilot_turn t
@@ -52,7 +53,7 @@ WHERE t.id = %s AND c.unreachable_at IS NULL AND {_REPLIES_IN_CHAT_SQL}
 """  # noqa: S608 - both texts are ours
 
 
-# From the places where somebody spoke lately to their turns: each turn once, whatever else its session holds.
+# Starts from recently active conversations, so that each turn is found once, whatever else its session contains.
 _FIND_PENDING_SQL = f"""
 SELECT t.id FROM linking_platformconversation c
 JOIN copilot_session s ON s.id = c.session_id AND s.deleted_at IS NULL
@@ -69,21 +70,21 @@ ORDER BY t.created_at LIMIT %(limit)s
 
 
 def is_delivery_pending(turn_id: UUID, accounts: dict[str, str]) -> bool:
-    """Whether there may be an errand: one question, for most who ask have come too late."""
+    """Check with one query whether the turn may need delivery; most callers find that it does not."""
     with connection.cursor() as cursor:
         cursor.execute(_IS_PENDING_SQL, [turn_id])
-        place = cursor.fetchone()
-    return place is not None and accounts.get(place[0]) == place[1]
+        conversation = cursor.fetchone()
+    return conversation is not None and accounts.get(conversation[0]) == conversation[1]
 
 
 def load_outbound_turn(turn_id: UUID, accounts: dict[str, str]) -> OutboundTurn | None:
-    """None for a turn that belongs nowhere, whose bot is not ours, or whose answer was given. `accounts`: ours."""
-    standing = turn_details.get_turn_details(turn_id)
-    if standing is None or standing.is_session_deleted or standing.reply is None:
+    """Load a turn to deliver; None if it has no chat, its bot is not in `accounts`, or it was delivered already."""
+    turn = turn_details.get_turn_details(turn_id)
+    if turn is None or turn.is_session_deleted or turn.reply is None:
         return None
-    reply = standing.reply
-    place = PlatformConversation.objects.filter(pk=reply.conversation_id, unreachable_at=None).first()
-    if place is None or accounts.get(place.platform) != place.bot_account:
+    reply = turn.reply
+    conversation = PlatformConversation.objects.filter(pk=reply.conversation_id, unreachable_at=None).first()
+    if conversation is None or accounts.get(conversation.platform) != conversation.bot_account:
         return None
     rows = OutboundMessage.objects.filter(turn=turn_id)
     sent = {
@@ -94,18 +95,18 @@ def load_outbound_turn(turn_id: UUID, accounts: dict[str, str]) -> OutboundTurn 
         return None
     return OutboundTurn(
         turn_id=turn_id,
-        session_id=standing.session_id,
-        owner_id=standing.owner_id,
-        conversation_id=place.pk,
-        platform=place.platform,
+        session_id=turn.session_id,
+        owner_id=turn.owner_id,
+        conversation_id=conversation.pk,
+        platform=conversation.platform,
         address=OutboundAddress(
-            scope=_parse_scope(place.scope),
-            container_id=place.container_id,  # where the place is now: a group may have moved (L21)
+            scope=_parse_scope(conversation.scope),
+            container_id=conversation.container_id,  # the current one: a group may have moved
             thread_id=reply.thread,
             anchor=reply.anchor,
-            reply_token=get_reply_token(place.platform, standing.run_ids),
+            reply_token=get_reply_token(conversation.platform, turn.run_ids),
         ),
-        status=standing.status,
+        status=turn.status,
         sent=sent,
     )
 
@@ -114,7 +115,7 @@ def _parse_scope(value: str) -> ConversationScope:
     return "server" if value == "server" else "dm"
 
 
-# --- parts -------------------------------------------------------------------------------------------
+# --- Parts ---
 
 
 _INSERT_PART_SQL = """
@@ -123,10 +124,12 @@ VALUES (%s, %s, %s, '', '', %s, %s) ON CONFLICT DO NOTHING
 """
 
 
-def insert_part(errand: OutboundTurn, part: int, card: str) -> None:
-    """Before it is sent: whoever comes after a crash knows that it may be there."""
+def insert_part(outbound_turn: OutboundTurn, part: int, card: str) -> None:
+    """Insert a part before it is sent, so that a crash leaves a trace of it."""
     with connection.cursor() as cursor:
-        cursor.execute(_INSERT_PART_SQL, [errand.turn_id, part, errand.conversation_id, card, False])
+        cursor.execute(
+            _INSERT_PART_SQL, [outbound_turn.turn_id, part, outbound_turn.conversation_id, card, False]
+        )
 
 
 def record_part(turn_id: UUID, part: int, message_id: str, text_hash: str) -> None:
@@ -135,20 +138,22 @@ def record_part(turn_id: UUID, part: int, message_id: str, text_hash: str) -> No
     )
 
 
-def mark_delivered(errand: OutboundTurn) -> None:
-    """The answer stands as it should, or nobody can be told: nothing more is owed."""
-    if not OutboundMessage.objects.filter(turn=errand.turn_id).update(final=True):
+def mark_delivered(outbound_turn: OutboundTurn) -> None:
+    """Mark the turn as finished, whether its answer was delivered or cannot be."""
+    if not OutboundMessage.objects.filter(turn=outbound_turn.turn_id).update(final=True):
         with connection.cursor() as cursor:
-            cursor.execute(_INSERT_PART_SQL, [errand.turn_id, 1, errand.conversation_id, "", True])
+            cursor.execute(
+                _INSERT_PART_SQL, [outbound_turn.turn_id, 1, outbound_turn.conversation_id, "", True]
+            )
 
 
 def hash_content(text: str, *, with_buttons: bool) -> str:
-    """Of what people see: codes of buttons are random, and another process may have made those that stand there."""
+    """Hash what people see. Button codes are left out because they are random."""
     return hashlib.sha256(f"{text}\x1f{with_buttons}".encode()).hexdigest()
 
 
 def find_pending_turns(accounts: dict[str, str], limit: int = 500) -> list[UUID]:
-    """Turns of our chats whose answer is not yet given in full, the oldest first; who was asked has time."""
+    """Return turns whose answer is not fully delivered, oldest first, except those that wait for a decision."""
     with connection.cursor() as cursor:
         cursor.execute(
             _FIND_PENDING_SQL,
@@ -162,11 +167,11 @@ def find_pending_turns(accounts: dict[str, str], limit: int = 500) -> list[UUID]
         return [turn_id for (turn_id,) in cursor.fetchall()]
 
 
-# --- leave to answer an interaction ------------------------------------------------------------------
+# --- Reply tokens ---
 
 
 def save_reply_token(platform: str, run_id: str, token: str) -> None:
-    """For as long as the platform honours it; lost, the bot answers in its own name."""
+    # Without the token the bot answers with an ordinary message, so an outage of the cache is harmless.
     try:
         caches["shared"].set(f"reply-token:{platform}:{run_id}", token, REPLY_TOKEN_SECONDS)
     except ServiceUnavailable:

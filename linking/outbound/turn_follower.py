@@ -1,4 +1,4 @@
-"""One turn carried into its chat, from wherever it stands to its ending: follow its log, show what it says (L19)."""
+"""Follow one turn's event log and show its progress in its chat until it ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from linking.outbound.records import OutboundTurn
 from linking.outbound.turn_view import STOPPED_TEXT, TurnView, build_cards
 from linking.platforms.base import PlatformAdapter
 
-RELOAD_SECONDS = 10.0  # news can be lost with Redis; the rows cannot
+RELOAD_SECONDS = 10.0  # without events for this long the rows are read again: Redis may have lost some
 OUTAGE_RETRY_SECONDS = 1.0
 
 
@@ -29,26 +29,26 @@ class _EventHeader(msgspec.Struct):
 _header_decoder = msgspec.json.Decoder(_EventHeader)
 
 
-async def follow_turn(errand: OutboundTurn, adapter: PlatformAdapter) -> None:
-    """Returns when the answer was given, cannot be given, or waits for a person to decide."""
-    carriage = _TurnFollower(errand, adapter)
+async def follow_turn(outbound_turn: OutboundTurn, adapter: PlatformAdapter) -> None:
+    """Deliver a turn. Return when its answer was delivered, cannot be, or waits for a person's decision."""
+    follower = _TurnFollower(outbound_turn, adapter)
     try:
-        await carriage.run()
+        await follower.run()
     except DeliveryEnded:
-        await db.run_in_thread(records.mark_delivered, errand)
+        await db.run_in_thread(records.mark_delivered, outbound_turn)
 
 
 class _TurnFollower:
-    def __init__(self, errand: OutboundTurn, adapter: PlatformAdapter) -> None:
-        self._outbound_turn = errand
+    def __init__(self, outbound_turn: OutboundTurn, adapter: PlatformAdapter) -> None:
+        self._outbound_turn = outbound_turn
         self._adapter = adapter
-        self._sync = MessageSync(errand, adapter)
+        self._sync = MessageSync(outbound_turn, adapter)
         self._view = TurnView()
         self._layout = TurnLayout(adapter)
         loop = asyncio.get_running_loop()
         self._clock = loop.time
         self._token_until = loop.time() + records.REPLY_TOKEN_SECONDS
-        self._typing_shown_at = self._heard_at = float("-inf")
+        self._typing_shown_at = self._last_event_at = float("-inf")
 
     async def run(self) -> None:
         while True:
@@ -65,40 +65,40 @@ class _TurnFollower:
                 await asyncio.sleep(OUTAGE_RETRY_SECONDS)
 
     def _load_view(self) -> str:
-        """What the rows say now; the log's end is read before them, so that nothing falls in between."""
+        """Build the view from the rows and return the log's cursor, which is read first so that no event is missed."""
         cursor = fanout.get_end_of_log(self._outbound_turn.session_id)
-        standing = turn_details.get_turn_details(self._outbound_turn.turn_id)
-        progress = TurnView()
-        progress.load_messages(turn_details.serialize_turn_messages(self._outbound_turn.turn_id))
-        if progress.has_tool_calls():  # people are asked about these alone
+        turn = turn_details.get_turn_details(self._outbound_turn.turn_id)
+        view = TurnView()
+        view.load_messages(turn_details.serialize_turn_messages(self._outbound_turn.turn_id))
+        if view.has_tool_calls():  # without tool calls there is nothing to decide
             for card in build_cards(turn_details.list_turn_requests(self._outbound_turn.turn_id)):
-                progress.add_card(card)
-        if standing is None or standing.has_ended:
-            progress.standing = "over"
-            progress.ending = STOPPED_TEXT if standing is not None and standing.status == "cancelled" else ""
-        elif standing.status == "waiting":
-            progress.standing = "waiting"
-        elif standing.status == "running":
-            progress.standing = "working"
-        self._view = progress
-        self._heard_at = self._clock()
+                view.add_card(card)
+        if turn is None or turn.has_ended:
+            view.state = "over"
+            view.ending = STOPPED_TEXT if turn is not None and turn.status == "cancelled" else ""
+        elif turn.status == "waiting":
+            view.state = "waiting"
+        elif turn.status == "running":
+            view.state = "working"
+        self._view = view
+        self._last_event_at = self._clock()
         return cursor
 
     async def _follow(self, feed: fanout.EventFeed) -> bool:
-        """Whether this is done; otherwise the rows are read again."""
+        """Return True when the delivery is done, False if the rows have to be read again."""
         while True:
-            shown = await self._sync_messages()
-            if self._view.standing == "over":
+            in_sync = await self._sync_messages()
+            if self._view.state == "over":
                 await self._finish()
                 return True
-            if self._view.standing == "waiting" and shown:
-                return True  # it may take days; whoever goes on comes back here
-            if not await self._wait_for_changes(feed, shown):
+            if self._view.state == "waiting" and in_sync:
+                return True  # a decision may take days; whoever resumes the turn starts the delivery again
+            if not await self._wait_for_changes(feed, in_sync):
                 return False
 
-    async def _wait_for_changes(self, feed: fanout.EventFeed, shown: bool) -> bool:
-        """Until something has changed or is due; False when nothing was heard for so long that the rows know better."""
-        wait = RELOAD_SECONDS if shown else max(self._sync.edit_interval.seconds_left(), 0.01)
+    async def _wait_for_changes(self, feed: fanout.EventFeed, in_sync: bool) -> bool:
+        """Wait until something changes or is due; return False after too long a silence."""
+        wait = RELOAD_SECONDS if in_sync else max(self._sync.edit_interval.seconds_left(), 0.01)
         if self._shows_typing():
             wait = min(
                 wait,
@@ -108,10 +108,10 @@ class _TurnFollower:
             async with asyncio.timeout(wait):
                 while True:
                     batch = await anext(feed)
-                    self._heard_at = self._clock()
-                    if self._apply_events(batch) and (shown or self._view.standing != "working"):
+                    self._last_event_at = self._clock()
+                    if self._apply_events(batch) and (in_sync or self._view.state != "working"):
                         return True
-        return self._clock() - self._heard_at < RELOAD_SECONDS
+        return self._clock() - self._last_event_at < RELOAD_SECONDS
 
     def _apply_events(self, batch: list[event_log.LogEntry]) -> bool:
         changed = False
@@ -121,8 +121,7 @@ class _TurnFollower:
         return changed
 
     def _shows_typing(self) -> bool:
-        """Also while it waits for a worker: somebody looks for the first sign of life."""
-        return self._adapter.supports_typing and self._view.standing in ("queued", "working")
+        return self._adapter.supports_typing and self._view.state in ("queued", "working")
 
     async def _sync_messages(self) -> bool:
         if self._clock() > self._token_until:
@@ -134,7 +133,7 @@ class _TurnFollower:
             self._typing_shown_at = self._clock()
             await self._sync.show_typing()
         pages = self._layout.build_pages(self._view)
-        return await self._sync.sync_pages(pages, final=self._view.standing == "over")
+        return await self._sync.sync_pages(pages, final=self._view.state == "over")
 
     async def _finish(self) -> None:
         text = self._layout.build_full_answer(self._view)

@@ -1,4 +1,4 @@
-"""A turn as its readers in a chat see it: what was said, what waits for a person, how it stands (L19). Pure."""
+"""Fold a turn's rows and events into what a chat shows of it: text, decision cards and state. Does no I/O."""
 
 from __future__ import annotations
 
@@ -42,26 +42,26 @@ OPEN_STATES = ("requested", "open")
 OUTCOME_LABELS = {
     "running": "Approved",
     "done": "Approved",
-    "timed_out": "Nobody answered in time",
-    "superseded": "Passed over",
+    "timed_out": "No answer in time",
+    "superseded": "Skipped",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecisionCard:
-    """Something that a person has to decide; `closed` says in words how it went, empty while it is open."""
+    """An approval or a question that a person has to decide."""
 
     subject: Literal["approval", "question"]
     subject_id: str
     call_id: str
     text: str
     choices: tuple[tuple[str, str], ...] = ()  # label and answer
-    closed: str = ""
+    closed: str = ""  # the outcome in words; empty while the card is open
 
 
 @dataclass(frozen=True)
 class TurnBlock:
-    """Words, or a card between them."""
+    """Either text or a card."""
 
     text: str = ""
     card: DecisionCard | None = None
@@ -76,16 +76,15 @@ class _ViewRow:
 
 @dataclass
 class TurnView:
-    """Folds the events of one turn; the same event twice changes nothing."""
+    """The visible state of one turn. Applying the same event twice changes nothing."""
 
-    standing: ViewState = "queued"
-    tool: str = ""  # what is being used just now
-    ending: str = ""  # words for an ending that left none
-    cards: dict[str, DecisionCard] = field(default_factory=dict)  # by call
+    state: ViewState = "queued"
+    tool: str = ""  # the tool in use
+    ending: str = ""  # shown if the turn ended without any text
+    cards: dict[str, DecisionCard] = field(default_factory=dict)  # by call id
     _rows: dict[str, _ViewRow] = field(default_factory=dict)
 
     def load_messages(self, rows: Iterable[MessagePayload]) -> None:
-        """What stands in the rows, before the first event."""
         for row in rows:
             self._add_message(row)
 
@@ -93,7 +92,7 @@ class TurnView:
         return any(row.call_id for row in self._rows.values())
 
     def apply_event(self, event: Event) -> bool:
-        """Whether anything changed that people see."""
+        """Apply an event and return True if anything visible changed."""
         match event:
             case TextExtended():
                 return self._extend_text(event)
@@ -127,15 +126,15 @@ class TurnView:
     def _apply_status(self, event: Event) -> bool:
         match event:
             case TurnStarted():
-                self.standing = "working"
+                self.state = "working"
             case TurnRecovering():
                 self.tool = ""
             case TurnPaused():
-                self.standing = "waiting"
+                self.state = "waiting"
             case TurnCancelled():
-                self.standing, self.ending = "over", STOPPED_TEXT
+                self.state, self.ending = "over", STOPPED_TEXT
             case TurnSucceeded() | TurnFailed():
-                self.standing = "over"
+                self.state = "over"
             case _:
                 return False
         return True
@@ -143,18 +142,18 @@ class TurnView:
     def add_card(self, card: DecisionCard) -> None:
         self.cards.setdefault(card.call_id, card)
 
-    def _close_card(self, subject_id: str, how: str) -> None:
+    def _close_card(self, subject_id: str, outcome: str) -> None:
         for call_id, card in self.cards.items():
             if card.subject_id == subject_id:
-                self.cards[call_id] = _with_outcome(card, how)
+                self.cards[call_id] = _with_outcome(card, outcome)
 
     def _add_message(self, row: MessagePayload) -> None:
         match row.content:
             case str() if row.kind == "assistant":
                 self._rows[row.id] = _ViewRow(row.sequence, text=row.content)
             case NoticeContent():
-                words = f"{row.content.label}. {row.content.hint}".strip()
-                self._rows[row.id] = _ViewRow(row.sequence, text=f"*{words}*")
+                notice = f"{row.content.label}. {row.content.hint}".strip()
+                self._rows[row.id] = _ViewRow(row.sequence, text=f"*{notice}*")
             case ToolCallContent():
                 self._rows[row.id] = _ViewRow(row.sequence, call_id=row.content.call_id)
             case _:
@@ -163,38 +162,38 @@ class TurnView:
     def _extend_text(self, event: TextExtended) -> bool:
         row = self._rows.get(event.row_id)
         if row is None or event.offset > len(row.text):
-            return False  # beyond a gap nothing can be known
+            return False  # there is a gap before this delta
         if row.text[event.offset : event.offset + len(event.delta)] == event.delta:
             return False
         row.text = row.text[: event.offset] + event.delta
         return True
 
     def build_blocks(self) -> list[TurnBlock]:
-        """In order: words, then what was asked between them, then the words after it."""
-        made: list[TurnBlock] = []
-        words: list[str] = []
+        """Return texts and cards in the order of their rows."""
+        blocks: list[TurnBlock] = []
+        paragraphs: list[str] = []
         for row in sorted(self._rows.values(), key=lambda row: row.sequence):
             card = self.cards.get(row.call_id) if row.call_id else None
             if card is not None:
-                made += [TurnBlock(text=_join_paragraphs(words)), TurnBlock(card=card)]
-                words = []
+                blocks += [TurnBlock(text=_join_paragraphs(paragraphs)), TurnBlock(card=card)]
+                paragraphs = []
             elif row.text:
-                words.append(row.text)
+                paragraphs.append(row.text)
         return [
             block
-            for block in (*made, TurnBlock(text=_join_paragraphs(words)))
+            for block in (*blocks, TurnBlock(text=_join_paragraphs(paragraphs)))
             if block.card or block.text.strip()
         ]
 
 
-def _join_paragraphs(words: list[str]) -> str:
-    return "\n\n".join(words)
+def _join_paragraphs(paragraphs: list[str]) -> str:
+    return "\n\n".join(paragraphs)
 
 
-def build_cards(asked: TurnRequests) -> list[DecisionCard]:
-    """What a person was or is asked, from the rows; `closed` where that is over."""
-    made = [_with_outcome(build_approval_card(view), state) for view, state in asked.approvals]
-    return made + [_with_outcome(build_question_card(view), outcome) for view, outcome in asked.questions]
+def build_cards(requests: TurnRequests) -> list[DecisionCard]:
+    approvals = [_with_outcome(build_approval_card(view), state) for view, state in requests.approvals]
+    questions = [_with_outcome(build_question_card(view), outcome) for view, outcome in requests.questions]
+    return approvals + questions
 
 
 def _with_outcome(card: DecisionCard, state: str) -> DecisionCard:
@@ -204,8 +203,10 @@ def _with_outcome(card: DecisionCard, state: str) -> DecisionCard:
 
 
 def build_approval_card(view: ApprovalPayload) -> DecisionCard:
-    shown = [f"- {name}: `{_shorten(value)}`" for name, value in list(view.arguments.items())[:MAX_ARGUMENTS]]
-    lines = [f"**May I use {format_tool_name(view.tool)}?**", view.reason, *shown]
+    arguments = [
+        f"- {name}: `{_shorten(value)}`" for name, value in list(view.arguments.items())[:MAX_ARGUMENTS]
+    ]
+    lines = [f"**May I use {format_tool_name(view.tool)}?**", view.reason, *arguments]
     return DecisionCard(
         subject="approval",
         subject_id=view.id,
@@ -226,10 +227,9 @@ def build_question_card(view: QuestionPayload) -> DecisionCard:
 
 
 def format_tool_name(tool: str) -> str:
-    """A tool's name as words."""
     return tool.replace("__", " ").replace("_", " ")
 
 
 def _shorten(value: object) -> str:
-    words = " ".join(str(value).replace("`", "'").split())
-    return words if len(words) <= MAX_ARGUMENT_CHARACTERS else words[: MAX_ARGUMENT_CHARACTERS - 1] + "…"
+    text = " ".join(str(value).replace("`", "'").split())
+    return text if len(text) <= MAX_ARGUMENT_CHARACTERS else text[: MAX_ARGUMENT_CHARACTERS - 1] + "…"

@@ -1,13 +1,12 @@
-"""A process's own event loop for the platforms: turns are carried and messages sent there, many at once (L19).
+"""Run a process's event loop for the chat platforms, on which turns are delivered and messages sent.
 
-Who carries a turn holds an advisory lock of Postgres on a connection of this process: the server frees it the moment
-the process dies, and the sweep of any other goes on where it stood.
+The process that delivers a turn holds a Postgres advisory lock. Postgres releases it as soon as the process dies, and
+the sweep of another process continues the delivery.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, wait
@@ -18,6 +17,7 @@ from uuid import UUID
 from weakref import WeakValueDictionary
 
 import psycopg
+import structlog
 from django.db import connection
 
 from config.core import db
@@ -27,15 +27,15 @@ from linking.outbound.turn_follower import follow_turn
 from linking.platforms import registry
 from linking.platforms.base import PlatformAdapter, PlatformError
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
-LOCK_NAMESPACE = 0x50484C4B  # apart from the workers' and everybody else's
+LOCK_NAMESPACE = 0x50484C4B  # keeps these advisory locks apart from others
 CANCEL_WAIT_SECONDS = 0.2
 T = TypeVar("T")
 
 
 class _TurnLocks:
-    """Session-level locks on one connection. A connection that breaks has lost them all."""
+    """Session-level advisory locks on one connection; all are lost if the connection breaks."""
 
     def __init__(self) -> None:
         self._connection: psycopg.Connection[tuple[bool]] | None = None
@@ -65,7 +65,7 @@ class _TurnLocks:
 
 
 class OutboundWorker:
-    """Clients of the platforms live as long as the loop, so that connections and rate buckets are kept."""
+    """Own the event loop and the platform clients, which live as long as the loop to keep their rate limits."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -76,61 +76,63 @@ class OutboundWorker:
         self._chat_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._locks = _TurnLocks()
         self._leaving = False
-        self._thread = threading.Thread(target=self._loop.run_forever, name="courier", daemon=True)
+        self._thread = threading.Thread(target=self._loop.run_forever, name="outbound-worker", daemon=True)
         self._thread.start()
 
     def deliver_turn(self, turn_id: UUID) -> None:
-        """Carry this turn, if nobody does; from any thread, at once."""
+        """Start delivering this turn unless a process already does. Returns at once; callable from any thread."""
         self._loop.call_soon_threadsafe(self._start_turn, turn_id)
 
-    def call(self, platform: str, act: Callable[[PlatformAdapter], Awaitable[T]], *, seconds: float) -> T:
-        """Have something done on the loop and wait for it; from any other thread."""
+    def call(
+        self, platform: str, function: Callable[[PlatformAdapter], Awaitable[T]], *, seconds: float
+    ) -> T:
+        """Run a function on the loop and wait for its result; callable from any other thread."""
 
-        async def done() -> T:
+        async def run() -> T:
             async with asyncio.timeout(seconds):
-                return await act(self.get_adapter(platform))
+                return await function(self.get_adapter(platform))
 
-        return asyncio.run_coroutine_threadsafe(done(), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
-    def spawn(self, act: Callable[[], Awaitable[None]]) -> None:
-        """The same, and nobody waits; a platform's refusal is not worth a word."""
+    def spawn(self, function: Callable[[], Awaitable[None]]) -> None:
+        """Run a function on the loop without waiting. Platform errors are ignored."""
 
-        async def done() -> None:
+        async def run() -> None:
             with suppress(PlatformError, LookupError):
-                await act()
+                await function()
 
-        said = asyncio.run_coroutine_threadsafe(done(), self._loop)
-        self._pending.add(said)
-        said.add_done_callback(self._on_sent)
+        future = asyncio.run_coroutine_threadsafe(run(), self._loop)
+        self._pending.add(future)
+        future.add_done_callback(self._on_sent)
 
-    def _on_sent(self, said: Future[None]) -> None:
-        self._pending.discard(said)
-        if not said.cancelled() and said.exception() is not None:
-            log.error("a message could not be said", exc_info=said.exception())
+    def _on_sent(self, future: Future[None]) -> None:
+        self._pending.discard(future)
+        if not future.cancelled() and future.exception() is not None:
+            log.error("notice_failed", exc_info=future.exception())
 
     def wait_until_sent(self, seconds: float) -> None:
-        """Wait for what nobody else waits for, as long as this."""
+        """Wait at most this long for calls made by `spawn`."""
         wait(self._pending.copy(), seconds)
 
     def get_chat_lock(self, chat: str) -> asyncio.Lock:
-        """Held by who speaks there, on the loop; the others wait in the order in which they came."""
+        """Return the lock that keeps notices to one chat in order."""
         return self._chat_locks.setdefault(chat, asyncio.Lock())
 
     def get_adapter(self, platform: str) -> PlatformAdapter:
         if platform not in self._adapters:
-            made = registry.build_adapter(platform)
-            if made is None:
-                raise LookupError(f"{platform} is off")
-            self._adapters[platform] = made
+            adapter = registry.build_adapter(platform)
+            if adapter is None:
+                raise LookupError(f"{platform} is not enabled")
+            self._adapters[platform] = adapter
         return self._adapters[platform]
 
-    # --- on the loop ---
+    # --- On the loop ---
 
     def _start_turn(self, turn_id: UUID) -> None:
         if self._leaving:
             return
         if turn_id in self._running:
-            self._restart.add(turn_id)  # it may be on its way out: look once more then
+            self._restart.add(turn_id)  # the task may be about to end, so look again when it has
             return
         task = self._loop.create_task(self._deliver_turn(turn_id))
         self._running[turn_id] = task
@@ -139,7 +141,7 @@ class OutboundWorker:
     def _on_turn_done(self, turn_id: UUID, task: asyncio.Task[None]) -> None:
         self._running.pop(turn_id, None)
         if not task.cancelled() and task.exception() is not None:
-            log.error("turn %s could not be carried to its chat", turn_id, exc_info=task.exception())
+            log.error("turn_delivery_failed", turn_id=turn_id, exc_info=task.exception())
         elif turn_id in self._restart:
             self._restart.discard(turn_id)
             self._start_turn(turn_id)
@@ -148,9 +150,9 @@ class OutboundWorker:
         if not await db.run_in_thread(self._claim_turn, turn_id):
             return
         try:
-            errand = await db.run_in_thread(records.load_outbound_turn, turn_id, get_own_accounts())
-            if errand is not None:
-                await follow_turn(errand, self.get_adapter(errand.platform))
+            outbound_turn = await db.run_in_thread(records.load_outbound_turn, turn_id, get_own_accounts())
+            if outbound_turn is not None:
+                await follow_turn(outbound_turn, self.get_adapter(outbound_turn.platform))
         finally:
             await db.run_in_thread(self._locks.release, turn_id)
 
@@ -158,7 +160,7 @@ class OutboundWorker:
         return records.is_delivery_pending(turn_id, get_own_accounts()) and self._locks.acquire(turn_id)
 
     def close(self) -> None:
-        """After a test: what is on its way is dropped, as by a death, and the clients close."""
+        """Cancel everything, as if the process had died, and close the clients. Used by tests."""
         asyncio.run_coroutine_threadsafe(self._cancel_all(), self._loop).result(20)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(20)
@@ -167,21 +169,22 @@ class OutboundWorker:
 
     async def _cancel_all(self) -> None:
         self._leaving = True
-        while left := asyncio.all_tasks() - {asyncio.current_task()}:
-            for task in left:  # one that meets an outage on its way out may take it for a reason to go on
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            # Cancelled repeatedly: a task that hits an outage while it is being cancelled may retry instead.
+            for task in tasks:
                 task.cancel()
-            await asyncio.wait(left, timeout=CANCEL_WAIT_SECONDS)
+            await asyncio.wait(tasks, timeout=CANCEL_WAIT_SECONDS)
         for adapter in self._adapters.values():
             await adapter.aclose()
 
 
 def get_own_accounts() -> dict[str, str]:
-    """Our bot account on each platform that is on."""
+    """Return our bot account on each enabled platform."""
     return {adapter.platform: adapter.bot_account for adapter in registry.iter_enabled_adapters()}
 
 
 def find_undelivered_turns() -> list[UUID]:
-    """Answers that are not yet given and that no process carries: in all processes, as the locks tell."""
+    """Return turns whose answer is not delivered and that no process is delivering, judged by the locks."""
     held = set(_list_held_locks())
     return [
         turn_id
@@ -209,7 +212,7 @@ class _ProcessState:
 
 
 def get_worker() -> OutboundWorker:
-    """The one of this process, made when it is first needed."""
+    """Return this process's worker, started on first use."""
     with _ProcessState.mutex:
         if _ProcessState.worker is None:
             _ProcessState.worker = OutboundWorker()
@@ -217,13 +220,13 @@ def get_worker() -> OutboundWorker:
 
 
 def wait_until_sent(seconds: float) -> None:
-    """Before this process leaves: what it has begun to say is said, if the platforms take it within this time."""
-    if (found := _ProcessState.worker) is not None:
-        found.wait_until_sent(seconds)
+    """Give pending notices this much time before the process exits."""
+    if (worker := _ProcessState.worker) is not None:
+        worker.wait_until_sent(seconds)
 
 
 def reset_worker() -> None:
-    """After a test."""
+    """Close the worker after a test."""
     with _ProcessState.mutex:
         if _ProcessState.worker is not None:
             _ProcessState.worker.close()

@@ -1,4 +1,4 @@
-"""Where a bot account is told of things: one address, its secret, and whether it is used (L17)."""
+"""Manage the webhook endpoint of a bot account: its URL, its signing secrets and whether it is enabled."""
 
 from __future__ import annotations
 
@@ -21,17 +21,14 @@ from linking.webhook_deliveries.http_client import DeliveryClient
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """As its bot may see it; the secret only at the moment it is made."""
-
     url: str
     enabled: bool
     disabled_reason: str | None
     failures: int
-    secret: str | None = None
+    secret: str | None = None  # only in the response to its creation
 
 
 def has_enabled_endpoint(bot: BotAccount) -> bool:
-    """Whether something can be told to this bot account later (L16)."""
     return _bot_endpoints(bot).filter(disabled_at=None).exists()
 
 
@@ -43,20 +40,20 @@ def get_endpoint(bot: BotAccount) -> Endpoint:
 
 
 def set_endpoint(bot: BotAccount, url: str, key: BotKey) -> Endpoint:
-    """Another address, switched on anew; a first one comes with its secret, which is shown this once."""
+    """Set the URL and enable the endpoint. A new endpoint comes with its secret, which is shown only once."""
     checked = str(DeliveryClient().check_url(url))
     changes = {"url": checked, "disabled_at": None, "disabled_reason": "", "failures": 0}
     secret = signatures.generate_secret()
     with transaction.atomic():
-        row, made = DeliveryEndpoint.objects.select_for_update().get_or_create(
+        row, created = DeliveryEndpoint.objects.select_for_update().get_or_create(
             platform=bot.platform,
             bot_account=bot.bot_account,
             defaults={**changes, "secret": encrypt_text(secret), "created_by_key": key},
         )
-        if not made:
+        if not created:
             DeliveryEndpoint.objects.filter(pk=row.pk).update(**changes)
             row.refresh_from_db()
-    return _serialize_endpoint(row, secret=secret if made else None)
+    return _serialize_endpoint(row, secret=secret if created else None)
 
 
 def delete_endpoint(bot: BotAccount) -> None:
@@ -65,7 +62,7 @@ def delete_endpoint(bot: BotAccount) -> None:
 
 
 def rotate_secret(bot: BotAccount) -> Endpoint:
-    """A new secret; for a day the old one signs too, so that receivers can change at their leisure."""
+    """Create a new secret. The old one signs too until DELIVERY_ROTATION_SECONDS have passed."""
     secret = signatures.generate_secret()
     with transaction.atomic():
         row = _bot_endpoints(bot).select_for_update().first()
@@ -78,8 +75,10 @@ def rotate_secret(bot: BotAccount) -> Endpoint:
 
 def get_signing_secrets(row: DeliveryEndpoint) -> list[str]:
     overlap = timedelta(seconds=settings.DELIVERY_ROTATION_SECONDS)
-    both = bool(row.old_secret) and row.rotated_at is not None and row.rotated_at > timezone.now() - overlap
-    return [decrypt_text(one) for one in ((row.secret, row.old_secret) if both else (row.secret,))]
+    in_overlap = (
+        bool(row.old_secret) and row.rotated_at is not None and row.rotated_at > timezone.now() - overlap
+    )
+    return [decrypt_text(value) for value in ((row.secret, row.old_secret) if in_overlap else (row.secret,))]
 
 
 def _bot_endpoints(bot: BotAccount) -> QuerySet[DeliveryEndpoint]:

@@ -1,4 +1,4 @@
-"""One delivery goes out: by https, to a public address that is checked where it is connected to, and nowhere else (L17)."""
+"""Post webhook deliveries over HTTPS, to public addresses only, which are checked when the connection is made."""
 
 from __future__ import annotations
 
@@ -20,15 +20,13 @@ ALLOWED_PORTS = frozenset({443, 8443})
 
 @dataclass(frozen=True, kw_only=True)
 class DeliveryResponse:
-    """What the receiver said; no status: nobody answered, and `error` says why in a word."""
-
-    status: int | None
+    status: int | None  # None if there was no response
     retry_after: str = ""
-    error: str = ""
+    error: str = ""  # one word, if there was no response
 
 
 class DeliveryClient:
-    """`unchecked`, `resolver` and `trusts` exist for tests; no setting leads to them."""
+    """An HTTP client for deliveries. `unchecked`, `resolver` and `trusts` exist for tests only."""
 
     def __init__(
         self,
@@ -39,29 +37,29 @@ class DeliveryClient:
         trusts: ssl.SSLContext | None = None,
     ) -> None:
         self._ports = frozenset(ports)
-        self._way_out = PublicAddressGuard(unchecked=unchecked, resolver=resolver)
+        self._address_guard = PublicAddressGuard(unchecked=unchecked, resolver=resolver)
         self._trusts = trusts
 
     def check_url(self, url: str) -> URL:
-        """The URL as it will be called; what its name resolves to is seen when it is."""
+        """Return the URL as it will be called; raise InvalidRequest. The host name is resolved later, when connecting."""
         try:
             parsed = URL(url)
-            objection = url_safety.find_url_problem(parsed, self._ports)
+            problem = url_safety.find_url_problem(parsed, self._ports)
         except ValueError:
-            raise InvalidRequest("url: this is not a URL.") from None
+            raise InvalidRequest("url: not a valid URL.") from None
         if parsed.scheme != "https":
-            raise InvalidRequest("url: deliveries go by https alone.")
-        if objection is None and (address := url_safety.parse_numeric_address(parsed.host or "")):
+            raise InvalidRequest("url: use an https:// address.")
+        if problem is None and (address := url_safety.parse_numeric_address(parsed.host or "")):
             try:
-                self._way_out.check_address(address)
+                self._address_guard.check_address(address)
             except AddressNotPublic:
-                objection = ("address_refused", url_safety.NOT_PUBLIC_MESSAGE)
-        if objection is not None:
-            raise InvalidRequest(f"url: {objection[1]}", code=objection[0])
+                problem = ("address_refused", url_safety.NOT_PUBLIC_MESSAGE)
+        if problem is not None:
+            raise InvalidRequest(f"url: {problem[1]}", code=problem[0])
         return parsed.with_fragment(None)
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> DeliveryResponse:
-        """No redirect is followed: where it leads was not checked."""
+        """Post a body. Redirects are not followed, because their target was not checked."""
         try:
             target = self.check_url(url)
             async with (
@@ -83,7 +81,7 @@ class DeliveryClient:
     def _session(self) -> aiohttp.ClientSession:
         trusted = self._trusts if self._trusts is not None else True
         return aiohttp.ClientSession(
-            connector=self._way_out.make_connector(ssl=trusted),
+            connector=self._address_guard.make_connector(ssl=trusted),
             cookie_jar=aiohttp.DummyCookieJar(),
             trust_env=False,
             auto_decompress=False,

@@ -1,4 +1,4 @@
-"""What a bot must be told is written down when its turn ends, pauses or asks: once for each thing (L17)."""
+"""Record webhook deliveries when a bot's turn ends, needs an approval or asks a question, once per event."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from config.core.json_values import JSON
 from copilot.chat import serializers as chat_serializers
 from copilot.chat import turn_details
 from copilot.chat.turn_details import TurnDetails
-from linking import task_registry
+from linking import signals
 from linking.event_projection import ProjectedEvent, project_event
 from linking.models import Delivery, DeliveryEndpoint
 
 MAX_DELIVERY_BYTES = 64 * 1024
-MAX_ANSWER_BYTES = 48 * 1024  # of an answer, as JSON; what stands around it has the rest
+MAX_ANSWER_BYTES = 48 * 1024  # of the answer as JSON; the rest is for the fields around it
 
 
 @dataclass(frozen=True, kw_only=True)
 class _TurnEvent:
-    key: str  # what it tells of; told once
+    key: str  # identifies the event, so that it is recorded once
     event: str
     fields: dict[str, JSON]
 
 
 def record_deliveries(turn_id: UUID) -> int:
-    """TURN_HOOKS: a turn started, paused, asked or ended. How many deliveries that made; none is made twice."""
+    """Record what a bot has to be told after its turn changed (TURN_HOOKS); return the number of new deliveries."""
     found = _find_endpoint(turn_id)
-    standing = turn_details.get_turn_details(turn_id) if found is not None else None
-    if found is None or standing is None:
+    turn = turn_details.get_turn_details(turn_id) if found is not None else None
+    if found is None or turn is None:
         return 0
-    endpoint, conversation = found
-    made = sum(_create_delivery(endpoint, conversation, standing, one) for one in _iter_events(standing))
-    if made:
-        task_registry.enqueue_deliveries()
-    return made
+    endpoint_id, conversation_id = found
+    created = sum(_create_delivery(endpoint_id, conversation_id, turn, event) for event in _iter_events(turn))
+    if created:
+        signals.deliveries_recorded.send(sender=Delivery)
+    return created
 
 
 _FIND_ENDPOINT_SQL = """
@@ -47,103 +47,101 @@ SELECT e.id, c.id FROM copilot_turn t
 JOIN linking_platformconversation c ON c.id = (t.arrival->'reply'->>'conversation_id')::uuid
 JOIN linking_deliveryendpoint e ON e.platform = c.platform AND e.bot_account = c.bot_account
 WHERE t.id = %s AND e.disabled_at IS NULL AND t.purpose = 'reply'
-  AND (c.closed_at IS NULL OR t.origin = c.platform)  -- what follows later stays on the web when the place is closed
+  AND (c.closed_at IS NULL OR t.origin = c.platform)  -- in a closed conversation only its own turns are answered
 """
 
 
 def _find_endpoint(turn_id: UUID) -> tuple[UUID, UUID] | None:
-    """One question for all turns, and no more for those that nobody waits for."""
+    """Return the ids of the endpoint and the conversation, with the one query that every turn costs."""
     with connection.cursor() as cursor:
         cursor.execute(_FIND_ENDPOINT_SQL, [turn_id])
         row = cursor.fetchone()
     return (row[0], row[1]) if row else None
 
 
-def _iter_events(standing: TurnDetails) -> Iterator[_TurnEvent]:
-    turn_id = str(standing.turn_id)
-    if standing.has_ended:
-        yield _TurnEvent(
-            key=f"ended:{turn_id}", event=f"turn.{standing.status}", fields=_ending_fields(standing)
-        )
+def _iter_events(turn: TurnDetails) -> Iterator[_TurnEvent]:
+    turn_id = str(turn.turn_id)
+    if turn.has_ended:
+        yield _TurnEvent(key=f"ended:{turn_id}", event=f"turn.{turn.status}", fields=_ending_fields(turn))
         return
-    if standing.status == "waiting":
-        asked = [
-            one for one in chat_serializers.list_open_approvals(standing.session_id) if one.turn_id == turn_id
+    if turn.status == "waiting":
+        approvals = [
+            approval
+            for approval in chat_serializers.list_open_approvals(turn.session_id)
+            if approval.turn_id == turn_id
         ]
-        if asked:
-            first = min(one.id for one in asked)
-            fields: dict[str, JSON] = {"approvals": msgspec.to_builtins(asked)}
-            yield _TurnEvent(key=f"approval:{first}", event="approval.requested", fields=fields)
-    for question in chat_serializers.list_open_questions(standing.session_id):
+        if approvals:
+            first_id = min(approval.id for approval in approvals)
+            fields: dict[str, JSON] = {"approvals": msgspec.to_builtins(approvals)}
+            yield _TurnEvent(key=f"approval:{first_id}", event="approval.requested", fields=fields)
+    for question in chat_serializers.list_open_questions(turn.session_id):
         if question.turn_id == turn_id:
-            told: dict[str, JSON] = {"question": msgspec.to_builtins(question)}
-            yield _TurnEvent(key=f"question:{question.id}", event="question.asked", fields=told)
+            fields = {"question": msgspec.to_builtins(question)}
+            yield _TurnEvent(key=f"question:{question.id}", event="question.asked", fields=fields)
 
 
-def _ending_fields(standing: TurnDetails) -> dict[str, JSON]:
-    run_ids: list[JSON] = list(standing.run_ids)
-    match standing.status:
+def _ending_fields(turn: TurnDetails) -> dict[str, JSON]:
+    run_ids: list[JSON] = list(turn.run_ids)
+    match turn.status:
         case "failed":
-            return {"run_ids": run_ids, "code": standing.failure_code}
+            return {"run_ids": run_ids, "code": turn.failure_code}
         case "cancelled":
-            return {"run_ids": run_ids, "reason": standing.cancel_reason}
+            return {"run_ids": run_ids, "reason": turn.cancel_reason}
         case _:
-            return {"run_ids": run_ids, "limit_code": standing.limit_code or None}
+            return {"run_ids": run_ids, "limit_code": turn.limit_code or None}
 
 
-def _create_delivery(
-    endpoint_id: UUID, conversation_id: UUID, standing: TurnDetails, one: _TurnEvent
-) -> bool:
+def _create_delivery(endpoint_id: UUID, conversation_id: UUID, turn: TurnDetails, event: _TurnEvent) -> bool:
     with transaction.atomic():
         endpoint = DeliveryEndpoint.objects.select_for_update().filter(pk=endpoint_id).first()
-        if endpoint is None or endpoint.deliveries.filter(event_key=one.key).exists():
+        if endpoint is None or endpoint.deliveries.filter(event_key=event.key).exists():
             return False
         last = endpoint.deliveries.aggregate(last=Max("number"))["last"] or 0
         row = Delivery(
             endpoint=endpoint,
             conversation_id=conversation_id,
             number=last + 1,
-            turn_id=standing.turn_id,
-            event=one.event,
-            event_key=one.key,
+            turn_id=turn.turn_id,
+            event=event.event,
+            event_key=event.key,
         )
-        row.body = _build_body(row, standing, one)
+        row.body = _build_body(row, turn, event)
         row.save(force_insert=True)
     return True
 
 
-def _build_body(row: Delivery, standing: TurnDetails, one: _TurnEvent) -> str:
-    """The event in the form bots read it, where it was asked for, and with an ending the answer."""
-    event = {
-        "kind": one.event,
-        "session_id": str(standing.session_id),
-        "turn_id": str(standing.turn_id),
-        **one.fields,
+def _build_body(row: Delivery, turn: TurnDetails, event: _TurnEvent) -> str:
+    """Build the event as bots read it, with its place in the chat and, after a success, the answer."""
+    fields = {
+        "kind": event.event,
+        "session_id": str(turn.session_id),
+        "turn_id": str(turn.turn_id),
+        **event.fields,
     }
-    told = project_event(event)
-    assert told is not None
-    told["delivery_id"] = str(row.pk)
-    told["conversation_id"] = str(row.conversation_id)
-    if (reply := standing.reply) is not None:
-        told |= {"container_id": reply.container, "thread_id": reply.thread, "reply_to": reply.anchor}
-    if one.event == "turn.succeeded":
-        text, cut = _truncate_text(turn_details.get_answer_text(standing.turn_id))
-        told |= {"text": text, "truncated": cut}
-    return _encode_body(told).decode()
+    body_fields = project_event(fields)
+    assert body_fields is not None
+    body_fields["delivery_id"] = str(row.pk)
+    body_fields["conversation_id"] = str(row.conversation_id)
+    if (reply := turn.reply) is not None:
+        body_fields |= {"container_id": reply.container, "thread_id": reply.thread, "reply_to": reply.anchor}
+    if event.event == "turn.succeeded":
+        text, cut = _truncate_text(turn_details.get_answer_text(turn.turn_id))
+        body_fields |= {"text": text, "truncated": cut}
+    return _encode_body(body_fields).decode()
 
 
-def _encode_body(told: ProjectedEvent) -> bytes:
-    """Within the limit: of very many calls only what each is about is said."""
-    body = msgspec.json.encode(told)
-    approvals = told.get("approvals")
+def _encode_body(body_fields: ProjectedEvent) -> bytes:
+    """Encode the body, leaving out the arguments of approvals if it would be too large."""
+    body = msgspec.json.encode(body_fields)
+    approvals = body_fields.get("approvals")
     if len(body) <= MAX_DELIVERY_BYTES or not isinstance(approvals, list):
         return body
-    shorter: list[JSON] = [one | {"shown": {}} for one in approvals if isinstance(one, dict)]
-    return msgspec.json.encode(told | {"approvals": shorter, "truncated": True})
+    shorter: list[JSON] = [approval | {"shown": {}} for approval in approvals if isinstance(approval, dict)]
+    return msgspec.json.encode(body_fields | {"approvals": shorter, "truncated": True})
 
 
 def _truncate_text(text: str) -> tuple[str, bool]:
-    """Within the limit as JSON, where a character may take six bytes or more."""
+    """Cut the text to the limit in JSON, where a character may take six bytes or more."""
     cut = text[:MAX_ANSWER_BYTES]
     while len(msgspec.json.encode(cut)) > MAX_ANSWER_BYTES:
         cut = cut[: int(len(cut) * 0.9)]
@@ -161,8 +159,8 @@ LIMIT 200
 
 
 def record_missed_deliveries() -> int:
-    """Endings of the last hour that a process did not write down because it died."""
+    """Record endings of the last hour that were missed because a process died."""
     with connection.cursor() as cursor:
         cursor.execute(_FIND_MISSED_SQL)
-        missed = [row[0] for row in cursor.fetchall()]
-    return sum(record_deliveries(turn_id) for turn_id in missed)
+        turn_ids = [row[0] for row in cursor.fetchall()]
+    return sum(record_deliveries(turn_id) for turn_id in turn_ids)

@@ -1,9 +1,8 @@
-"""Whether and when a delivery that was not taken is tried again (L17)."""
+"""Send webhook deliveries in order, retry failed ones, and disable endpoints that stay unreachable."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import time
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from uuid import UUID
 
+import structlog
 from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import F, QuerySet
@@ -27,7 +27,15 @@ from linking.webhook_deliveries import signatures
 from linking.webhook_deliveries.endpoints import get_signing_secrets
 from linking.webhook_deliveries.http_client import DeliveryClient, DeliveryResponse
 
-RETRY_DELAYS_SECONDS = (10, 30, 120, 600, 1800, 7200, 21_600)  # after the first try, the second, …
+log = structlog.get_logger(__name__)
+
+BATCH_SIZE = 20
+CLAIM_SECONDS = (
+    60  # an attempt takes at most ten; after this its process counts as dead, and it is sent again
+)
+IN_ORDER_ATTEMPTS = 3  # a delivery waits for an earlier one that has had fewer attempts than this
+DEFAULT_CLIENT = DeliveryClient()
+RETRY_DELAYS_SECONDS = (10, 30, 120, 600, 1800, 7200, 21_600)  # after the first attempt, the second, …
 MAX_RETRY_DELAY_SECONDS = 21_600
 RETRY_JITTER = 0.2
 RETRYABLE_STATUSES = frozenset({408, 425, 429})
@@ -35,14 +43,14 @@ STATUS_GONE = 410
 
 
 def is_retryable(status: int | None) -> bool:
-    """None: nobody answered. Redirects are not followed, and other refusals are meant."""
+    """Return True if a retry may help; a status of None means that there was no response."""
     return status is None or status in RETRYABLE_STATUSES or status >= 500
 
 
 def compute_delay_seconds(
     attempts: int, *, retry_after: str = "", now: datetime | None = None, chance: float | None = None
 ) -> float | None:
-    """How long to wait after so many tries; None: that was the last. `chance` (0 to 1) spreads the crowd."""
+    """Return the delay after this many attempts, or None if that was the last. `chance` (0 to 1) is the jitter."""
     if attempts > len(RETRY_DELAYS_SECONDS):
         return None
     spread = 1 + RETRY_JITTER * (2 * (random.random() if chance is None else chance) - 1)  # noqa: S311 - no secret
@@ -54,42 +62,31 @@ def compute_delay_seconds(
 
 
 def _parse_retry_after(retry_after: str, now: datetime) -> float:
-    """Seconds or a date, honoured up to six hours; anything else says nothing."""
+    """Parse seconds or an HTTP date, limited to six hours; anything else counts as 0."""
     if retry_after.isdecimal() and len(retry_after) < 10:
         return float(min(int(retry_after), MAX_RETRY_DELAY_SECONDS))
     try:
         moment = parsedate_to_datetime(retry_after)
-    except (
-        ValueError,
-        TypeError,
-        OverflowError,
-    ):  # a stranger's words: a year or an offset beyond all numbers
+    except (ValueError, TypeError, OverflowError):  # the value is the receiver's, and can be anything
         return 0.0
     seconds = (moment.replace(tzinfo=moment.tzinfo or UTC) - now).total_seconds()
     return min(max(0.0, seconds), float(MAX_RETRY_DELAY_SECONDS))
 
 
-# MERGED deliveries.sending: Deliveries go out in order, are tried again, and stop when nobody is there any more (L17).
-
-log = logging.getLogger(__name__)
-
-BATCH_SIZE = 20
-CLAIM_SECONDS = 60  # a try takes ten: whoever has not said by then how it went is gone, and it is sent again
-IN_ORDER_ATTEMPTS = 3  # a later one waits for an earlier one that is still in its first tries
-DEFAULT_CLIENT = DeliveryClient()
+# --- Sending ---
 
 
 @dataclass(frozen=True, kw_only=True)
 class _ClaimedDelivery:
     delivery_id: UUID
     endpoint_id: UUID
-    attempts: int  # with this one
+    attempts: int  # including this one
     url: str
     body: bytes
     secrets: list[str]
 
 
-# On its way it has no status and no error: so an earlier one's last try in order is told from its failure.
+# Claiming clears status and error, so that an attempt in flight can be told from one that failed.
 _CLAIM_SQL = """
 UPDATE linking_delivery d SET attempts = attempts + 1, next_try_at = now() + make_interval(secs => %(held)s),
     last_status = NULL, last_error = ''
@@ -106,14 +103,15 @@ RETURNING d.id
 """
 
 
-def send_due_deliveries(poster: DeliveryClient | None = None) -> int:
-    """Send what is due, a batch at a time; how many were tried."""
-    tried = 0
+def send_due_deliveries(client: DeliveryClient | None = None) -> int:
+    """Send all due deliveries in batches; return the number of attempts."""
+    attempted = 0
     while due := _claim_batch():
-        for one, posted in zip(due, asyncio.run(_post_batch(due, poster or DEFAULT_CLIENT)), strict=True):
-            _record_outcome(one, posted)
-        tried += len(due)
-    return tried
+        responses = asyncio.run(_post_batch(due, client or DEFAULT_CLIENT))
+        for delivery, response in zip(due, responses, strict=True):
+            _record_outcome(delivery, response)
+        attempted += len(due)
+    return attempted
 
 
 def _claim_batch() -> list[_ClaimedDelivery]:
@@ -130,7 +128,7 @@ def _load_claimed(row: Delivery) -> _ClaimedDelivery | None:
     try:
         secrets = get_signing_secrets(row.endpoint)
     except DecryptionFailed:
-        log.warning("the secret of delivery endpoint %s cannot be read: it is switched off", row.endpoint_id)
+        log.warning("delivery_secret_unreadable", endpoint_id=row.endpoint_id)
         _disable_endpoint(row.endpoint_id, "unreadable")
         return None
     return _ClaimedDelivery(
@@ -143,43 +141,43 @@ def _load_claimed(row: Delivery) -> _ClaimedDelivery | None:
     )
 
 
-async def _post_batch(due: list[_ClaimedDelivery], poster: DeliveryClient) -> list[DeliveryResponse]:
-    return await asyncio.gather(*(_post_delivery(one, poster) for one in due))
+async def _post_batch(due: list[_ClaimedDelivery], client: DeliveryClient) -> list[DeliveryResponse]:
+    return await asyncio.gather(*(_post_delivery(delivery, client) for delivery in due))
 
 
-async def _post_delivery(one: _ClaimedDelivery, poster: DeliveryClient) -> DeliveryResponse:
+async def _post_delivery(delivery: _ClaimedDelivery, client: DeliveryClient) -> DeliveryResponse:
     now = int(time.time())
     headers = {
         "Content-Type": "application/json",
         "User-Agent": "Pilothouse-Delivery/1",
-        "Pilothouse-Delivery": str(one.delivery_id),
+        "Pilothouse-Delivery": str(delivery.delivery_id),
         "Pilothouse-Timestamp": str(now),
-        "Pilothouse-Signature": signatures.build_signature_header(one.secrets, now, one.body),
+        "Pilothouse-Signature": signatures.build_signature_header(delivery.secrets, now, delivery.body),
     }
-    url_safety.count_lookups_for(f"endpoint:{one.endpoint_id}")
-    return await poster.post(one.url, one.body, headers)
+    url_safety.count_lookups_for(f"endpoint:{delivery.endpoint_id}")
+    return await client.post(delivery.url, delivery.body, headers)
 
 
-# --- how it went -------------------------------------------------------------------------------------
+# --- Outcomes ---
 
 
-def _record_outcome(one: _ClaimedDelivery, posted: DeliveryResponse) -> None:
-    """Delivered, tried again later, or given up; and what that says of the endpoint."""
-    said = {"last_status": posted.status, "last_error": posted.error}
-    mine = Delivery.objects.filter(pk=one.delivery_id, state=Delivery.State.WAITING)
-    if posted.status is not None and 200 <= posted.status < 300:
-        mine.update(state=Delivery.State.DELIVERED, finished_at=Now(), **said)
+def _record_outcome(delivery: _ClaimedDelivery, response: DeliveryResponse) -> None:
+    """Mark the delivery as delivered, due again later or failed, and count the endpoint's failures."""
+    result = {"last_status": response.status, "last_error": response.error}
+    waiting = Delivery.objects.filter(pk=delivery.delivery_id, state=Delivery.State.WAITING)
+    if response.status is not None and 200 <= response.status < 300:
+        waiting.update(state=Delivery.State.DELIVERED, finished_at=Now(), **result)
         metrics.delivery_attempts.labels("delivered").inc()
-        DeliveryEndpoint.objects.filter(pk=one.endpoint_id).exclude(failures=0).update(failures=0)
+        DeliveryEndpoint.objects.filter(pk=delivery.endpoint_id).exclude(failures=0).update(failures=0)
         return
-    again = is_retryable(posted.status)
-    delay = compute_delay_seconds(one.attempts, retry_after=posted.retry_after) if again else None
+    retryable = is_retryable(response.status)
+    delay = compute_delay_seconds(delivery.attempts, retry_after=response.retry_after) if retryable else None
     if delay is None:
-        mine.update(state=Delivery.State.FAILED, finished_at=Now(), **said)
+        waiting.update(state=Delivery.State.FAILED, finished_at=Now(), **result)
     else:
-        mine.update(next_try_at=Now() + timedelta(seconds=delay), **said)
+        waiting.update(next_try_at=Now() + timedelta(seconds=delay), **result)
     metrics.delivery_attempts.labels("failed" if delay is None else "again").inc()
-    _count_failure(one.endpoint_id, posted.status)
+    _count_failure(delivery.endpoint_id, response.status)
 
 
 def _count_failure(endpoint_id: UUID, status: int | None) -> None:
@@ -195,17 +193,17 @@ def _count_failure(endpoint_id: UUID, status: int | None) -> None:
 
 
 def _disable_endpoint(endpoint_id: UUID, reason: str) -> None:
-    """Until its bot says the address anew; who made the key is told once."""
-    on = DeliveryEndpoint.objects.filter(pk=endpoint_id, disabled_at=None)
-    if not on.update(disabled_at=Now(), disabled_reason=reason):
+    """Disable an endpoint until its bot sets the URL again, and mail the creator of its key."""
+    enabled = DeliveryEndpoint.objects.filter(pk=endpoint_id, disabled_at=None)
+    if not enabled.update(disabled_at=Now(), disabled_reason=reason):
         return
-    log.warning("delivery endpoint %s was switched off: %s", endpoint_id, reason)
+    log.warning("delivery_endpoint_disabled", endpoint_id=endpoint_id, reason=reason)
     row = DeliveryEndpoint.objects.select_related("created_by_key__created_by").get(pk=endpoint_id)
     if row.created_by_key is not None and row.created_by_key.created_by is not None:
         emails.send_endpoint_disabled_email(row.created_by_key.created_by, row.url, reason)
 
 
-# --- for its bot -------------------------------------------------------------------------------------
+# --- Queries for the bot API ---
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,18 +222,17 @@ class DeliveryShown:
 def list_deliveries(
     bot: BotAccount, *, before: int | None, limit: int
 ) -> tuple[list[DeliveryShown], int | None]:
-    """The newest first, and where the next page begins."""
+    """Return a page of deliveries, newest first, and the `before` value of the next page."""
     rows = _bot_deliveries(bot).order_by("-number")
     if before is not None:
         rows = rows.filter(number__lt=before)
     found = list(rows[: limit + 1])
-    return [_serialize_delivery(row) for row in found[:limit]], found[limit - 1].number if len(
-        found
-    ) > limit else None
+    next_before = found[limit - 1].number if len(found) > limit else None
+    return [_serialize_delivery(row) for row in found[:limit]], next_before
 
 
 def retry_delivery(bot: BotAccount, delivery_id: UUID) -> DeliveryShown:
-    """Once more from the first try on, with the same id: receivers know it by that."""
+    """Start the delivery again from its first attempt, with the same id so that receivers can recognize it."""
     fresh = {"state": Delivery.State.WAITING, "attempts": 0, "finished_at": None, "next_try_at": Now()}
     if not _bot_deliveries(bot).filter(pk=delivery_id).update(**fresh):
         raise NotFound
@@ -261,6 +258,6 @@ def _serialize_delivery(row: Delivery) -> DeliveryShown:
 
 
 def purge_deliveries() -> int:
-    """What waits for an endpoint that was switched off waits for nobody."""
+    """Delete old deliveries, including waiting ones of disabled endpoints."""
     old = Delivery.objects.filter(created_at__lt=Now() - timedelta(days=settings.DELIVERY_KEEP_DAYS))
     return old.exclude(state=Delivery.State.WAITING, endpoint__disabled_at=None).delete()[0]

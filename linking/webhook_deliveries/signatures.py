@@ -1,4 +1,4 @@
-"""How a receiver knows that a delivery is ours and fresh: one or, while a secret is changed, two signatures (L17)."""
+"""Sign webhook deliveries, with two secrets while one is being rotated."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def generate_secret() -> str:
 
 
 def compute_signature(secret: str, timestamp: int, body: bytes) -> str:
-    """Over the timestamp, a full stop and the raw body."""
+    """Sign the timestamp, a full stop and the raw body."""
     signed = f"{timestamp}.".encode() + body
     return f"{SIGNATURE_VERSION}={hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()}"
 
 
-def build_signature_header(given: Sequence[str], timestamp: int, body: bytes) -> str:
-    """The header's value; a receiver that knows one of the secrets finds one that fits."""
-    return ",".join(compute_signature(secret, timestamp, body) for secret in given)
+def build_signature_header(signing_secrets: Sequence[str], timestamp: int, body: bytes) -> str:
+    """Return one signature per secret; a receiver accepts any that matches the secret it knows."""
+    return ",".join(compute_signature(secret, timestamp, body) for secret in signing_secrets)
