@@ -329,7 +329,7 @@ async def test_slacks_socket_is_acknowledged_behind_what_is_stored(workspace):
 
 async def test_a_socket_without_a_token_that_slack_knows_is_not_opened(workspace):
     """A-L24.2: said clearly, instead of trying for ever"""
-    for token, reason in (("", "SLACK_APP_TOKEN is missing"), ("xapp-wrong", "does not know")):
+    for token, reason in (("", "SLACK_APP_TOKEN is missing"), ("xapp-wrong", "Slack rejected SLACK_APP_TOKEN")):
         adapter = SlackAdapter(app_id="A1", signing_secret="s", token=workspace.token, api_url=workspace.url)
         runner = UpdatePoller(SlackSocketMode(adapter, app_token=token), "slack", "A1", store)
         with pytest.raises(PlatformMisconfigured, match=reason):
@@ -339,5 +339,5 @@ async def test_a_socket_without_a_token_that_slack_knows_is_not_opened(workspace
 async def test_a_second_poller_is_told_so(fake):
     """A-L21.3: Telegram answers 409 to one of two; it ends instead of taking turns"""
     fake._polling = True  # by somebody else, somewhere
-    with pytest.raises(PlatformMisconfigured, match="another process polls"):
+    with pytest.raises(PlatformMisconfigured, match="Another process is already polling"):
         await asyncio.wait_for(polling(fake).run(replace_webhook=False), PATIENCE_SECONDS)

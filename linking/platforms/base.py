@@ -1,4 +1,4 @@
-"""What a chat platform can do and may tell: one set of declarations and values, so that nobody else knows a vendor."""
+"""The interface of a chat platform: its updates, messages, errors and adapter class, independent of the vendor."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ JSON = None | bool | int | float | str | list["JSON"] | dict[str, "JSON"]
 MAX_BODY_BYTES = 1024 * 1024
 JSON_TYPE = "application/json"
 FORM_TYPE = "application/x-www-form-urlencoded"
-DEFAULT_RETRY_SECONDS = 1.0  # where a platform asks for a wait, and does not say for how long
-MAX_RETRY_SECONDS = 24 * 3600.0  # nobody is owed an answer for longer
+DEFAULT_RETRY_SECONDS = 1.0  # used if a platform does not say how long to wait
+MAX_RETRY_SECONDS = 24 * 3600.0  # answers are not delivered after a day anyway
 MAX_SIGNATURE_AGE_SECONDS = 300
 _TIMESTAMP_PATTERN = re.compile("[0-9]{1,12}")
-JSON_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # the last: brackets by the thousand
-# What the vendors' clients raise when an answer is not what its documents say.
+JSON_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # RecursionError: deeply nested JSON
+# Raised by the vendors' clients when a response does not match its documentation.
 MALFORMED_ANSWER_ERRORS = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
 
 
-# --- what comes in -----------------------------------------------------------------------------------
+# --- Inbound ---
 
 
 class PlatformPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Where something was said (L1); ids are the platform's own and opaque."""
+    """A place in a chat; the ids are the platform's own and opaque."""
 
     scope: ConversationScope
     container_id: str
     thread_id: str = ""
-    reply_thread: str = ""  # where to answer, in a thread that is no conversation of its own
+    reply_thread: str = ""  # thread for the answer that is not a conversation of its own
     server_id: str = ""
     server_name: str = ""
 
@@ -44,59 +44,55 @@ class Speaker(msgspec.Struct, frozen=True, kw_only=True):
     user_id: str
     name: str = ""
     role_ids: tuple[str, ...] = ()
-    is_admin: bool | None = None  # None: the event does not say; the platform must be asked
+    is_admin: bool | None = None  # None: not in the update, so the platform has to be asked
 
 
 class AttachedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file somebody sent along; `reference` is what the adapter fetches it by."""
-
-    reference: str
+    reference: str  # used by the adapter to fetch the file
     name: str
     size: int
     type: str = ""
 
 
 class MessageReceived(msgspec.Struct, frozen=True, kw_only=True, tag="said"):
-    """Words for us; mentions of the bot and a command's `@bot` are taken out of the text already."""
+    """A message; mentions of the bot and a command's `@bot` are already removed from the text."""
 
     speaker: Speaker
     message_id: str
     text: str
-    mentioned: bool  # or replied to, or commanded
+    mentioned: bool  # the bot was mentioned, replied to or given a command
     reply_to: str = ""
-    names: tuple[str, ...] = ()  # who else is called in it, where only a name says whether that is us
+    names: tuple[str, ...] = ()  # mentioned names that may be the bot's
     files: tuple[AttachedFile, ...] = ()
-    reply_token: str = ""  # by which the platform lets us answer this very message for a while
+    reply_token: str = ""  # allows a reply to this message for a limited time
 
 
 class ButtonPressed(msgspec.Struct, frozen=True, kw_only=True, tag="pressed"):
-    """A button; `code` means nothing to anybody but us (L14)."""
-
     speaker: Speaker
     message_id: str
     code: str
-    reply_token: str  # the press itself must be answered
+    reply_token: str  # used to acknowledge the press
 
 
 class BotRemoved(msgspec.Struct, frozen=True, kw_only=True, tag="removed"):
-    """The bot was thrown out of the place, or out of the whole server."""
+    """The bot was removed from the place or from the whole server."""
 
 
 class ServerMoved(msgspec.Struct, frozen=True, kw_only=True, tag="moved"):
-    """The server has another id now (L21)."""
+    """The server has a new id."""
 
     new_id: str
 
 
 class BotUnblocked(msgspec.Struct, frozen=True, kw_only=True, tag="opened"):
-    """The bot may speak here again."""
+    """The bot may write here again."""
 
 
 UpdateContent = MessageReceived | ButtonPressed | BotRemoved | ServerMoved | BotUnblocked
 
 
 class IncomingUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """One update of any platform, as it is stored until it was handled."""
+    """One update of any platform, in the form in which it is stored until it is handled."""
 
     update_key: str
     message_key: str = ""
@@ -106,22 +102,20 @@ class IncomingUpdate(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class WebhookRequest:
-    """A request at a platform's door; header names in lower case."""
-
-    headers: Mapping[str, str]
+    headers: Mapping[str, str]  # names in lower case
     body: bytes
 
 
 @dataclass(frozen=True, kw_only=True)
 class WebhookResult:
-    """What a knock meant: an update to keep, or an answer that is due at once, or both, or nothing."""
+    """The meaning of a webhook request: an update to store, an immediate response, both or neither."""
 
     incoming: IncomingUpdate | None = None
     answer: dict[str, JSON] | None = None
 
 
 def is_recent_timestamp(stamp: str) -> bool:
-    """Of a signed time, in seconds: neither old nor from the future, and no number that cannot be reckoned with."""
+    """Check a signed time in seconds; it may be neither old nor in the future."""
     return (
         bool(_TIMESTAMP_PATTERN.fullmatch(stamp))
         and abs(time.time() - int(stamp)) <= MAX_SIGNATURE_AGE_SECONDS
@@ -129,24 +123,22 @@ def is_recent_timestamp(stamp: str) -> bool:
 
 
 class SignatureInvalid(Exception):
-    """The request bears no proof, or a wrong or stale one: it is not from the platform."""
+    """The signature is missing, wrong or too old, so the request is not from the platform."""
 
 
 class UpdateMalformed(Exception):
-    """The request is from the platform and is not what its documents say."""
+    """The request is from the platform but does not match its documentation."""
 
 
-# --- what goes out -----------------------------------------------------------------------------------
+# --- Outbound ---
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutboundAddress:
-    """Where an answer belongs."""
-
     scope: ConversationScope
     container_id: str
     thread_id: str = ""
-    anchor: str = ""  # the message that is answered
+    anchor: str = ""  # the message to reply to
     reply_token: str = ""
 
 
@@ -154,13 +146,13 @@ class OutboundAddress:
 class MessageButton:
     label: str
     code: str = ""
-    url: str = ""  # instead of a code: leads to a page
+    url: str = ""  # opens a page, instead of sending a code
     danger: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class RenderedText:
-    """A part in the platform's own markup, and as the plain text to fall back on."""
+    """Text in the platform's own markup, and as plain text for a fallback."""
 
     markup: str
     plain: str
@@ -170,69 +162,66 @@ class RenderedText:
 class OutgoingMessage:
     body: RenderedText
     buttons: tuple[MessageButton, ...] = ()
-    nonce: str = ""  # the same at every try, where the platform drops repetitions by it
-    opens: bool = False  # the first that is said in answer: it may take the place of a promised reply
-    passing: bool = False  # a step on the way: a later one says the same and more
+    nonce: str = ""  # the same in every attempt; platforms that support it drop duplicates
+    opens: bool = False  # the first message of an answer, which may replace a pending reply
+    passing: bool = False  # an intermediate state, which may be skipped
 
 
 class PlatformError(Exception):
-    """A call to a platform failed; the class says what can be done about it. Never says to whom or what."""
+    """A failed call to a platform; the class says how to react. The text never contains ids or people's words."""
 
 
 class PlatformBusy(PlatformError):
-    """Too many calls; again after a while, whatever a platform may say of how long that is."""
+    """Too many calls; try again after a while."""
 
     def __init__(self, retry_after_seconds: float) -> None:
-        asked = (
-            retry_after_seconds if retry_after_seconds > 0 else DEFAULT_RETRY_SECONDS
-        )  # NaN is not above 0 either
-        self.retry_after_seconds = min(asked, MAX_RETRY_SECONDS)
-        super().__init__(f"asked to wait {self.retry_after_seconds:g} s")
+        # A NaN is not greater than 0, so it becomes the default too.
+        seconds = retry_after_seconds if retry_after_seconds > 0 else DEFAULT_RETRY_SECONDS
+        self.retry_after_seconds = min(seconds, MAX_RETRY_SECONDS)
+        super().__init__(f"retry after {self.retry_after_seconds:g} s")
 
 
 class PlatformUnavailable(PlatformError):
-    """The platform did not answer, or not sensibly; the call may have been heard."""
+    """The platform did not respond properly; the call may have been executed."""
 
 
 class FormatRefused(PlatformError):
-    """It cannot read our markup: the same part goes as plain text."""
+    """The platform cannot parse our markup; send plain text instead."""
 
 
 class MessageGone(PlatformError):
-    """The message to change does not exist any more."""
+    """The message to edit no longer exists."""
 
 
 class ChatUnreachable(PlatformError):
-    """The bot is blocked, removed or not allowed there: nothing more is sent."""
+    """The bot is blocked, removed or not allowed to write; send nothing more."""
 
 
 class CallRefused(PlatformError):
-    """The platform refuses this call for good, for a reason that is ours to mend."""
+    """The platform refuses this call permanently, because of an error on our side."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BotIdentity:
-    """Who the bot is on its platform."""
-
     account: str
     name: str = ""
 
 
 class PlatformAdapter(ABC):
-    """One bot account on one platform. Every fact below is declared by each adapter; none has a default (L16, L19)."""
+    """One bot account on one platform. Every adapter declares all of the attributes below; none has a default."""
 
     platform: ClassVar[str]
     text_limit: ClassVar[int]
     length_unit: ClassVar[LengthUnit]
     chunk_target: ClassVar[int]
     min_edit_interval_seconds: ClassVar[Mapping[ConversationScope, float]]
-    webhook_content_types: ClassVar[tuple[str, ...]]  # what its updates are labelled as
-    typing_ttl_seconds: ClassVar[float]  # 0: the platform shows none
+    webhook_content_types: ClassVar[tuple[str, ...]]  # of its updates
+    typing_ttl_seconds: ClassVar[float]  # 0: no typing indicator
     ack_deadline: ClassVar[float]
     max_buttons: ClassVar[int]
     button_payload_bytes: ClassVar[int]
     button_label_characters: ClassVar[int]
-    max_file_bytes: ClassVar[int]  # the largest file that may be sent
+    max_file_bytes: ClassVar[int]  # for sending
     supports_edit: ClassVar[bool]
     supports_threads: ClassVar[bool]
     supports_ephemeral: ClassVar[bool]
@@ -241,29 +230,29 @@ class PlatformAdapter(ABC):
 
     bot_account: str
 
-    # --- the door ---
+    # --- Webhooks ---
 
     @abstractmethod
-    def verify_signature(self, knock: WebhookRequest) -> None:
-        """Over the raw bytes, in constant time; raises `Forged`."""
+    def verify_signature(self, request: WebhookRequest) -> None:
+        """Verify the raw bytes in constant time; raise SignatureInvalid."""
 
     @abstractmethod
-    def parse_webhook(self, knock: WebhookRequest) -> WebhookResult:
-        """What a verified knock means; raises `Unreadable`."""
+    def parse_webhook(self, request: WebhookRequest) -> WebhookResult:
+        """Parse a verified request; raise UpdateMalformed."""
 
-    # --- calls; each raises a PlatformProblem ---
+    # --- Calls, which raise PlatformError ---
 
     @abstractmethod
     def render_text(self, text: str) -> RenderedText:
-        """Markdown to the platform's own markup, with nobody pinged by it."""
+        """Convert Markdown to the platform's markup, in which mentions must not notify anybody."""
 
     @abstractmethod
     def measure_text(self, body: RenderedText) -> int:
-        """How long the platform finds it, after escaping."""
+        """Return the length as the platform counts it, after escaping."""
 
     @abstractmethod
     async def send_message(self, to: OutboundAddress, message: OutgoingMessage) -> str:
-        """The new message's id."""
+        """Send a message and return its id."""
 
     @abstractmethod
     async def edit_message(self, to: OutboundAddress, message_id: str, message: OutgoingMessage) -> None: ...
@@ -273,22 +262,21 @@ class PlatformAdapter(ABC):
 
     @abstractmethod
     async def send_private(self, to: OutboundAddress, user_id: str, message: OutgoingMessage) -> None:
-        """To one person's eyes alone; `Unreachable` where that is impossible."""
+        """Send a message that only one person can see; raise ChatUnreachable where that is impossible."""
 
     @abstractmethod
     async def answer_button_press(self, to: OutboundAddress, pressed: ButtonPressed, text: str) -> None:
-        """Tell the platform that a button was heard, and its presser a few words."""
+        """Acknowledge a button press, with a short text for the person who pressed it."""
 
     @abstractmethod
     async def send_file(self, to: OutboundAddress, name: str, content: bytes) -> str:
-        """The id of what was sent."""
+        """Send a file and return the id of the file or its message."""
 
     @abstractmethod
     async def fetch_file(self, file: AttachedFile) -> bytes: ...
 
     @abstractmethod
-    async def is_server_admin(self, place: PlatformPlace, user_id: str) -> bool:
-        """Whether somebody administers the server (L4)."""
+    async def is_server_admin(self, place: PlatformPlace, user_id: str) -> bool: ...
 
     @abstractmethod
     async def fetch_identity(self) -> BotIdentity: ...
@@ -298,46 +286,46 @@ class PlatformAdapter(ABC):
 
     @abstractmethod
     async def publish_commands(self, commands: Mapping[str, str]) -> None:
-        """Tell the platform what the bot understands, where people choose from a list; each with what it does."""
+        """Register the bot's commands and their descriptions, on platforms that show them in a list."""
 
     async def fetch_server_name(self, place: PlatformPlace) -> str:
-        """What people call the server; most platforms say so in each update."""
+        """Return the server's name, which most platforms include in each update."""
         return place.server_name
 
-    def needs_completion(self, said: MessageReceived) -> bool:
-        """Whether the platform must be asked before the words can be understood: see `complete`."""
+    def needs_completion(self, message: MessageReceived) -> bool:
+        """Return True if `complete_message` has to call the platform before the message can be handled."""
         return False
 
-    async def complete_message(self, said: MessageReceived) -> MessageReceived:
-        return self.resolve_mention(said, await self.fetch_identity())
+    async def complete_message(self, message: MessageReceived) -> MessageReceived:
+        return self.resolve_mention(message, await self.fetch_identity())
 
-    def resolve_mention(self, said: MessageReceived, me: BotIdentity) -> MessageReceived:
-        """The words as they are meant for this bot; most platforms say so themselves."""
-        return said
+    def resolve_mention(self, message: MessageReceived, identity: BotIdentity) -> MessageReceived:
+        """Recognize mentions of this bot by its name; most platforms mark mentions themselves."""
+        return message
 
 
 class UpdateFetcher(ABC):
-    """The other way in: updates are fetched by a process of ours, instead of sent to a door (L24)."""
+    """Fetch updates from a platform, as an alternative to webhooks."""
 
     @abstractmethod
     async def prepare(self, *, replace_webhook: bool) -> None:
-        """Before the first fetch; raises `Misconfigured` where fetching cannot work."""
+        """Prepare for the first fetch; raise PlatformMisconfigured if fetching cannot work."""
 
     @abstractmethod
     def iter_batches(self) -> AsyncIterator[Sequence[IncomingUpdate]]:
-        """Updates as they come; asking for the next batch says that the last one is stored."""
+        """Yield updates as they arrive. Requesting the next batch acknowledges that the last one is stored."""
 
     @abstractmethod
     async def aclose(self) -> None: ...
 
 
 class PlatformMisconfigured(Exception):
-    """It cannot work like this, and waiting does not help; says what to change, and no secret."""
+    """The configuration has to be changed; the text says how, and contains no secrets."""
 
 
 DECLARED_ATTRIBUTES = tuple(name for name in PlatformAdapter.__annotations__ if name != "bot_account")
 
 
 def find_undeclared(adapter: type[PlatformAdapter]) -> list[str]:
-    """The facts an adapter has forgotten to declare."""
+    """Return the attributes that an adapter does not declare."""
     return [name for name in DECLARED_ATTRIBUTES if not hasattr(adapter, name)]

@@ -1,4 +1,4 @@
-"""Markdown, as models write it, in the little markup that a platform knows; what it lacks becomes plain words (L19)."""
+"""Convert Markdown to a platform's markup; what the platform does not support becomes plain text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from markdown_it.token import Token
 
 from config.core.url_safety import split_url
 
-ZERO_WIDTH_SPACE = "\u200b"  # stands between a sign and what it would do
+ZERO_WIDTH_SPACE = "\u200b"  # breaks up a mention without being seen
 _MENTION_PATTERN = re.compile(r"@(?=everyone\b|here\b|channel\b|all\b)|<(?=[@#!])")
 _INLINE_STYLES = {"strong": "bold", "em": "italic", "s": "struck"}
 BULLET = "•"
@@ -20,7 +20,7 @@ BULLET = "•"
 
 @dataclass(frozen=True, kw_only=True)
 class MarkupStyle:
-    """How a platform writes what Markdown can say. Every piece of text goes through `escape` once."""
+    """A platform's markup. Every piece of text goes through `escape` once."""
 
     escape: Callable[[str], str]
     bold: tuple[str, str]
@@ -28,19 +28,19 @@ class MarkupStyle:
     struck: tuple[str, str]
     code: Callable[[str], str]
     block: Callable[[str, str], str]  # code and its language
-    link: Callable[[str, str], str]  # address and escaped label
+    link: Callable[[str, str], str]  # URL and escaped label
     quote: Callable[[str], str]
 
 
 def neutralise_mentions(text: str) -> str:
-    """Nobody is called by what a model wrote: what would ping a crowd, a member or a role is broken unseen."""
-    return _MENTION_PATTERN.sub(lambda found: found[0] + ZERO_WIDTH_SPACE, text)
+    """Break up mentions invisibly, so that a model's text notifies no channel, member or role."""
+    return _MENTION_PATTERN.sub(lambda match: match[0] + ZERO_WIDTH_SPACE, text)
 
 
 def convert_markdown(text: str, style: MarkupStyle) -> str:
-    """What shows nothing as Markdown, such as a part that holds only the addresses of links, is shown as it stands."""
-    made = _MarkupWriter(style).write_blocks(_get_parser().parse(text)).strip("\n")
-    return made if made.strip() else style.escape(text)
+    """Convert Markdown; text that renders to nothing, such as link definitions alone, is returned escaped."""
+    markup = _MarkupWriter(style).write_blocks(_get_parser().parse(text)).strip("\n")
+    return markup if markup.strip() else style.escape(text)
 
 
 @cache
@@ -49,22 +49,22 @@ def _get_parser() -> MarkdownIt:
 
 
 class _MarkupWriter:
-    """Walks the tokens once; nesting is kept in stacks, because the tokens are flat."""
+    """Write the flat list of tokens in one pass."""
 
     def __init__(self, style: MarkupStyle) -> None:
         self._style = style
-        self._links: list[tuple[str, int]] = []  # open ones: address, and where the label begins
+        self._links: list[tuple[str, int]] = []  # open links: URL and start of the label
 
     def write_blocks(self, tokens: Sequence[Token], indent: str = "") -> str:
-        made: list[str] = []
+        pieces: list[str] = []
         at = 0
         while at < len(tokens):
             end = _find_block_end(tokens, at)
             block = self._write_block(tokens[at], tokens[at + 1 : end], indent)
             if block:
-                made.append(block)
+                pieces.append(block)
             at = end + 1
-        return "\n\n".join(made)
+        return "\n\n".join(pieces)
 
     def _write_block(self, token: Token, inner: Sequence[Token], indent: str) -> str:
         match token.type:
@@ -100,16 +100,16 @@ class _MarkupWriter:
         return "\n".join(lines)
 
     def _write_inline(self, token: Token) -> str:
-        made: list[str] = []
+        pieces: list[str] = []
         for child in token.children or []:
-            made.append(self._write_inline_token(child, made))
-        return "".join(made)
+            pieces.append(self._write_inline_token(child, pieces))
+        return "".join(pieces)
 
-    def _write_inline_token(self, child: Token, made: list[str]) -> str:
+    def _write_inline_token(self, child: Token, pieces: list[str]) -> str:
         kind = child.type.removesuffix("_open").removesuffix("_close")
         if kind in _INLINE_STYLES:
-            signs: tuple[str, str] = getattr(self._style, _INLINE_STYLES[kind])
-            return signs[0] if child.nesting == 1 else signs[1]
+            opening, closing = getattr(self._style, _INLINE_STYLES[kind])
+            return str(opening if child.nesting == 1 else closing)
         match child.type:
             case "text":
                 return self._style.escape(child.content)
@@ -118,24 +118,24 @@ class _MarkupWriter:
             case "softbreak" | "hardbreak":
                 return "\n"
             case "link_open":
-                self._links.append((str(child.attrs.get("href", "")), len(made)))
+                self._links.append((str(child.attrs.get("href", "")), len(pieces)))
                 return ""
             case "link_close":
-                return self._close_link(made)
+                return self._close_link(pieces)
             case "image":
                 source = str(child.attrs.get("src", ""))
                 return self._write_link(source, self._style.escape(child.content or "image"))
             case _:
                 return self._style.escape(child.content)
 
-    def _close_link(self, made: list[str]) -> str:
+    def _close_link(self, pieces: list[str]) -> str:
         href, at = self._links.pop()
-        label = "".join(made[at:])
-        del made[at:]
+        label = "".join(pieces[at:])
+        del pieces[at:]
         return self._write_link(href, label)
 
     def _write_link(self, href: str, label: str) -> str:
-        """Only addresses that people can open become links."""
+        """Write a link, or only its label if the URL is not one that people can open."""
         parts = split_url(href)
         if parts is None or parts.scheme not in ("http", "https", "mailto"):
             return label
@@ -143,7 +143,7 @@ class _MarkupWriter:
 
 
 def _find_block_end(tokens: Sequence[Token], at: int) -> int:
-    """Where the block that begins at `at` closes; itself, if it holds nothing."""
+    """Return the index of the token that closes the block starting at `at`."""
     depth = 0
     for index in range(at, len(tokens)):
         depth += tokens[index].nesting

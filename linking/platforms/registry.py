@@ -1,4 +1,4 @@
-"""The platforms there are, and the bot account that this installation has on each; one without credentials is off."""
+"""Build the adapters of this installation's bot accounts. A platform without credentials is disabled."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ ADAPTER_CLASSES = {
 
 def load_adapter_class(platform: str) -> type[PlatformAdapter]:
     module, _, name = ADAPTER_CLASSES[platform].rpartition(".")
-    found: type[PlatformAdapter] = getattr(import_module(module), name)
-    return found
+    adapter_class: type[PlatformAdapter] = getattr(import_module(module), name)
+    return adapter_class
 
 
 def build_adapter(platform: str) -> PlatformAdapter | None:
-    """Our bot account there, with connections of its own; None where the platform is off (L26)."""
+    """Build an adapter with its own connections, or return None if the platform is disabled."""
     match platform:
         case "telegram" if settings.TELEGRAM_BOT_TOKEN:
             from linking.platforms.telegram.adapter import TelegramAdapter
@@ -69,20 +69,20 @@ def iter_enabled_adapters() -> Iterator[PlatformAdapter]:
 
 
 def get_webhook_slug(adapter: PlatformAdapter) -> str:
-    """Where the platform knocks: a slug that nobody can guess, the same for as long as the secret key is."""
+    """Return the unguessable part of the webhook URL, derived from SECRET_KEY."""
     return _derive_secret(_webhook_purpose(adapter))
 
 
 def find_adapter_by_slug(platform: str, slug: str) -> PlatformAdapter | None:
-    """Whose door this is; None for one that does not exist, or is shut.
+    """Return the adapter for a webhook URL, or None if the slug is wrong or the platform is disabled.
 
-    Doors of a SECRET_KEY that is being rotated out stay open, until the platform was told the new address.
+    Slugs of a SECRET_KEY that is being rotated out stay valid until the platform knows the new URL.
     """
     adapter = build_adapter(platform)
     if adapter is None:
         return None
-    doors = [_derive_secret(_webhook_purpose(adapter), pepper) for pepper in get_site_peppers()]
-    return adapter if any(constant_time_compare(slug, door) for door in doors) else None
+    valid_slugs = [_derive_secret(_webhook_purpose(adapter), pepper) for pepper in get_site_peppers()]
+    return adapter if any(constant_time_compare(slug, valid) for valid in valid_slugs) else None
 
 
 def _webhook_purpose(adapter: PlatformAdapter) -> str:

@@ -1,11 +1,10 @@
-"""A whole chat platform in memory, with limits it insists on, a clock of its own, and failures to order (L24)."""
+"""An in-memory chat platform for development and tests, with limits, its own clock and scripted failures."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
 import itertools
-import logging
 import threading
 import time
 from collections import deque
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import IO, ClassVar
 
 import msgspec
+import structlog
 
 from linking.platforms.base import (
     JSON_ERRORS,
@@ -45,7 +45,7 @@ from linking.platforms.base import (
 )
 from linking.platforms.markup import neutralise_mentions
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 SECRET_HEADER = "x-scripted-secret"  # noqa: S105
 SCRIPTED_ACCOUNT = "scripted-bot"
@@ -53,25 +53,23 @@ SCRIPTED_ACCOUNT = "scripted-bot"
 
 @dataclass(frozen=True, kw_only=True)
 class PostedMessage:
-    """A message as people see it on the platform now."""
-
     id: str
     container_id: str
     thread_id: str
     text: str
     buttons: tuple[MessageButton, ...] = ()
-    only_for: str = ""  # a whisper
+    only_for: str = ""  # visible to this user alone
     edits: int = 0
 
 
 @dataclass
 class ScriptedWorld:
-    """What happened on the platform. Calls come from one loop and are looked at from tests' threads."""
+    """The state of the platform. Calls come from one event loop; tests read it from other threads."""
 
     clock: Callable[[], float] = time.monotonic
     posted: dict[str, PostedMessage] = field(default_factory=dict)
     typing: list[str] = field(default_factory=list)
-    notes: list[tuple[str, str]] = field(default_factory=list)  # press, words
+    notes: list[tuple[str, str]] = field(default_factory=list)  # reply token and text
     files: list[tuple[str, bytes]] = field(default_factory=list)
     failures: deque[PlatformError | None] = field(default_factory=deque)
     admins: set[str] = field(default_factory=set)
@@ -82,7 +80,7 @@ class ScriptedWorld:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def record_call(self, name: str) -> None:
-        """Every call is counted, and fails if the next failure says so; signs of life are too many to be told apart."""
+        """Record a call, and raise the next scripted failure; typing indicators never fail."""
         with self._lock:
             self.calls.append(name)
             problem = self.failures.popleft() if self.failures and name != "typing" else None
@@ -94,7 +92,7 @@ class ScriptedWorld:
         with self._lock:
             if message.nonce and message.nonce in self._nonces:
                 return self._nonces[message.nonce]
-            made = PostedMessage(
+            posted = PostedMessage(
                 id=f"m{next(self._numbers)}",
                 container_id=to.container_id,
                 thread_id=to.thread_id,
@@ -102,11 +100,11 @@ class ScriptedWorld:
                 buttons=message.buttons,
                 only_for=only_for,
             )
-            self.posted[made.id] = made
-            self._edited[made.id] = self.clock()
+            self.posted[posted.id] = posted
+            self._edited[posted.id] = self.clock()
             if message.nonce:
-                self._nonces[message.nonce] = made.id
-            return made.id
+                self._nonces[message.nonce] = posted.id
+            return posted.id
 
     def edit_message(self, message_id: str, message: OutgoingMessage, *, interval: float) -> None:
         _check_limits(message)
@@ -115,7 +113,7 @@ class ScriptedWorld:
             if known is None:
                 raise MessageGone("no such message")
             now = self.clock()
-            if now - self._edited[message_id] < interval * 0.9:  # clocks of two sides differ a little
+            if now - self._edited[message_id] < interval * 0.9:  # tolerates a small difference between clocks
                 raise PlatformBusy(interval)
             self._edited[message_id] = now
             self.posted[message_id] = replace(
@@ -124,21 +122,21 @@ class ScriptedWorld:
 
     def list_messages(self, container_id: str) -> list[PostedMessage]:
         with self._lock:
-            return [one for one in self.posted.values() if one.container_id == container_id]
+            return [message for message in self.posted.values() if message.container_id == container_id]
 
 
-SHARED_WORLD = ScriptedWorld()  # of this process; tests look at it
+SHARED_WORLD = ScriptedWorld()  # one per process
 
 
 def _check_limits(message: OutgoingMessage) -> None:
     if not message.body.markup.strip():
-        raise CallRefused("an empty message")
+        raise CallRefused("empty message")
     if len(message.body.markup) > ScriptedAdapter.text_limit:
-        raise CallRefused("a message that is too long")
+        raise CallRefused("message too long")
     if len(message.buttons) > ScriptedAdapter.max_buttons:
         raise CallRefused("too many buttons")
     if any(len(button.code.encode()) > ScriptedAdapter.button_payload_bytes for button in message.buttons):
-        raise CallRefused("a button that carries too much")
+        raise CallRefused("button payload too large")
 
 
 class ScriptedAdapter(PlatformAdapter):
@@ -165,13 +163,13 @@ class ScriptedAdapter(PlatformAdapter):
         self._secret = secret
         self.world = world or ScriptedWorld()
 
-    def verify_signature(self, knock: WebhookRequest) -> None:
-        if not hmac.compare_digest(knock.headers.get(SECRET_HEADER, "").encode(), self._secret.encode()):
+    def verify_signature(self, request: WebhookRequest) -> None:
+        if not hmac.compare_digest(request.headers.get(SECRET_HEADER, "").encode(), self._secret.encode()):
             raise SignatureInvalid
 
-    def parse_webhook(self, knock: WebhookRequest) -> WebhookResult:
+    def parse_webhook(self, request: WebhookRequest) -> WebhookResult:
         try:
-            return WebhookResult(incoming=msgspec.json.decode(knock.body, type=IncomingUpdate))
+            return WebhookResult(incoming=msgspec.json.decode(request.body, type=IncomingUpdate))
         except JSON_ERRORS as problem:
             raise UpdateMalformed from problem
 
@@ -205,7 +203,7 @@ class ScriptedAdapter(PlatformAdapter):
     async def send_file(self, to: OutboundAddress, name: str, content: bytes) -> str:
         self.world.record_call("send_file")
         if len(content) > self.max_file_bytes:
-            raise CallRefused("a file that is too large")
+            raise CallRefused("file too large")
         self.world.files.append((name, content))
         return f"f{len(self.world.files)}"
 
@@ -214,7 +212,7 @@ class ScriptedAdapter(PlatformAdapter):
         return file.reference.encode()
 
     async def publish_commands(self, commands: Mapping[str, str]) -> None:
-        """Nobody chooses from a list here."""
+        pass
 
     async def is_server_admin(self, place: PlatformPlace, user_id: str) -> bool:
         self.world.record_call("is_admin")
@@ -224,11 +222,11 @@ class ScriptedAdapter(PlatformAdapter):
         return BotIdentity(account=SCRIPTED_ACCOUNT, name="scripted")
 
     async def aclose(self) -> None:
-        """There is nothing to close."""
+        pass
 
 
 class LineFetcher(UpdateFetcher):
-    """Updates from a stream, a line each: JSON as the door takes it, or words that somebody says in a direct message."""
+    """Read one update per line: JSON as the webhook takes it, or the text of a direct message."""
 
     def __init__(self, source: IO[str], *, place: str = "terminal") -> None:
         self._source = source
@@ -236,15 +234,15 @@ class LineFetcher(UpdateFetcher):
         self._numbers = itertools.count(time.time_ns())
 
     async def prepare(self, *, replace_webhook: bool) -> None:
-        """There is nothing to prepare."""
+        pass
 
     async def iter_batches(self) -> AsyncIterator[Sequence[IncomingUpdate]]:
-        """When the stream has ended there is nothing more, for ever."""
+        """Yield updates; after the end of the stream, wait for ever."""
         lines: asyncio.Queue[str] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
         def read() -> None:
-            with suppress(RuntimeError):  # the loop may be closed while we wait for a line
+            with suppress(RuntimeError):  # the loop may be closed by then
                 for line in self._source:
                     loop.call_soon_threadsafe(lines.put_nowait, line)
 
@@ -258,14 +256,14 @@ class LineFetcher(UpdateFetcher):
             try:
                 return msgspec.json.decode(line, type=IncomingUpdate)
             except msgspec.MsgspecError:
-                log.warning("a line is no update; it is left out")
+                log.warning("update_malformed", platform=ScriptedAdapter.platform)
                 return None
         number = str(next(self._numbers))
-        said = MessageReceived(
+        message = MessageReceived(
             speaker=Speaker(user_id=self._place), message_id=number, text=line, mentioned=True
         )
         place = PlatformPlace(scope="dm", container_id=self._place)
-        return IncomingUpdate(update_key=number, place=place, what=said) if line else None
+        return IncomingUpdate(update_key=number, place=place, what=message) if line else None
 
     async def aclose(self) -> None:
-        """The stream is somebody else's."""
+        pass  # the stream belongs to the caller

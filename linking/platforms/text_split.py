@@ -1,4 +1,8 @@
-"""How long a text is for a platform, and where it may be cut without breaking a character that people see as one."""
+"""Split long texts into parts that fit a platform, at natural pauses and with code blocks kept whole.
+
+Parts are found one after the other, each without looking further than it can reach. So the parts before the last stay
+the same while an answer grows, and another process that splits the same text gets the same parts.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +17,30 @@ _SKIN_TONES = range(0x1F3FB, 0x1F400)
 _TAGS = range(0xE0020, 0xE0080)
 _REGIONAL = range(0x1F1E6, 0x1F200)
 _JAMO = range(0x1100, 0x1200)  # parts of Korean syllables
-_MAX_GRAPHEME_CODE_POINTS = 64  # code points of one visible character; a longer chain of marks is no writing
+_MAX_GRAPHEME_CODE_POINTS = 64  # longer chains of combining marks are not real text
+_MAX_INFO_CHARACTERS = 40  # the opening line of a code block is repeated in every part and must leave room
+_MIN_FILL_RATIO = 0.4  # a pause before this share of the limit would make the part too short
+
+
+MeasureText = Callable[[str], int]  # length of a part as it would be sent, after escaping
+_FENCE_PATTERN = re.compile(r"^ {0,3}(`{3,16}+(?!`)|~{3,16}+(?!~))[ \t]*+([^\n`]*+)$", re.MULTILINE)
+_PAUSE_PATTERNS = (
+    re.compile(r"\n[ \t]*\n+"),
+    re.compile(r"\n"),
+    re.compile(r"[.!?…。！？]['\"”’)\]]*\s+|[。！？]"),
+    re.compile(r"\s+"),
+)
+
+
+# --- Characters ---
 
 
 def count_utf16_units(text: str) -> int:
-    """In units of UTF-16, without making the bytes."""
     return len(text) + sum(character > "\uffff" for character in text)
 
 
 def find_last_cut(text: str, end: int) -> int:
-    """The last place at or before `end` that is not inside a visible character."""
+    """Return the last position at or before `end` that is not inside a visible character."""
     for at in range(end, max(end - _MAX_GRAPHEME_CODE_POINTS, -1), -1):
         if _is_cut_allowed(text, at):
             return at
@@ -48,34 +66,19 @@ def _extends_previous(character: str) -> bool:
 
 
 def _count_flags_before(text: str, at: int) -> int:
-    """Flags are pairs of letters: an odd number before a letter means that it is a second one."""
+    """Count regional indicators before a position; flags are pairs, so an odd count means inside a flag."""
     count = 0
     while at > count and ord(text[at - count - 1]) in _REGIONAL:
         count += 1
     return count
 
 
-# MERGED platforms.splitting: A long answer in parts that a platform takes, cut where a reader would pause, with code blocks whole in each (L19).
-# MERGED platforms.splitting: Parts are found one after the other, each by looking no further than it can reach: while an answer grows, the parts
-# MERGED platforms.splitting: before the last stay as they are, and another process that splits the same text gets the same parts.
-
-MeasureText = Callable[[str], int]  # of a part as it would be sent, after escaping
-_FENCE_PATTERN = re.compile(r"^ {0,3}(`{3,16}+(?!`)|~{3,16}+(?!~))[ \t]*+([^\n`]*+)$", re.MULTILINE)
-_MAX_INFO_CHARACTERS = (
-    40  # characters; an opening line stands in every part of its block, and must leave room for it
-)
-_PAUSE_PATTERNS = (
-    re.compile(r"\n[ \t]*\n+"),
-    re.compile(r"\n"),
-    re.compile(r"[.!?…。！？]['\"”’)\]]*\s+|[。！？]"),
-    re.compile(r"\s+"),
-)
-_MIN_FILL_RATIO = 0.4  # a pause nearer to the beginning than this leaves a part too short to be worth it
+# --- Parts ---
 
 
 @dataclass(frozen=True)
 class TextPart:
-    """A slice of the text; `head` and `tail` are the fence lines that keep a cut code block whole."""
+    """A slice of the text; `head` and `tail` are the fence lines that complete a cut code block."""
 
     text: str
     head: str = ""
@@ -89,7 +92,7 @@ class TextPart:
 @dataclass(frozen=True)
 class _Fence:
     mark: str
-    line: str  # as it opened, with its language
+    line: str  # the opening line, with its language
 
     @property
     def head(self) -> str:
@@ -97,12 +100,12 @@ class _Fence:
 
 
 def split_text(text: str, *, measure: MeasureText, limit: int) -> list[TextPart]:
-    """Parts that each measure at most `limit`; together, without heads and tails, they are the text."""
+    """Split the text into parts of at most `limit`; without heads and tails they add up to the text."""
     return IncrementalSplitter(measure=measure, limit=limit).split(text)
 
 
 class IncrementalSplitter:
-    """A text that is split again and again while it grows: what can change no more is not looked at again."""
+    """Split a growing text repeatedly without redoing the parts that can no longer change."""
 
     def __init__(self, *, measure: MeasureText, limit: int) -> None:
         self._measure = measure
@@ -111,18 +114,18 @@ class IncrementalSplitter:
 
     def _reset(self) -> None:
         self._settled: list[TextPart] = []
-        self._settled_text = ""  # theirs
-        self._fence: _Fence | None = None  # what is open behind them
+        self._settled_text = ""  # the text of the settled parts
+        self._fence: _Fence | None = None  # the code block that is open after them
 
     def split(self, text: str) -> list[TextPart]:
         if not text.startswith(self._settled_text):
-            self._reset()  # it was taken back
+            self._reset()  # the text was retracted
         parts, start, fence = list(self._settled), len(self._settled_text), self._fence
         settled, end = len(parts), start
         while start < len(text):
             part, fence = _next_part(text, start, fence, self._measure, self._limit)
             parts.append(part)
-            if start + self._limit < len(text):  # it ends before all that may still come
+            if start + self._limit < len(text):  # more text cannot change this part
                 settled, end, self._fence = len(parts), start + len(part.text), fence
             start += len(part.text)
         self._settled, self._settled_text = parts[:settled], text[:end]
@@ -136,13 +139,13 @@ def _next_part(
     if end < len(text):
         end = start + _find_pause(text, start, end)
         while end > start + 1 and measure(_build_part(text, start, end, fence)[0].full_text) > limit:
-            shorter = start + max((end - start) * 9 // 10, 1)  # the closing fence took its room
+            shorter = start + max((end - start) * 9 // 10, 1)  # make room for the closing fence
             end = max(find_last_cut(text, shorter), start + 1)
     return _build_part(text, start, end, fence)
 
 
 def _find_farthest_end(text: str, start: int, fence: _Fence | None, measure: MeasureText, limit: int) -> int:
-    """The last end whose part fits; what is measured grows with the text, so halving finds it."""
+    """Find the last end whose part fits, by binary search."""
     low, high = start + 1, min(len(text), start + limit)
     if measure(_build_part(text, start, high, fence)[0].full_text) <= limit:
         return high
@@ -156,7 +159,7 @@ def _find_farthest_end(text: str, start: int, fence: _Fence | None, measure: Mea
 
 
 def _find_pause(text: str, start: int, end: int) -> int:
-    """How many characters to take: up to the last paragraph, line, sentence or space; else as many as fit whole."""
+    """Return the number of characters up to the last paragraph, line, sentence or space, or else as many as fit."""
     window = text[start:end]
     for pause in _PAUSE_PATTERNS:
         ends = [found.end() for found in pause.finditer(window)]
@@ -164,7 +167,7 @@ def _find_pause(text: str, start: int, end: int) -> int:
             return ends[-1]
     cut = find_last_cut(text, end)
     while cut > start and text[cut - 1] == text[cut] == "`":
-        cut -= 1  # half a fence would be none
+        cut -= 1  # do not cut a fence in half
     return (cut if cut > start else end) - start
 
 
@@ -178,7 +181,7 @@ def _build_part(text: str, start: int, end: int, fence: _Fence | None) -> tuple[
 
 
 def _find_open_fence(piece: str, fence: _Fence | None) -> _Fence | None:
-    """Which code block is open behind the piece; a fence closes only what its own mark opened."""
+    """Return the code block that is open after the piece; a fence closes only a block with the same mark."""
     for found in _FENCE_PATTERN.finditer(piece):
         mark, info = found[1], found[2].strip()
         if fence is None:

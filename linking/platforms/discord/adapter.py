@@ -1,4 +1,4 @@
-"""Discord: a door for interactions, its REST API for messages; plain chat comes by the gateway (L22)."""
+"""The Discord adapter: interactions by webhook and messages over the REST API. The gateway delivers plain messages."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ from linking.platforms.markup import neutralise_mentions
 if TYPE_CHECKING:
     from discord.http import HTTPClient
 
-MAX_RATE_LIMIT_WAIT_SECONDS = 30.0  # the least that its client allows
+MAX_RATE_LIMIT_WAIT_SECONDS = 30.0  # the minimum that the client allows
 CALL_TIMEOUT_SECONDS = 50.0
-PRIMARY, DANGER, LINK = 1, 4, 5  # styles of buttons
-STRING_OPTION_TYPE = 3  # what a command's option holds
+PRIMARY, DANGER, LINK = 1, 4, 5  # button styles
+STRING_OPTION_TYPE = 3
 UNKNOWN_MESSAGE, UNKNOWN_WEBHOOK, UNKNOWN_INTERACTION, TOKEN_EXPIRED = 10008, 10015, 10062, 50027
 T = TypeVar("T")
 
-SENT_PRIVATELY_TEXT = "I have written to you privately."
-ASK_DESCRIPTION = "Ask the agent."
+SENT_PRIVATELY_TEXT = "I've sent you a private message."
+ASK_DESCRIPTION = "Ask the assistant."
 NO_MENTIONS: dict[str, JSON] = {"parse": []}
 
 
@@ -82,25 +82,25 @@ class DiscordAdapter(PlatformAdapter):
         self._client: HTTPClient | None = None
         self._opening = asyncio.Lock()
 
-    # --- the door ---
+    # --- Webhooks ---
 
-    def verify_signature(self, knock: WebhookRequest) -> None:
-        stamp = knock.headers.get("x-signature-timestamp", "")
+    def verify_signature(self, request: WebhookRequest) -> None:
+        stamp = request.headers.get("x-signature-timestamp", "")
         try:
-            signature = bytes.fromhex(knock.headers.get("x-signature-ed25519", ""))
+            signature = bytes.fromhex(request.headers.get("x-signature-ed25519", ""))
             if self._key is None or not is_recent_timestamp(stamp):
                 raise SignatureInvalid
-            self._key.verify(signature, stamp.encode() + knock.body)
+            self._key.verify(signature, stamp.encode() + request.body)
         except (ValueError, InvalidSignature):
             raise SignatureInvalid from None
 
-    def parse_webhook(self, knock: WebhookRequest) -> WebhookResult:
-        return wire.parse_interaction(knock.body)
+    def parse_webhook(self, request: WebhookRequest) -> WebhookResult:
+        return wire.parse_interaction(request.body)
 
-    # --- calls ---
+    # --- Calls ---
 
     def render_text(self, text: str) -> RenderedText:
-        """Discord reads Markdown itself; what would call people is broken, besides `allowed_mentions`."""
+        # Discord renders Markdown itself. Mentions are broken up in addition to `allowed_mentions`.
         safe = neutralise_mentions(text)
         return RenderedText(markup=safe, plain=safe)
 
@@ -121,7 +121,7 @@ class DiscordAdapter(PlatformAdapter):
         return str(sent["id"])
 
     async def _reply(self, to: OutboundAddress, message: OutgoingMessage) -> str:
-        """By the interaction's token: first what was promised is filled in, then further messages follow."""
+        """Reply by the interaction's token: the first message fills in the pending reply, others follow it."""
         token = to.reply_token.partition(":")[2]
         if message.opens:
             sent = await self._call(
@@ -143,7 +143,7 @@ class DiscordAdapter(PlatformAdapter):
         )
 
     async def show_typing(self, to: OutboundAddress) -> None:
-        if not to.reply_token:  # a reply that was put off shows it by itself
+        if not to.reply_token:  # Discord shows a pending reply as typing
             await self._call("POST", "/channels/{channel_id}/typing", None, channel_id=_get_channel_id(to))
 
     async def send_private(self, to: OutboundAddress, user_id: str, message: OutgoingMessage) -> None:
@@ -158,18 +158,18 @@ class DiscordAdapter(PlatformAdapter):
             return
         opened = await self._call("POST", "/users/@me/channels", {"recipient_id": user_id})
         await self.send_message(OutboundAddress(scope="dm", container_id=str(opened["id"])), message)
-        if to.reply_token:  # what was promised in public must not stay open
+        if to.reply_token:  # the public reply must not stay pending
             await self._reply(to, OutgoingMessage(body=self.render_text(SENT_PRIVATELY_TEXT), opens=True))
 
     async def _send_ephemeral(self, to: OutboundAddress, message: OutgoingMessage) -> None:
-        """What was promised in public is taken back: until then Discord would show this instead, to everybody."""
+        # The pending public reply is deleted first; otherwise Discord would show this message in its place to all.
         token = to.reply_token.partition(":")[2]
         await self._call("DELETE", "/webhooks/{app}/{hook}/messages/@original", None, hook=token)
         fields = _message_fields(message) | {"flags": wire.EPHEMERAL | wire.SUPPRESS_EMBEDS}
         await self._call("POST", "/webhooks/{app}/{hook}", fields, hook=token)
 
     async def answer_button_press(self, to: OutboundAddress, pressed: ButtonPressed, text: str) -> None:
-        """The door has put the press off already; words go to the presser alone."""
+        # The webhook response has acknowledged the press already.
         if text:
             fields: dict[str, JSON] = {
                 "content": neutralise_mentions(text),
@@ -202,12 +202,12 @@ class DiscordAdapter(PlatformAdapter):
             return True
         path = "/guilds/{guild_id}/members/{user_id}"
         member = await self._call("GET", path, None, guild_id=place.server_id, user_id=user_id)
-        held = {*_as_strings(member.get("roles")), place.server_id}  # the server's own id is everybody's role
+        member_roles = {*_as_strings(member.get("roles")), place.server_id}  # @everyone has the server's id
         roles = guild.get("roles")
         return any(
             int(str(role.get("permissions") or 0)) & wire.ADMIN_PERMISSIONS
             for role in (roles if isinstance(roles, list) else [])
-            if isinstance(role, dict) and role.get("id") in held
+            if isinstance(role, dict) and role.get("id") in member_roles
         )
 
     async def fetch_server_name(self, place: PlatformPlace) -> str:
@@ -215,21 +215,20 @@ class DiscordAdapter(PlatformAdapter):
         return str(guild.get("name") or place.server_name)
 
     async def publish_commands(self, commands: Mapping[str, str]) -> None:
-        """Without them nobody can give any; the first of all takes words for the agent."""
-        words: JSON = {
+        """Register the commands, and a first one whose text goes to the assistant."""
+        text_option: JSON = {
             "type": STRING_OPTION_TYPE,
             "name": "text",
             "description": "What to ask.",
             "required": True,
         }
-        listed: list[JSON] = [
-            {"name": wire.ASK_COMMANDS[0], "description": ASK_DESCRIPTION, "options": [words]}
+        definitions: list[JSON] = [
+            {"name": wire.ASK_COMMANDS[0], "description": ASK_DESCRIPTION, "options": [text_option]}
         ]
-        listed += [{"name": name, "description": does} for name, does in commands.items()]
-        await self._call("PUT", "/applications/{app}/commands", listed)
+        definitions += [{"name": name, "description": text} for name, text in commands.items()]
+        await self._call("PUT", "/applications/{app}/commands", definitions)
 
     async def fetch_identity(self) -> BotIdentity:
-        """The first part of a bot's token is its user id."""
         return BotIdentity(account=parse_bot_user_id(self.token) or self.bot_account)
 
     async def aclose(self) -> None:
@@ -238,7 +237,7 @@ class DiscordAdapter(PlatformAdapter):
             self._client = None
 
     async def _get_client(self) -> HTTPClient:
-        """The vendor's client keeps the buckets that the answers' headers name: it waits a while by itself, then tells."""
+        """Return the vendor's client, which keeps Discord's rate limits itself and raises if a wait is too long."""
         async with self._opening:
             if self._client is None:
                 from discord.http import HTTPClient, Route
@@ -270,22 +269,24 @@ class DiscordAdapter(PlatformAdapter):
         if "{app}" in path:
             names["app"] = self.bot_account
         route = Route(method, path, **names)
-        asked = client.request(route, form=form) if fields is None else client.request(route, json=fields)
+        call = client.request(route, form=form) if fields is None else client.request(route, json=fields)
         try:
-            found = await _translate_errors(asked)
+            answer = await _translate_errors(call)
         except (asyncio.CancelledError, PlatformUnavailable):
-            client._global_over.set()  # left while it kept all others waiting, it would never let them go on
+            # A call that is abandoned during a global rate limit would leave all other calls waiting for ever.
+            client._global_over.set()
             raise
-        return found if isinstance(found, dict) else {}
+        return answer if isinstance(answer, dict) else {}
 
 
 def parse_bot_user_id(token: str) -> str:
+    """Decode the first part of a bot token, which is the bot's user id; "" if it is not."""
     head = token.partition(".")[0]
     try:
-        found = base64.b64decode(head + "=" * (-len(head) % 4)).decode()
+        user_id = base64.b64decode(head + "=" * (-len(head) % 4)).decode()
     except (binascii.Error, UnicodeDecodeError):
         return ""
-    return found if found.isdecimal() else ""
+    return user_id if user_id.isdecimal() else ""
 
 
 def _get_channel_id(to: OutboundAddress) -> str:
@@ -293,21 +294,21 @@ def _get_channel_id(to: OutboundAddress) -> str:
 
 
 def _as_strings(value: JSON) -> list[str]:
-    return [str(one) for one in value] if isinstance(value, list) else []
+    return [str(item) for item in value] if isinstance(value, list) else []
 
 
 def _message_fields(message: OutgoingMessage) -> dict[str, JSON]:
     return {
         "content": message.body.markup,
         "allowed_mentions": NO_MENTIONS,
-        # A preview would fetch whatever address a model was talked into writing, with all that stands in it.
+        # A preview would fetch any URL that a model was tricked into writing, including data encoded in it.
         "flags": wire.SUPPRESS_EMBEDS,
         "components": _button_rows(message.buttons),
     }
 
 
 def _button_rows(buttons: Sequence[MessageButton]) -> list[JSON]:
-    made: list[JSON] = [
+    components: list[JSON] = [
         {"type": 2, "style": LINK, "label": button.label, "url": button.url}
         if button.url
         else {
@@ -318,11 +319,11 @@ def _button_rows(buttons: Sequence[MessageButton]) -> list[JSON]:
         }
         for button in buttons
     ]
-    return [{"type": 1, "components": made[at : at + 5]} for at in range(0, len(made), 5)]
+    return [{"type": 1, "components": components[at : at + 5]} for at in range(0, len(components), 5)]
 
 
 async def _translate_errors(call: Awaitable[T]) -> T:
-    """The call's answer, or its failure in our words: the library's quote addresses and bodies."""
+    """Await the call and raise its errors as PlatformError. The library's own texts quote URLs and bodies."""
     import aiohttp
     from discord.errors import HTTPException, LoginFailure, RateLimited
 
@@ -332,24 +333,24 @@ async def _translate_errors(call: Awaitable[T]) -> T:
     except RateLimited as problem:
         raise PlatformBusy(problem.retry_after) from None
     except LoginFailure:
-        raise CallRefused("Discord does not know the bot's token") from None
+        raise CallRefused("Discord rejected the bot token") from None
     except HTTPException as problem:
         raise _to_platform_error(problem.status, problem.code) from None
     except (aiohttp.ClientError, OSError, TimeoutError) as problem:
         raise PlatformUnavailable(f"Discord did not answer: {type(problem).__name__}") from None
     except MALFORMED_ANSWER_ERRORS as problem:
-        raise PlatformUnavailable(f"Discord answered nonsense: {type(problem).__name__}") from None
+        raise PlatformUnavailable(f"malformed response from Discord: {type(problem).__name__}") from None
 
 
 def _to_platform_error(status: int, code: int) -> PlatformError:
     if code in (UNKNOWN_MESSAGE, UNKNOWN_WEBHOOK, UNKNOWN_INTERACTION, TOKEN_EXPIRED):
-        return MessageGone("Discord has no such message any more")
+        return MessageGone("the message no longer exists on Discord")
     if status in (401, 403, 404):
-        return ChatUnreachable("Discord lets the bot say nothing there")
+        return ChatUnreachable("the bot may not write to this Discord channel")
     if status == 429:
-        return PlatformBusy(60.0)  # without a body: a ban of the address, which calls would only prolong
+        return PlatformBusy(60.0)  # a ban of our IP address, which more calls would prolong
     return (
         PlatformUnavailable(f"Discord answered {status}")
         if status >= 500
-        else CallRefused("Discord refused a call")
+        else CallRefused("Discord refused the call")
     )

@@ -1,14 +1,14 @@
-"""Discord's gateway: plain messages come by a socket that the vendor's client keeps, resumes and beats on (L22)."""
+"""Receive plain messages from Discord's gateway through the vendor's WebSocket client."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
+import structlog
 
 from linking.platforms.base import (
     BotRemoved,
@@ -24,17 +24,17 @@ from linking.platforms.discord.wire import GatewayMessage, parse_message
 if TYPE_CHECKING:
     import discord
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
-MAX_BACKOFF_EXPONENT = 5  # as a power of two: half a minute between tries to connect
+MAX_BACKOFF_EXPONENT = 5  # 2**5: half a minute between attempts to connect
 MAX_QUEUED_MESSAGES = 10_000
 FATAL_CLOSE_CODES = {
-    4004: "Discord does not know the bot's token",
-    4010: "Discord refuses the shard",
-    4011: "Discord asks for shards: the bot is in too many servers for one connection",
-    4012: "Discord does not speak this version of the gateway any more",
-    4013: "Discord does not know the intents",
-    4014: "the bot lacks the message content intent; switch it on in Discord's developer portal",
+    4004: "Discord rejected the bot token. Check DISCORD_BOT_TOKEN.",
+    4010: "Discord rejected the shard.",
+    4011: "Discord requires sharding: the bot is in too many servers for one connection.",
+    4012: "Discord no longer supports this version of the gateway.",
+    4013: "Discord rejected the intents.",
+    4014: "The bot lacks the message content intent. Enable it in Discord's developer portal.",
 }
 
 
@@ -62,7 +62,8 @@ class DiscordGateway(UpdateFetcher):
         self._client: discord.Client | None = None
 
     async def prepare(self, *, replace_webhook: bool) -> None:
-        log.info("without the message content intent Discord shows only direct messages and mentions")
+        # Without the message content intent, Discord shows the text of direct messages and mentions only.
+        log.info("gateway_intents_requested", message_content=True)
 
     async def iter_batches(self) -> AsyncIterator[Sequence[IncomingUpdate]]:
         self._client = client = self._create_client()
@@ -106,27 +107,27 @@ class DiscordGateway(UpdateFetcher):
         try:
             incoming = self._parse_frame(frame, client)
         except msgspec.MsgspecError:
-            log.warning("a frame of Discord is not what its documents say; it is left out")
+            log.warning("update_malformed", platform=DiscordAdapter.platform)
             return
         if incoming is not None:
             try:
                 self._queue.put_nowait(incoming)
             except asyncio.QueueFull:
-                log.error("the inbox is too far behind Discord: a message is lost")
+                log.error("update_queue_full", platform=DiscordAdapter.platform)
 
     def _parse_frame(self, frame: str, client: discord.Client) -> IncomingUpdate | None:
-        read = _frame_decoder.decode(frame)
-        if read.t == "GUILD_DELETE":
-            guild = _guild_decoder.decode(read.d)
+        parsed = _frame_decoder.decode(frame)
+        if parsed.t == "GUILD_DELETE":
+            guild = _guild_decoder.decode(parsed.d)
             if guild.unavailable:
-                return None  # an outage of theirs
+                return None  # an outage of Discord, not a removal
             place = PlatformPlace(scope="server", server_id=guild.id, container_id=guild.id)
             return IncomingUpdate(
                 update_key=f"left:{guild.id}:{int(time.time())}", place=place, what=BotRemoved()
             )
-        if read.t != "MESSAGE_CREATE":
+        if parsed.t != "MESSAGE_CREATE":
             return None
-        message = _message_decoder.decode(read.d)
+        message = _message_decoder.decode(parsed.d)
         channel = client.get_channel(int(message.channel_id))
         parent = getattr(channel, "parent_id", None)
         return parse_message(message, parent_id=str(parent) if parent else None, bot_id=self._bot_id)
@@ -137,19 +138,19 @@ class DiscordGateway(UpdateFetcher):
 
 
 def _make_short_backoff() -> type[object]:
-    """The library's own waits for up to a quarter of an hour."""
+    """Return a backoff with shorter waits; the library's own go up to a quarter of an hour."""
     from discord.backoff import ExponentialBackoff
 
-    class Shorter(ExponentialBackoff):  # type: ignore[type-arg]
+    class ShortBackoff(ExponentialBackoff):  # type: ignore[type-arg]
         def __init__(self) -> None:
             super().__init__()
             self._max = MAX_BACKOFF_EXPONENT
 
-    return Shorter
+    return ShortBackoff
 
 
 def _explain_closure(problem: BaseException | None) -> Exception:
-    """What ended the client: for good, or for now."""
+    """Translate what ended the client into an error that is permanent or temporary."""
     from discord.errors import ConnectionClosed, LoginFailure, PrivilegedIntentsRequired
 
     match problem:
@@ -160,4 +161,4 @@ def _explain_closure(problem: BaseException | None) -> Exception:
         case ConnectionClosed() if problem.code in FATAL_CLOSE_CODES:
             return PlatformMisconfigured(FATAL_CLOSE_CODES[problem.code])
         case _:
-            return PlatformUnavailable(f"Discord's gateway is gone: {type(problem).__name__}")
+            return PlatformUnavailable(f"Discord's gateway closed: {type(problem).__name__}")

@@ -1,4 +1,4 @@
-"""Discord's interactions and gateway messages, read into what every platform says (L22)."""
+"""Parse Discord's interactions and gateway messages into the updates that all platforms share."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ PONG, DEFER_MESSAGE, DEFER_UPDATE = 1, 5, 6
 EPHEMERAL = 64
 SUPPRESS_EMBEDS = 4
 THREAD_CHANNEL_TYPES = (10, 11, 12)
-CHAT_MESSAGE_TYPES = (0, 19)  # kinds of messages that people write: new ones and replies
+CHAT_MESSAGE_TYPES = (0, 19)  # messages from people: new ones and replies
 ADMIN_PERMISSIONS = 0x8 | 0x20  # Administrator, Manage Guild
-ASK_COMMANDS = ("ask", "chat")  # commands whose text is for the agent; all others are answered privately
+ASK_COMMANDS = ("ask", "chat")  # commands whose text goes to the assistant; all others are answered privately
 Privacy = Literal["public", "private"]
 
 
@@ -90,7 +90,7 @@ class _ReferencedMessage(msgspec.Struct):
 
 
 class GatewayMessage(msgspec.Struct):
-    """MESSAGE_CREATE of the gateway."""
+    """The gateway's MESSAGE_CREATE event."""
 
     id: str
     channel_id: str
@@ -116,7 +116,7 @@ def parse_interaction(body: bytes) -> WebhookResult:
 
 
 def _to_result(interaction: _Interaction) -> WebhookResult:
-    """Discord waits three seconds for these: commands and buttons are put off at once, and answered later."""
+    # Discord waits three seconds, so commands and buttons are deferred at once and answered later.
     match interaction.type:
         case 1:
             return WebhookResult(answer={"type": PONG})
@@ -142,13 +142,13 @@ def _build_interaction_place(interaction: _Interaction) -> PlatformPlace:
     channel = interaction.channel_id or ""
     if interaction.guild_id is None:
         return PlatformPlace(scope="dm", container_id=channel)
-    found = interaction.channel
-    inside = found is not None and found.type in THREAD_CHANNEL_TYPES and found.parent_id is not None
-    return build_place(interaction.guild_id, channel, found.parent_id if inside and found else None)
+    details = interaction.channel
+    in_thread = details is not None and details.type in THREAD_CHANNEL_TYPES
+    return build_place(interaction.guild_id, channel, details.parent_id if in_thread and details else None)
 
 
 def build_place(guild_id: str, channel_id: str, parent_id: str | None) -> PlatformPlace:
-    """A thread is a channel of its own to Discord; to us it is a thread of its parent."""
+    """Build a place; Discord's threads are channels of their own, but we treat them as threads of their parent."""
     return PlatformPlace(
         scope="server",
         server_id=guild_id,
@@ -158,30 +158,32 @@ def build_place(guild_id: str, channel_id: str, parent_id: str | None) -> Platfo
 
 
 def _build_speaker(user: _User | None, member: _Member | None) -> Speaker:
-    someone = user or (member.user if member else None)
-    if someone is None:
-        raise UpdateMalformed("nobody speaks")
+    author = user or (member.user if member else None)
+    if author is None:
+        raise UpdateMalformed("missing user")
     nick = member.nick if member else None
-    rights = member.permissions if member else ""
+    permissions = member.permissions if member else ""
     return Speaker(
-        user_id=someone.id,
-        name=nick or someone.global_name or someone.username,
+        user_id=author.id,
+        name=nick or author.global_name or author.username,
         role_ids=member.roles if member else (),
-        is_admin=bool(int(rights) & ADMIN_PERMISSIONS) if rights.isdecimal() else None,
+        is_admin=bool(int(permissions) & ADMIN_PERMISSIONS) if permissions.isdecimal() else None,
     )
 
 
 def _parse_command(interaction: _Interaction, privacy: Privacy) -> IncomingUpdate:
     data = interaction.data or _InteractionData()
-    words = " ".join(str(option.value) for option in data.options)
-    said = MessageReceived(
+    arguments = " ".join(str(option.value) for option in data.options)
+    message = MessageReceived(
         speaker=_build_speaker(interaction.user, interaction.member),
         message_id="",
-        text=words if privacy == "public" else f"/{data.name} {words}".strip(),
+        text=arguments if privacy == "public" else f"/{data.name} {arguments}".strip(),
         mentioned=True,
         reply_token=f"{privacy}:{interaction.token}",
     )
-    return IncomingUpdate(update_key=interaction.id, place=_build_interaction_place(interaction), what=said)
+    return IncomingUpdate(
+        update_key=interaction.id, place=_build_interaction_place(interaction), what=message
+    )
 
 
 def _parse_press(interaction: _Interaction) -> IncomingUpdate:
@@ -197,7 +199,7 @@ def _parse_press(interaction: _Interaction) -> IncomingUpdate:
 
 
 def parse_message(message: GatewayMessage, *, parent_id: str | None, bot_id: str) -> IncomingUpdate | None:
-    """A plain message; None for bots, webhooks, and what nobody wrote."""
+    """Parse a plain message; None for bots, webhooks and service messages."""
     if message.author.bot or message.webhook_id is not None or message.type not in CHAT_MESSAGE_TYPES:
         return None
     if message.guild_id is None:
@@ -214,17 +216,17 @@ def parse_message(message: GatewayMessage, *, parent_id: str | None, bot_id: str
 
 def _build_message(message: GatewayMessage, bot_id: str, *, in_dm: bool) -> MessageReceived:
     replied = message.referenced_message
-    answers_us = replied is not None and replied.author is not None and replied.author.id == bot_id
-    called = any(user.id == bot_id for user in message.mentions)
+    is_reply_to_bot = replied is not None and replied.author is not None and replied.author.id == bot_id
+    is_mentioned = any(user.id == bot_id for user in message.mentions)
     text = message.content.replace(f"<@{bot_id}>", "").replace(f"<@!{bot_id}>", "").strip()
     return MessageReceived(
         speaker=_build_speaker(message.author, message.member),
         message_id=message.id,
         text=text,
-        mentioned=in_dm or called or answers_us,
+        mentioned=in_dm or is_mentioned or is_reply_to_bot,
         reply_to=replied.id if replied else "",
         files=tuple(
-            AttachedFile(reference=one.url, name=one.filename, size=one.size, type=one.content_type or "")
-            for one in message.attachments
+            AttachedFile(reference=file.url, name=file.filename, size=file.size, type=file.content_type or "")
+            for file in message.attachments
         ),
     )

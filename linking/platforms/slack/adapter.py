@@ -1,4 +1,4 @@
-"""Slack: a door for events, commands and buttons, its Web API for messages in threads (L23)."""
+"""The Slack adapter: events, commands and buttons by webhook, and threaded messages over the Web API."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ if TYPE_CHECKING:
 
 CALL_TIMEOUT_SECONDS = 15
 MAX_CACHED_NAMES = 10_000
-CHANNEL_LIMIT = CallLimit(calls=3, seconds=3.0)  # messages: about one a second
-EDIT_LIMIT = CallLimit(calls=50, seconds=60.0, kept=20)  # of the whole workspace
+CHANNEL_LIMIT = CallLimit(calls=3, seconds=3.0)  # about one message a second
+EDIT_LIMIT = CallLimit(calls=50, seconds=60.0, kept=20)  # for the whole workspace
 MESSAGE_GONE_CODES = ("message_not_found", "cant_update_message", "edit_window_closed", "cant_delete_message")
 UNREACHABLE_CODES = (
     *("channel_not_found", "not_in_channel", "is_archived", "account_inactive", "token_revoked"),
     *("user_not_found", "cannot_dm_bot", "messages_tab_disabled", "user_not_in_channel"),
 )
-RESTRICTED_CODE_PREFIX = "restricted_action"  # and in one word with it, which action that is
+RESTRICTED_CODE_PREFIX = "restricted_action"  # followed by the action
 RATE_LIMIT_CODES = ("ratelimited", "rate_limited")
 OUTAGE_CODES = ("internal_error", "fatal_error", "service_unavailable", "request_timeout")
 FORMAT_CODES = ("invalid_blocks", "invalid_blocks_format", "invalid_arguments")
@@ -68,7 +68,7 @@ T = TypeVar("T")
 
 
 def escape_text(text: str) -> str:
-    """Slack's three signs; without them nothing a model wrote is a link, a mention or a call to a channel."""
+    """Escape Slack's control characters, so that a model's text contains no links or mentions of its own."""
     return neutralise_mentions(text).translate(_ESCAPES)
 
 
@@ -101,7 +101,7 @@ class SlackAdapter(PlatformAdapter):
     max_buttons: ClassVar[int] = 25
     button_payload_bytes: ClassVar[int] = 2000
     button_label_characters: ClassVar[int] = 75
-    max_file_bytes: ClassVar[int] = 50 * 2**20  # workspaces differ; nobody waits for more in a chat
+    max_file_bytes: ClassVar[int] = 50 * 2**20  # workspaces have different limits
     supports_edit: ClassVar[bool] = True
     supports_threads: ClassVar[bool] = True
     supports_ephemeral: ClassVar[bool] = True
@@ -117,21 +117,21 @@ class SlackAdapter(PlatformAdapter):
         self._limiter = CallLimiter()
         self._names: dict[str, str] = {}
 
-    # --- the door ---
+    # --- Webhooks ---
 
-    def verify_signature(self, knock: WebhookRequest) -> None:
-        stamp = knock.headers.get("x-slack-request-timestamp", "")
+    def verify_signature(self, request: WebhookRequest) -> None:
+        stamp = request.headers.get("x-slack-request-timestamp", "")
         if not self._secret or not is_recent_timestamp(stamp):
             raise SignatureInvalid
-        signed = b"v0:" + stamp.encode() + b":" + knock.body
+        signed = b"v0:" + stamp.encode() + b":" + request.body
         proof = "v0=" + hmac.new(self._secret.encode(), signed, hashlib.sha256).hexdigest()
-        if not hmac.compare_digest(proof.encode(), knock.headers.get("x-slack-signature", "").encode()):
+        if not hmac.compare_digest(proof.encode(), request.headers.get("x-slack-signature", "").encode()):
             raise SignatureInvalid
 
-    def parse_webhook(self, knock: WebhookRequest) -> WebhookResult:
-        return wire.parse_request(knock.body, knock.headers.get("content-type", ""))
+    def parse_webhook(self, request: WebhookRequest) -> WebhookResult:
+        return wire.parse_request(request.body, request.headers.get("content-type", ""))
 
-    # --- calls ---
+    # --- Calls ---
 
     def render_text(self, text: str) -> RenderedText:
         return RenderedText(markup=convert_markdown(text, SLACK_STYLE), plain=escape_text(text))
@@ -141,11 +141,12 @@ class SlackAdapter(PlatformAdapter):
 
     async def send_message(self, to: OutboundAddress, message: OutgoingMessage) -> str:
         fields: dict[str, JSON] = {"channel": to.container_id, "thread_ts": to.thread_id or None}
-        # A preview would fetch whatever address a model was talked into writing, with all that stands in it.
+        # A preview would fetch any URL that a model was tricked into writing, including data encoded in it.
         fields |= {"unfurl_links": False, "unfurl_media": False}
-        lasting = replace(message, passing=False)  # worth a wait: here it is the sign of life
+        # The first message is worth a wait: without typing indicators it is the only sign of progress.
+        required = replace(message, passing=False)
         windows = [(f"channel {to.container_id}", CHANNEL_LIMIT)]
-        sent = await self._send_formatted("chat.postMessage", lasting, fields, windows)
+        sent = await self._send_formatted("chat.postMessage", required, fields, windows)
         return str(sent.get("ts", ""))
 
     async def edit_message(self, to: OutboundAddress, message_id: str, message: OutgoingMessage) -> None:
@@ -159,7 +160,7 @@ class SlackAdapter(PlatformAdapter):
         fields: dict[str, JSON],
         windows: Sequence[tuple[str, CallLimit]] = (),
     ) -> AsyncSlackResponse:
-        """In blocks, and once more as bare text where Slack cannot read those; the text is filled in always."""
+        """Send blocks, and again as plain text if Slack cannot parse them."""
         fields = fields | {"text": message.body.plain}
         blocks = _build_blocks(message.body.markup, message.buttons)
         try:
@@ -174,11 +175,11 @@ class SlackAdapter(PlatformAdapter):
         try:
             async with self._limiter.acquire_slot(windows, passing=passing):
                 return await self._call(method, fields | {"blocks": []})
-        except FormatRefused:  # it was not about the blocks
-            raise CallRefused("Slack refused a call") from None
+        except FormatRefused:  # the blocks were not the reason
+            raise CallRefused("Slack refused the call") from None
 
     async def show_typing(self, to: OutboundAddress) -> None:
-        """Slack shows none for bots: the placeholder is the sign of life."""
+        pass  # Slack has no typing indicator for bots
 
     async def send_private(self, to: OutboundAddress, user_id: str, message: OutgoingMessage) -> None:
         fields: dict[str, JSON] = {
@@ -189,7 +190,7 @@ class SlackAdapter(PlatformAdapter):
         await self._send_formatted("chat.postEphemeral", message, fields)
 
     async def answer_button_press(self, to: OutboundAddress, pressed: ButtonPressed, text: str) -> None:
-        """The door's answer was enough for Slack; the words are for the presser."""
+        # The webhook response has acknowledged the press already.
         if text:
             await self.send_private(to, pressed.speaker.user_id, OutgoingMessage(body=self.render_text(text)))
 
@@ -203,11 +204,11 @@ class SlackAdapter(PlatformAdapter):
         return str(files[0].get("id", ""))
 
     async def fetch_file(self, file: AttachedFile) -> bytes:
-        """With the bot's token, which goes to Slack alone: files may lie elsewhere."""
+        """Fetch a file with the bot's token, which is sent to Slack only; raise CallRefused for other hosts."""
         import aiohttp
 
         if not self._is_slack_url(file.reference):
-            raise CallRefused("the file does not lie at Slack")
+            raise CallRefused("the file is not hosted by Slack")
         headers = {"Authorization": f"Bearer {self._token}"}
         timeout = aiohttp.ClientTimeout(total=CALL_TIMEOUT_SECONDS * 4)
         try:
@@ -216,19 +217,19 @@ class SlackAdapter(PlatformAdapter):
                 session.get(file.reference, allow_redirects=False) as answer,
             ):
                 if answer.status != 200:
-                    raise CallRefused("Slack does not give the file")
+                    raise CallRefused("Slack refused to return the file")
                 return await answer.read()
         except (aiohttp.ClientError, TimeoutError) as problem:
             raise PlatformUnavailable(f"Slack did not answer: {type(problem).__name__}") from None
 
     def _is_slack_url(self, address: str) -> bool:
-        given, own = split_url(address), split_url(self._api_url)
-        if given is None or own is None:
+        url, api_url = split_url(address), split_url(self._api_url)
+        if url is None or api_url is None:
             return False
-        if (given.scheme, given.netloc) == (own.scheme, own.netloc):
+        if (url.scheme, url.netloc) == (api_url.scheme, api_url.netloc):
             return True
-        host = given.hostname or ""
-        return given.scheme == "https" and (host == "slack.com" or host.endswith(".slack.com"))
+        host = url.hostname or ""
+        return url.scheme == "https" and (host == "slack.com" or host.endswith(".slack.com"))
 
     async def is_server_admin(self, place: PlatformPlace, user_id: str) -> bool:
         found = await self._call("users.info", {"user": user_id})
@@ -236,23 +237,21 @@ class SlackAdapter(PlatformAdapter):
         return bool(user.get("is_admin") or user.get("is_owner"))
 
     async def publish_commands(self, commands: Mapping[str, str]) -> None:
-        """Slack's one command is set up with the app itself."""
+        pass  # Slack's command is part of the app's configuration
 
     async def fetch_server_name(self, place: PlatformPlace) -> str:
-        """There is one workspace (L23)."""
         found = await self._call("auth.test", {})
         return str(found.get("team", "")) or place.server_name
 
-    def needs_completion(self, said: MessageReceived) -> bool:
-        """Slack's events name nobody."""
-        return not said.speaker.name and said.mentioned
+    def needs_completion(self, message: MessageReceived) -> bool:
+        return not message.speaker.name and message.mentioned
 
-    async def complete_message(self, said: MessageReceived) -> MessageReceived:
-        name = await self._fetch_name(said.speaker.user_id)
-        return msgspec.structs.replace(said, speaker=msgspec.structs.replace(said.speaker, name=name))
+    async def complete_message(self, message: MessageReceived) -> MessageReceived:
+        name = await self._fetch_name(message.speaker.user_id)
+        return msgspec.structs.replace(message, speaker=msgspec.structs.replace(message.speaker, name=name))
 
     async def _fetch_name(self, user_id: str) -> str:
-        """Asked for once; an app that may not ask does without."""
+        """Return somebody's display name, cached; "" if the app lacks the permission."""
         if user_id in self._names:
             return self._names[user_id]
         try:
@@ -273,8 +272,7 @@ class SlackAdapter(PlatformAdapter):
         return BotIdentity(account=str(found.get("user_id", "")), name=str(found.get("user", "")))
 
     async def aclose(self) -> None:
-        """Each call has a session of its own; nothing is held."""
-        self._client = None
+        self._client = None  # each call has its own HTTP session, so there is nothing to close
 
     def get_client(self) -> AsyncWebClient:
         if self._client is None:
@@ -289,8 +287,8 @@ class SlackAdapter(PlatformAdapter):
         return self._client
 
     async def _call(self, method: str, fields: dict[str, JSON]) -> AsyncSlackResponse:
-        given = {name: value for name, value in fields.items() if value is not None}
-        return await translate_errors(self.get_client().api_call(method, json=given))
+        body = {name: value for name, value in fields.items() if value is not None}
+        return await translate_errors(self.get_client().api_call(method, json=body))
 
 
 def _build_blocks(markup: str, buttons: Sequence[MessageButton]) -> list[JSON]:
@@ -301,23 +299,23 @@ def _build_blocks(markup: str, buttons: Sequence[MessageButton]) -> list[JSON]:
 
 
 def _build_button(button: MessageButton) -> JSON:
-    made: dict[str, JSON] = {"type": "button", "text": {"type": "plain_text", "text": button.label}}
+    element: dict[str, JSON] = {"type": "button", "text": {"type": "plain_text", "text": button.label}}
     if button.url:
-        return made | {"url": button.url, "action_id": f"open:{button.label}"[:255]}
+        return element | {"url": button.url, "action_id": f"open:{button.label}"[:255]}
     if button.danger:
-        made["style"] = "danger"
-    return made | {"value": button.code, "action_id": button.code[:255]}
+        element["style"] = "danger"
+    return element | {"value": button.code, "action_id": button.code[:255]}
 
 
 def _get_display_name(user: dict[str, JSON]) -> str:
-    profile = user.get("profile")
-    said = profile if isinstance(profile, dict) else {}
-    names = (said.get("display_name"), said.get("real_name"), user.get("real_name"), user.get("name"))
+    value = user.get("profile")
+    profile = value if isinstance(value, dict) else {}
+    names = (profile.get("display_name"), profile.get("real_name"), user.get("real_name"), user.get("name"))
     return next((name for name in names if isinstance(name, str) and name), "")
 
 
 async def translate_errors(call: Awaitable[T]) -> T:
-    """The call's answer, or its failure in our words: the library's quote what was sent."""
+    """Await the call and raise its errors as PlatformError. The library's own texts quote what was sent."""
     import aiohttp
     from slack_sdk.errors import SlackApiError, SlackClientError
 
@@ -328,7 +326,7 @@ async def translate_errors(call: Awaitable[T]) -> T:
     except (SlackClientError, aiohttp.ClientError, OSError, TimeoutError) as problem:
         raise PlatformUnavailable(f"Slack did not answer: {type(problem).__name__}") from None
     except MALFORMED_ANSWER_ERRORS as problem:
-        raise PlatformUnavailable(f"Slack answered nonsense: {type(problem).__name__}") from None
+        raise PlatformUnavailable(f"malformed response from Slack: {type(problem).__name__}") from None
 
 
 def _to_platform_error(problem: SlackApiError) -> PlatformError:
@@ -339,22 +337,21 @@ def _to_platform_error(problem: SlackApiError) -> PlatformError:
     if status == 429 or error in RATE_LIMIT_CODES:
         return PlatformBusy(_parse_seconds(getattr(answer, "headers", {}).get("Retry-After", "")))
     if error in FORMAT_CODES:
-        return FormatRefused("Slack cannot read the blocks")
+        return FormatRefused("Slack cannot parse the blocks")
     if error in MESSAGE_GONE_CODES:
-        return MessageGone("Slack has no such message any more")
+        return MessageGone("the message no longer exists on Slack")
     if error in UNREACHABLE_CODES or error.startswith(RESTRICTED_CODE_PREFIX):
-        return ChatUnreachable("Slack lets the bot say nothing there")
+        return ChatUnreachable("the bot may not write to this Slack channel")
     if error in OUTAGE_CODES:
         return PlatformUnavailable(f"Slack answered {error}")
     return (
         PlatformUnavailable(f"Slack answered {status}")
         if status >= 500
-        else CallRefused("Slack refused a call")
+        else CallRefused("Slack refused the call")
     )
 
 
 def _parse_seconds(text: str) -> float:
-    """Nothing for what is no number."""
     try:
         return float(text)
     except ValueError:

@@ -1,14 +1,14 @@
-"""Slack's Socket Mode: events, commands and presses come by a socket that the vendor's client keeps (L23, L24)."""
+"""Receive Slack's events, commands and button presses in Socket Mode through the vendor's WebSocket client."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
+import structlog
 
 from linking.platforms.base import CallRefused, IncomingUpdate, PlatformMisconfigured, UpdateFetcher
 from linking.platforms.slack import wire
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from slack_sdk.socket_mode.async_client import AsyncBaseSocketModeClient
     from slack_sdk.socket_mode.request import SocketModeRequest
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 
 class SlackSocketMode(UpdateFetcher):
-    """What is not yet stored is not acknowledged: Slack sends it again, and it counts once."""
+    """Socket Mode. Requests are acknowledged once they are stored; Slack sends the others again."""
 
     def __init__(self, adapter: SlackAdapter, *, app_token: str) -> None:
         self._adapter = adapter
@@ -33,33 +33,33 @@ class SlackSocketMode(UpdateFetcher):
     async def prepare(self, *, replace_webhook: bool) -> None:
         if not self._token:
             raise PlatformMisconfigured(
-                "SLACK_APP_TOKEN is missing; Socket Mode needs an app-level token (xapp-…)"
+                "SLACK_APP_TOKEN is missing. Socket Mode needs an app-level token (xapp-…)."
             )
         try:
             await translate_errors(self._adapter.get_client().apps_connections_open(app_token=self._token))
         except CallRefused:
             raise PlatformMisconfigured(
-                "Slack does not know SLACK_APP_TOKEN, or the app has Socket Mode switched off"
+                "Slack rejected SLACK_APP_TOKEN. Check the token, and that Socket Mode is enabled for the app."
             ) from None
 
     async def iter_batches(self) -> AsyncIterator[Sequence[IncomingUpdate]]:
         from slack_sdk.socket_mode.aiohttp import SocketModeClient
         from slack_sdk.socket_mode.response import SocketModeResponse
 
-        heard: asyncio.Queue[SocketModeRequest] = asyncio.Queue()
+        requests: asyncio.Queue[SocketModeRequest] = asyncio.Queue()
 
         async def listen(_: AsyncBaseSocketModeClient, request: SocketModeRequest) -> None:
-            heard.put_nowait(request)
+            requests.put_nowait(request)
 
         self._client = client = SocketModeClient(app_token=self._token, web_client=self._adapter.get_client())
         client.socket_mode_request_listeners.append(listen)
         try:
             await client.connect()  # type: ignore[no-untyped-call]
             while True:
-                request = await heard.get()
+                request = await requests.get()
                 if (incoming := _parse_request(request)) is not None:
                     yield [incoming]
-                with suppress(ConnectionError):  # it comes again, and counts once
+                with suppress(ConnectionError):  # Slack sends it again, and it is dropped as a duplicate
                     await client.send_socket_mode_response(
                         SocketModeResponse(envelope_id=request.envelope_id)
                     )
@@ -85,5 +85,5 @@ def _parse_request(request: SocketModeRequest) -> IncomingUpdate | None:
             case _:
                 return None
     except (msgspec.ValidationError, KeyError):
-        log.warning("an envelope of Slack is not what its documents say; it is left out")
+        log.warning("update_malformed", platform=SlackAdapter.platform)
         return None

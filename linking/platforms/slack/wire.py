@@ -1,4 +1,4 @@
-"""Slack's events, commands and button presses, read into what every platform says (L23)."""
+"""Parse Slack's events, commands and button presses into the updates that all platforms share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from linking.platforms.base import (
     WebhookResult,
 )
 
-CHAT_SUBTYPES = ("", "file_share", "thread_broadcast")  # kinds of messages that people write
+CHAT_SUBTYPES = ("", "file_share", "thread_broadcast")  # messages from people
 SLASH_COMMANDS = ("help", "link", "unlink", "new", "stop", "status", "settings")
 _MENTION_PATTERN = re.compile(r"<@([A-Z0-9]+)(?:\|[^<>]*)?>")
 _LINK_PATTERN = re.compile(r"<((?:https?|mailto):[^|<>]+)(?:\|([^<>]*))?>")
@@ -112,13 +112,13 @@ def _parse_form(body: bytes) -> WebhookResult:
     if "payload" in form:
         return WebhookResult(incoming=parse_interaction(_interaction_decoder.decode(form["payload"])))
     if "ssl_check" in form:
-        return WebhookResult()  # Slack looks at the certificate, and wants to be answered
+        return WebhookResult()  # Slack checks the TLS certificate and expects a response
     if "command" in form:
         return WebhookResult(incoming=parse_slash_command(form))
     raise UpdateMalformed
 
 
-# --- events ------------------------------------------------------------------------------------------
+# --- Events ---
 
 
 def parse_envelope(envelope: EventEnvelope) -> WebhookResult:
@@ -145,13 +145,13 @@ def parse_envelope(envelope: EventEnvelope) -> WebhookResult:
 
 
 def _is_user_message(event: _Event, envelope: EventEnvelope) -> bool:
-    """Neither a bot's words, our own among them, nor news of a message that was changed or removed."""
-    ours = event.app_id is not None and event.app_id == envelope.api_app_id
-    return bool(event.user) and event.bot_id is None and not ours and event.subtype in CHAT_SUBTYPES
+    """Return False for messages of bots, including our own, and for edits and deletions."""
+    is_own = event.app_id is not None and event.app_id == envelope.api_app_id
+    return bool(event.user) and event.bot_id is None and not is_own and event.subtype in CHAT_SUBTYPES
 
 
 def _get_own_id(envelope: EventEnvelope) -> str:
-    return next((one.user_id for one in envelope.authorizations if one.is_bot), "")
+    return next((entry.user_id for entry in envelope.authorizations if entry.is_bot), "")
 
 
 def _build_place(event: _Event, team_id: str) -> PlatformPlace:
@@ -161,42 +161,45 @@ def _build_place(event: _Event, team_id: str) -> PlatformPlace:
         scope="server",
         server_id=team_id,
         container_id=event.channel,
-        thread_id=event.thread_ts or event.ts,  # a message of its own opens its own thread
+        thread_id=event.thread_ts or event.ts,  # a message outside of threads starts its own
     )
 
 
 def _build_message(event: _Event, own_id: str) -> MessageReceived:
-    called = event.type == "app_mention" or (bool(own_id) and own_id in _MENTION_PATTERN.findall(event.text))
-    answers_us = bool(own_id) and event.parent_user_id == own_id
+    is_mentioned = event.type == "app_mention" or (
+        bool(own_id) and own_id in _MENTION_PATTERN.findall(event.text)
+    )
+    is_reply_to_bot = bool(own_id) and event.parent_user_id == own_id
     return MessageReceived(
         speaker=Speaker(user_id=event.user),
         message_id=event.ts,
         text=to_plain_text(event.text, own_id),
-        mentioned=event.channel_type == "im" or called or answers_us,
+        mentioned=event.channel_type == "im" or is_mentioned or is_reply_to_bot,
         reply_to=event.thread_ts,
         files=tuple(
-            AttachedFile(reference=one.url_private, name=one.name, size=one.size, type=one.mimetype)
-            for one in event.files
+            AttachedFile(reference=file.url_private, name=file.name, size=file.size, type=file.mimetype)
+            for file in event.files
         ),
     )
 
 
 def to_plain_text(text: str, own_id: str) -> str:
-    """Slack's signs as people wrote them: without our own mention, links as addresses, `&amp;` as it was."""
-    text = _MENTION_PATTERN.sub(lambda found: "" if found[1] == own_id else f"@{found[1]}", text)
+    """Convert Slack's markup to the text that people typed, without the mention of our bot."""
+    text = _MENTION_PATTERN.sub(lambda match: "" if match[1] == own_id else f"@{match[1]}", text)
     text = _LINK_PATTERN.sub(
-        lambda found: f"{found[2]} ({found[1]})" if found[2] and found[2] != found[1] else found[1], text
+        lambda match: f"{match[2]} ({match[1]})" if match[2] and match[2] != match[1] else match[1], text
     )
     return html.unescape(text).strip()
 
 
-# --- commands and presses ----------------------------------------------------------------------------
+# --- Commands and button presses ---
 
 
 def parse_slash_command(form: dict[str, str]) -> IncomingUpdate:
-    """`/pilothouse new`: what is no command of ours is said to the agent."""
-    words = html.unescape(form.get("text", "")).strip()
-    text = f"/{words}" if words.partition(" ")[0].lower() in SLASH_COMMANDS else words or "/help"
+    """Parse a command such as `/pilothouse new`; other text is a message to the assistant."""
+    arguments = html.unescape(form.get("text", "")).strip()
+    is_command = arguments.partition(" ")[0].lower() in SLASH_COMMANDS
+    text = f"/{arguments}" if is_command else arguments or "/help"
     channel = form["channel_id"]
     in_dm = form.get("channel_name") == "directmessage"
     place = (
@@ -209,24 +212,24 @@ def parse_slash_command(form: dict[str, str]) -> IncomingUpdate:
             container_id=channel,
         )
     )
-    said = MessageReceived(
+    message = MessageReceived(
         speaker=Speaker(user_id=form["user_id"], name=form.get("user_name", "")),
         message_id="",
         text=text,
         mentioned=True,
     )
-    return IncomingUpdate(update_key=form["trigger_id"], place=place, what=said)
+    return IncomingUpdate(update_key=form["trigger_id"], place=place, what=message)
 
 
 def parse_interaction(interaction: BlockInteraction) -> IncomingUpdate | None:
-    """None also for a button that leads to a page: Slack tells of it too, and it means nothing to us."""
+    """Parse a button press; None for link buttons, which Slack reports too."""
     channel, message = interaction.channel, interaction.message
-    action = next((one for one in interaction.actions if one.value), None)
+    action = next((action for action in interaction.actions if action.value), None)
     if interaction.type != "block_actions" or channel is None or action is None:
         return None
     if channel.name == "directmessage":
-        hangs_in = message.thread_ts if message and message.thread_ts != message.ts else ""
-        place = PlatformPlace(scope="dm", container_id=channel.id, reply_thread=hangs_in)
+        thread = message.thread_ts if message and message.thread_ts != message.ts else ""
+        place = PlatformPlace(scope="dm", container_id=channel.id, reply_thread=thread)
     else:
         place = PlatformPlace(
             scope="server",

@@ -1,4 +1,4 @@
-"""Telegram by its Bot API: a door with a secret header or long polling, HTML messages, inline buttons (L21)."""
+"""The Telegram adapter: webhooks with a secret header, HTML messages and inline buttons over the Bot API."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ if TYPE_CHECKING:
     from telegram.request import HTTPXRequest
 
 ALLOWED_UPDATES = ("message", "callback_query", "my_chat_member")
-# What Telegram's own questions and answers name; edits count as messages do.
-CONNECTIONS, KEPT_CONNECTIONS = 64, 8  # every call looks at all that are kept
+CONNECTIONS, KEPT_CONNECTIONS = 64, 8  # few are kept alive, because every call looks through them
+# The limits of Telegram's FAQ; edits count like messages.
 OVERALL_LIMIT = CallLimit(calls=30, seconds=1.0, kept=10)
 CHAT_LIMIT = CallLimit(calls=3, seconds=3.0, kept=1)  # about one a second
 GROUP_LIMIT = CallLimit(calls=20, seconds=60.0, kept=8)
-MAX_PRESS_ANSWER_CHARACTERS = 200  # what Telegram shows to who pressed a button
+MAX_PRESS_ANSWER_CHARACTERS = 200  # Telegram's limit
 _TAG_PATTERN = re.compile(r"<[^<>]+>")
 
 
 def _format_quote(text: str) -> str:
-    """Telegram's quotes do not nest."""
+    # Telegram does not allow nested quotes.
     return f"<blockquote>{text.replace('<blockquote>', '').replace('</blockquote>', '')}</blockquote>"
 
 
@@ -76,14 +76,14 @@ TELEGRAM_STYLE = MarkupStyle(
 
 
 def render_markdown(text: str) -> RenderedText:
-    """Markup around nothing stays as it was written: a message must show something."""
+    """Convert Markdown to Telegram's HTML; text that would render to nothing is escaped instead."""
     markup = convert_markdown(text, TELEGRAM_STYLE)
     shown = markup if _strip_markup(markup).strip() else TELEGRAM_STYLE.escape(text)
     return RenderedText(markup=shown, plain=text)
 
 
 def measure_text(body: RenderedText) -> int:
-    """Telegram counts what is left once the tags are read, in UTF-16; the plain text must fit, too."""
+    """Count UTF-16 units without tags, as Telegram does; the plain text has to fit too."""
     return max(count_utf16_units(_strip_markup(body.markup)), count_utf16_units(body.plain))
 
 
@@ -119,31 +119,33 @@ class TelegramAdapter(PlatformAdapter):
         self._requests: tuple[HTTPXRequest, ...] = ()
         self._identity: BotIdentity | None = None
         self._limiter = CallLimiter()
-        self._moved_groups: dict[str, str] = {}  # groups, until their own update of it is handled
+        self._moved_groups: dict[
+            str, str
+        ] = {}  # new id by old id, until the update that reports the move is handled
 
-    # --- the door ---
+    # --- Webhooks ---
 
-    def verify_signature(self, knock: WebhookRequest) -> None:
-        given = knock.headers.get("x-telegram-bot-api-secret-token", "")
-        if not self._secret or not hmac.compare_digest(given.encode(), self._secret.encode()):
+    def verify_signature(self, request: WebhookRequest) -> None:
+        secret = request.headers.get("x-telegram-bot-api-secret-token", "")
+        if not self._secret or not hmac.compare_digest(secret.encode(), self._secret.encode()):
             raise SignatureInvalid
 
-    def parse_webhook(self, knock: WebhookRequest) -> WebhookResult:
-        return WebhookResult(incoming=wire.parse_body(knock.body, self.bot_account))
+    def parse_webhook(self, request: WebhookRequest) -> WebhookResult:
+        return WebhookResult(incoming=wire.parse_body(request.body, self.bot_account))
 
-    def needs_completion(self, said: MessageReceived) -> bool:
-        return bool(said.names)
+    def needs_completion(self, message: MessageReceived) -> bool:
+        return bool(message.names)
 
-    def resolve_mention(self, said: MessageReceived, me: BotIdentity) -> MessageReceived:
-        return wire.resolve_mention(said, me)
+    def resolve_mention(self, message: MessageReceived, identity: BotIdentity) -> MessageReceived:
+        return wire.resolve_mention(message, identity)
 
-    # --- calls ---
+    # --- Calls ---
 
     def get_bot(self) -> Bot:
-        """The vendor's client; loaded here, because it is heavy and many processes never send."""
+        """Return the vendor's client. It is imported on first use, because it is large and many processes never send."""
         if self._bot is None:
-            os.environ.setdefault("PTB_TIMEDELTA", "1")  # the library's own switch: times as timedeltas
-            from httpx import Limits  # the vendor's own
+            os.environ.setdefault("PTB_TIMEDELTA", "1")  # makes the library use timedeltas
+            from httpx import Limits
             from telegram import Bot
             from telegram.request import HTTPXRequest
 
@@ -168,12 +170,12 @@ class TelegramAdapter(PlatformAdapter):
         return measure_text(body)
 
     async def send_message(self, to: OutboundAddress, message: OutgoingMessage) -> str:
-        return await self._call_following_move(to, lambda there: self._send(there, message))
+        return await self._call_following_move(to, lambda address: self._send(address, message))
 
     async def _call_following_move(
         self, to: OutboundAddress, call: Callable[[OutboundAddress], Awaitable[str]]
     ) -> str:
-        """Where the group is now; once more, if Telegram says only then that it has moved."""
+        """Call with the group's current id; call again if Telegram answers that the group has moved."""
         try:
             return await call(self._follow_move(to))
         except GroupMoved as problem:
@@ -181,7 +183,7 @@ class TelegramAdapter(PlatformAdapter):
             return await call(self._follow_move(to))
 
     def _follow_move(self, to: OutboundAddress) -> OutboundAddress:
-        """What is answered, and a topic, stayed behind."""
+        # The message to reply to and the topic do not exist in the new group.
         new_id = self._moved_groups.get(to.container_id)
         return to if new_id is None else OutboundAddress(scope=to.scope, container_id=new_id)
 
@@ -201,7 +203,7 @@ class TelegramAdapter(PlatformAdapter):
                 chat_id=to.container_id,
                 text=text,
                 parse_mode=mode,
-                # A preview would fetch whatever address a model was talked into writing, with all that stands in it.
+                # A preview would fetch any URL that a model was tricked into writing, including data encoded in it.
                 link_preview_options=LinkPreviewOptions(is_disabled=True),
                 message_thread_id=thread,
                 reply_parameters=anchor,
@@ -215,7 +217,7 @@ class TelegramAdapter(PlatformAdapter):
         from telegram import LinkPreviewOptions
 
         if to.container_id in self._moved_groups:
-            raise MessageGone("the message stayed in the old group")
+            raise MessageGone("the group has moved")
         bot = self.get_bot()
 
         async def call(text: str, mode: str | None) -> str:
@@ -233,7 +235,7 @@ class TelegramAdapter(PlatformAdapter):
             await self._send_formatted(to, message, call, unchanged=message_id)
         except GroupMoved as problem:
             self._moved_groups[to.container_id] = problem.new_id
-            raise MessageGone("the message stayed in the old group") from None
+            raise MessageGone("the group has moved") from None
 
     async def show_typing(self, to: OutboundAddress) -> None:
         thread = int(to.thread_id) if to.thread_id else None
@@ -244,7 +246,7 @@ class TelegramAdapter(PlatformAdapter):
         )
 
     async def send_private(self, to: OutboundAddress, user_id: str, message: OutgoingMessage) -> None:
-        """A chat of their own with the bot; Telegram allows it only to who has opened one."""
+        # A direct message, which Telegram allows only to people who have started a chat with the bot.
         await self.send_message(OutboundAddress(scope="dm", container_id=user_id), message)
 
     async def answer_button_press(self, to: OutboundAddress, pressed: ButtonPressed, text: str) -> None:
@@ -261,7 +263,7 @@ class TelegramAdapter(PlatformAdapter):
         call: Callable[[str, str | None], Awaitable[str]],
         unchanged: str | None = None,
     ) -> str:
-        """With our markup, and once more without it where Telegram cannot read that."""
+        """Send with markup, and again as plain text if Telegram cannot parse the markup."""
         try:
             async with self._acquire_slot(to, passing=message.passing):
                 return await translate_errors(call(message.body.markup, "HTML"), unchanged)
@@ -272,14 +274,13 @@ class TelegramAdapter(PlatformAdapter):
     def _acquire_slot(
         self, to: OutboundAddress, *, passing: bool = False
     ) -> AbstractAsyncContextManager[None]:
-        """For one call that says something there."""
         windows = [("all", OVERALL_LIMIT), (f"chat {to.container_id}", CHAT_LIMIT)]
         if to.scope == "server":
             windows.append((f"group {to.container_id}", GROUP_LIMIT))
         return self._limiter.acquire_slot(windows, passing=passing)
 
     async def send_file(self, to: OutboundAddress, name: str, content: bytes) -> str:
-        return await self._call_following_move(to, lambda there: self._send_file(there, name, content))
+        return await self._call_following_move(to, lambda address: self._send_file(address, name, content))
 
     async def _send_file(self, to: OutboundAddress, name: str, content: bytes) -> str:
         thread = int(to.thread_id) if to.thread_id else None
@@ -292,8 +293,8 @@ class TelegramAdapter(PlatformAdapter):
         return str(sent.message_id)
 
     async def fetch_file(self, file: AttachedFile) -> bytes:
-        found = await translate_errors(self.get_bot().get_file(file.reference))
-        return bytes(await translate_errors(found.download_as_bytearray()))
+        remote_file = await translate_errors(self.get_bot().get_file(file.reference))
+        return bytes(await translate_errors(remote_file.download_as_bytearray()))
 
     async def is_server_admin(self, place: PlatformPlace, user_id: str) -> bool:
         member = await translate_errors(
@@ -310,7 +311,7 @@ class TelegramAdapter(PlatformAdapter):
             self._identity = BotIdentity(account=str(me.id), name=me.username or "")
         return self._identity
 
-    # --- the webhook ---
+    # --- Webhook registration ---
 
     async def set_webhook(self, url: str) -> None:
         call = self.get_bot().set_webhook(
@@ -322,18 +323,17 @@ class TelegramAdapter(PlatformAdapter):
         await translate_errors(call)
 
     async def delete_webhook(self) -> None:
-        """What waits at Telegram stays there for whoever fetches it."""
         await translate_errors(self.get_bot().delete_webhook(drop_pending_updates=False))
 
     async def get_webhook_info(self) -> tuple[str, int, str]:
-        """Its address, how many updates wait for it, and what Telegram last complained of."""
+        """Return the webhook's URL, the number of pending updates and the last error."""
         info = await translate_errors(self.get_bot().get_webhook_info())
         return info.url, info.pending_update_count, info.last_error_message or ""
 
     async def aclose(self) -> None:
         if self._bot is not None:
-            for request in self._requests:
-                await request.shutdown()
+            for http_request in self._requests:
+                await http_request.shutdown()
             self._bot = None
 
 
@@ -342,10 +342,10 @@ def _build_keyboard(buttons: Sequence[MessageButton]) -> InlineKeyboardMarkup | 
 
     if not buttons:
         return None
-    made = [
+    keys = [
         InlineKeyboardButton(button.label, url=button.url)
         if button.url
         else InlineKeyboardButton(button.label, callback_data=button.code)
         for button in buttons
     ]
-    return InlineKeyboardMarkup([made[at : at + 2] for at in range(0, len(made), 2)])
+    return InlineKeyboardMarkup([keys[at : at + 2] for at in range(0, len(keys), 2)])

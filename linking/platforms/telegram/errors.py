@@ -1,4 +1,4 @@
-"""What Telegram's refusals and failures mean, in our words: the library's quote addresses, and those hold the token (L21)."""
+"""Translate the errors of Telegram's client into ours. The client's own texts quote URLs that contain the token."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ T = TypeVar("T")
 
 
 class GroupMoved(ChatUnreachable):
-    """A group became a supergroup: the same people, under another id (L21)."""
+    """A group became a supergroup with a new id."""
 
     def __init__(self, new_id: str) -> None:
-        super().__init__("a group of Telegram has moved")
+        super().__init__("the group has moved")
         self.new_id = new_id
 
 
 async def translate_errors(call: Awaitable[T], unchanged: T | None = None) -> T:
-    """The call's answer, or its failure as one of ours."""
+    """Await the call and raise its errors as PlatformError. `unchanged` is the result if an edit changes nothing."""
     from telegram.error import BadRequest, TelegramError
 
     try:
@@ -51,22 +51,22 @@ async def translate_errors(call: Awaitable[T], unchanged: T | None = None) -> T:
     except TelegramError as problem:
         raise to_platform_error(problem) from None
     except MALFORMED_ANSWER_ERRORS as problem:
-        raise PlatformUnavailable(f"Telegram answered nonsense: {type(problem).__name__}") from None
+        raise PlatformUnavailable(f"malformed response from Telegram: {type(problem).__name__}") from None
 
 
 def _to_refusal(problem: BadRequest) -> PlatformError:
-    words = problem.message.lower()
-    if "parse entities" in words or "unsupported start tag" in words:
-        return FormatRefused("Telegram cannot read the markup")
-    if any(one in words for one in MESSAGE_GONE_TEXTS):
-        return MessageGone("Telegram has no such message any more")
-    if any(one in words for one in UNREACHABLE_TEXTS):
-        return ChatUnreachable("Telegram lets the bot say nothing there")
-    return CallRefused("Telegram refused a call")
+    text = problem.message.lower()
+    if "parse entities" in text or "unsupported start tag" in text:
+        return FormatRefused("Telegram cannot parse the markup")
+    if any(known in text for known in MESSAGE_GONE_TEXTS):
+        return MessageGone("the message no longer exists on Telegram")
+    if any(known in text for known in UNREACHABLE_TEXTS):
+        return ChatUnreachable("the bot may not write to this Telegram chat")
+    return CallRefused("Telegram refused the call")
 
 
 def _parse_seconds(wait: object) -> float:
-    """Nothing for what is no time: the library passes it on."""
+    # The library passes on whatever Telegram sent.
     if isinstance(wait, timedelta):
         return wait.total_seconds()
     return float(wait) if isinstance(wait, int) else 0.0
@@ -81,8 +81,8 @@ def to_platform_error(problem: TelegramError) -> PlatformError:
         case ChatMigrated():
             return GroupMoved(str(problem.new_chat_id))
         case Forbidden():
-            return ChatUnreachable("Telegram lets the bot say nothing there")
+            return ChatUnreachable("the bot may not write to this Telegram chat")
         case InvalidToken():
-            return CallRefused("Telegram does not know the bot's token")
+            return CallRefused("Telegram rejected the bot token")
         case _:
             return PlatformUnavailable(f"Telegram did not answer: {type(problem).__name__}")

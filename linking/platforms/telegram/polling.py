@@ -1,12 +1,12 @@
-"""Long polling of Telegram: updates are fetched where no door can be opened (L21, L24)."""
+"""Fetch updates from Telegram by long polling, where no webhook can be reached."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
+import structlog
 
 from linking.platforms.base import (
     MALFORMED_ANSWER_ERRORS,
@@ -23,14 +23,14 @@ from linking.platforms.telegram.errors import to_platform_error
 if TYPE_CHECKING:
     from telegram import Update
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 POLL_LIMIT = 100
 POLL_TIMEOUT_SECONDS = 50
 
 
 class TelegramPolling(UpdateFetcher):
-    """Long polling. The offset moves on only when the next batch is asked for, so a crash repeats and never loses."""
+    """Long polling. The offset advances when the next batch is requested, so a crash repeats updates but loses none."""
 
     def __init__(self, adapter: TelegramAdapter, *, seconds: int = POLL_TIMEOUT_SECONDS) -> None:
         self._adapter = adapter
@@ -41,8 +41,8 @@ class TelegramPolling(UpdateFetcher):
             url, _, _ = await self._adapter.get_webhook_info()
             if url and not replace_webhook:
                 raise PlatformMisconfigured(
-                    "a webhook is set for this bot, and Telegram then gives nothing to a poller; "
-                    "remove it with `manage.py telegram_webhook delete`, or start with --replace-webhook"
+                    "A webhook is set for this bot, so Telegram does not allow polling. "
+                    "Remove it with `manage.py telegram_webhook delete` or start with --replace-webhook."
                 )
             if url:
                 await self._adapter.delete_webhook()
@@ -52,10 +52,10 @@ class TelegramPolling(UpdateFetcher):
     async def iter_batches(self) -> AsyncIterator[Sequence[IncomingUpdate]]:
         offset: int | None = None
         while True:
-            found = await self._fetch_updates(offset)
-            yield [one for update in found if (one := self._parse_update(update)) is not None]
-            if found:
-                offset = found[-1].update_id + 1
+            updates = await self._fetch_updates(offset)
+            yield [parsed for update in updates if (parsed := self._parse_update(update)) is not None]
+            if updates:
+                offset = updates[-1].update_id + 1
 
     async def _fetch_updates(self, offset: int | None) -> Sequence[Update]:
         from telegram.error import Conflict, TelegramError
@@ -70,18 +70,18 @@ class TelegramPolling(UpdateFetcher):
                 allowed_updates=list(ALLOWED_UPDATES),
             )
         except Conflict:
-            raise PlatformMisconfigured("another process polls this bot's updates") from None
+            raise PlatformMisconfigured("Another process is already polling this bot's updates.") from None
         except TelegramError as problem:
             raise to_platform_error(problem) from None
         except MALFORMED_ANSWER_ERRORS as problem:
-            raise PlatformUnavailable(f"Telegram answered nonsense: {type(problem).__name__}") from None
+            raise PlatformUnavailable(f"malformed response from Telegram: {type(problem).__name__}") from None
 
     def _parse_update(self, update: Update) -> IncomingUpdate | None:
         try:
-            read = msgspec.convert(update.to_dict(), wire.TelegramUpdate, strict=False)
-            return wire.parse_update(read, self._adapter.bot_account)
+            parsed = msgspec.convert(update.to_dict(), wire.TelegramUpdate, strict=False)
+            return wire.parse_update(parsed, self._adapter.bot_account)
         except msgspec.ValidationError:
-            log.warning("an update of Telegram is not what its documents say; it is left out")
+            log.warning("update_malformed", platform=TelegramAdapter.platform)
             return None
 
     async def aclose(self) -> None:

@@ -1,4 +1,4 @@
-"""Telegram's updates, as its Bot API documents them, read into what every platform says (L21)."""
+"""Parse Telegram's updates into the updates that all platforms share."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ _update_decoder = msgspec.json.Decoder(TelegramUpdate)
 
 
 def parse_body(body: bytes, bot_id: str) -> IncomingUpdate | None:
-    """None for kinds that concern nobody."""
+    """Parse a webhook body; None for updates that we do not handle."""
     try:
         return parse_update(_update_decoder.decode(body), bot_id)
     except JSON_ERRORS as problem:
@@ -129,10 +129,10 @@ def _parse_message(update_id: int, message: _Message, bot_id: str) -> IncomingUp
     sender = message.sender
     if sender is None or sender.is_bot:
         return None
-    said = _build_message(message, sender, bot_id)
-    if not said.text and not said.files:
-        return None  # joins, pins and other news of the group itself
-    return _build_update(update_id, place, said, message_key=f"{message.chat.id}:{message.message_id}")
+    received = _build_message(message, sender, bot_id)
+    if not received.text and not received.files:
+        return None  # joins, pins and other service messages
+    return _build_update(update_id, place, received, message_key=f"{message.chat.id}:{message.message_id}")
 
 
 def _build_update(
@@ -179,7 +179,7 @@ def _build_message(message: _Message, sender: _User, bot_id: str) -> MessageRece
 
 
 def _find_called_names(text: str, entities: list[_Entity]) -> list[str]:
-    """Names called by `@name` or `/command@name`."""
+    """Return the names mentioned as `@name` or `/command@name`."""
     called = [
         _get_entity_text(text, entity) for entity in entities if entity.type in ("mention", "bot_command")
     ]
@@ -197,19 +197,19 @@ def _build_speaker(user: _User) -> Speaker:
 
 
 def _collect_files(message: _Message) -> list[AttachedFile]:
-    found = [one for one in (message.document, message.voice, message.audio, message.video) if one]
-    sent = [
+    sent = [file for file in (message.document, message.voice, message.audio, message.video) if file]
+    attached = [
         AttachedFile(
-            reference=one.file_id, name=one.file_name or "file", size=one.file_size, type=one.mime_type
+            reference=file.file_id, name=file.file_name or "file", size=file.file_size, type=file.mime_type
         )
-        for one in found
+        for file in sent
     ]
     if message.photo:  # the same picture in several sizes; the last is the largest
-        one = message.photo[-1]
-        sent.append(
-            AttachedFile(reference=one.file_id, name="photo.jpg", size=one.file_size, type="image/jpeg")
+        photo = message.photo[-1]
+        attached.append(
+            AttachedFile(reference=photo.file_id, name="photo.jpg", size=photo.file_size, type="image/jpeg")
         )
-    return sent
+    return attached
 
 
 def _parse_press(update_id: int, press: _CallbackQuery) -> IncomingUpdate | None:
@@ -225,19 +225,22 @@ def _parse_press(update_id: int, press: _CallbackQuery) -> IncomingUpdate | None
 
 
 def _parse_membership(update_id: int, change: _Membership) -> IncomingUpdate:
-    gone = change.new_chat_member.status in REMOVED_STATUSES
-    return _build_update(update_id, _build_place(change.chat, None), BotRemoved() if gone else BotUnblocked())
+    removed = change.new_chat_member.status in REMOVED_STATUSES
+    what = BotRemoved() if removed else BotUnblocked()
+    return _build_update(update_id, _build_place(change.chat, None), what)
 
 
-def resolve_mention(said: MessageReceived, me: BotIdentity) -> MessageReceived:
-    """Whether a name that is called is ours, and the words without it."""
-    name = me.name.lower()
-    if name and name in said.names:
-        called = re.compile(rf"@{re.escape(name)}(?!\w)", re.IGNORECASE)
-        said = msgspec.structs.replace(said, mentioned=True, text=called.sub("", said.text, count=1).strip())
-    word, _, words = said.text.partition(" ")
-    if word == "/start":  # what Telegram sends when somebody opens the bot
-        said = msgspec.structs.replace(said, text="/help")
-    elif word == "/ask" and said.mentioned:  # how a group speaks to a bot that sees commands alone
-        said = msgspec.structs.replace(said, text=words.strip())
-    return said
+def resolve_mention(received: MessageReceived, identity: BotIdentity) -> MessageReceived:
+    """Mark the message as mentioning the bot if it names the bot, and remove the name from its text."""
+    name = identity.name.lower()
+    if name and name in received.names:
+        mention = re.compile(rf"@{re.escape(name)}(?!\w)", re.IGNORECASE)
+        received = msgspec.structs.replace(
+            received, mentioned=True, text=mention.sub("", received.text, count=1).strip()
+        )
+    command, _, rest = received.text.partition(" ")
+    if command == "/start":  # sent by Telegram when somebody opens the bot
+        received = msgspec.structs.replace(received, text="/help")
+    elif command == "/ask" and received.mentioned:  # for groups in which the bot sees commands only
+        received = msgspec.structs.replace(received, text=rest.strip())
+    return received
