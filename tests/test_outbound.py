@@ -493,7 +493,9 @@ def test_the_second_of_two_ways_is_taken_where_the_first_is_refused(chat: Script
             "scripted", private, Notice(to=to, text="to all", may_send=partial(may, answer))
         )
         worker.wait_until_sent(PATIENCE_SECONDS)
-    notices.send_first_accepted("scripted", private, Notice(to=to, text="to all", may_send=partial(may, True)))
+    notices.send_first_accepted(
+        "scripted", private, Notice(to=to, text="to all", may_send=partial(may, True))
+    )
     worker.wait_until_sent(PATIENCE_SECONDS)
     assert [(one.text, one.only_for) for one in chat.shown()] == [("to all", ""), ("alone", "77")]
     assert asked == ["asked"] * 2

@@ -329,7 +329,10 @@ async def test_slacks_socket_is_acknowledged_behind_what_is_stored(workspace):
 
 async def test_a_socket_without_a_token_that_slack_knows_is_not_opened(workspace):
     """A-L24.2: said clearly, instead of trying for ever"""
-    for token, reason in (("", "SLACK_APP_TOKEN is missing"), ("xapp-wrong", "Slack rejected SLACK_APP_TOKEN")):
+    for token, reason in (
+        ("", "SLACK_APP_TOKEN is missing"),
+        ("xapp-wrong", "Slack rejected SLACK_APP_TOKEN"),
+    ):
         adapter = SlackAdapter(app_id="A1", signing_secret="s", token=workspace.token, api_url=workspace.url)
         runner = UpdatePoller(SlackSocketMode(adapter, app_token=token), "slack", "A1", store)
         with pytest.raises(PlatformMisconfigured, match=reason):
