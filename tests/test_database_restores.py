@@ -127,7 +127,7 @@ def test_what_was_accepted_before_the_restore_was_noticed_is_answered(session, b
     recovery.rebuild_redis_if_restored()
     backup.restore()
     turn_id = start(session, "Early")  # under a fence that Redis holds for an old one
-    until(lambda: "belongs to another worker" in caplog.text and not rig.worker.running())
+    until(lambda: "turn_lost" in caplog.text and not rig.worker.running())
     assert status(turn_id) == "running"
     queue(session, "Behind it", run_id="behind")
     assert recovery.rebuild_redis_if_restored() is True

@@ -24,7 +24,7 @@ LONGEST_SECONDS = 420.0  # of the storm, where machines are slow to start worker
 AT_ONCE = 10
 LONGEST_TOKENS, GAP_MS = 240, 40  # up to ten seconds: a kill meets several turns
 FEWEST_LOST = 0.1  # of all turns must lose a worker at least once: milder is no storm
-LOST_IT = "belongs to another worker now"  # what a worker logs that loses a turn while it lives
+LOST_IT = "turn_lost"  # what a worker logs that loses a turn while it lives
 
 
 def said(number: int, tokens: int) -> str:
