@@ -86,7 +86,6 @@ def verify_api_key(token: str) -> ApiKey | None:
 
 
 def list_api_keys(user_id: int) -> list[ApiKey]:
-    """Return keys that are not revoked, newest first, including expired ones."""
     return list(_unrevoked_keys(user_id).order_by("-created_at", "id"))
 
 
@@ -98,7 +97,6 @@ def revoke_api_key(user_id: int, key_id: UUID) -> None:
 
 
 def revoke_all_api_keys(user_id: int) -> int:
-    """Revoke all keys of a user, and return how many there were."""
     with transaction.atomic():
         revoked = _unrevoked_keys(user_id).update(revoked_at=Now())
         if revoked:
@@ -133,6 +131,5 @@ def count_old_hashes() -> int:
 
 
 def erase_api_keys(user_id: int) -> int:
-    """Delete all keys of an account when its deletion is requested."""
     removed, _ = ApiKey.objects.filter(user=user_id).delete()
     return removed

@@ -201,7 +201,6 @@ def _create_log_entries(
 
 
 def _on_admin_change(instance: LogEntry, created: bool, **kwargs: object) -> None:
-    """Record every change made on an admin page."""
     if not created:
         return
     kind = instance.content_type.model if instance.content_type is not None else ""

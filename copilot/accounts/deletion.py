@@ -82,7 +82,6 @@ def send_done_email(address: str) -> None:
 
 
 def _send_email(address: str, subject: str, body: str) -> None:
-    """Send a mail; a failure is only logged."""
     if not address:
         return
     try:
@@ -197,7 +196,6 @@ def find_pending_deletion(user_id: int) -> ErasureJob | None:
 
 
 def can_cancel_deletion(user_id: int) -> bool:
-    """Return whether signing in would still cancel it."""
     return _pending_jobs(user_id).filter(started_at=None).exists()
 
 
@@ -285,7 +283,6 @@ def _run_step(job: ErasureJob, name: str, step: PurgeStep) -> None:
 
 
 def _record_progress(job: ErasureJob, name: str, removed: int) -> None:
-    """Store the progress and renew the job's lease."""
     job.progress[name] = job.progress.get(name, 0) + removed
     own_job = ErasureJob.objects.filter(pk=job.pk, attempts=job.attempts, finished_at=None)
     if not own_job.update(phase=name, progress=job.progress, error="", next_try_at=Now() + JOB_LEASE):
@@ -303,7 +300,6 @@ def _schedule_retry(job: ErasureJob, code: str) -> None:
 
 
 def _finish_job(job: ErasureJob) -> None:
-    """Anonymise the user, record the completion and send the last mail."""
     address = job.user.email
     with transaction.atomic():
         anonymize_user(job.user)

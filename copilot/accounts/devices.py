@@ -70,7 +70,6 @@ def connect_signals() -> None:
 
 
 def describe_device(user_agent: str) -> str:
-    """Name the device as people do: "Chrome on Windows"."""
     text = user_agent[:500]
     browser = next((name for pattern, name in _BROWSERS if re.search(pattern, text)), "")
     system = next((name for pattern, name in _SYSTEMS if re.search(pattern, text)), "")
@@ -197,7 +196,6 @@ def list_active_sessions(request: HttpRequest, user: User) -> list[ActiveSession
 
 
 def end_sessions(request: HttpRequest, user: User, session_id: int | None = None) -> int:
-    """End one session of a user, or all but the current one."""
     rows = UserSession.objects.filter(user=user).exclude(session_key=request.session.session_key)
     chosen = list(rows.filter(pk=session_id) if session_id is not None else rows)
     with transaction.atomic():

@@ -30,7 +30,6 @@ def build_site_link(name: str, *arguments: object) -> str:
 
 
 def list_staff_addresses() -> list[str]:
-    """Return the configured alert addresses, or else those of active staff."""
     if settings.ALERT_EMAILS:
         return list(settings.ALERT_EMAILS)
     found = User.objects.filter(is_staff=True, is_active=True).exclude(email="").order_by("pk")

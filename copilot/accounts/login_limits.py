@@ -87,7 +87,6 @@ def consume_attempt(request: HttpRequest, credentials: dict[str, Any]) -> RateLi
 
 
 def clear_attempts(request: HttpRequest, credentials: dict[str, Any]) -> None:
-    """Reset the counts of an account whose owner has just signed in."""
     name = get_account_name(request, credentials)
     for action, rates, key in (
         ("address", ADDRESS_RATES, f"{name}:{get_client_network(request)}"),

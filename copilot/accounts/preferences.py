@@ -37,7 +37,6 @@ def get_preferences(owner_id: int) -> PreferencesView:
 
 
 def update_preferences(owner_id: int, changes: PreferenceUpdate) -> PreferencesView:
-    """Update preferences; they apply from the next turn on."""
     if timezone := changes.get("timezone"):
         _check_time_zone(timezone)
     check_instructions(changes.get("instructions", ""))
@@ -63,7 +62,6 @@ def list_personalities() -> list[Personality]:
 
 
 def list_time_zones() -> list[str]:
-    """Return the zone names people use."""
     return sorted(name for name in available_timezones() if "/" in name or name == "UTC")
 
 
@@ -82,6 +80,5 @@ def _check_time_zone(name: str) -> None:
 
 
 def erase_preferences(owner_id: int) -> int:
-    """Delete the preferences of an account that is purged."""
     removed, _ = Preferences.objects.filter(owner=owner_id).delete()
     return removed

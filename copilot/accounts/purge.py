@@ -56,7 +56,6 @@ def remove_files(user_id: int) -> int:
 
 
 def remove_objects(user_id: int) -> int:
-    """Delete stored objects that have no row."""
     count = 0
     for prefix in storage.list_owner_prefixes(user_id):
         for key, _ in storage.list_objects(prefix):
@@ -90,7 +89,6 @@ def remove_personal_data(user_id: int) -> int:
 
 
 def remove_logins(user_id: int) -> int:
-    """Delete addresses, devices and factors the person signed in with."""
     user = User.objects.get(pk=user_id)
     names = [name for name in (user.username, user.email) if name]
     removed = 0

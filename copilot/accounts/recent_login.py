@@ -26,7 +26,6 @@ SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
 def is_login_recent(request: HttpRequest) -> bool:
-    """Return whether this session signed in or confirmed its identity recently."""
     if not isinstance(request.user, User):
         return False
     records = get_authentication_records(request, request.user)

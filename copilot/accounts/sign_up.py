@@ -121,7 +121,6 @@ class SocialSignUpAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  #
 
 
 def make_captcha_field() -> forms.Field:
-    """Make the form field that `SIGNUP_CAPTCHA` names."""
     field = import_string(settings.SIGNUP_CAPTCHA)()
     if not isinstance(field, forms.Field):
         raise TypeError(f"SIGNUP_CAPTCHA={settings.SIGNUP_CAPTCHA} is not a form field")
@@ -188,7 +187,6 @@ def reject_sign_up(request: SignUpRequest, *, rejected_by: User) -> bool:
 
 
 def purge_undecided_sign_ups() -> int:
-    """Delete requests that nobody decided within a month, with their accounts."""
     old = SignUpRequest.objects.filter(
         approved_at=None, user__is_active=False, created_at__lt=Now() - timedelta(days=MAX_UNDECIDED_DAYS)
     )

@@ -165,7 +165,6 @@ def get_agent(owner_id: int, agent_id: UUID) -> Agent:
 
 
 def get_version(owner_id: int, agent_id: UUID, number: int | None = None) -> AgentVersion:
-    """Return the newest version, or the one of this number."""
     agent = get_agent(owner_id, agent_id)
     found = AgentVersion.objects.filter(agent=agent, number=number or agent.version).first()
     if found is None:
@@ -236,6 +235,5 @@ def _format_entries(names: list[str]) -> str:
 
 
 def erase_agents(owner_id: int) -> int:
-    """Delete the agents of an account that is purged, after its sessions."""
     removed, _ = Agent.objects.filter(owner=owner_id).delete()
     return removed

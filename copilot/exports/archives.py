@@ -126,7 +126,6 @@ def _is_available(file: WorkspaceFile) -> bool:
 def _add_files(
     archive: zipfile.ZipFile, wanted: Sequence[WorkspaceFile]
 ) -> tuple[dict[UUID, str], list[str]]:
-    """Add files, and return their paths and notes about those left out."""
     small = [file for file in wanted if file.size_bytes <= settings.ZIP_FILE_MAX]
     skipped = [
         f"{file.name}: larger than {settings.ZIP_FILE_MAX} bytes" for file in wanted if file not in small

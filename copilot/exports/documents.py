@@ -233,7 +233,6 @@ _URI = re.compile(r"workspace://([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?!
 
 
 def find_named_files(message: ExportedMessage) -> Iterator[str]:
-    """Yield the ids of attached and mentioned files, in order, possibly repeated."""
     yield from message.attachments
     for part in message.parts:
         for text in iter_texts(part):

@@ -43,7 +43,6 @@ class ImportArchive:
     _left: int = field(default_factory=lambda: settings.IMPORT_ZIP_MAX)
 
     def read_document(self) -> bytes:
-        """Read the only JSON file in the root."""
         found = [name for name in self._entries if name.endswith(".json") and "/" not in name]
         if len(found) != 1:
             raise InvalidDocument([f"$: the archive must hold one JSON document; it holds {len(found)}"])

@@ -212,7 +212,6 @@ def parse_document(content: bytes) -> ImportedDocument:
 
 
 def parse_document_value(value: JSON) -> ImportedDocument:
-    """Parse a document that is already decoded JSON."""
     problems = _ProblemList()
     _check_nesting(value, problems)
     problems.raise_if_any()

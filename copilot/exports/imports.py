@@ -145,7 +145,6 @@ def _store_files(
     archive: import_archive.ImportArchive | None,
     stored: list[str],
 ) -> import_mapping.ImportedFileNames:
-    """Store every included file as a new file of the owner."""
     found: dict[str, AttachmentPayload] = {}
     for file in document.files:
         if archive is None or file.path is None or not archive.has_file(file.path):

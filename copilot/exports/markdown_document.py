@@ -120,7 +120,6 @@ def _stands_alone(text: str) -> bool:
 
 
 def _escape_line(text: str) -> str:
-    """Escape a text so that it stays one line of plain words."""
     return _SPECIAL_CHARACTERS.sub(r"\\\1", " ".join(text.split()))
 
 

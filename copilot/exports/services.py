@@ -52,7 +52,6 @@ class DirectExport:
 
 
 def needs_job(owner_id: int, session_id: UUID, options: ExportOptions) -> bool:
-    """Return whether the export takes too long for a request."""
     chat_selectors.get_session(owner_id, session_id)
     return options.files or is_long_export(session_id, options)
 
@@ -134,7 +133,6 @@ def get_ready_file(owner_id: int, job_id: UUID) -> WorkspaceFile:
 
 
 def list_exports(owner_id: int, limit: int = 20) -> list[ExportJob]:
-    """Return the newest exports first, without expired ones."""
     jobs = ExportJob.objects.filter(owner=owner_id).exclude(state=JobState.EXPIRED)
     return list(jobs.select_related("session").order_by("-created_at", "id")[:limit])
 

@@ -73,7 +73,6 @@ class SessionExport:
         self._exported_at = payloads.format_timestamp(timezone.now())
 
     def get_file_name(self, extension: str) -> str:
-        """Make a file name from the title, without slashes."""
         title = self._session.title.replace("/", "_").replace("\\", "_").strip(" .")
         return clean_filename(f"{title or 'conversation'}.{extension}")
 
@@ -114,7 +113,6 @@ class SessionExport:
         )
 
     def _get_last_tier(self) -> str:
-        """Return the tier that was last chosen; a message need not choose any."""
         messages = Message.objects.filter(
             session=self._session, kind="user", hidden="", sequence__isnull=False
         )

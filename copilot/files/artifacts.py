@@ -42,7 +42,6 @@ def _view_newest(artifacts: QuerySet[WorkspaceFile]) -> list[ArtifactPayload]:
 
 
 def make_added_event(file: WorkspaceFile) -> ArtifactAdded:
-    """Make the event for a file whose row is committed."""
     view = _to_artifact_view(file)
     return ArtifactAdded(
         file_id=view.file_id,

@@ -80,13 +80,11 @@ def detect_content_type(head: bytes, name: str) -> str:
 
 
 def detect_image_type(content: bytes) -> str | None:
-    """Return the type of an image that models accept natively, or None."""
     found = _detect_binary(content[:HEAD_BYTES])
     return found if found in NATIVE_IMAGES else None
 
 
 def is_native_image(mime: str, size_bytes: int) -> bool:
-    """Return whether models are shown a file of this type and size as an image."""
     return mime in NATIVE_IMAGES and 0 < size_bytes <= MAX_IMAGE_BYTES
 
 

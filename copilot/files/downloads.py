@@ -122,7 +122,6 @@ def build_download_response(
 def set_download_headers(
     response: HttpResponseBase, how: DownloadPolicy, disposition: str, *, public: bool = False
 ) -> HttpResponseBase:
-    """Set the headers of every response with user content."""
     response["Content-Type"] = how.content_type
     response["Content-Disposition"] = disposition
     response["Cache-Control"] = "private, no-cache"
@@ -251,7 +250,6 @@ def _get_requested_range(request: HttpRequest, how: DownloadPolicy, tag: str) ->
 
 
 def _parse_range(requested: str, size: int) -> tuple[int, int] | None:
-    """Return start and end of the requested bytes, or None if there are none."""
     match = _RANGE_HEADER.fullmatch(requested)
     if match is None or not any(match.groups()):
         return None

@@ -143,6 +143,5 @@ def correct_drift(drift: UsageDrift) -> None:
 
 
 def erase_storage_usage(owner_id: int) -> int:
-    """Delete the usage row of an account that is purged, once its files are gone."""
     removed, _ = StorageUse.objects.filter(owner=owner_id).delete()
     return removed

@@ -91,7 +91,6 @@ def _correct_drifts() -> None:
 
 
 def _is_purged(file: WorkspaceFile) -> bool:
-    """Return whether the file was purged during this run."""
     return not _unpurged_rows("").filter(pk=file.pk).exists()
 
 

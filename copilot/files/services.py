@@ -118,7 +118,6 @@ def get_file(owner_id: int, file_id: UUID) -> WorkspaceFile:
 
 
 def check_scan(file: WorkspaceFile) -> None:
-    """Refuse a file that a scan found harmful or has not yet cleared."""
     if file.scan == WorkspaceFile.Scan.INFECTED:
         raise Forbidden(
             "This file is quarantined because a scan found something harmful in it.", code="quarantined"
@@ -173,7 +172,6 @@ def find_file(owner_id: int, reference: str, *, session_id: UUID | None = None) 
 
 
 def _visible_files(owner_id: int, session_id: UUID | None) -> QuerySet[WorkspaceFile]:
-    """Return the files the owner can see: nothing deleted, and no tool output."""
     live = WorkspaceFile.objects.filter(owner_id=owner_id, deleted_at=None, purged_at=None)
     live = live.exclude(source=WorkspaceFile.Source.TOOL_OUTPUT)
     return live if session_id is None else live.filter(session_id=session_id)
@@ -224,7 +222,6 @@ def trash_file(owner_id: int, file_id: UUID) -> None:
 
 
 def restore_file(owner_id: int, file_id: UUID) -> WorkspaceFile:
-    """Restore a file from the trash within its retention."""
     trashed = WorkspaceFile.objects.filter(
         pk=file_id,
         owner_id=owner_id,
@@ -242,7 +239,6 @@ def _publish_change(file_id: UUID) -> None:
 
 
 def get_storage_usage(owner_id: int) -> quotas.StorageUsage:
-    """Return the used space, including the trash, and the plan's quota."""
     return quotas.get_usage(owner_id)
 
 
@@ -294,7 +290,6 @@ def scan_file(file_id: UUID) -> str:
 
 
 def refresh_scans(batch: Sequence[WorkspaceFile]) -> None:
-    """Update the `scan` field of these files from the database."""
     states = dict(WorkspaceFile.objects.filter(pk__in=[file.pk for file in batch]).values_list("pk", "scan"))
     for file in batch:
         file.scan = states.get(file.pk, file.scan)
@@ -327,7 +322,6 @@ def retry_scan(owner_id: int, file_id: UUID) -> WorkspaceFile:
 
 
 def list_lost_scans(limit: int = 500) -> list[UUID]:
-    """Return pending files whose scan task must have been lost."""
     lost = Now() - timedelta(minutes=SCAN_LOST_AFTER_MINUTES)
     rows = WorkspaceFile.objects.filter(scan=WorkspaceFile.Scan.PENDING, purged_at=None, created_at__lte=lost)
     return list(rows.order_by("created_at").values_list("pk", flat=True)[:limit])
@@ -397,7 +391,6 @@ def read_tool_output(user_id: int, session_id: UUID, call_id: str) -> str:
 
 
 def list_output_sources(user_id: int, session_id: UUID, call_id: str) -> tuple[str, ...]:
-    """Return the origins of untrusted text in the output of a call."""
     places = _list_ancestor_sessions(user_id, session_id)
     rows = Message.objects.filter(
         _make_output_filter(call_id), session_id__in=places, data__has_key="sources"

@@ -107,7 +107,6 @@ def write_object(key: str, stream: ReadableStream, size: int) -> str:
 
 
 def open_object(key: str) -> IO[bytes]:
-    """Open an object. The caller closes the stream."""
     try:
         return _get_storage().open(key, "rb")
     except OSError as problem:
@@ -130,7 +129,6 @@ def object_exists(key: str) -> bool:
 
 
 def list_objects(prefix: str = STORAGE_ROOT) -> Iterator[tuple[str, datetime]]:
-    """Yield every key below a prefix in order, with its time of modification."""
     store = _get_storage()
     try:
         yield from (
@@ -168,7 +166,6 @@ def make_signed_url(key: str, *, content_type: str, disposition: str) -> str | N
 
 
 def get_accelerated_path(key: str) -> str | None:
-    """Return the path under which a proxy in front of us sends the object, or None."""
     store = _get_storage()
     if (
         not settings.WORKSPACE_ACCEL_PREFIX

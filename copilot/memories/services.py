@@ -108,7 +108,6 @@ def is_memory_enabled(owner_id: int) -> bool:
 
 
 def list_memories(owner_id: int) -> list[MemoryItem]:
-    """Return all memories of a user, newest first."""
     return list(MemoryItem.objects.filter(owner_id=owner_id).order_by("-remembered_at", "id"))
 
 
@@ -171,7 +170,6 @@ def _fit_lines(lines: Iterable[str]) -> list[str]:
 
 
 def erase_memories(owner_id: int) -> int:
-    """Delete the memories of an account that is purged, and its switch."""
     removed, _ = MemoryItem.objects.filter(owner=owner_id).delete()
     switches, _ = MemorySwitch.objects.filter(owner=owner_id).delete()
     return removed + switches

@@ -37,7 +37,6 @@ class CronExpression:
         return next(self.iter_after(moment), None)
 
     def format_next(self, moment: datetime, count: int) -> list[str]:
-        """Return the next due times in the zone's local time."""
         coming = islice(self.iter_after(moment), count)
         return [due.astimezone(self.zone).isoformat(timespec="minutes") for due in coming]
 

@@ -113,7 +113,6 @@ def _count_occurrences(line: str, timezone: str, since: datetime, until: datetim
 
 
 def iter_orphans() -> Iterator[tuple[Schedule, ScheduleOrphan]]:
-    """Yield active schedules that can no longer run."""
     rows = (
         Schedule.objects.filter(ACTIVE_SCHEDULES)
         .select_related("owner", "agent")
@@ -125,7 +124,6 @@ def iter_orphans() -> Iterator[tuple[Schedule, ScheduleOrphan]]:
 
 
 def find_orphan(schedule: Schedule) -> ScheduleOrphan | None:
-    """Return the first reason why it can no longer run, or None."""
     agent = schedule.agent
     if agent is not None and agent.deleted_at is not None:
         return _make_orphan("deleted_agent", f"The agent {agent.name} was deleted.")
@@ -152,7 +150,6 @@ def _make_orphan(reason: OrphanReason, detail: str) -> ScheduleOrphan:
 
 
 def _missing_server(owner_id: int, tools: list[str]) -> str:
-    """Return a tool whose MCP server was removed or disabled, or nothing."""
     wanted = [name for name in tools if name.startswith("mcp_")]
     if not wanted:
         return ""
@@ -165,7 +162,6 @@ def _missing_server(owner_id: int, tools: list[str]) -> str:
 
 
 def get_schedule_page(*, orphaned: bool, limit: int, offset: int) -> tuple[list[ScheduleDetails], int]:
-    """Return a page, newest first, and the total count."""
     if orphaned:
         found = sorted(iter_orphans(), key=lambda pair: (pair[0].created_at, pair[0].pk), reverse=True)
         shown = [schedule for schedule, _ in found]
@@ -207,6 +203,5 @@ def get_schedules_by_id(ids: list[UUID]) -> dict[UUID, Schedule]:
 
 
 def list_still_disabled(ids: list[UUID], reason: str) -> list[UUID]:
-    """Return those disabled with this reason that nobody has changed since."""
     rows = Schedule.objects.filter(pk__in=ids, next_run=None, disabled_reason__startswith=reason)
     return list(rows.order_by(F("created_at")).values_list("pk", flat=True))

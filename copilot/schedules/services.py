@@ -107,7 +107,6 @@ def cancel_schedule(owner_id: int, schedule_id: UUID) -> None:
 
 
 def enable_schedule(owner_id: int, schedule_id: UUID) -> Schedule:
-    """Enable it again after failures had disabled it."""
     with transaction.atomic():
         _check_capacity(owner_id, excluding=schedule_id)
         schedule = list_schedules(owner_id).select_for_update().filter(pk=schedule_id).first()
@@ -157,14 +156,12 @@ def get_schedule(owner_id: int, schedule_id: UUID) -> Schedule:
 
 
 def list_next_runs(schedule: Schedule) -> list[str]:
-    """Return the next three runs in local time; none if it is disabled."""
     return (
         _parse_cron_of(schedule).format_next(datetime.now(UTC), SHOWN_NEXT_RUNS) if schedule.next_run else []
     )
 
 
 def get_last_runs(schedules: list[Schedule]) -> dict[UUID, ScheduleRun]:
-    """Return the newest run of each schedule, in one query."""
     runs = ScheduleRun.objects.filter(schedule__in=schedules).order_by("schedule_id", "-due_at", "-pk")
     runs = runs.select_related("turn")
     return {run.schedule_id: run for run in runs.distinct("schedule_id")}
@@ -240,20 +237,17 @@ def disable_schedule(schedule_id: UUID, reason: str) -> bool:
 
 
 def cancel_disabled_schedules(schedule_ids: list[UUID]) -> int:
-    """Cancel those of the schedules that are still disabled."""
     return Schedule.objects.filter(pk__in=schedule_ids, next_run=None, cancelled_at=None).update(
         cancelled_at=Now()
     )
 
 
 def disable_all_schedules(owner_id: int, reason: str) -> None:
-    """Disable all schedules of this owner, until each is enabled again."""
     Schedule.objects.filter(owner=owner_id, next_run__isnull=False).update(
         next_run=None, disabled_reason=reason
     )
 
 
 def erase_schedules(owner_id: int) -> int:
-    """Delete the schedules of an account that is purged, with their runs."""
     removed, _ = Schedule.objects.filter(owner=owner_id).delete()
     return removed

@@ -75,7 +75,6 @@ def find_live_share(token: UUID) -> Share | None:
 
 
 def is_unlocked(share: Share, key: str) -> bool:
-    """Return whether this share may be read with this key, which may be empty."""
     if not share.password_hash:
         return True
     grant = _read_key(key)
@@ -106,7 +105,6 @@ def find_shared_file(token: UUID, file_id: UUID, key: str) -> WorkspaceFile | No
 
 
 def list_shared_files(share: Share) -> list[WorkspaceFile]:
-    """Return the files that the share can still serve, in the order of its payload."""
     listed = WorkspaceFile.objects.filter(
         shared_in__share=share, deleted_at=None, purged_at=None, scan__in=files.USABLE_SCANS
     )

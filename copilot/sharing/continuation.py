@@ -106,7 +106,6 @@ def _make_row(
 
 
 def _parse_arguments(text: str) -> dict[str, JSON]:
-    """Parse arguments as they were published; they may have been truncated."""
     try:
         found = json.loads(text or "{}")
     except ValueError:

@@ -196,7 +196,6 @@ def _find_candidates(
     *,
     hold: bool,
 ) -> list[FileCandidate]:
-    """Return the owner's usable files that the payload names, in its order."""
     named = sharing_payloads.find_file_ids(payload)
     usable = WorkspaceFile.objects.filter(
         pk__in=named, owner=session.owner_id, deleted_at=None, purged_at=None, scan__in=files.USABLE_SCANS

@@ -165,13 +165,11 @@ def _truncate(text: str) -> str:
 
 
 def _number_members(rows: Iterable[TranscriptRow]) -> dict[str, str]:
-    """Number other people in the order in which they first appear."""
     names = dict.fromkeys(row.member for row in rows if row.member)
     return {name: f"Member {number}" for number, name in enumerate(names, start=1)}
 
 
 def _make_cleaner(members: Mapping[str, str]) -> Callable[[str], str]:
-    """Make a function that removes server blocks, secrets and the names of other people."""
     known = sorted(
         (name for name in members if len(name) >= MIN_MASKED_NAME_CHARACTERS), key=len, reverse=True
     )
@@ -195,7 +193,6 @@ def find_file_ids(value: object) -> list[str]:
 
 
 def find_own_file_ids(payload: SharePayload, rows: Sequence[TranscriptRow]) -> set[str]:
-    """Return the files that the owner's own published messages or attachments name."""
     own = [row for row in rows if row.kind == "user" and row.spoken and not row.member]
     texts = [
         [row.text for row in own],

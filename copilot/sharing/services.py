@@ -67,7 +67,6 @@ class SharePage:
 
 
 def preview_share(owner_id: int, session_id: UUID, request: ShareRequest) -> ShareDraft:
-    """Draft what would be public, without storing anything."""
     return drafts.draft_session_share(chat_selectors.get_session(owner_id, session_id), request)
 
 
@@ -260,12 +259,10 @@ def revoke_file_share(owner_id: int, file_id: UUID) -> None:
 
 
 def revoke_all_shares(owner_id: int) -> int:
-    """Revoke everything an account has published, for good."""
     return _end_shares(Share.objects.filter(owner=owner_id), Share.Reason.OWNER_GONE)
 
 
 def purge_owner_shares(owner_id: int, limit: int) -> int:
-    """Delete shares with payloads and allow-lists, and return how many."""
     batch = list(Share.objects.filter(owner=owner_id).values_list("pk", flat=True)[:limit])
     Share.objects.filter(pk__in=batch).delete()
     return len(batch)
@@ -326,7 +323,6 @@ def get_share_page(
     limit: int = 50,
     offset: int = 0,
 ) -> SharePage:
-    """Return live and expired shares, and those that staff took down, newest first."""
     limit, offset = min(max(limit, 1), MAX_PAGE_SHARES), min(max(offset, 0), MAX_OFFSET)
     shown = Share.objects.filter(Q(revoked_at=None) | Q(revoke_reason=Share.Reason.TAKEN_DOWN))
     found = shown.filter(owner=owner_id, purged_at=None)

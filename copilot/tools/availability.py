@@ -46,7 +46,6 @@ class AnsweringModels:
 
 
 def list_answering_models() -> AnsweringModels:
-    """List the models that would answer a turn of the standard tier, from the catalogue."""
     catalogue_store.refresh_catalogue()
     chain = catalogue.get_catalogue().tiers.get("standard", ())
     return AnsweringModels(

@@ -130,7 +130,6 @@ def _finish_call(call: _PartialCall) -> ToolCall:
 
 
 def _sanitize_tool_name(call: _PartialCall) -> str:
-    """Return a name every provider accepts when the call is replayed."""
     return _not_in_names.sub("_", call.name)[:64]
 
 
@@ -204,7 +203,6 @@ def describe_unknown_tool(name: str, known: Iterable[str]) -> str:
 
 
 def describe_invalid_arguments(error: ValidationError) -> str:
-    """Say field by field what to change, in words the model can act on."""
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     lines = [
         f"- {_format_location(problem['loc'])}: {problem['msg']}"

@@ -152,7 +152,6 @@ class _StepBudget:
         self._depth -= 1
 
     def size(self, value: object) -> int:
-        """Count the values inside, with long texts counting for more."""
         if isinstance(value, str):
             return 1 + len(value) // 64
         if not isinstance(value, dict | list):

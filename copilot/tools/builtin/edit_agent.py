@@ -27,7 +27,6 @@ class EditAgent(ToolArguments):
     )
 
     def get_changes(self) -> agents.AgentVersionChanges:
-        """Return the fields the model gave; the others stay as they are."""
         changes: agents.AgentVersionChanges = {}
         changes.update(self.model_dump(include=self.model_fields_set - {"agent_id", "expected_version"}))  # type: ignore[typeddict-item]
         return changes

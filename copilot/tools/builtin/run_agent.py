@@ -69,7 +69,6 @@ def _start_run(context: TurnContext, version: AgentVersion, request: str) -> Sub
 
 
 def _describe_dry_run(context: TurnContext, version: AgentVersion, request: str) -> dict[str, JSON]:
-    """Return the prompt as it would be sent, without a model call."""
     allowed = [name for name in version.tools or () if context.permissions.allows_tool(name)]
     return {
         "dry_run": True,

@@ -109,7 +109,6 @@ def start_sub_session(
 def prompt_sub_session(
     context: TurnContext, child: Session, text: str, *, permissions: Permissions, tier: str = ""
 ) -> SubSessionPrompt:
-    """Submit a message to a child session on behalf of the running turn."""
     run_id = uuid4().hex
     budget = compute_budget(context)
     if not budget:
@@ -172,7 +171,6 @@ async def wait_for_outcome(context: TurnContext, prompt: SubSessionPrompt, secon
 def build_report(
     context: TurnContext, prompt: SubSessionPrompt, outcome: TurnResult, *, poll: str
 ) -> dict[str, JSON]:
-    """Build the tool's answer about a child session."""
     report: dict[str, JSON] = {
         "status": outcome.status,
         "session_id": str(prompt.session_id),

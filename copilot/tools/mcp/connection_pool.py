@@ -124,7 +124,6 @@ class _PooledConnection:
 
     @property
     def is_connected(self) -> bool:
-        """Return whether it is connected or about to be."""
         busy = self._attempt is not None and not self._attempt.done()
         return busy or (self._connection is not None and not self._connection.is_closed)
 
@@ -311,7 +310,6 @@ class McpConnectionPool:
 
 
 def _list_last_known(away: Sequence[McpServerConfig]) -> list[ToolLocation]:
-    """Return the tools of unavailable servers, as they were last listed."""
     return [
         ToolLocation(server.id, server.name, tool["name"])
         for server in away

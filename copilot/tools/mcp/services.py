@@ -117,7 +117,6 @@ class McpServerConfig:
 
 
 def create_server(owner_id: int | None, draft: McpServerDraft) -> McpServer:
-    """Create a server of a user, or of everybody if there is no owner."""
     check_draft(owner_id, draft)
     if McpServer.objects.filter(owner_id=owner_id).count() >= MAX_SERVERS:
         raise Conflict(
@@ -169,7 +168,6 @@ def record_failure(server: McpServerConfig, error: str) -> None:
 
 
 def record_tools(server: McpServerConfig, tools: Sequence[ListedTool]) -> None:
-    """Store the listed tools and clear earlier failures."""
     McpServer.objects.filter(pk=server.id, version=server.version).update(
         failures=0, retry_at=None, last_error="", tools=list(tools), listed_at=Now()
     )
@@ -185,7 +183,6 @@ def list_usable_servers(user_id: int, permissions: Permissions) -> tuple[McpServ
 
 
 def list_visible_servers(user_id: int) -> list[McpServer]:
-    """Return a user's own servers, then everybody's that are enabled."""
     own = Q(owner_id=user_id) | Q(enabled=True)
     return list(
         _visible_servers(user_id).filter(own).order_by(F("owner_id").asc(nulls_last=True), "name", "id")
@@ -274,7 +271,6 @@ def _build_config(row: McpServer, *, respect_back_off: bool = True) -> McpServer
 
 
 def check_draft(owner_id: int | None, draft: McpServerDraft) -> None:
-    """Raise InvalidRequest with a message for the person who wrote the draft."""
     if not _NAME.fullmatch(draft.name):
         raise InvalidRequest("name: Use 1–40 letters, digits, - or _, starting with a letter or digit.")
     if draft.transport not in get_args(Transport):
@@ -419,6 +415,5 @@ def _decrypt_secrets(encrypted: str) -> dict[str, str]:
 
 
 def erase_mcp_servers(owner_id: int) -> int:
-    """Delete the servers of an account that is purged, secrets included."""
     removed, _ = McpServer.objects.filter(owner=owner_id).delete()
     return removed

@@ -137,7 +137,6 @@ def _make_home(place: Path, account: privileges.UnixAccount | None) -> Path:
 
 
 def _remove_abandoned_homes() -> None:
-    """Remove the homes of killed workers, whose pid is in the name."""
     for place in Path(tempfile.gettempdir()).glob(f"{HOME_PREFIX}*-*"):
         worker = place.name.removeprefix(HOME_PREFIX).partition("-")[0]
         with contextlib.suppress(FileNotFoundError):  # another worker was quicker

@@ -165,7 +165,6 @@ def _judge_probe(started: subprocess.Popen[bytes], channels: _Pipes) -> str:
 
 
 def prepare_folder(folder: Path) -> None:
-    """Make the sandbox account the owner of a folder and everything in it."""
     account = privileges.get_unprivileged_account(settings.SANDBOX_UID)
     if account is not None:
         with DirectoryTree(folder) as tree:

@@ -111,7 +111,6 @@ class DirectoryTree:
                 os.close(level.folder)
 
     def open_file(self, path: str) -> io.BufferedReader:
-        """Open a regular file for reading; anything else is refused."""
         *folders, name = split_path(path)
         with self._opened_folder(folders) as parent:
             return open_regular_file(parent, name)

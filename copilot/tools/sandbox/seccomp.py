@@ -181,7 +181,6 @@ def find_seccomp_problem() -> str:
 
 @contextmanager
 def open_filter() -> Iterator[int]:
-    """Open a descriptor from which bubblewrap reads the filter once."""
     reading, writing = os.pipe()
     try:
         with os.fdopen(writing, "wb") as pipe:

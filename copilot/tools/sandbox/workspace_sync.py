@@ -251,7 +251,6 @@ def _hash_entry(entry: directory_tree.TreeEntry) -> str:
 
 
 def _open_unchanged(tree: DirectoryTree, path: str, contents: _FolderContents) -> io.BufferedReader:
-    """Open a file only if it is still the one that was hashed."""
     content = tree.open_file(path)
     if FileIdentity(os.fstat(content.fileno())) != contents.identities.get(path):
         content.close()

@@ -120,7 +120,6 @@ ENGINE_ADAPTERS: Mapping[str, _EngineAdapter] = {
 
 
 def find_engine_problem(engine: WebSearchEngine) -> str:
-    """Return what the settings lack, or nothing."""
     if not engine.name:
         return "No search engine is configured (WEB_SEARCH)."
     adapter = ENGINE_ADAPTERS[engine.name]
