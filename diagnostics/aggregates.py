@@ -1,4 +1,4 @@
-"""The figures that Postgres knows, of one moment, by conditional counts over indexed rows (D4)."""
+"""Compute the figures that Postgres knows, at one moment, by conditional counts over indexed rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Percentile(Aggregate):
     template = "percentile_cont(%(fraction)s) WITHIN GROUP (ORDER BY %(expressions)s)"
     output_field = FloatField()
 
-    def __init__(self, expression: Cast, fraction: float, *, filter: Q) -> None:  # noqa: A002 - Django's word
+    def __init__(self, expression: Cast, fraction: float, *, filter: Q) -> None:  # noqa: A002 - Django's name
         super().__init__(expression, filter=filter, fraction=fraction)
 
 
@@ -41,14 +41,14 @@ def _seconds_between(since: str, until: str) -> Cast:
 
 
 def compute_figures(moment: FilterContext) -> Figures:
-    """Whatever was recovered in the last day is unfinished or has ended since: both looks count it, at no cost."""
-    still_open, over = aggregate_unfinished(moment), aggregate_ended(moment)
-    recovered = (still_open.pop("recovered") or 0) + (over.pop("recovered") or 0)
-    return {**still_open, **over, **count_stranded(), "recovered_24h": recovered}
+    """Compute all figures. A recovered turn is either unfinished or has ended since, so both queries count some."""
+    unfinished, ended = aggregate_unfinished(moment), aggregate_ended(moment)
+    recovered = (unfinished.pop("recovered") or 0) + (ended.pop("recovered") or 0)
+    return {**unfinished, **ended, **count_stranded(), "recovered_24h": recovered}
 
 
 def aggregate_unfinished(moment: FilterContext) -> Figures:
-    """Everything about executions that have not ended: few, and all in one partial index."""
+    """Aggregate unfinished executions: they are few, and all in one partial index."""
     counts = {
         "running": turn_filters.filter_running,
         "queued": turn_filters.filter_queued,
@@ -90,11 +90,11 @@ def _age_seconds(moment: FilterContext, since: datetime | None) -> float | None:
 
 
 def aggregate_ended(moment: FilterContext) -> Figures:
-    """How executions ended in the last day and hour, by the index on their ends."""
+    """Aggregate how executions ended in the last day and hour, using the index on their ends."""
     hour = turn_filters.filter_ended_within(moment, HOUR)
     succeeded, failed = Q(status=turn_selectors.SUCCEEDED), Q(status=turn_selectors.FAILED)
-    # A recovered one was queued again after its start; one at a cap waited for its own user, not for a worker.
-    kept_order = Q(started_at__gte=F("queued_at"), throttle="")
+    # A recovered turn was queued again after its start; a capped one waited for its own user, not for a worker.
+    started_once = Q(started_at__gte=F("queued_at"), throttle="")
     first_token = Cast(KeyTextTransform("first_token_ms", "summary"), FloatField())
     found = (
         turn_selectors.all_turns()
@@ -108,7 +108,7 @@ def aggregate_ended(moment: FilterContext) -> Figures:
             latency_p50=Percentile(_seconds_between("created_at", "ended_at"), 0.5, filter=hour),
             latency_p95=Percentile(_seconds_between("created_at", "ended_at"), 0.95, filter=hour),
             queue_wait_p95=Percentile(
-                _seconds_between("queued_at", "started_at"), 0.95, filter=hour & kept_order
+                _seconds_between("queued_at", "started_at"), 0.95, filter=hour & started_once
             ),
             first_event_p95_ms=Percentile(first_token, 0.95, filter=hour),
             recovered=Count("pk", filter=_filter_recovered(moment)),
@@ -127,7 +127,7 @@ def aggregate_ended(moment: FilterContext) -> Figures:
 
 
 def compute_failure_ratio(failed: int, succeeded: int) -> float | None:
-    """What was cancelled neither failed nor succeeded; nothing of nothing is no ratio."""
+    """Return the share of failures, without cancelled ones, or None if nothing ended."""
     return round(failed / (failed + succeeded), 4) if failed + succeeded else None
 
 
@@ -135,7 +135,7 @@ def _filter_recovered(moment: FilterContext) -> Q:
     return Q(recovered_at__gte=moment.now - DAY, recovered_at__lt=moment.now)
 
 
-# --- messages ----------------------------------------------------------------------------------------
+# --- Messages ---
 
 
 def count_stranded() -> Figures:
@@ -146,9 +146,9 @@ def count_stranded() -> Figures:
 
 
 def find_stranded_sessions() -> list[UUID]:
-    """Without those whose messages wait for their owner's limit, which is nobody's fault (B7.3)."""
+    """Find sessions whose messages wait although nothing runs, except those that wait for their owner's limit."""
     found = turn_selectors.list_stranded_sessions(seconds=turn_filters.STRANDED_AFTER_SECONDS)
     owners = turn_selectors.get_session_owner_ids(found)
-    stand = usage_status.iterate_usage_statuses(set(owners.values()), datetime.now(UTC)) if owners else ()
-    kept = {one.user_id for one in stand if one.exhausted_window is not None}
-    return [session_id for session_id in found if owners.get(session_id) not in kept]
+    statuses = usage_status.iterate_usage_statuses(set(owners.values()), datetime.now(UTC)) if owners else ()
+    limited = {status.user_id for status in statuses if status.exhausted_window is not None}
+    return [session_id for session_id in found if owners.get(session_id) not in limited]

@@ -1,13 +1,12 @@
-"""Tell people who do not look at a page: critical findings by mail and webhook, once an hour each and once when over (D12).
+"""Alert people about critical findings by mail and webhook: at once, every hour, and once when resolved.
 
-While nothing critical is found, HEARTBEAT_URL is called once a minute: an outside monitor learns by its
-silence what nobody here is left to tell.
+While nothing critical is found, HEARTBEAT_URL is called once a minute. When those calls stop, an outside monitor knows
+that something is wrong even if nobody here is left to say so.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import time
 import urllib.request
 from collections.abc import Collection, Sequence
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from http.client import HTTPException
 
+import structlog
 from django.conf import settings
 from django.core.mail import mail_admins
 from django.db import Error, connection
@@ -25,7 +25,7 @@ from diagnostics.findings.figures import Snapshot
 from diagnostics.findings.rules import Finding, evaluate_findings
 from diagnostics.models import Alert
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 REPEAT_AFTER = timedelta(hours=1)
 WEBHOOK_TIMEOUT_SECONDS = 5.0
@@ -34,7 +34,7 @@ DEPENDENCY_DOWN_PREFIX = "dependency_down:"
 HEARTBEAT_INTERVAL_SECONDS = 60.0
 
 _called_at = float("-inf")  # when HEARTBEAT_URL was called last
-_alerted_in_memory: dict[str, float] = {}  # what the database could not be asked to remember, and when
+_alerted_in_memory: dict[str, float] = {}  # sent while the database was away, by time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class AlertNotification:
 
     @property
     def subject(self) -> str:
-        return f"{'Act now' if self.status == 'firing' else 'Over'}: {self.title}"
+        return f"{'Act now' if self.status == 'firing' else 'Resolved'}: {self.title}"
 
 
 def has_recipients() -> bool:
@@ -58,9 +58,9 @@ def find_critical_codes(seen: Snapshot) -> frozenset[str]:
 
 
 def send_alerts(seen: Snapshot, *, only: Collection[str] | None = None) -> None:
-    """What is new, or still there after an hour, and what is over; nothing that merely could not be read.
+    """Send alerts that are new or still firing after an hour, and those that are resolved.
 
-    `only`: the codes that may be told as new, for callers who look twice first.
+    `only` limits which codes may fire, for callers who check twice first. What could not be read resolves nothing.
     """
     critical = [finding for finding in evaluate_findings(seen) if finding.severity == "critical"]
     for finding in critical:
@@ -70,7 +70,7 @@ def send_alerts(seen: Snapshot, *, only: Collection[str] | None = None) -> None:
             _release_alert(finding.code)
     for code, title in _resolve_alerts({finding.code for finding in critical}, seen.summary.degraded):
         _send_notification(
-            AlertNotification(code=code, title=title, status="resolved", words="It is no longer found.")
+            AlertNotification(code=code, title=title, status="resolved", words="This is no longer found.")
         )
 
 
@@ -80,11 +80,11 @@ def _build_firing(finding: Finding) -> AlertNotification:
     return AlertNotification(code=finding.code, title=finding.title, status="firing", words=words)
 
 
-# --- who has been told -------------------------------------------------------------------------------
+# --- Which alerts were sent ---
 
 
 def _claim_alert(finding: Finding) -> bool:
-    """By one conditional update, so that of two processes one tells; without a database by this process's memory."""
+    """Claim an alert by one conditional update, so that only one process sends it; without a database, in memory."""
     try:
         known = Alert.objects.filter(pk=finding.code)
         if known.filter(told_at__lt=Now() - REPEAT_AFTER).update(told_at=Now(), resolved_at=None):
@@ -101,7 +101,7 @@ def _claim_alert(finding: Finding) -> bool:
 
 
 def _release_alert(code: str) -> None:
-    """Nobody could be reached: it is tried again in a minute."""
+    """Undo the claim when nobody could be reached, so that it is tried again in a minute."""
     _alerted_in_memory.pop(code, None)
     try:
         Alert.objects.filter(pk=code).delete()
@@ -110,53 +110,57 @@ def _release_alert(code: str) -> None:
 
 
 def _resolve_alerts(firing: set[str], degraded: Sequence[str]) -> list[tuple[str, str]]:
-    """Told of, and no longer found, although it could be looked for."""
+    """Mark alerts as resolved that are no longer found, if it was possible to look for them."""
     try:
-        open_ones = list(Alert.objects.filter(resolved_at=None).exclude(pk__in=firing))
-        seen = [one for one in open_ones if not degraded or one.code.startswith(DEPENDENCY_DOWN_PREFIX)]
+        open_alerts = list(Alert.objects.filter(resolved_at=None).exclude(pk__in=firing))
+        checked = [
+            alert for alert in open_alerts if not degraded or alert.code.startswith(DEPENDENCY_DOWN_PREFIX)
+        ]
         closed = [
-            one for one in seen if Alert.objects.filter(pk=one.pk, resolved_at=None).update(resolved_at=Now())
+            alert
+            for alert in checked
+            if Alert.objects.filter(pk=alert.pk, resolved_at=None).update(resolved_at=Now())
         ]
     except Error:
         connection.close()
         return []
-    here = [code for code in _alerted_in_memory if code not in firing]
-    for code in here:
+    in_memory = [code for code in _alerted_in_memory if code not in firing]
+    for code in in_memory:
         del _alerted_in_memory[code]
-    return [*((one.code, one.title) for one in closed), *((code, code) for code in here)]
+    return [*((alert.code, alert.title) for alert in closed), *((code, code) for code in in_memory)]
 
 
-# --- telling -----------------------------------------------------------------------------------------
+# --- Sending ---
 
 
-def _send_notification(news: AlertNotification) -> bool:
-    """Whether anybody was reached."""
-    log.critical("%s (%s)", news.subject, news.code)
-    return any([_send_mail(news), _post_webhook(news)])
+def _send_notification(notification: AlertNotification) -> bool:
+    """Send a notification; return whether anybody was reached."""
+    log.critical("alert", status=notification.status, code=notification.code, title=notification.title)
+    return any([_send_mail(notification), _post_webhook(notification)])
 
 
-def _send_mail(news: AlertNotification) -> bool:
+def _send_mail(notification: AlertNotification) -> bool:
     if not settings.ADMINS:
         return False
-    where = f"{settings.SITE_URL}{reverse('diagnostics:overview')}"
+    url = f"{settings.SITE_URL}{reverse('diagnostics:overview')}"
     try:
-        mail_admins(news.subject, f"{news.words}\n\n{where}\n")
-    except OSError as problem:  # whatever the mail library raises is one
-        log.error("the mail about %s was not sent: %s", news.code, type(problem).__name__)
+        mail_admins(notification.subject, f"{notification.words}\n\n{url}\n")
+    except OSError as problem:  # the mail library raises subclasses of it
+        log.error("alert_mail_failed", code=notification.code, error=type(problem).__name__)
         return False
     return True
 
 
-def _post_webhook(news: AlertNotification) -> bool:
-    """As JSON, with the one field `text` that chat services understand, and the parts for programs."""
+def _post_webhook(notification: AlertNotification) -> bool:
+    """Post JSON with the field `text`, which chat services understand, and the parts for programs."""
     url = settings.DIAG_ALERT_WEBHOOK_URL
     if not url:
         return False
     body = {
-        "text": f"{news.subject}\n{news.words}",
-        "code": news.code,
-        "status": news.status,
-        "title": news.title,
+        "text": f"{notification.subject}\n{notification.words}",
+        "code": notification.code,
+        "status": notification.status,
+        "title": notification.title,
     }
     request = urllib.request.Request(  # noqa: S310 - our settings
         url, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
@@ -164,17 +168,17 @@ def _post_webhook(news: AlertNotification) -> bool:
     try:
         with urllib.request.urlopen(request, timeout=WEBHOOK_TIMEOUT_SECONDS):  # noqa: S310 - our settings
             return True
-    except (OSError, HTTPException) as problem:  # its address may hold a token
-        log.error("the webhook about %s was not reached: %s", news.code, type(problem).__name__)
+    except (OSError, HTTPException) as problem:  # the URL may hold a token, so it is not logged
+        log.error("alert_webhook_failed", code=notification.code, error=type(problem).__name__)
         return False
 
 
-# --- the dead man's switch ------------------------------------------------------------------------------
+# --- Dead man's switch ---
 
 
 def ping_heartbeat_url(seen: Snapshot) -> bool:
-    """Show the outside that all is well; False when it is not, when it is too early, or when nobody answered."""
-    global _called_at  # noqa: PLW0603 - one pace per process
+    """Tell the outside monitor that all is well. Return False if it is not, if it is too early, or without an answer."""
+    global _called_at  # noqa: PLW0603 - one interval per process
     url = settings.HEARTBEAT_URL
     is_due = time.monotonic() - _called_at >= HEARTBEAT_INTERVAL_SECONDS
     if not url or not is_due or seen.summary.degraded:
@@ -185,6 +189,6 @@ def ping_heartbeat_url(seen: Snapshot) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=WEBHOOK_TIMEOUT_SECONDS):  # noqa: S310 - our settings
             return True
-    except (OSError, HTTPException) as problem:  # its address may hold a token
-        log.error("heartbeat_url_unreachable: %s", type(problem).__name__)
+    except (OSError, HTTPException) as problem:  # the URL may hold a token, so it is not logged
+        log.error("heartbeat_url_unreachable", error=type(problem).__name__)
         return False

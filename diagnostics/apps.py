@@ -1,4 +1,4 @@
-"""Boots diagnostics."""
+"""Configure the diagnostics app."""
 
 from __future__ import annotations
 

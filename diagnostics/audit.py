@@ -1,4 +1,4 @@
-"""The audit log: repairs, and every act that an app records (config.core.audit). Written once, never changed (D8)."""
+"""Write the audit log: repairs, and every event that another app records. Events are never changed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AuditOutcome = RepairAudit.Outcome
 
 @dataclass(frozen=True, kw_only=True)
 class RepairActor:
-    """Who repairs: an administrator, or the reaper."""
+    """Whoever repairs: an administrator or the reaper."""
 
     name: str
     admin_id: int | None = None
@@ -39,7 +39,7 @@ class TargetState:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetChange:
-    """What a repair found, and left."""
+    """The state of a repaired row before and after."""
 
     id: UUID
     before: TargetState
@@ -60,7 +60,6 @@ class RepairRecord:
 
 
 def record_repair(actor: RepairActor, entry: RepairRecord) -> AuditEvent:
-    """Record a repair."""
     return _create_event(
         actor=actor.name,
         admin_id=actor.admin_id,
@@ -78,7 +77,7 @@ def record_repair(actor: RepairActor, entry: RepairRecord) -> AuditEvent:
 
 
 def write_event(sender: object, event: AuditRecord, **kwargs: object) -> None:
-    """Receive what other apps record; the row stands in the transaction of the act."""
+    """Write an event that another app recorded, in that app's transaction."""
     _create_event(
         category=event.action.partition(".")[0][:20],
         actor=event.actor,
@@ -94,9 +93,9 @@ def write_event(sender: object, event: AuditRecord, **kwargs: object) -> None:
 
 
 def _create_event(**fields: object) -> AuditEvent:
-    kept = Now() + Value(timedelta(days=settings.DIAG_AUDIT_DAYS))
+    keep_until = Now() + Value(timedelta(days=settings.DIAG_AUDIT_DAYS))
     with transaction.atomic():
-        row = AuditEvent.objects.create(keep_until=kept, **fields)
+        row = AuditEvent.objects.create(keep_until=keep_until, **fields)
         AuditDelivery.objects.bulk_create(
             [AuditDelivery(event=row, sink=name) for name in list_configured_sinks()]
         )
@@ -104,8 +103,8 @@ def _create_event(**fields: object) -> AuditEvent:
 
 
 def list_configured_sinks() -> list[str]:
-    wanted = (("webhook", settings.AUDIT_WEBHOOK_URL), ("syslog", settings.AUDIT_SYSLOG_ADDRESS))
-    return [name for name, address in wanted if address]
+    sinks = (("webhook", settings.AUDIT_WEBHOOK_URL), ("syslog", settings.AUDIT_SYSLOG_ADDRESS))
+    return [name for name, address in sinks if address]
 
 
 def _serialize_change(change: TargetChange) -> dict[str, object]:
@@ -117,7 +116,7 @@ def _serialize_change(change: TargetChange) -> dict[str, object]:
 
 
 def purge_expired_events() -> int:
-    """What was kept long enough; the database refuses to let go of anything younger."""
+    """Delete events whose retention has ended; the database refuses to delete younger ones."""
     with transaction.atomic():
         old = AuditEvent.objects.filter(keep_until__lt=Now())
         AuditDelivery.objects.filter(event__in=old).delete()

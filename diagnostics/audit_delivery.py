@@ -1,13 +1,12 @@
-"""Deliver audit events to a webhook and to syslog, from outbox rows: an outage delays events and loses none.
+"""Deliver audit events to a webhook and to syslog from outbox rows: an outage delays events but loses none.
 
-A sink that fails is tried again after a pause that grows to ten minutes, one batch at a time, for as long as its
-events are kept.
+A sink that fails is retried after a pause that grows to ten minutes, one batch at a time, for as long as its events
+are kept.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import socket
 import ssl
 import urllib.request
@@ -16,6 +15,7 @@ from contextlib import closing
 from datetime import UTC, timedelta
 from urllib.parse import urlsplit
 
+import structlog
 from django.conf import settings
 from django.db import connection, transaction
 from django.db.models.functions import Now
@@ -24,10 +24,10 @@ from django.utils import timezone
 from diagnostics.audit import list_configured_sinks
 from diagnostics.models import AuditDelivery, AuditEvent, AuditSink
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 BATCH_SIZE = 100
-MAX_BATCHES = 20  # of one run; the next one goes on
+MAX_BATCHES = 20  # per run; the next run continues
 SEND_TIMEOUT_SECONDS = 5.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5, 600
 _LOCK_NAMESPACE = 7_261_404
@@ -35,40 +35,40 @@ SYSLOG_PRIORITY = 10 * 8 + 5  # authpriv.notice
 
 
 def deliver_pending_events() -> int:
-    """Send what waits, for each sink whose pause is over; returns how many events were taken."""
+    """Send pending events to each sink whose pause is over; return how many were sent."""
     return sum(_deliver_to_sink(name) for name in list_configured_sinks())
 
 
 def _deliver_to_sink(name: str) -> int:
-    taken = 0
+    delivered = 0
     for _number in range(MAX_BATCHES):
         count = _deliver_batch(name)
-        taken += count
+        delivered += count
         if count < BATCH_SIZE:
             break
-    return taken
+    return delivered
 
 
 def _deliver_batch(name: str) -> int:
-    """One batch, oldest first; the lock keeps two processes from sending the same events."""
+    """Deliver one batch, oldest first; the lock keeps two processes from sending the same events."""
     with transaction.atomic():
         if not _try_lock(name) or _is_paused(name):
             return 0
-        waiting = list(
+        pending = list(
             AuditDelivery.objects.filter(sink=name).select_related("event").order_by("id")[:BATCH_SIZE]
         )
-        if not waiting:
+        if not pending:
             return 0
         try:
-            SINKS[name]([row.event for row in waiting])
-        except (OSError, ValueError) as problem:  # addresses may hold a token: only the kind is kept
+            SINKS[name]([row.event for row in pending])
+        except (OSError, ValueError) as problem:  # the message may hold a token: only the type is kept
             _record_failure(name, problem)
             return 0
-        AuditDelivery.objects.filter(pk__in=[row.pk for row in waiting]).delete()
+        AuditDelivery.objects.filter(pk__in=[row.pk for row in pending]).delete()
         AuditSink.objects.update_or_create(
             name=name, defaults={"failures": 0, "problem": "", "delivered_at": Now(), "next_try_at": None}
         )
-    return len(waiting)
+    return len(pending)
 
 
 def _try_lock(name: str) -> bool:
@@ -89,11 +89,11 @@ def _record_failure(name: str, problem: Exception) -> None:
     status = getattr(problem, "code", "")
     sink.problem = f"{type(problem).__name__} {status}".strip()
     sink.save()
-    log.error("audit_delivery_failed sink=%s problem=%s failures=%d", name, sink.problem, sink.failures)
+    log.error("audit_delivery_failed", sink=name, problem=sink.problem, failures=sink.failures)
 
 
 def serialize_event(event: AuditEvent) -> dict[str, object]:
-    """An event as programs get it, on every sink and in the CSV file."""
+    """Serialize an event for every sink and for the CSV file."""
     return {
         "id": str(event.pk),
         "at": event.at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -110,11 +110,11 @@ def serialize_event(event: AuditEvent) -> dict[str, object]:
     }
 
 
-# --- the sinks ---------------------------------------------------------------------------------------
+# --- Sinks ---
 
 
 def _post_webhook(events: Sequence[AuditEvent]) -> None:
-    """POST the batch as JSON; anything but an answer of 2xx is a failure."""
+    """POST the batch as JSON; any answer but 2xx is a failure."""
     headers = {"Content-Type": "application/json"}
     if settings.AUDIT_WEBHOOK_TOKEN:
         headers["Authorization"] = f"Bearer {settings.AUDIT_WEBHOOK_TOKEN}"
@@ -125,23 +125,23 @@ def _post_webhook(events: Sequence[AuditEvent]) -> None:
 
 
 def _send_syslog(events: Sequence[AuditEvent]) -> None:
-    """RFC 5424 with a JSON message: framed by octet count on tcp and tls, one datagram each on udp."""
+    """Send RFC 5424 lines with a JSON message: framed by octet count on tcp and tls, one datagram each on udp."""
     parts = urlsplit(settings.AUDIT_SYSLOG_ADDRESS)
     host, port = parts.hostname or "", parts.port or {"udp": 514, "tcp": 601, "tls": 6514}[parts.scheme]
     lines = [_syslog_line(event) for event in events]
     if parts.scheme == "udp":
         family, _kind, _proto, _name, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-        with closing(socket.socket(family, socket.SOCK_DGRAM)) as plug:
+        with closing(socket.socket(family, socket.SOCK_DGRAM)) as sender:
             for line in lines:
-                plug.sendto(line, address)
+                sender.sendto(line, address)
         return
-    plug = socket.create_connection((host, port), timeout=SEND_TIMEOUT_SECONDS)
-    with closing(plug):
+    stream = socket.create_connection((host, port), timeout=SEND_TIMEOUT_SECONDS)
+    with closing(stream):
         if parts.scheme == "tls":
-            plug = ssl.create_default_context().wrap_socket(plug, server_hostname=host)
-        with closing(plug):
-            plug.sendall(b"".join(b"%d %s" % (len(line), line) for line in lines))
-            plug.shutdown(socket.SHUT_WR)  # what was not taken shows as an error here, not at the next event
+            stream = ssl.create_default_context().wrap_socket(stream, server_hostname=host)
+        with closing(stream):
+            stream.sendall(b"".join(b"%d %s" % (len(line), line) for line in lines))
+            stream.shutdown(socket.SHUT_WR)  # undelivered data raises an error here, not at the next event
 
 
 def _syslog_line(event: AuditEvent) -> bytes:

@@ -1,4 +1,4 @@
-"""How much waits in the broker's queues (D4)."""
+"""Read how many tasks wait in the broker's queues."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ UNREACHABLE_ERRORS = (OSError, KombuError)
 @dataclass(frozen=True)
 class QueueDepths:
     by_queue: dict[str, int]
-    unacked: int | None  # None where the broker does not tell
+    unacked: int | None  # None if the broker does not report it
 
 
 def read_queue_depths() -> QueueDepths:
-    """Raises one of UNREACHABLE; one that takes the connection and says nothing is unreachable too."""
-    how = {"socket_timeout": ANSWER_TIMEOUT_SECONDS}
+    """Read the depths; raise one of UNREACHABLE_ERRORS, also for a broker that accepts connections but never answers."""
+    options = {"socket_timeout": ANSWER_TIMEOUT_SECONDS}
     with current_app.connection_for_read(
-        connect_timeout=CONNECT_TIMEOUT_SECONDS, transport_options=how
+        connect_timeout=CONNECT_TIMEOUT_SECONDS, transport_options=options
     ) as link:
         try:
             link.ensure_connection(max_retries=1, timeout=CONNECT_TIMEOUT_SECONDS)
@@ -38,10 +38,10 @@ def read_queue_depths() -> QueueDepths:
 
 
 def count_waiting_tasks(link: Connection, queue: str) -> int:
-    """Count the tasks that wait; a queue that nobody has used yet does not exist, and a look must not make it.
+    """Count the waiting tasks without creating a queue that nobody has used yet.
 
-    On Redis the lists are asked themselves, one of each priority: kombu's passive declaration forgets REDIS_KEY_PREFIX,
-    so it saw no queue of ours and could see another installation's.
+    On Redis the lists are asked directly, one per priority: kombu's passive declaration ignores REDIS_KEY_PREFIX, so it
+    would not see our queues and could see those of another installation.
     """
     with link.channel() as channel:
         if isinstance(channel, RedisChannel):
@@ -50,11 +50,11 @@ def count_waiting_tasks(link: Connection, queue: str) -> int:
             declared = Queue(queue, channel=channel).queue_declare(passive=True)
         except link.channel_errors:
             return 0
-        return int(getattr(declared, "message_count", 0))  # a named tuple, whatever the stubs say
+        return int(getattr(declared, "message_count", 0))  # a named tuple, unlike its stub
 
 
 def _count_unacked(link: Connection) -> int | None:
-    """Taken by a worker and not yet done with; Redis keeps them in a hash, others do not tell."""
+    """Count tasks that workers took and have not finished; only Redis reports them, in a hash."""
     with link.channel() as channel:
         client, key = getattr(channel, "client", None), getattr(channel, "unacked_key", None)
         return int(client.hlen(key)) if client is not None and key else None

@@ -1,4 +1,4 @@
-"""Values that are made once for all who want them, and questions that may never be answered (D4, D6)."""
+"""Cache values that are expensive to compute, and run queries that may never be answered."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Generic, TypeVar
 from django.db import connection
 
 T = TypeVar("T")
-RENEW_DELAY_SECONDS = 0.2  # who asked is answered before the next one is made
+RENEW_DELAY_SECONDS = 0.2  # so that the caller is answered before the next computation
 
 
 class CachedValue(Generic[T]):
-    """Made again when it is old; whoever comes meanwhile waits for the one that makes it."""
+    """Recompute a value when it is old; concurrent callers wait for the one that computes it."""
 
     def __init__(self, make: Callable[[], T], seconds: float) -> None:
         self._make, self._seconds = make, seconds
@@ -35,7 +35,7 @@ class CachedValue(Generic[T]):
             return self._values[0]
 
     def get_stale(self, *, seconds: float) -> T:
-        """What there is, at once, unless it is older than so; it is made again meanwhile, for whoever comes next."""
+        """Return the value at once unless it is older than `seconds`, and renew it in the background."""
         values, age = self._values, time.monotonic() - self._made_at
         if not values or age >= seconds:
             return self.get()
@@ -49,7 +49,7 @@ class CachedValue(Generic[T]):
         try:
             self.get()
         finally:
-            connection.close()  # this thread's own
+            connection.close()  # the connection of this thread
             self._renewing.release()
 
     def clear(self) -> None:
@@ -58,7 +58,7 @@ class CachedValue(Generic[T]):
 
 
 class BackgroundQuery(Generic[T]):
-    """Asked on a thread that nobody waits for longer than he wants to; one at a time, or those who hang would gather."""
+    """Run a query on a thread, one at a time, so that hanging queries do not pile up."""
 
     def __init__(self, name: str, ask: Callable[[], T], *, away: tuple[type[Exception], ...]) -> None:
         self._name, self._ask, self._away = name, ask, away
@@ -66,7 +66,6 @@ class BackgroundQuery(Generic[T]):
         self._asked: Future[T | None] | None = None
 
     def start(self) -> Future[T | None]:
-        """The one that is under way, or another."""
         with self._lock:
             if self._asked is None or self._asked.done():
                 self._asked = Future()
@@ -85,7 +84,7 @@ class BackgroundQuery(Generic[T]):
 
 
 def wait_for_answer(asked: Future[T | None], *, seconds: float) -> T | None:
-    """None also when nobody has answered in time."""
+    """Wait for the answer; return None if there is none in time."""
     try:
         return asked.result(timeout=max(0.0, seconds))
     except TimeoutError:

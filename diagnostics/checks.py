@@ -1,4 +1,4 @@
-"""What must hold of the settings of diagnostics before anything starts (D2, D21)."""
+"""System checks for the settings of diagnostics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from django.core.checks import Warning as CheckWarning
 
 from diagnostics.probes import configuration
 
-MAX_DETECTION_SECONDS = 10  # of the fifteen until a dead turn goes on: five are left for its first token (P9)
+# A dead turn must continue within 15 seconds, and 5 of them are left for its first token.
+MAX_DETECTION_SECONDS = 10
 
 
 @register
@@ -34,7 +35,7 @@ def check_heartbeat_settings(app_configs: Sequence[AppConfig] | None, **kwargs: 
         found.append(
             Error(
                 f"WORKER_BEAT_LIFE_SECONDS ({life:g}) and twice DIAG_SWEEP_SECONDS ({sweep:g}) must not be more than "
-                f"{MAX_DETECTION_SECONDS} s together, or a dead turn goes on too late.",
+                f"{MAX_DETECTION_SECONDS} s together, or dead turns are taken over too late.",
                 id="diagnostics.E001",
             )
         )
@@ -63,7 +64,9 @@ def check_threshold_settings(app_configs: Sequence[AppConfig] | None, **kwargs: 
 @register
 def check_metrics_networks(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
     return [
-        Error(f"METRICS_ALLOWED_CIDRS: {network!r} is no network like 10.0.0.0/8.", id="diagnostics.E005")
+        Error(
+            f"METRICS_ALLOWED_CIDRS: {network!r} is not a network such as 10.0.0.0/8.", id="diagnostics.E005"
+        )
         for network in settings.METRICS_ALLOWED_CIDRS
         if not _is_network(network)
     ]
@@ -71,7 +74,7 @@ def check_metrics_networks(app_configs: Sequence[AppConfig] | None, **kwargs: ob
 
 @register
 def check_production_values(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
-    """Say at the start what the doctor says of values that are well formed and still cannot work."""
+    """Warn at start about values that are well formed but cannot work, as the doctor does."""
     found = [
         probe()
         for probe in (
@@ -81,9 +84,9 @@ def check_production_values(app_configs: Sequence[AppConfig] | None, **kwargs: o
         )
     ]
     return [
-        CheckWarning(f"{one.detail}. {one.next_step}", id="diagnostics.W001")
-        for one in found
-        if one.status in ("warn", "fail")
+        CheckWarning(f"{finding.detail}. {finding.next_step}", id="diagnostics.W001")
+        for finding in found
+        if finding.status in ("warn", "fail")
     ]
 
 

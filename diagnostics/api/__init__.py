@@ -1,1 +1,1 @@
-"""Diagnostics over REST (D14)."""
+"""REST API of diagnostics."""

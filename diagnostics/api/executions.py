@@ -1,4 +1,4 @@
-"""Executions over REST: the summary, lists, one with its story, and the repairs (D4, D5, D9)."""
+"""REST views for executions: summary, lists, one execution with its timeline, and repairs."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ SortOrder = Literal[
     "created_at", "queued_at", "started_at", "ended_at", "attempts",
     "-created_at", "-queued_at", "-started_at", "-ended_at", "-attempts",
 ]  # fmt: skip
-FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")  # what spreadsheets would run
+FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")  # spreadsheets would run these
 IDEMPOTENCY_KEY_HEADER = OpenApiParameter(
     "Idempotency-Key",
     OpenApiTypes.STR,
     OpenApiParameter.HEADER,
-    description="Sending again within a day returns the first result.",
+    description="Sending the same key again within a day returns the first result.",
     pattern="^[A-Za-z0-9_.:-]{1,128}$",
 )
 _IDEMPOTENCY_KEY_PATTERN = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
@@ -63,8 +63,8 @@ class ExecutionQuery(QueryParams):
     q: FilterText = ""
 
     def to_filters(self) -> execution_list.ExecutionFilters:
-        wanted = {name: getattr(self, name) for name in ExecutionQuery.model_fields}
-        return execution_list.ExecutionFilters(**wanted)
+        values = {name: getattr(self, name) for name in ExecutionQuery.model_fields}
+        return execution_list.ExecutionFilters(**values)
 
 
 class ExecutionPageQuery(ExecutionQuery):
@@ -77,14 +77,14 @@ class ExecutionPageQuery(ExecutionQuery):
 
 
 class DiagnosticsSummaryView(DiagnosticsAPIView):
-    @document_operation("How executions are doing", answers={200: Summary})
+    @document_operation("Read figures about all executions", answers={200: Summary})
     def get(self, request: Request) -> HttpResponse:
         return respond_json(snapshot.get_summary())
 
 
 class DiagnosticsExecutionsView(DiagnosticsAPIView):
     @document_operation(
-        "Executions in a condition", answers={200: execution_list.Page}, query=ExecutionPageQuery
+        "List executions in a condition", answers={200: execution_list.Page}, query=ExecutionPageQuery
     )
     def get(self, request: Request) -> HttpResponse:
         query = parse_query(request, ExecutionPageQuery)
@@ -102,7 +102,9 @@ class DiagnosticsExecutionsFileView(DiagnosticsAPIView):
     renderer_classes = [CsvRenderer]
 
     @document_operation(
-        "The same as CSV", answers={(200, "text/csv"): OpenApiTypes.STR}, query=ExecutionQuery
+        "Download executions in a condition as CSV",
+        answers={(200, "text/csv"): OpenApiTypes.STR},
+        query=ExecutionQuery,
     )
     def get(self, request: Request) -> HttpResponse:
         filters = parse_query(request, ExecutionQuery).to_filters()
@@ -134,18 +136,18 @@ def escape_csv_cell(value: object) -> str:
 
 
 class DiagnosticsExecutionView(DiagnosticsAPIView):
-    @document_operation("One execution and its story", answers={200: timeline.Story})
+    @document_operation("Read an execution and its timeline", answers={200: timeline.Story})
     def get(self, request: Request, execution_id: UUID) -> HttpResponse:
         return respond_json(timeline.get_story(execution_id, see_email=self.can_see_email))
 
 
-# --- repairs -----------------------------------------------------------------------------------------
+# --- Repairs ---
 
 
 def read_idempotency_key(request: Request) -> str:
     key = request.headers.get("Idempotency-Key")
     if key is not None and not _IDEMPOTENCY_KEY_PATTERN.fullmatch(key):
-        raise InvalidRequest("Idempotency-Key: 1 to 128 letters, digits and _ . : - are a key.")
+        raise InvalidRequest("Idempotency-Key: use 1 to 128 letters, digits or _ . : -")
     return key or ""
 
 
@@ -160,7 +162,7 @@ class RepairView(RepairAPIView):
 
 
 def make_repair_view(name: str, summary: str) -> type[RepairView]:
-    """A door for one action of D9; all of them look alike."""
+    """Create the view of one repair action; all of them are alike."""
 
     class View(RepairView):
         action = name

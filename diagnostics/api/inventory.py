@@ -1,4 +1,4 @@
-"""The rest of diagnostics over REST: what there is, what it means, what was measured and what was done (D6, D11, D12, D14)."""
+"""REST views for workers, leases, event logs, queues, findings, probes, samples, the audit log and schedules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from linking import selectors
 
 @dataclass(frozen=True, kw_only=True)
 class Workers:
-    """Processes of ours: workers, the clock, and those that fetch from chat platforms."""
+    """Our processes: workers, the scheduler, and those that fetch from chat platforms."""
 
     results: tuple[figures.Worker, ...]
     scheduler_ticked_at: datetime | None
@@ -59,7 +59,7 @@ API_PROBES = {
     "reaper": servers.probe_reaper,
     "mail": servers.probe_mail,
     **external_services.PROVIDER_PROBES,
-}  # those that leave nothing behind: the storage is written to by the doctor alone
+}  # probes without side effects: only the doctor writes to the storage
 
 
 class SamplesQuery(QueryParams):
@@ -82,7 +82,7 @@ class SchedulesQuery(QueryParams):
 
 
 class DiagnosticsWorkersView(DiagnosticsAPIView):
-    @document_operation("Worker processes", answers={200: Workers})
+    @document_operation("List worker processes", answers={200: Workers})
     def get(self, request: Request) -> HttpResponse:
         return respond_json(
             Workers(
@@ -96,25 +96,25 @@ class DiagnosticsWorkersView(DiagnosticsAPIView):
 
 
 class DiagnosticsLeasesView(DiagnosticsAPIView):
-    @document_operation("Sessions that are held", answers={200: inventory.Leases})
+    @document_operation("List the leases of sessions", answers={200: inventory.Leases})
     def get(self, request: Request) -> HttpResponse:
         return respond_json(inventory.list_leases())
 
 
 class DiagnosticsStreamsView(DiagnosticsAPIView):
-    @document_operation("Event logs", answers={200: inventory.Streams})
+    @document_operation("Read figures about event logs", answers={200: inventory.Streams})
     def get(self, request: Request) -> HttpResponse:
         return respond_json(inventory.survey_streams())
 
 
 class DiagnosticsBuffersView(DiagnosticsAPIView):
-    @document_operation("Messages that wait behind turns", answers={200: inventory.Buffers})
+    @document_operation("Read figures about queued messages", answers={200: inventory.Buffers})
     def get(self, request: Request) -> HttpResponse:
         return respond_json(inventory.survey_buffers())
 
 
 class DiagnosticsFindingsView(DiagnosticsAPIView):
-    @document_operation("What is wrong, the gravest first", answers={200: Findings})
+    @document_operation("List findings, most severe first", answers={200: Findings})
     def get(self, request: Request) -> HttpResponse:
         seen = snapshot.get_snapshot()
         return respond_json(
@@ -127,10 +127,10 @@ class DiagnosticsFindingsView(DiagnosticsAPIView):
 
 
 class DiagnosticsProbesView(DiagnosticsAPIView):
-    @document_operation("Ask every server one question", answers={200: Probes})
+    @document_operation("Probe every server", answers={200: Probes})
     def get(self, request: Request) -> HttpResponse:
-        asked = runner.skip_dependents(runner.run_probes(API_PROBES))
-        shown = [
+        results = runner.skip_dependents(runner.run_probes(API_PROBES))
+        probed = [
             Probed(
                 name=result.name,
                 ok=result.ok,
@@ -139,22 +139,25 @@ class DiagnosticsProbesView(DiagnosticsAPIView):
                 detail=result.detail,
                 checked_at=result.checked_at,
             )
-            for result in asked
+            for result in results
         ]
-        return respond_json(Probes(results=shown))
+        return respond_json(Probes(results=probed))
 
 
 class DiagnosticsSamplesView(DiagnosticsAPIView):
-    @document_operation("One figure over time", answers={200: samples.Series}, query=SamplesQuery)
+    @document_operation("Read one figure over time", answers={200: samples.Series}, query=SamplesQuery)
     def get(self, request: Request) -> HttpResponse:
         query = parse_query(request, SamplesQuery)
         return respond_json(samples.get_series(query.metric, query.range))
 
 
 class DiagnosticsAuditView(DiagnosticsAPIView):
-    """With the right to read the audit log everything, otherwise repairs alone."""
-
-    @document_operation("What was done, by whom and why", answers={200: timeline.AuditPage}, query=AuditQuery)
+    # Without the permission to read the audit log, only repairs are listed.
+    @document_operation(
+        "List audit events: what was done, by whom and why",
+        answers={200: timeline.AuditPage},
+        query=AuditQuery,
+    )
     def get(self, request: Request) -> HttpResponse:
         query = parse_query(request, AuditQuery)
         return respond_json(
@@ -172,13 +175,13 @@ class DiagnosticsAuditView(DiagnosticsAPIView):
 
 
 class DiagnosticsSchedulesSummaryView(DiagnosticsAPIView):
-    @document_operation("How schedules are doing", answers={200: schedules.ScheduleSummary})
+    @document_operation("Read figures about schedules", answers={200: schedules.ScheduleSummary})
     def get(self, request: Request) -> HttpResponse:
         return respond_json(schedules.get_schedule_summary())
 
 
 class DiagnosticsSchedulesView(DiagnosticsAPIView):
-    @document_operation("Schedules of users", answers={200: schedules.SchedulePage}, query=SchedulesQuery)
+    @document_operation("List users' schedules", answers={200: schedules.SchedulePage}, query=SchedulesQuery)
     def get(self, request: Request) -> HttpResponse:
         query = parse_query(request, SchedulesQuery)
         return respond_json(

@@ -1,4 +1,4 @@
-"""Paths under /api/v1/admin/diagnostics/ (D14)."""
+"""Paths under /api/v1/admin/diagnostics/."""
 
 from __future__ import annotations
 
@@ -26,14 +26,18 @@ from diagnostics.api.inventory import (
 
 REPAIR_PATHS = (
     ("executions/stop", "stop", "Stop executions"),
-    ("executions/requeue", "requeue", "Send queued executions again"),
-    ("executions/cleanup-orphaned", "cleanup_orphaned", "End executions that nobody runs"),
-    ("executions/stop-all-long-running", "stop_all_long_running", "Stop all that run too long"),
-    ("executions/requeue-all-stuck", "requeue_all_stuck", "Send all again that are stuck"),
-    ("executions/cleanup-all-orphaned", "cleanup_all_orphaned", "End all that nobody runs"),
-    ("executions/cleanup-all-stuck-queued", "cleanup_all_stuck_queued", "End all that never started"),
-    ("sessions/start-stranded", "start_stranded", "Start a turn where messages wait for nothing"),
-    ("schedules/cleanup-orphaned", "cleanup_orphaned_schedules", "Switch off schedules that cannot run"),
+    ("executions/requeue", "requeue", "Requeue executions"),
+    ("executions/cleanup-orphaned", "cleanup_orphaned", "End orphaned executions as failed"),
+    ("executions/stop-all-long-running", "stop_all_long_running", "Stop all long-running executions"),
+    ("executions/requeue-all-stuck", "requeue_all_stuck", "Requeue all stuck executions"),
+    ("executions/cleanup-all-orphaned", "cleanup_all_orphaned", "End all orphaned executions as failed"),
+    (
+        "executions/cleanup-all-stuck-queued",
+        "cleanup_all_stuck_queued",
+        "End all stuck queued executions as failed",
+    ),
+    ("sessions/start-stranded", "start_stranded", "Start turns for stranded messages"),
+    ("schedules/cleanup-orphaned", "cleanup_orphaned_schedules", "Switch off orphaned schedules"),
 )
 
 urlpatterns = [
@@ -51,5 +55,5 @@ urlpatterns = [
     path("audit", DiagnosticsAuditView.as_view()),
     path("schedules/summary", DiagnosticsSchedulesSummaryView.as_view()),
     path("schedules", DiagnosticsSchedulesView.as_view()),
-    *(path(where, make_repair_view(name, summary).as_view()) for where, name, summary in REPAIR_PATHS),
+    *(path(route, make_repair_view(name, summary).as_view()) for route, name, summary in REPAIR_PATHS),
 ]

@@ -1,4 +1,4 @@
-"""What diagnostics' REST views share: staff with the right alone, never from a cache, and not too often (D14)."""
+"""Base classes of the diagnostics REST views: staff permissions, rate limits and parsing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class DiagnosticsAPIView(UserApiView):
-    """Reading needs `diagnostics.view`; a key needs the scope `staff` besides, and changes nothing (A20.6)."""
+    """Require the diagnostics permission; an API key also needs the scope `staff`, and can only read."""
 
     http_method_names = ["get", "head"]
     write_scopes = ("staff",)
@@ -44,9 +44,9 @@ class DiagnosticsAPIView(UserApiView):
         super().check_permissions(request)
         act: StaffAct = "diagnostics.read" if request.method in SAFE_METHODS else "diagnostics.repair"
         if not can_perform_staff_act(self.caller, act):
-            raise Forbidden("This is for staff with the right to it.")
-        by_cookie = request._request if request.auth is None else None
-        if problem := find_second_factor_problem(self.caller, by_cookie):
+            raise Forbidden("You need staff permission for this.")
+        cookie_request = request._request if request.auth is None else None
+        if problem := find_second_factor_problem(self.caller, cookie_request):
             raise Forbidden(explain_second_factor_problem(problem), code="second_factor_required")
 
     @property
@@ -55,13 +55,13 @@ class DiagnosticsAPIView(UserApiView):
 
 
 def check_staff_rate_limit(request: HttpRequest) -> None:
-    """The same count for pages that are no REST views; raises TooMany."""
+    """Count a page request against the same limits as REST calls; raise TooManyRequests."""
     for throttle in instantiate_rest_classes(DiagnosticsAPIView.throttles):
         throttle.allow_request(request, DiagnosticsAPIView())
 
 
 class RepairAPIView(DiagnosticsAPIView):
-    """Changing needs `diagnostics.repair` and a login of today."""
+    """Require the repair permission and a login of today."""
 
     http_method_names = ["post"]
 
@@ -69,7 +69,9 @@ class RepairAPIView(DiagnosticsAPIView):
         super().check_permissions(request)
         if not is_login_recent(self.caller, request._request.session):
             raise Forbidden(
-                "Your login is too old for this.", code="login_too_old", hint="Sign in again, then repeat it."
+                "Please sign in again first.",
+                code="login_too_old",
+                hint="Sign in again, then repeat the request.",
             )
 
     def get_actor(self) -> RepairActor:
@@ -78,14 +80,14 @@ class RepairAPIView(DiagnosticsAPIView):
 
 def build_actor(user: User, address: str) -> RepairActor:
     try:
-        shown = str(ipaddress.ip_address(address))
+        valid = str(ipaddress.ip_address(address))
     except ValueError:
-        shown = ""  # a socket of the same machine has none
-    return RepairActor(name=user.get_username(), admin_id=user.pk, address=shown or None)
+        valid = ""  # a Unix socket has no address
+    return RepairActor(name=user.get_username(), admin_id=user.pk, address=valid or None)
 
 
 class QueryParams(BaseModel):
-    """A query string: text becomes numbers and dates, no unknown keys."""
+    """A query string: text is converted to numbers and dates, and unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -93,17 +95,17 @@ class QueryParams(BaseModel):
 def parse_query(request: Request, model: type[M]) -> M:
     for name, values in request.query_params.lists():
         if len(values) > 1:
-            raise InvalidRequest(f"{name[:100]}: given more than once.", field=name[:100])
+            raise InvalidRequest(f"{name[:100]}: sent more than once.", field=name[:100])
     try:
         return model.model_validate({name: values[0] for name, values in request.query_params.lists()})
     except ValidationError as problem:
         first = problem.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(str(part) for part in first["loc"])[:100] or "query"
-        raise InvalidRequest(f"{where}: {first['msg']}", field=where) from problem
+        field = ".".join(str(part) for part in first["loc"])[:100] or "query"
+        raise InvalidRequest(f"{field}: {first['msg']}", field=field) from problem
 
 
 def parse_json_body(request: Request) -> object:
-    """The body as it came; what is no JSON is no object either, and is refused as such."""
+    """Return the decoded body, or None if it is not JSON, which is refused later as not being an object."""
     try:
         return msgspec.json.decode(request._request.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
