@@ -1,1 +1,1 @@
-"""The dashboard of diagnostics, inside the staff's pages (D13)."""
+"""The diagnostics dashboard inside the admin site."""

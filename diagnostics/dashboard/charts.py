@@ -1,4 +1,4 @@
-"""Figures of many minutes as one picture: lines of an SVG, drawn on the server (D13)."""
+"""Draw time series as SVG charts on the server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import pairwise
 
 WIDTH, HEIGHT = 560, 150
 LEFT, RIGHT, TOP, BOTTOM = 56, 10, 12, 26
-MAX_CHART_POINTS = 180  # more than a line of this width can show
+MAX_CHART_POINTS = 180  # a line of this width cannot show more
 SCALE_STEPS = (1, 2, 2.5, 5, 10)
 
 ChartPoint = tuple[datetime, float]
@@ -23,7 +23,7 @@ class ChartSeries:
 
 @dataclass(frozen=True, kw_only=True)
 class ChartLine:
-    number: int  # its colour
+    number: int  # selects its colour
     label: str
     latest: str
     path: str
@@ -39,10 +39,10 @@ class AxisMark:
 @dataclass(frozen=True, kw_only=True)
 class Chart:
     title: str
-    words: str  # for who cannot see it
+    words: str  # the text alternative
     lines: list[ChartLine]
-    rows: list[AxisMark]  # of the scale
-    columns: list[AxisMark]  # of the clock
+    rows: list[AxisMark]  # marks of the value axis
+    columns: list[AxisMark]  # marks of the time axis
     empty: bool
 
 
@@ -57,31 +57,31 @@ class TimeSpan:
 
 
 def draw_chart(title: str, span: TimeSpan, series: Sequence[ChartSeries], *, unit: str = "") -> Chart:
-    thinned = [ChartSeries(label=one.label, points=_thin_points(one.points, span)) for one in series]
-    top = _round_up(max((value for one in thinned for _, value in one.points), default=0.0))
-    lines = [_build_line(number, one, span, top, unit) for number, one in enumerate(thinned, start=1)]
-    told = "; ".join(f"{line.label} {line.latest}" for line in lines if line.latest)
+    thinned = [ChartSeries(label=line.label, points=_thin_points(line.points, span)) for line in series]
+    top = _round_up(max((value for line in thinned for _, value in line.points), default=0.0))
+    lines = [_build_line(number, item, span, top, unit) for number, item in enumerate(thinned, start=1)]
+    values = "; ".join(f"{line.label} {line.latest}" for line in lines if line.latest)
     return Chart(
         title=title,
-        words=f"{title}: now {told}" if told else f"{title}: nothing was measured",
+        words=f"{title}: now {values}" if values else f"{title}: nothing was measured",
         lines=lines,
         rows=[
             AxisMark(at=_scale_y(share * top, top), text=_format_number(share * top, unit))
             for share in (0.0, 0.5, 1.0)
         ],
         columns=list(_iter_time_marks(span)),
-        empty=not any(one.points for one in thinned),
+        empty=not any(line.points for line in thinned),
     )
 
 
 def _build_line(number: int, series: ChartSeries, span: TimeSpan, top: float, unit: str) -> ChartLine:
-    """Minutes that nobody measured are a gap, not a slope."""
-    points, path, after = series.points, [], None
-    longest = (span.until - span.since) / MAX_CHART_POINTS * 3
+    """Build a line with a gap, not a slope, where nothing was measured."""
+    points, path, previous = series.points, [], None
+    max_gap = (span.until - span.since) / MAX_CHART_POINTS * 3
     for moment, value in points:
-        begins = after is None or moment - after > longest
-        path.append(f"{'M' if begins else 'L'}{span.scale_x(moment)} {_scale_y(value, top)}")
-        after = moment
+        starts_segment = previous is None or moment - previous > max_gap
+        path.append(f"{'M' if starts_segment else 'L'}{span.scale_x(moment)} {_scale_y(value, top)}")
+        previous = moment
     return ChartLine(
         number=number,
         label=series.label,
@@ -92,29 +92,29 @@ def _build_line(number: int, series: ChartSeries, span: TimeSpan, top: float, un
 
 
 def _thin_points(points: Sequence[ChartPoint], span: TimeSpan) -> list[ChartPoint]:
-    """At most so many: each stands for the mean of its share of the time."""
+    """Reduce the points to their means over equal parts of the time span."""
     width = (span.until - span.since) / MAX_CHART_POINTS
-    shares: dict[int, list[ChartPoint]] = {}
+    buckets: dict[int, list[ChartPoint]] = {}
     for moment, value in points:
         if span.since <= moment <= span.until:
-            shares.setdefault(int((moment - span.since) / width), []).append((moment, value))
-    return [(some[-1][0], sum(value for _, value in some) / len(some)) for some in shares.values()]
+            buckets.setdefault(int((moment - span.since) / width), []).append((moment, value))
+    return [(bucket[-1][0], sum(value for _, value in bucket) / len(bucket)) for bucket in buckets.values()]
 
 
 def _scale_y(value: float, top: float) -> float:
     return round(HEIGHT - BOTTOM - value / top * (HEIGHT - TOP - BOTTOM), 1)
 
 
-def _round_up(most: float) -> float:
-    """A scale that ends at a number people like."""
-    if most <= 0:
+def _round_up(maximum: float) -> float:
+    """Round up to a number that suits the end of a scale."""
+    if maximum <= 0:
         return 1.0
     size = 1.0
-    while size * 10 <= most:
+    while size * 10 <= maximum:
         size *= 10
-    while size > most:
+    while size > maximum:
         size /= 10
-    return next(step * size for step in SCALE_STEPS if step * size >= most)
+    return next(step * size for step in SCALE_STEPS if step * size >= maximum)
 
 
 def _format_number(value: float, unit: str) -> str:

@@ -1,4 +1,4 @@
-"""Who may look, who may act, and how a tab is shown: as a page, or as the part of it that renews itself (D13, D14)."""
+"""Guard the dashboard's views, and render a tab as a page or as a fragment that refreshes itself."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ View = Callable[Concatenate[HttpRequest, P], HttpResponse]
 
 
 def staff_only(act: StaffAct = "diagnostics.read") -> Callable[[View[P]], View[P]]:
-    """Strangers are asked to log in, others told no, both before any work; whoever acts has logged in today.
+    """Send visitors to the login, refuse people without the permission, and require a login of today for changes.
 
-    Pages count with the calls of programs: nobody looks or acts oftener by opening another door.
+    Pages and REST calls count against the same rate limit.
     """
 
-    def guarded(view: View[P]) -> View[P]:
+    def decorate(view: View[P]) -> View[P]:
         def guard(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
             if not request.user.is_authenticated:
                 return redirect_to_login(request.get_full_path(), reverse("admin:login"))
@@ -50,28 +50,28 @@ def staff_only(act: StaffAct = "diagnostics.read") -> Callable[[View[P]], View[P
 
         @never_cache
         @wraps(view)
-        def answered(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
+        def wrapper(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
             try:
                 return guard(request, *args, **kwargs)
-            except (OperationalError, InterfaceError):  # who asks cannot be known, or what became of it
+            except (OperationalError, InterfaceError):  # the user or the result of the request is unknown
                 connection.close()
                 return HttpResponse(render_to_string("admin/diagnostics/away.html"), status=503)
             except TooManyRequests as refusal:
                 return _rate_limited_response(refusal)
 
-        return answered
+        return wrapper
 
-    return guarded
+    return decorate
 
 
 def _rate_limited_response(refusal: TooManyRequests) -> HttpResponse:
     seconds = str(refusal.retry_after_seconds)
-    words = f"{refusal.message} Try again in {seconds} s; nothing was changed."
+    words = f"{refusal.message} Try again in {seconds} s. Nothing was changed."
     return HttpResponse(words, status=429, content_type="text/plain", headers={"Retry-After": seconds})
 
 
 def get_staff_user(request: HttpRequest) -> User:
-    assert isinstance(request.user, User)  # nobody else was let in
+    assert isinstance(request.user, User)  # staff_only admits nobody else
     return request.user
 
 
@@ -87,7 +87,7 @@ def can_repair(request: HttpRequest) -> bool:
     return can_perform_staff_act(get_staff_user(request), "diagnostics.repair")
 
 
-# --- showing -----------------------------------------------------------------------------------------
+# --- Rendering ---
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,22 +102,22 @@ class TabLink:
 def render_tab(
     request: HttpRequest, tab: Tab, template: str, context: Mapping[str, object], *, status: int = 200
 ) -> HttpResponse:
-    """The whole page, or only what it shows, for the script that renews it or opens it in a dialog."""
-    inner = f"admin/diagnostics/{template}"
+    """Render the whole page, or only its content for the script that refreshes it or opens it in a dialog."""
+    content_template = f"admin/diagnostics/{template}"
     shared = {"tab": tab, "may_repair": can_repair(request), **context}
     if is_fragment_request(request) and request.method == "POST":
-        return render(request, inner, shared, status=status)
-    shared |= {"tabs": build_tab_links(snapshot.get_summary()), "template": inner}
+        return render(request, content_template, shared, status=status)
+    shared |= {"tabs": build_tab_links(snapshot.get_summary()), "template": content_template}
     if is_fragment_request(request):
         return render(request, "admin/diagnostics/renewed.html", shared, status=status)
-    frame = {
+    page_context = {
         **admin.site.each_context(request),
         "title": f"{tab.title} · Diagnostics",
-        "is_nav_sidebar_enabled": False,  # its tabs are the navigation, and tables need the width
+        "is_nav_sidebar_enabled": False,  # the tabs are the navigation, and tables need the width
         "refresh_seconds": settings.DIAG_REFRESH_SECONDS,
         **shared,
     }
-    return render(request, "admin/diagnostics/frame.html", frame, status=status)
+    return render(request, "admin/diagnostics/frame.html", page_context, status=status)
 
 
 def is_fragment_request(request: HttpRequest) -> bool:
@@ -138,9 +138,13 @@ def build_tab_links(summary: Summary) -> list[TabLink]:
 
 
 def get_tab_url(place: str) -> str:
-    """Of a tab, or of a part of its list: `running?only=cancel_backlog`."""
-    slug, asks, query = place.partition("?")
-    return reverse("diagnostics:tab", args=[slug]) + asks + query if slug else reverse("diagnostics:overview")
+    """Return the URL of a tab, or of a part of its list such as `running?only=cancel_backlog`."""
+    slug, separator, query = place.partition("?")
+    return (
+        reverse("diagnostics:tab", args=[slug]) + separator + query
+        if slug
+        else reverse("diagnostics:overview")
+    )
 
 
 def _count_in_tab(tab: Tab, summary: Summary) -> int | None:

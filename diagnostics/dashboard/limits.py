@@ -1,4 +1,4 @@
-"""Somebody's limits: looked up, and forgiven by billing's own function, with a reason (D20)."""
+"""Dashboard tab that shows a user's limits, and resets their usage with a reason."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ SHORTEST_REASON, LONGEST_REASON = 3, 500
 
 
 def build_limits_context(request: HttpRequest, tab: Tab) -> TabContext:
-    """By id or by e-mail, one of them; without either the tab only asks whose."""
+    """Look a user up by id or email; without either, the tab only shows the form."""
     user, email = (request.GET.get(name, "").strip() for name in ("user", "email"))
-    asked: TabContext = {
+    context: TabContext = {
         "asked": {"user": user, "email": email},
         "may_reset": can_perform_staff_act(get_staff_user(request), "limits.reset"),
     }
     if not request.GET:
-        return asked
+        return context
     if bool(user) == bool(email):
-        return {**asked, "problem": "Name one user: by id, or by e-mail.", "status": 400}
+        return {**context, "problem": "Enter either a user id or an email address.", "status": 400}
     if "\x00" in email:
-        return {**asked, "problem": "email: not an address.", "status": 400}
+        return {**context, "problem": "email: not a valid address.", "status": 400}
     if user and not is_user_id(user):
-        return {**asked, "problem": "user: a number.", "status": 400}
+        return {**context, "problem": "user: enter a number.", "status": 400}
     try:
         user_id = int(user) if user else usage_status.find_user_id_by_email(email)
-        return {**asked, **load_user_limits(request, user_id)}
+        return {**context, **load_user_limits(request, user_id)}
     except UnknownUser:
-        return {**asked, "problem": "There is no such user (unknown_user).", "status": 404}
+        return {**context, "problem": "This user does not exist (unknown_user).", "status": 404}
 
 
 def load_user_limits(request: HttpRequest, user_id: int) -> TabContext:
@@ -77,7 +77,7 @@ def load_user_limits(request: HttpRequest, user_id: int) -> TabContext:
     }
 
 
-# --- forgiving ---------------------------------------------------------------------------------------
+# --- Resetting usage ---
 
 
 @staff_only("limits.reset")
@@ -93,9 +93,9 @@ def apply_reset(request: HttpRequest) -> HttpResponse:
     reason = request.POST.get("reason", "").strip()
     if not SHORTEST_REASON <= len(reason) <= LONGEST_REASON or "\x00" in reason:
         return _render_confirmation(
-            request, user_id, refusal=f"The reason has {SHORTEST_REASON} to {LONGEST_REASON} characters."
+            request, user_id, refusal=f"Enter a reason of {SHORTEST_REASON} to {LONGEST_REASON} characters."
         )
-    began, before = time.monotonic(), usage_status.get_staff_limits(user_id)
+    started, before = time.monotonic(), usage_status.get_staff_limits(user_id)
     told = resets.reset_usage_as_staff(
         user_id, weekly=weekly, actor_id=get_staff_user(request).pk, reason=reason
     )
@@ -110,7 +110,7 @@ def apply_reset(request: HttpRequest) -> HttpResponse:
             "after": _get_usage(after),
             "redis": "told" if told else "away",
         },
-        duration_ms=round((time.monotonic() - began) * 1000),
+        duration_ms=round((time.monotonic() - started) * 1000),
     )
     recorded = audit.record_repair(get_actor(request), entry)
     return render_tab(

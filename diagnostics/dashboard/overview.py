@@ -1,4 +1,4 @@
-"""The first page: is it healthy, in one sentence, then in figures and in lines (D13)."""
+"""The overview tab: a verdict in one sentence, figures and charts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHART_DEFINITIONS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
     ("Failed in the hour before", "", (("failed_1h", "turns"),)),
     ("Waiting for a worker", "", (("queued", "turns"), ("broker_depth", "tasks"))),
 )
-FINDING_TABS: Mapping[str, str] = {  # the tab, and the part of it, that shows what a finding is about
+FINDING_TABS: Mapping[str, str] = {  # the tab, or the part of it, that lists what a finding is about
     "orphans": "orphaned",
     "stuck_queue": "stuck-queued",
     "failure_spike": "failed",
@@ -67,17 +67,17 @@ class OverviewCard:
 
 
 def judge_health(findings: Sequence[Finding], summary: Summary) -> HealthVerdict:
-    """What the person on call reads first."""
+    """Summarise the findings in one sentence for the person on call."""
     critical = [finding for finding in findings if finding.severity == "critical"]
     warnings = [finding for finding in findings if finding.severity == "warning"]
     if critical:
         more = f", and {len(critical) - 1} more" if len(critical) > 1 else ""
         return HealthVerdict(tone="critical", words=f"Act now: {critical[0].title}{more}")
     if summary.degraded:
-        return HealthVerdict(tone="warning", words="Not everything could be looked at")
+        return HealthVerdict(tone="warning", words="Some sources could not be read")
     if warnings:
         more = f", and {len(warnings) - 1} more" if len(warnings) > 1 else ""
-        return HealthVerdict(tone="warning", words=f"Have a look: {warnings[0].title}{more}")
+        return HealthVerdict(tone="warning", words=f"Check: {warnings[0].title}{more}")
     return HealthVerdict(tone="good", words="All is well")
 
 
@@ -110,7 +110,7 @@ def _build_unfinished_cards(summary: Summary) -> list[OverviewCard]:
         OverviewCard(
             name="Orphaned",
             value=_format_count(orphans),
-            more="nobody runs them",
+            more="no worker runs them",
             tab="orphaned",
             tone="critical" if orphans else "",
         ),
@@ -122,7 +122,7 @@ def _build_unfinished_cards(summary: Summary) -> list[OverviewCard]:
             tone="warning" if summary.stuck_queued else "",
         ),
         OverviewCard(
-            name="Stops not obeyed",
+            name="Stops overdue",
             value=_format_count(summary.cancel_backlog),
             more="over 5 s",
             tab="running?only=cancel_backlog",
@@ -150,7 +150,7 @@ def _build_ended_cards(summary: Summary) -> list[OverviewCard]:
             more=f"95 % below {_format_milliseconds(summary.latency_p95_ms)}",
         ),
         OverviewCard(
-            name="First word",
+            name="First token",
             value=_format_milliseconds(summary.first_event_p95_ms),
             more=f"95 % below; in the queue {_format_milliseconds(summary.queue_wait_p95_ms)}",
         ),
@@ -164,7 +164,7 @@ def _build_system_cards(summary: Summary) -> list[OverviewCard]:
             value=_format_count((summary.broker_depth or {}).get("total"))
             if summary.broker_depth is not None
             else UNKNOWN,
-            more=f"{_format_count(summary.broker_unacked)} in workers' hands",
+            more=f"{_format_count(summary.broker_unacked)} taken by workers",
         ),
         OverviewCard(
             name="Messages waiting",
@@ -191,11 +191,11 @@ def _build_system_cards(summary: Summary) -> list[OverviewCard]:
 
 
 def draw_charts(name: str, until: datetime) -> list[charts.Chart]:
-    """Four pictures from one read of the samples."""
+    """Draw the charts from one query of the samples."""
     span = charts.TimeSpan(since=until - CHART_RANGES[name][1], until=until)
-    wanted = {metric for _, _, lines in CHART_DEFINITIONS for metric, _ in lines}
-    rows = MetricSample.objects.filter(name__in=wanted, taken_at__gte=span.since).order_by("taken_at")
-    points: dict[str, list[charts.ChartPoint]] = {metric: [] for metric in wanted}
+    metrics = {metric for _, _, lines in CHART_DEFINITIONS for metric, _ in lines}
+    rows = MetricSample.objects.filter(name__in=metrics, taken_at__gte=span.since).order_by("taken_at")
+    points: dict[str, list[charts.ChartPoint]] = {metric: [] for metric in metrics}
     for metric, taken_at, value in rows.values_list("name", "taken_at", "value"):
         points[metric].append((taken_at, value))
     return [

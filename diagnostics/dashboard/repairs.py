@@ -1,4 +1,4 @@
-"""Asks before anything is changed, then has it repaired: a dialog with JavaScript, a page without (D8, D13)."""
+"""Confirm and perform repairs from the dashboard: in a dialog with JavaScript, on a page without."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from diagnostics.repairs import requests, runner
 from diagnostics.snapshot_transaction import open_snapshot
 
 SAMPLE_SIZE = 5
-CONFIRM_COUNT_ABOVE = 20  # more than this many, and whoever confirms types how many
-DRY_RUN_REASON = "looked at before acting"  # the reason of the dry run that a dialog shows
+CONFIRM_COUNT_ABOVE = 20  # above this, the number has to be typed to confirm
+DRY_RUN_REASON = "preview before acting"  # the reason of the dialog's dry run
 
 
 @staff_only("diagnostics.repair")
@@ -33,19 +33,19 @@ def confirm_repair(request: HttpRequest) -> HttpResponse:
 @require_POST
 def apply_repair(request: HttpRequest) -> HttpResponse:
     action, ids, tab = _parse_request(request)
-    preview = request.POST.get("preview_id")
-    if preview or len(ids) > CONFIRM_COUNT_ABOVE:
-        looked = _dry_run(request, action, ids, preview)
-        if isinstance(looked, RequestRefused):
-            return _render_confirmation(request, action, ids, tab, refusal=looked.message)
-        if looked.changed > CONFIRM_COUNT_ABOVE and request.POST.get("count", "").strip() != str(
-            looked.changed
+    preview_id = request.POST.get("preview_id")
+    if preview_id or len(ids) > CONFIRM_COUNT_ABOVE:
+        dry_run = _dry_run(request, action, ids, preview_id)
+        if isinstance(dry_run, RequestRefused):
+            return _render_confirmation(request, action, ids, tab, refusal=dry_run.message)
+        if dry_run.changed > CONFIRM_COUNT_ABOVE and request.POST.get("count", "").strip() != str(
+            dry_run.changed
         ):
             return _render_confirmation(
-                request, action, ids, tab, refusal=f"Type {looked.changed} to confirm how many are changed."
+                request, action, ids, tab, refusal=f"Type {dry_run.changed} to confirm the number of changes."
             )
     fields = {
-        **_build_target_fields(action, ids, preview),
+        **_build_target_fields(action, ids, preview_id),
         "reason": request.POST.get("reason", ""),
         "confirm": True,
     }
@@ -62,10 +62,10 @@ def apply_repair(request: HttpRequest) -> HttpResponse:
 
 
 def _parse_request(request: HttpRequest) -> tuple[TabAction, list[str], Tab]:
-    """The button of one row says both; the buttons above the table act on the rows that are ticked."""
+    """Read the action and its ids: a row's own button names both, those above the table act on the ticked rows."""
     name, ids = request.POST.get("action", ""), request.POST.getlist("ids")
-    if one := request.POST.get("one"):
-        name, _, identifier = one.partition(":")
+    if row_action := request.POST.get("one"):
+        name, _, identifier = row_action.partition(":")
         ids = [identifier]
     tab = TAB_BY_SLUG.get(request.POST.get("tab", ""))
     action = TAB_ACTIONS.get(name)
@@ -77,12 +77,12 @@ def _parse_request(request: HttpRequest) -> tuple[TabAction, list[str], Tab]:
 def _render_confirmation(
     request: HttpRequest, action: TabAction, ids: list[str], tab: Tab, *, refusal: str = ""
 ) -> HttpResponse:
-    """What would be changed now, by the very rules that will decide."""
-    looked = _dry_run(request, action, ids, None)
-    if isinstance(looked, RequestRefused):
-        context: dict[str, object] = {"refusal": refusal or looked.message}
+    """Show what would be changed now, by the same rules that will decide."""
+    dry_run = _dry_run(request, action, ids, None)
+    if isinstance(dry_run, RequestRefused):
+        context: dict[str, object] = {"refusal": refusal or dry_run.message}
     else:
-        context = _build_confirmation_context(request, action, ids, looked, tab) | {"refusal": refusal}
+        context = _build_confirmation_context(request, action, ids, dry_run, tab) | {"refusal": refusal}
     context |= {
         "action": action,
         "ids": ids,
@@ -94,18 +94,22 @@ def _render_confirmation(
 
 
 def _build_confirmation_context(
-    request: HttpRequest, action: TabAction, ids: list[str], looked: requests.Result, tab: Tab
+    request: HttpRequest, action: TabAction, ids: list[str], dry_run: requests.Result, tab: Tab
 ) -> dict[str, object]:
-    left_alone = {skip.id for skip in looked.skipped}
-    chosen = _load_preview_ids(looked.preview_id) if looked.preview_id else [UUID(one) for one in ids]
-    changing = [one for one in chosen if str(one) not in left_alone]
+    skipped_ids = {skip.id for skip in dry_run.skipped}
+    chosen = (
+        _load_preview_ids(dry_run.preview_id)
+        if dry_run.preview_id
+        else [UUID(target_id) for target_id in ids]
+    )
+    changing = [target_id for target_id in chosen if str(target_id) not in skipped_ids]
     sample, owners = ([], 0) if tab.kind == "schedules" else _load_sample(request, action, changing)
     return {
-        "changing": looked.changed,
-        "skipped": looked.skipped,
-        "remaining": looked.remaining,
-        "preview_id": looked.preview_id,
-        "must_count": looked.changed > CONFIRM_COUNT_ABOVE,
+        "changing": dry_run.changed,
+        "skipped": dry_run.skipped,
+        "remaining": dry_run.remaining,
+        "preview_id": dry_run.preview_id,
+        "must_count": dry_run.changed > CONFIRM_COUNT_ABOVE,
         "sample": sample,
         "owners": owners,
     }
@@ -118,7 +122,7 @@ def _load_preview_ids(preview_id: str) -> list[UUID]:
 def _load_sample(
     request: HttpRequest, action: TabAction, ids: list[UUID]
 ) -> tuple[list[execution_list.Execution], int]:
-    """The oldest few of those that will be changed, and how many people they belong to."""
+    """Load the oldest few rows that will be changed, and count the people they belong to."""
     if action.of_sessions:
         return execution_list.list_session_rows(ids[:SAMPLE_SIZE], see_email=can_see_email(request)), len(
             set(turn_selectors.get_session_owner_ids(ids).values())
@@ -135,23 +139,23 @@ def _load_sample(
 
 
 def _dry_run(
-    request: HttpRequest, action: TabAction, ids: list[str], preview: str | None
+    request: HttpRequest, action: TabAction, ids: list[str], preview_id: str | None
 ) -> requests.Result | RequestRefused:
-    fields = {**_build_target_fields(action, ids, preview), "reason": DRY_RUN_REASON, "dry_run": True}
+    fields = {**_build_target_fields(action, ids, preview_id), "reason": DRY_RUN_REASON, "dry_run": True}
     try:
         return runner.perform_repair(get_actor(request), action.name, fields)
     except RequestRefused as refusal:
         return refusal
 
 
-def _build_target_fields(action: TabAction, ids: list[str], preview: str | None) -> dict[str, object]:
+def _build_target_fields(action: TabAction, ids: list[str], preview_id: str | None) -> dict[str, object]:
     if not action.all_of:
         return {"ids": ids}
-    return {"preview_id": preview} if preview else {}
+    return {"preview_id": preview_id} if preview_id else {}
 
 
 def _get_back_url(request: HttpRequest, tab: Tab) -> str:
-    """Where the list was, with its filters; nowhere else."""
+    """Return to the list with its filters, and never to another site."""
     back = request.POST.get("back", "")
-    ours = url_has_allowed_host_and_scheme(back, None) and back.startswith(get_tab_url(""))
-    return back if ours else get_tab_url(tab.slug)
+    is_own = url_has_allowed_host_and_scheme(back, None) and back.startswith(get_tab_url(""))
+    return back if is_own else get_tab_url(tab.slug)

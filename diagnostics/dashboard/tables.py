@@ -1,4 +1,4 @@
-"""What the tabs with tables show: executions, workers, schedules, and the record of repairs (D13)."""
+"""Build the dashboard's tables: executions, schedules and the audit log."""
 
 from __future__ import annotations
 
@@ -20,24 +20,16 @@ from diagnostics.dashboard.tabs import TAB_ACTIONS, Tab, TabPart
 from diagnostics.models import AuditSink
 
 PAGE_SIZE = 50
-PART_PARAMETER = "only"  # the part of a tab's list that an address names
+PART_PARAMETER = "only"  # names a part of a tab's list in the URL
 TabContext = dict[str, object]
-REAPER_ACTIONS = (
-    "take_over",
-    "override_stop",
-    "send_again",
-    "expire",
-    "start_stranded",
-    "restore",
-)  # by the reaper
-AUDITED_ACTIONS = tuple(
-    dict.fromkeys((*TAB_ACTIONS, "reset_usage", *REAPER_ACTIONS))
-)  # some are done by both
+REAPER_ACTIONS = ("take_over", "override_stop", "send_again", "expire", "start_stranded", "restore")
+# Staff and the reaper share some actions.
+AUDITED_ACTIONS = tuple(dict.fromkeys((*TAB_ACTIONS, "reset_usage", *REAPER_ACTIONS)))
 AUDIT_CATEGORIES = (
     "sign_in", "password", "email", "factor", "connection", "api_key", "account", "invitation", "setup_link", "sign_up",
     "role", "admin", "conversation", "export", "audit", "repair",
 )  # fmt: skip
-AUDIT_OUTCOMES = {"": "All", "done": "Done", "refused": "Refused", "dry_run": "Looked at"}
+AUDIT_OUTCOMES = {"": "All", "done": "Done", "refused": "Refused", "dry_run": "Dry run"}
 STATUSES = ("queued", "running", "waiting", "succeeded", "failed", "cancelled")
 ORIGINS = ("web", "api", "schedule", "goal", "parent", "telegram", "discord", "slack")
 
@@ -61,7 +53,7 @@ def _build_range_fields(name: str, label: str) -> tuple[FilterField, FilterField
 
 EXECUTION_FIELDS = (
     FilterField(name="q", label="Id", hint="turn or session"),
-    FilterField(name="user", label="User", hint="id or e-mail"),
+    FilterField(name="user", label="User", hint="id or email"),
     FilterField(name="kind", label="Kind", choices=(("turn", "turn"), ("scheduled_run", "scheduled run"))),
     FilterField(name="origin", label="Origin", choices=tuple((origin, origin) for origin in ORIGINS)),
     FilterField(name="worker", label="Worker"),
@@ -79,23 +71,23 @@ FAILED_FIELDS = (
 )
 
 
-# --- executions --------------------------------------------------------------------------------------
+# --- Executions ---
 
 
 def build_executions_context(request: HttpRequest, tab: Tab) -> TabContext:
-    """Raises InvalidRequest, which names the parameter."""
-    given = {
+    """Build the table; raise InvalidRequest with the name of a wrong parameter."""
+    params = {
         name: text
         for name, text in _strip_values(request.GET).items()
         if text and name not in ("page", PART_PARAMETER)
     }
     page, part = _parse_page(request.GET), find_tab_part(tab, request.GET)
-    wanted = _parse_query(part.condition if part else tab.condition, given, page)
-    found = execution_list.get_page(wanted.to_filters(), wanted.to_slice(), see_email=can_see_email(request))
+    query = _parse_query(part.condition if part else tab.condition, params, page)
+    found = execution_list.get_page(query.to_filters(), query.to_slice(), see_email=can_see_email(request))
     may_see_users = get_staff_user(request).has_perm("auth.view_user")
     return {
         "filters": build_filter_fields(tab, request.GET),
-        "filtered": bool(given),
+        "filtered": bool(params),
         "actions": part.actions if part and part.of_sessions else tab.actions,
         "noun": "session" if part and part.of_sessions else tab.noun,
         "items": [
@@ -109,67 +101,67 @@ def build_executions_context(request: HttpRequest, tab: Tab) -> TabContext:
         "about": part.about if part else tab.about,
         "parts": build_part_links(tab, part),
         "only": part.condition if part else "",
-        "csv": _build_csv_url(wanted.condition, given),
+        "csv": _build_csv_url(query.condition, params),
         **build_page_links(request.GET, page, found.total),
     }
 
 
-def find_tab_part(tab: Tab, given: QueryDict) -> TabPart | None:
-    """The narrower list that the address names."""
-    only = given.get(PART_PARAMETER, "")
+def find_tab_part(tab: Tab, params: QueryDict) -> TabPart | None:
+    """Find the part of the list that the URL names."""
+    only = params.get(PART_PARAMETER, "")
     chosen = next((part for part in tab.parts if part.condition == only), None)
     if only and chosen is None:
-        raise InvalidRequest(f"{PART_PARAMETER}: not a part of this list.")
+        raise InvalidRequest(f"{PART_PARAMETER}: unknown part of this list.")
     return chosen
 
 
 def build_part_links(tab: Tab, chosen: TabPart | None) -> list[TabContext]:
-    counted = snapshot.get_summary() if tab.parts else None
+    summary = snapshot.get_summary() if tab.parts else None
     whole = {"title": "All", "link": "?", "chosen": chosen is None, "count": None}
     return [whole] * bool(tab.parts) + [
         {
             "title": part.title,
             "link": f"?{urlencode({PART_PARAMETER: part.condition})}",
             "chosen": part is chosen,
-            "count": getattr(counted, part.figure_name),
+            "count": getattr(summary, part.figure_name),
         }
         for part in tab.parts
     ]
 
 
-def _build_csv_url(condition: str, given: dict[str, str]) -> str:
-    """The same list as a file, by the door that programs use."""
-    asked = {name: text for name, text in _add_utc_suffix(given).items() if name != "order"}
-    return f"{reverse('diagnostics_executions_file')}?{urlencode({'condition': condition, **asked})}"
+def _build_csv_url(condition: str, params: dict[str, str]) -> str:
+    """Return the URL of the same list as a CSV file of the REST API."""
+    query = {name: text for name, text in _add_utc_suffix(params).items() if name != "order"}
+    return f"{reverse('diagnostics_executions_file')}?{urlencode({'condition': condition, **query})}"
 
 
-def build_filter_fields(tab: Tab, given: QueryDict) -> list[FilterField]:
+def build_filter_fields(tab: Tab, params: QueryDict) -> list[FilterField]:
     offered: tuple[FilterField, ...] = EXECUTION_FIELDS
     if tab.shows_failure:
         offered += FAILED_FIELDS
     if tab.mixed:
         offered += (STATUS_FIELD,)
-    if any(part.of_sessions for part in tab.parts if part.condition == given.get(PART_PARAMETER)):
+    if any(part.of_sessions for part in tab.parts if part.condition == params.get(PART_PARAMETER)):
         offered = SESSIONS_FIELDS
-    return [FilterField(**{**asdict(field), "value": given.get(field.name, "")}) for field in offered]
+    return [FilterField(**{**asdict(field), "value": params.get(field.name, "")}) for field in offered]
 
 
-def _add_utc_suffix(given: dict[str, str]) -> dict[str, str]:
-    """A field of the page knows no zone: what it says is UTC."""
+def _add_utc_suffix(params: dict[str, str]) -> dict[str, str]:
+    """Mark times from the page as UTC, because its fields have no time zone."""
     return {
         name: f"{value}Z" if name.endswith(("_from", "_to")) and _is_naive_datetime(value) else value
-        for name, value in given.items()
+        for name, value in params.items()
     }
 
 
-def _parse_query(condition: str, given: dict[str, str], page: int) -> ExecutionPageQuery:
+def _parse_query(condition: str, params: dict[str, str], page: int) -> ExecutionPageQuery:
     allowed = set(ExecutionPageQuery.model_fields) - {"condition", "limit", "offset"}
-    if unknown := sorted(set(given) - allowed):
-        raise InvalidRequest(f"{unknown[0][:50]}: not a filter of this list.")
+    if unknown := sorted(set(params) - allowed):
+        raise InvalidRequest(f"{unknown[0][:50]}: unknown filter.")
     try:
         return ExecutionPageQuery.model_validate(
             {
-                **_add_utc_suffix(given),
+                **_add_utc_suffix(params),
                 "condition": condition,
                 "limit": PAGE_SIZE,
                 "offset": (page - 1) * PAGE_SIZE,
@@ -180,8 +172,8 @@ def _parse_query(condition: str, given: dict[str, str], page: int) -> ExecutionP
         raise InvalidRequest(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}.") from problem
 
 
-def _strip_values(given: QueryDict) -> dict[str, str]:
-    return {name: str(value).strip() for name, value in given.items()}
+def _strip_values(params: QueryDict) -> dict[str, str]:
+    return {name: str(value).strip() for name, value in params.items()}
 
 
 def _is_naive_datetime(value: str) -> bool:
@@ -194,7 +186,7 @@ def _is_naive_datetime(value: str) -> bool:
 def build_execution_row(
     row: execution_list.Execution, *, may_see_users: bool, of_sessions: bool = False
 ) -> TabContext:
-    """One without an id is a session in which no turn ever ran; of sessions, they are what is acted on."""
+    """Build one row. A row without an id is a session without turns; lists of sessions act on sessions."""
     return {
         **asdict(row),
         "target": row.session_id if of_sessions else row.id,
@@ -205,7 +197,7 @@ def build_execution_row(
     }
 
 
-# --- the others --------------------------------------------------------------------------------------
+# --- Schedules and audit log ---
 
 
 def build_schedules_context(request: HttpRequest, tab: Tab) -> TabContext:
@@ -227,56 +219,58 @@ def build_schedules_context(request: HttpRequest, tab: Tab) -> TabContext:
 
 
 def build_audit_context(request: HttpRequest, tab: Tab) -> TabContext:
-    page, given = _parse_page(request.GET), _strip_values(request.GET)
-    wanted = parse_audit_filter(request)
-    found = timeline.list_audit_events(wanted, limit=PAGE_SIZE, offset=(page - 1) * PAGE_SIZE)
-    rest = {name: text for name, text in given.items() if text and name not in ("page", PART_PARAMETER, "id")}
+    page, params = _parse_page(request.GET), _strip_values(request.GET)
+    audit_filter = parse_audit_filter(request)
+    found = timeline.list_audit_events(audit_filter, limit=PAGE_SIZE, offset=(page - 1) * PAGE_SIZE)
+    rest = {
+        name: text for name, text in params.items() if text and name not in ("page", PART_PARAMETER, "id")
+    }
     return {
-        "only": wanted.outcome,
+        "only": audit_filter.outcome,
         "parts": [
             {
                 "title": title,
                 "link": f"?{urlencode({**rest, **({PART_PARAMETER: name} if name else {})})}",
-                "chosen": name == wanted.outcome,
+                "chosen": name == audit_filter.outcome,
             }
             for name, title in AUDIT_OUTCOMES.items()
         ],
-        "filters": _build_audit_fields(given, everything=wanted.everything),
+        "filters": _build_audit_fields(params, everything=audit_filter.everything),
         "filtered": bool(rest),
         "items": found.results,
-        "chosen": given.get("id", ""),
+        "chosen": params.get("id", ""),
         "total": found.total,
         "total_is_capped": found.total_is_capped,
-        "everything": wanted.everything,
+        "everything": audit_filter.everything,
         "sinks": list(AuditSink.objects.filter(failures__gt=0).order_by("name")),
-        "csv": f"{reverse('diagnostics:audit_file')}?{urlencode({**rest, PART_PARAMETER: wanted.outcome})}",
+        "csv": f"{reverse('diagnostics:audit_file')}?{urlencode({**rest, PART_PARAMETER: audit_filter.outcome})}",
         **build_page_links(request.GET, page, found.total),
     }
 
 
 def parse_audit_filter(request: HttpRequest) -> timeline.AuditFilter:
-    """Raises InvalidRequest, which names the parameter."""
-    given = _strip_values(request.GET)
-    if any("\x00" in text for text in given.values()):
-        raise InvalidRequest("No name has a NUL in it.")
-    if given.get(PART_PARAMETER, "") not in AUDIT_OUTCOMES:
-        raise InvalidRequest(f"{PART_PARAMETER}: not a part of this list.")
-    user = given.get("user", "")
+    """Parse the filter; raise InvalidRequest with the name of a wrong parameter."""
+    params = _strip_values(request.GET)
+    if any("\x00" in text for text in params.values()):
+        raise InvalidRequest("Filters must not contain NUL characters.")
+    if params.get(PART_PARAMETER, "") not in AUDIT_OUTCOMES:
+        raise InvalidRequest(f"{PART_PARAMETER}: unknown part of this list.")
+    user = params.get("user", "")
     if user and not execution_list.is_user_id(user):
-        raise InvalidRequest("user: a number.")
+        raise InvalidRequest("user: enter a number.")
     return timeline.AuditFilter(
         everything=get_staff_user(request).has_perm(SEE_AUDIT),
-        category=given.get("category", "")[:20],
-        actor=given.get("actor", "")[:150],
-        action=given.get("action", "")[:40],
-        outcome=given.get(PART_PARAMETER, ""),
+        category=params.get("category", "")[:20],
+        actor=params.get("actor", "")[:150],
+        action=params.get("action", "")[:40],
+        outcome=params.get(PART_PARAMETER, ""),
         user_id=int(user) if user else None,
-        since=_parse_moment("at_from", given.get("at_from", "")),
-        until=_parse_moment("at_to", given.get("at_to", "")),
+        since=_parse_moment("at_from", params.get("at_from", "")),
+        until=_parse_moment("at_to", params.get("at_to", "")),
     )
 
 
-def _build_audit_fields(given: dict[str, str], *, everything: bool) -> list[FilterField]:
+def _build_audit_fields(params: dict[str, str], *, everything: bool) -> list[FilterField]:
     repairs = [(name, name.replace("_", " ")) for name in AUDITED_ACTIONS]
     fields = [
         FilterField(name="actor", label="Who", hint="a user name, system or reaper"),
@@ -291,41 +285,43 @@ def _build_audit_fields(given: dict[str, str], *, everything: bool) -> list[Filt
             FilterField(name="action", label="Action", hint="such as role.changed"),
         ]
     fields += _build_range_fields("at", "Time")
-    return [FilterField(**{**asdict(field), "value": given.get(field.name, "")}) for field in fields]
+    return [FilterField(**{**asdict(field), "value": params.get(field.name, "")}) for field in fields]
 
 
 def _parse_moment(name: str, text: str) -> datetime | None:
-    """A field of the page knows no zone: what it says is UTC."""
+    """Parse a time; without a time zone it is UTC."""
     if not text:
         return None
     try:
-        read = datetime.fromisoformat(text)
+        parsed = datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidRequest(f"{name}: a date and time such as 2026-11-18T09:30.") from None
-    return read if read.tzinfo is not None else read.replace(tzinfo=UTC)
+        raise InvalidRequest(f"{name}: enter a date and time such as 2026-11-18T09:30.") from None
+    return parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)
 
 
-# --- pages -------------------------------------------------------------------------------------------
+# --- Paging ---
 
 
-def _parse_page(given: QueryDict) -> int:
-    text = given.get("page", "1")
-    most = execution_list.MAX_OFFSET // PAGE_SIZE
-    if not (text.isascii() and text.isdigit() and len(text) <= len(str(most)) and 1 <= int(text) <= most):
-        raise InvalidRequest(f"page: a number from 1 to {most}.")
+def _parse_page(params: QueryDict) -> int:
+    text = params.get("page", "1")
+    last_page = execution_list.MAX_OFFSET // PAGE_SIZE
+    if not (
+        text.isascii() and text.isdigit() and len(text) <= len(str(last_page)) and 1 <= int(text) <= last_page
+    ):
+        raise InvalidRequest(f"page: enter a number from 1 to {last_page}.")
     return int(text)
 
 
-def build_page_links(given: QueryDict, page: int, total: int) -> TabContext:
+def build_page_links(params: QueryDict, page: int, total: int) -> TabContext:
     last = max(1, -(-total // PAGE_SIZE))
-    rest = {name: value for name, value in given.items() if name != "page"}
+    rest = {name: value for name, value in params.items() if name != "page"}
 
-    def at(number: int) -> str:
+    def build_link(number: int) -> str:
         return "?" + urlencode({**rest, "page": number})
 
     return {
         "page": page,
         "pages": last,
-        "newer": at(page - 1) if page > 1 else "",
-        "older": at(page + 1) if page < last else "",
+        "newer": build_link(page - 1) if page > 1 else "",
+        "older": build_link(page + 1) if page < last else "",
     }

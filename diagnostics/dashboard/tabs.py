@@ -1,4 +1,4 @@
-"""The tabs of the dashboard and what may be done in each: one table (D13)."""
+"""Define the dashboard's tabs and the actions that each of them offers."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ TabTone = Literal["", "warning", "critical"]
 
 @dataclass(frozen=True, kw_only=True)
 class TabAction:
-    """As people are asked about it; what it does is the repairs' business."""
+    """The words and options of an action on the page; the repairs decide what it does."""
 
     name: str
     title: str
     short: str = ""
     warning: str
     destructive: bool = True
-    all_of: str = ""  # the condition whose executions it takes, all of them
-    of_sessions: bool = False  # it is told sessions, not executions
+    all_of: str = ""  # applies to all executions in this condition
+    of_sessions: bool = False  # applies to sessions, not executions
 
 
 STOP_ACTION = TabAction(
     name="stop",
     title="Stop",
     short="Stop",
-    warning="The answer ends here, with what is there; its owner sees that it was stopped. Sub-agents stop too.",
+    warning="The answer ends with what has been written so far, and its owner sees that it was stopped. Sub-sessions stop too.",
 )
 REQUEUE_ACTION = TabAction(
     name="requeue",
     title="Requeue",
     short="Requeue",
-    warning="The same turn is sent to a worker again. Running it may cost its owner money; limits are checked at the start.",
+    warning="The same turn is sent to a worker again. Running it may cost its owner money; limits are checked when it starts.",
     destructive=False,
 )
 CLEANUP_ACTION = TabAction(
     name="cleanup_orphaned",
     title="End as failed",
     short="End",
-    warning="The execution ends as failed; its owner sees a notice with Retry. What it cost so far stays charged.",
+    warning="The execution ends as failed, and its owner sees a notice with Retry. Its cost so far stays charged.",
 )
 STOP_ALL_LONG_ACTION = TabAction(
     name="stop_all_long_running", title="Stop all", warning=STOP_ACTION.warning, all_of="long_running"
@@ -57,20 +57,20 @@ CLEANUP_ALL_ACTION = TabAction(
 CLEANUP_ALL_STUCK_ACTION = TabAction(
     name="cleanup_all_stuck_queued",
     title="End all as failed",
-    warning="They end as never started; nothing is charged, and their owners see a notice with Retry.",
+    warning="They end as never started. Nothing is charged, and their owners see a notice with Retry.",
     all_of="stuck_queued",
 )
 DISABLE_SCHEDULES_ACTION = TabAction(
     name="cleanup_orphaned_schedules",
     title="Switch off",
     short="Switch off",
-    warning="The schedule stays, switched off, with the reason; its owner is told.",
+    warning="The schedule is kept but switched off, with the reason, and its owner is told.",
 )
 START_STRANDED_ACTION = TabAction(
     name="start_stranded",
     title="Start a turn",
     short="Start",
-    warning="A turn answers the messages that wait there. It may cost its owner money; limits are checked at the start.",
+    warning="A turn answers the waiting messages. It may cost its owner money; limits are checked when it starts.",
     destructive=False,
     of_sessions=True,
 )
@@ -78,13 +78,13 @@ START_STRANDED_ACTION = TabAction(
 
 @dataclass(frozen=True, kw_only=True)
 class TabPart:
-    """Some of what a tab lists: a narrower condition of D3, at `?only=` its name."""
+    """A part of a tab's list with a narrower condition, at `?only=` and its name."""
 
     condition: str
     title: str
     about: str
-    figure: str = ""  # of the summary, where it is not named as the condition
-    of_sessions: bool = False  # its rows are sessions, with actions of their own
+    figure: str = ""  # its figure in the summary, if not named like the condition
+    of_sessions: bool = False  # its rows are sessions, with their own actions
     actions: tuple[TabAction, ...] = ()
 
     @property
@@ -102,19 +102,18 @@ class Tab:
     noun: str = "execution"
     condition: str = ""
     parts: tuple[TabPart, ...] = ()
-    counts: tuple[str, ...] = ()  # the figures of the summary beside its title, added up
-    tone: TabTone = ""  # when there is anything in it
+    counts: tuple[str, ...] = ()  # figures of the summary, added up beside the title
+    tone: TabTone = ""  # if it is not empty
     mixed: bool = False  # executions of several statuses
     actions: tuple[TabAction, ...] = ()
     all_actions: tuple[TabAction, ...] = ()
     shows_failure: bool = False
     shows_problem: bool = False
-    live: bool = True  # renews itself
+    live: bool = True  # refreshes itself
 
     @property
     def offered_actions(self) -> tuple[TabAction, ...]:
-        """Whatever may be done somewhere in it."""
-        return (*self.actions, *self.all_actions, *(act for part in self.parts for act in part.actions))
+        return (*self.actions, *self.all_actions, *(action for part in self.parts for action in part.actions))
 
 
 TABS: tuple[Tab, ...] = (
@@ -125,19 +124,19 @@ TABS: tuple[Tab, ...] = (
         kind="executions",
         condition="running",
         counts=("running",),
-        about="A worker has them now. “Live” means that its beat names this very run.",
-        empty="Nothing runs at the moment.",
+        about="A worker runs these now. “Live” means that its heartbeat names this run.",
+        empty="Nothing is running.",
         parts=(
             TabPart(
                 condition="cancel_backlog",
-                title="Stop not obeyed",
-                about="Told to stop more than 5 seconds ago, and not ended. The reaper overrides them; "
-                "Stop does the same by hand, and takes the worker's right to write.",
+                title="Stop overdue",
+                about="Asked to stop more than 5 seconds ago and still not ended. The reaper overrides them; "
+                "Stop does the same by hand, and voids the worker's writes.",
             ),
             TabPart(
                 condition="long_running_1h",
                 title="Over an hour",
-                about="Live, and running for longer than the limit of a turn allows. Look at the turn, then stop it.",
+                about="Live, but running longer than a turn may. Check the turn, then stop it.",
             ),
         ),
         actions=(STOP_ACTION,),
@@ -149,18 +148,18 @@ TABS: tuple[Tab, ...] = (
         condition="queued",
         counts=("queued",),
         about="Waiting for a worker. Seconds are normal; minutes mean too few workers, or none.",
-        empty="Nobody waits for a worker.",
+        empty="Nothing is waiting for a worker.",
         parts=(
             TabPart(
                 condition="never_started",
                 title="Never started",
-                about="No worker has had them yet. The others were queued again, after an approval or a takeover.",
+                about="No worker has taken these yet. The others were queued again after an approval or a takeover.",
             ),
             TabPart(
                 condition="stranded_pending",
                 title="Stranded messages",
-                about="Sessions whose messages wait although nothing runs there. The reaper starts a turn for each "
-                "within seconds; if they stay, look whether it is alive. Start does the same by hand.",
+                about="Sessions with waiting messages but no running turn. The reaper starts a turn for each "
+                "within seconds; if they stay, check that it is alive. Start does the same by hand.",
                 figure="stranded_sessions",
                 of_sessions=True,
                 actions=(START_STRANDED_ACTION,),
@@ -174,14 +173,14 @@ TABS: tuple[Tab, ...] = (
         kind="executions",
         condition="waiting",
         counts=("waiting",),
-        about="Waiting for a person to approve something. No worker is held; days are normal.",
-        empty="Nobody is waited for.",
+        about="Waiting for a person's approval. They occupy no worker; days are normal.",
+        empty="Nothing is waiting for a person.",
         parts=(
             TabPart(
                 condition="waiting_old",
                 title="Over a day",
-                about="Waiting for a person for more than a day. They cost nothing and end by themselves when "
-                "their request expires; stop one only if its owner asks for it.",
+                about="Waiting for a person for more than a day. They cost nothing and end when "
+                "their request expires; stop one only if its owner asks.",
             ),
         ),
         actions=(STOP_ACTION,),
@@ -194,20 +193,20 @@ TABS: tuple[Tab, ...] = (
         counts=("orphaned_running", "orphaned_queued"),
         tone="critical",
         mixed=True,
-        about="Nobody runs them: their worker is dead, or they never started within a day. "
-        "The reaper takes over what is provably dead within seconds; what stays here needs a decision.",
-        empty="Every execution has somebody who runs it.",
+        about="No worker runs these: theirs is dead, or they did not start within a day. "
+        "The reaper takes over what is provably dead within seconds; what stays needs a decision.",
+        empty="No orphaned executions.",
         parts=(
             TabPart(
                 condition="orphaned_running",
                 title="Worker dead",
-                about="No beat of any worker names them. The reaper gives them to another worker within seconds; "
-                "one that stays here is ended by hand.",
+                about="No worker's heartbeat names them. The reaper gives them to another worker within seconds; "
+                "end those that stay by hand.",
             ),
             TabPart(
                 condition="orphaned_queued",
                 title="Never started",
-                about="Queued for more than a day. Ending them costs nobody anything; their owners can retry.",
+                about="Queued for more than a day. Ending them costs nothing, and their owners can retry.",
             ),
         ),
         actions=(CLEANUP_ACTION,),
@@ -219,7 +218,7 @@ TABS: tuple[Tab, ...] = (
         kind="executions",
         condition="failed",
         counts=("failed_1h",),
-        about="Ended as failed in the last hours. Their owners saw a notice; there is nothing to repair here.",
+        about="Ended as failed in the last hours. Their owners saw a notice; nothing needs repair.",
         empty="Nothing failed in this time.",
         shows_failure=True,
     ),
@@ -230,8 +229,8 @@ TABS: tuple[Tab, ...] = (
         condition="long_running",
         counts=("long_running_24h",),
         tone="warning",
-        about="Live, and running for more than a day: a limit has failed to end them.",
-        empty="Nothing runs for longer than it may.",
+        about="Live, and running for more than a day: a limit failed to end them.",
+        empty="Nothing runs too long.",
         actions=(STOP_ACTION,),
         all_actions=(STOP_ALL_LONG_ACTION,),
     ),
@@ -242,7 +241,7 @@ TABS: tuple[Tab, ...] = (
         condition="stuck_queued",
         counts=("stuck_queued",),
         tone="warning",
-        about="Queued for more than an hour and never started. See first whether workers are there, then requeue.",
+        about="Queued for more than an hour and never started. Check that workers are alive, then requeue.",
         empty="Nothing is stuck.",
         actions=(REQUEUE_ACTION, STOP_ACTION),
         all_actions=(REQUEUE_ALL_ACTION, CLEANUP_ALL_STUCK_ACTION),
@@ -255,8 +254,8 @@ TABS: tuple[Tab, ...] = (
         counts=("invalid_total",),
         tone="critical",
         mixed=True,
-        about="Rows that contradict themselves. They are read here and repaired by nobody: "
-        "open the turn's page, and look for its id in the logs.",
+        about="Rows that contradict themselves. Nothing repairs them automatically: "
+        "open the turn's page and search the logs for its id.",
         empty="No row contradicts itself.",
         shows_problem=True,
     ),
@@ -264,16 +263,16 @@ TABS: tuple[Tab, ...] = (
         slug="workers",
         title="Workers",
         kind="workers",
-        about="Processes that run turns, by their beat and by their answer to Celery.",
-        empty="No worker has been seen for a day.",
+        about="Processes that run turns, by their heartbeat and their answer to Celery.",
+        empty="No worker was seen in the last day.",
     ),
     Tab(
         slug="schedules",
         title="Schedules",
         kind="schedules",
         noun="schedule",
-        about="What people had scheduled, the next first.",
-        empty="Nobody has scheduled anything.",
+        about="People's scheduled tasks, the next one first.",
+        empty="No schedules yet.",
     ),
     Tab(
         slug="orphaned-schedules",
@@ -282,7 +281,7 @@ TABS: tuple[Tab, ...] = (
         noun="schedule",
         condition="orphaned",
         tone="warning",
-        about="They can no longer run: their agent, owner, credential or time is gone.",
+        about="These can no longer run: their agent, owner, credential or time is gone.",
         empty="Every schedule can run.",
         actions=(DISABLE_SCHEDULES_ACTION,),
     ),
@@ -292,15 +291,12 @@ TABS: tuple[Tab, ...] = (
         title="Audit",
         kind="audit",
         noun="entry",
-        about="Repairs, sign-ins, keys, factors, roles, staff changes, exports and readings; nobody can change this list.",
-        empty="Nothing is recorded here yet.",
+        about="Repairs, sign-ins, keys, factors, roles, staff changes, exports and access to conversations. Nobody can change this list.",
+        empty="Nothing recorded yet.",
     ),
 )
-EXECUTION_TAB = Tab(
-    slug="execution", title="Execution", kind="executions"
-)  # of one; it has no place among the tabs
-TAB_BY_CONDITION = {
-    part.condition: tab.slug for tab in TABS for part in tab.parts
-}  # where a narrower condition is listed
+EXECUTION_TAB = Tab(slug="execution", title="Execution", kind="executions")  # a page of its own, not in TABS
+# The tab that lists each narrower condition.
+TAB_BY_CONDITION = {part.condition: tab.slug for tab in TABS for part in tab.parts}
 TAB_BY_SLUG = {tab.slug: tab for tab in TABS}
 TAB_ACTIONS = {action.name: action for tab in TABS for action in tab.offered_actions}

@@ -1,4 +1,4 @@
-"""Paths under /admin/diagnostics/ (D13)."""
+"""Paths under /admin/diagnostics/."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboard's tabs, as pages of the staff's site (D13)."""
+"""The dashboard's tabs, as pages of the admin site."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ def show_overview(request: HttpRequest) -> HttpResponse:
 def _build_finding_context(finding: rules.Finding) -> dict[str, object]:
     slug = overview.FINDING_TABS.get(finding.code, "")
     figures = [format_figure(name, number) for name, number in finding.numbers.items()]
-    ids = [(one, _get_subject_url(finding.code, one)) for one in finding.ids]
+    ids = [(target_id, _get_subject_url(finding.code, target_id)) for target_id in finding.ids]
     return {**asdict(finding), "figures": figures, "ids": ids, "link": get_tab_url(slug) if slug else ""}
 
 
 def _get_subject_url(code: str, identifier: str) -> str:
-    """Findings about sessions name sessions; all others name executions."""
+    """Link findings about sessions to sessions, and all others to executions."""
     if code in overview.SESSION_FINDINGS:
         return reverse("admin:copilot_session_change", args=[identifier])
     return reverse("diagnostics:execution", args=[identifier])
@@ -90,7 +90,7 @@ def _get_subject_url(code: str, identifier: str) -> str:
 def _draw_charts(span: str) -> list[object]:
     try:
         return list(overview.draw_charts(span, timezone.now()))
-    except Error:  # the page says already that Postgres does not answer
+    except Error:  # the page already says that Postgres does not answer
         connection.close()
         return []
 
@@ -98,16 +98,15 @@ def _draw_charts(span: str) -> list[object]:
 @staff_only()
 @require_safe
 def show_execution(request: HttpRequest, execution_id: UUID) -> HttpResponse:
-    """One execution: what happened to it, and what was repaired."""
     try:
-        told = timeline.get_story(execution_id, see_email=can_see_email(request))
+        story = timeline.get_story(execution_id, see_email=can_see_email(request))
     except NotFound:
         raise Http404 from None
     may_see_users = get_staff_user(request).has_perm("auth.view_user")
     context = {
-        "item": tables.build_execution_row(told.execution, may_see_users=may_see_users),
-        "timeline": told.timeline,
-        "items": told.audit,
+        "item": tables.build_execution_row(story.execution, may_see_users=may_see_users),
+        "timeline": story.timeline,
+        "items": story.audit,
     }
     return render_tab(request, EXECUTION_TAB, "_story.html", context)
 
@@ -115,14 +114,14 @@ def show_execution(request: HttpRequest, execution_id: UUID) -> HttpResponse:
 @staff_only("audit.export")
 @require_safe
 def download_audit_log(request: HttpRequest) -> HttpResponse:
-    """The filtered audit log as CSV; taking it is recorded itself."""
+    """Download the filtered audit log as CSV; the download is recorded itself."""
     try:
-        wanted = tables.parse_audit_filter(request)
+        audit_filter = tables.parse_audit_filter(request)
     except InvalidRequest as refusal:
         return HttpResponse(refusal.message, status=400, content_type="text/plain")
-    rows = list(wanted.build_queryset()[:MAX_AUDIT_FILE_ROWS])
-    asked = [f"{name}={given}" for name, given in request.GET.items() if given]
-    record_audit_event("audit.exported", request=request, rows=len(rows), filters=asked)
+    rows = list(audit_filter.build_queryset()[:MAX_AUDIT_FILE_ROWS])
+    filters = [f"{name}={value}" for name, value in request.GET.items() if value]
+    record_audit_event("audit.exported", request=request, rows=len(rows), filters=filters)
     text = io.StringIO()
     writer = csv.writer(text)
     for number, event in enumerate(rows):
@@ -159,6 +158,6 @@ def show_tab(request: HttpRequest, slug: str) -> HttpResponse:
         )
     except (Error, ServiceUnavailable) as problem:
         connection.close()
-        context, status = {"problem": f"A server does not answer ({type(problem).__name__})."}, 503
+        context, status = {"problem": f"A server is not answering ({type(problem).__name__})."}, 503
     status = int(str(context.pop("status", status)))
     return render_tab(request, tab, template, context, status=status)

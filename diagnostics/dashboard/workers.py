@@ -1,4 +1,4 @@
-"""The tab of workers: those that run turns, and whoever else must be alive (D6, D13)."""
+"""Dashboard tab of workers and other processes that must be alive."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def build_workers_context(request: HttpRequest, tab: Tab) -> dict[str, object]:
         "others": [_get_reaper_status(), *_list_work_statuses(), *_list_bot_statuses()],
         "doors": selectors.list_traffic_facts(),
         "backlogs": [
-            ("Updates of chat platforms that wait", waiting.updates_waiting),
-            ("Answers to chat platforms that wait", waiting.deliveries_waiting),
-            ("Answers that were given up", waiting.deliveries_failed),
+            ("Chat-platform updates waiting", waiting.updates_waiting),
+            ("Answers to chat platforms waiting", waiting.deliveries_waiting),
+            ("Answers that could not be delivered", waiting.deliveries_failed),
         ],
     }
 
@@ -43,17 +43,17 @@ def _get_reaper_status() -> ProcessStatus:
     try:
         silent = health.get_sweep_age_seconds()
     except ServiceUnavailable:
-        return ProcessStatus(name="Reaper", status="unknown", told="Redis does not answer, which knows")
+        return ProcessStatus(name="Reaper", status="unknown", told="unknown: Redis is not answering")
     if silent is None:
-        return ProcessStatus(name="Reaper", status="lost", told="never looked since Redis began")
+        return ProcessStatus(name="Reaper", status="lost", told="has not swept since Redis started")
     status = "alive" if silent <= REAPER_SILENT_SECONDS else "lost"
-    return ProcessStatus(name="Reaper", status=status, told=f"looked {age(silent)} ago")
+    return ProcessStatus(name="Reaper", status=status, told=f"swept {age(silent)} ago")
 
 
 def _get_scheduler_status(ages: WorkAges) -> ProcessStatus:
     name, silent = "Scheduler (Celery beat)", ages.scheduler_seconds
     if silent is None:
-        return ProcessStatus(name=name, status="unknown", told="has sent nothing since Redis began")
+        return ProcessStatus(name=name, status="unknown", told="has sent nothing since Redis started")
     status = "alive" if silent <= SCHEDULER_SILENT_SECONDS else "lost"
     return ProcessStatus(name=name, status=status, told=f"sent a job {age(silent)} ago")
 
@@ -61,24 +61,24 @@ def _get_scheduler_status(ages: WorkAges) -> ProcessStatus:
 def _get_queue_status(queue: str, ages: WorkAges) -> ProcessStatus:
     name, silent = f"Queue {queue}", ages.queue_seconds.get(queue)
     if silent is None:
-        return ProcessStatus(name=name, status="unknown", told="no job of it was done since Redis began")
+        return ProcessStatus(name=name, status="unknown", told="no job finished since Redis started")
     status = "alive" if silent <= QUEUE_SILENT_SECONDS[queue] else "lost"
-    return ProcessStatus(name=name, status=status, told=f"a job of it was done {age(silent)} ago")
+    return ProcessStatus(name=name, status=status, told=f"a job finished {age(silent)} ago")
 
 
 def _get_watch_status(ages: WorkAges) -> ProcessStatus:
     silent = ages.watch_seconds
     if silent is None:
-        return ProcessStatus(name="Watch (alerts)", status="unknown", told="has not looked since Redis began")
+        return ProcessStatus(name="Watch (alerts)", status="unknown", told="has not run since Redis started")
     status = "alive" if silent <= WATCH_SILENT_SECONDS else "lost"
-    return ProcessStatus(name="Watch (alerts)", status=status, told=f"looked {age(silent)} ago")
+    return ProcessStatus(name="Watch (alerts)", status=status, told=f"ran {age(silent)} ago")
 
 
 def _list_work_statuses() -> list[ProcessStatus]:
     try:
         ages = read_work_ages()
     except ServiceUnavailable:
-        return []  # the reaper's line says that Redis is away
+        return []  # the reaper's status already says that Redis is away
     return [
         _get_scheduler_status(ages),
         *(_get_queue_status(queue, ages) for queue in STEADY_QUEUES),
@@ -92,9 +92,9 @@ def _list_bot_statuses() -> list[ProcessStatus]:
         ProcessStatus(
             name=f"Bot of {runner.platform} ({runner.bot_account})",
             status="alive" if runner.until > now else "lost",
-            told=f"heard {age((now - runner.last_update_at).total_seconds())} ago"
+            told=f"received an update {age((now - runner.last_update_at).total_seconds())} ago"
             if runner.last_update_at
-            else "has heard nothing yet",
+            else "has received nothing yet",
         )
         for runner in selectors.list_runners()
     ]
