@@ -1,4 +1,4 @@
-"""Executions in pages: the same conditions that are counted, narrowed by filters, without a word of what was said (D5)."""
+"""List executions in pages, by the same conditions that are counted, and without anything that people wrote."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_OFFSET = 10_000
 MOST_ROWS, USUAL_ROWS = 200, 50
 MAX_HOURS = 720
 RECENT_WINDOWS = (timedelta(hours=1), timedelta(days=1), timedelta(days=7), timedelta(days=30))
-SCHEDULE_ORIGIN = "schedule"  # the origin of a scheduled run (D1)
+SCHEDULE_ORIGIN = "schedule"  # the origin of scheduled runs
 _ID_PREFIX_PATTERN = re.compile(r"[0-9a-f]{4,32}")
 
 ExecutionKind = Literal["turn", "scheduled_run"]
@@ -37,7 +37,7 @@ class ExecutionFilters:
     condition: str = "all"
     status: str = ""
     kind: str = ""
-    user: str = ""  # an id, or an e-mail address
+    user: str = ""  # an id or an email address
     session: UUID | None = None
     origin: str = ""
     worker: str = ""
@@ -49,7 +49,7 @@ class ExecutionFilters:
     ended_from: datetime | None = None
     ended_to: datetime | None = None
     hours: int = 24
-    q: str = ""  # an id, or how one begins
+    q: str = ""  # an id or the start of one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class LeaseShown:
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """One row of a list. Without an id: a session whose messages wait, and in which no turn ever ran."""
+    """One row of a list. Without an id it is a session with waiting messages in which no turn ever ran."""
 
     session_id: str
     user_id: int
@@ -107,13 +107,13 @@ class Page:
     degraded: tuple[str, ...] = ()
 
 
-# --- what is asked for -------------------------------------------------------------------------------
+# --- Filters ---
 
 
 def filter_executions(filters: ExecutionFilters, moment: FilterContext) -> turn_selectors.TurnQuerySet:
-    """The one query that a page, its total, a preview and a repair share."""
+    """Build the query that a page, its total, a preview and a repair share."""
     if filters.condition == "stranded_pending":
-        raise InvalidRequest("Stranded messages are no executions.", code="invalid_request")
+        raise InvalidRequest("Stranded messages are not executions.", code="invalid_request")
     rows = turn_selectors.all_turns().filter(_build_condition(filters, moment))
     return rows.filter(build_filter(filters))
 
@@ -127,7 +127,7 @@ def _build_condition(filters: ExecutionFilters, moment: FilterContext) -> Q:
 
 
 def build_filter(filters: ExecutionFilters) -> Q:
-    wanted = Q()
+    condition = Q()
     for field, value in (
         ("status", filters.status),
         ("origin", filters.origin),
@@ -142,15 +142,15 @@ def build_filter(filters: ExecutionFilters) -> Q:
         ("ended_at__lt", filters.ended_to),
     ):
         if value not in ("", None):
-            wanted &= Q(**{field: value})
+            condition &= Q(**{field: value})
     if filters.kind:
         scheduled = Q(origin=SCHEDULE_ORIGIN)
-        wanted &= scheduled if filters.kind == "scheduled_run" else ~scheduled
-    return wanted & _filter_owner(filters.user) & _filter_id_prefix(filters.q)
+        condition &= scheduled if filters.kind == "scheduled_run" else ~scheduled
+    return condition & _filter_owner(filters.user) & _filter_id_prefix(filters.q)
 
 
 def is_user_id(text: str) -> bool:
-    """Of a user. Its length first: a number of thousands of digits is not even read."""
+    """Tell whether a text is a user id. Its length is checked first, so that huge numbers are never parsed."""
     return text.isascii() and text.isdigit() and len(text) <= 10 and 0 < int(text) < 2**31
 
 
@@ -163,13 +163,12 @@ def _filter_owner(user: str) -> Q:
 
 
 def _filter_id_prefix(text: str) -> Q:
-    """Of an execution or its session."""
     span = _parse_id_prefix(text)
     return Q(pk__range=span) | Q(session__id__range=span) if span else Q()
 
 
 def _parse_id_prefix(text: str) -> tuple[UUID, UUID] | None:
-    """The ids that begin so; what cannot begin one is no reason to look at every row."""
+    """Return the range of ids with this prefix; refuse prefixes that would match nearly every row."""
     digits = text.strip().lower().replace("-", "")
     if not digits:
         return None
@@ -181,30 +180,30 @@ def _parse_id_prefix(text: str) -> tuple[UUID, UUID] | None:
 def _order_rows(
     rows: turn_selectors.TurnQuerySet, filters: ExecutionFilters, order: str
 ) -> turn_selectors.TurnQuerySet:
-    usual = "-ended_at" if filters.condition == "failed" else "-created_at"
-    return rows.order_by(order or usual, "pk")
+    default = "-ended_at" if filters.condition == "failed" else "-created_at"
+    return rows.order_by(order or default, "pk")
 
 
 def _limit_to_recent(
-    rows: turn_selectors.TurnQuerySet, moment: FilterContext, wanted: int
+    rows: turn_selectors.TurnQuerySet, moment: FilterContext, count: int
 ) -> turn_selectors.TurnQuerySet:
-    """As many of the newest as are wanted, found by when they ended: no index on their beginnings slows every start.
+    """Narrow a list to enough of the newest rows, by when they ended.
 
-    What began within a window is unfinished, or has ended within it.
+    Whatever started within a window is unfinished or has ended within it, so no index on the start is needed.
     """
     for window in RECENT_WINDOWS:
         since = moment.now - window
         within = rows.filter(turn_selectors.IS_NOT_ENDED | Q(ended_at__gte=since), created_at__gte=since)
-        if within[:wanted].count() >= wanted:
+        if within[:count].count() >= count:
             return within
     return rows
 
 
-# --- pages -------------------------------------------------------------------------------------------
+# --- Pages ---
 
 
 def get_page(filters: ExecutionFilters, part: PageSlice, *, see_email: bool = False) -> Page:
-    """A page and its total, of one moment: they cannot disagree."""
+    """Return a page and its total at one moment, so that they cannot disagree."""
     with open_snapshot() as now:
         moment = turn_filters.judge_running_turns(now)
         if filters.condition == "stranded_pending":
@@ -252,8 +251,6 @@ def build_executions(
 
 @dataclass(frozen=True, kw_only=True)
 class _RowContext:
-    """What a row is shown with."""
-
     moment: FilterContext
     leases: Mapping[str, session_keys.LeaseRecord]
     beats: Mapping[str, float]
@@ -302,28 +299,28 @@ def _seconds_between(since: datetime, until: datetime) -> float:
 
 
 def _describe_problems(rows: Sequence[turn_selectors.TurnOverview]) -> dict[UUID, str]:
-    """In words, of rows that contradict themselves; each kind is asked for as it is counted."""
+    """Describe rows that contradict themselves, by the conditions that count them."""
     suspicious = turn_selectors.all_turns().filter(
         pk__in=[row.id for row in rows if row.status in turn_selectors.UNFINISHED or row.ended_at is None]
     )
     found: dict[UUID, str] = {}
     if any(suspicious.filter(turn_filters.filter_invalid(FilterContext(now=datetime.now(UTC))))[:1]):
-        for kind, words in turn_filters.INVALID_STATES.values():
+        for kind, description in turn_filters.INVALID_STATES.values():
             for execution_id in suspicious.filter(kind).values_list("pk", flat=True):
-                found[execution_id] = f"{found.get(execution_id, '')} {words}".strip()
+                found[execution_id] = f"{found.get(execution_id, '')} {description}".strip()
     return found
 
 
-# --- messages that wait for nothing ------------------------------------------------------------------
+# --- Stranded messages ---
 
 
-SESSION_FILTERS = {"condition", "user", "session", "q"}  # filters that mean something without a turn
+SESSION_FILTERS = {"condition", "user", "session", "q"}  # filters that apply without a turn
 
 
 def _get_stranded_page(
     filters: ExecutionFilters, part: PageSlice, moment: FilterContext, *, see_email: bool
 ) -> Page:
-    """One row per session: its last turn, or only the session where none ever ran."""
+    """Return one row per session: its last turn, or only the session if none ever ran."""
     sessions = _filter_stranded_sessions(filters)
     wanted = sorted(sessions)[part.offset : part.offset + part.limit]
     results, degraded = _build_session_rows(wanted, moment, see_email=see_email)
@@ -349,7 +346,7 @@ def _build_session_rows(
 
 
 def list_session_rows(wanted: Sequence[UUID], *, see_email: bool) -> list[Execution]:
-    """A row for each, as the list of stranded messages shows them."""
+    """Return a row for each session, as in the list of stranded messages."""
     with open_snapshot() as now:
         return _build_session_rows(wanted, turn_filters.judge_running_turns(now), see_email=see_email)[0]
 
@@ -358,7 +355,7 @@ def _filter_stranded_sessions(filters: ExecutionFilters) -> list[UUID]:
     found, usual = aggregates.find_stranded_sessions(), ExecutionFilters()
     for name in vars(usual):
         if name not in SESSION_FILTERS and getattr(filters, name) != getattr(usual, name):
-            raise InvalidRequest(f"{name}: not a filter of stranded messages.")
+            raise InvalidRequest(f"{name}: this filter does not apply to stranded messages.")
     if filters.session:
         found = [one for one in found if one == filters.session]
     if span := _parse_id_prefix(filters.q):

@@ -1,4 +1,4 @@
-"""What there is: workers, leases, event logs and queues, with what is odd about them (D6)."""
+"""List workers, leases, event logs and queues, and what is wrong with them."""
 
 from __future__ import annotations
 
@@ -19,24 +19,22 @@ from diagnostics.cached_value import BackgroundQuery, CachedValue, wait_for_answ
 from diagnostics.findings.figures import Worker, WorkerStatus
 
 INSPECT_TIMEOUT_SECONDS = 0.8
-INSPECT_GRACE_SECONDS = 0.2  # for the way there and back; a broker that hangs would take for ever
+INSPECT_GRACE_SECONDS = 0.2  # for the round trip; a broker that hangs would never answer
 LATE_AFTER_SECONDS = 60.0
-REMEMBERED_SECONDS = 600.0  # so long a worker without a beat is shown after its last answer
+REMEMBERED_SECONDS = 600.0  # how long a worker without heartbeat stays listed after its last answer
 SURVEY_BUDGET_SECONDS = 2.0
 CACHE_SECONDS = 5.0
-# A worker is known as deaf five seconds after it heard the last wake-up (three of silence, two until its next beat), and
-# must be a finding after ten. Beats are one small query; Celery's answers cost far more and are kept longer.
+# A worker counts as deaf five seconds after its last wake-up (three of silence, two until its next heartbeat), and
+# must be a finding after ten. Heartbeats are one small query; Celery's answers cost far more and are cached longer.
 BEATS_SECONDS = 2.0
 InspectAnswers = Mapping[str, object]
 
 
-# --- workers -----------------------------------------------------------------------------------------
+# --- Workers ---
 
 
 @dataclass(frozen=True, kw_only=True)
 class CeleryWorkerAnswer:
-    """What one Celery worker said of itself."""
-
     name: str
     host: str
     pid: int | None
@@ -52,7 +50,7 @@ def classify_worker(age_seconds: float) -> WorkerStatus:
 
 
 def list_workers() -> tuple[Worker, ...]:
-    """Return those that beat, joined with those that answer; the latest sign of life first."""
+    """Return workers with a heartbeat joined with those that answer Celery, the latest sign of life first."""
     return _cached_workers.get()
 
 
@@ -83,9 +81,9 @@ _last_answers: dict[str, tuple[CeleryWorkerAnswer, float]] = {}
 def _remember_answers(
     by_place: Mapping[tuple[str, int | None], CeleryWorkerAnswer], *, beating: Set[tuple[str, int | None]]
 ) -> tuple[Worker, ...]:
-    """Show workers without a beat that answered lately and do not now: busy, gone, or cut off with the broker.
+    """List workers without a heartbeat that answered recently but not now: busy, gone, or cut off with the broker.
 
-    Celery waits a second for answers and names nobody who was silent; leaving them out looked as if they were gone.
+    Celery waits a second for answers and does not name silent workers; leaving them out looked as if they were gone.
     """
     now = time.monotonic()
     _last_answers.update({one.name: (one, now) for one in by_place.values() if one.pid is not None})
@@ -109,7 +107,7 @@ def _build_worker(view: health.WorkerStatus, answered: CeleryWorkerAnswer | None
         version=view.version,
         uptime_seconds=view.uptime_seconds,
         beat_age_seconds=round(view.silent_seconds, 1),
-        queues=view.queues,  # what it takes from; Celery's answer would also come from one that hears no turns
+        queues=view.queues,  # Celery's answer would also come from a worker that receives no turns
         active_turns=view.active_turns,
         reserved=answered.reserved if answered else None,
         draining=view.draining,
@@ -121,7 +119,7 @@ def is_worker_deaf(view: health.WorkerStatus) -> bool:
 
 
 def inspect_celery() -> list[CeleryWorkerAnswer]:
-    """Three questions at once, a second in all: nobody knows how many will answer. Silence is no answer, not an error."""
+    """Ask three questions at once, for a second in all, because nobody knows how many will answer. Silence is no error."""
     asked = [question.start() for question in _INSPECT_QUERIES]
     until = time.monotonic() + INSPECT_TIMEOUT_SECONDS + INSPECT_GRACE_SECONDS
     stats, queues, reserved = (wait_for_answer(one, seconds=until - time.monotonic()) or {} for one in asked)
@@ -157,14 +155,14 @@ def _parse_answer(name: str, stats: object, queues: object, reserved: object) ->
     )
 
 
-# --- what sessions hold in Redis ---------------------------------------------------------------------
+# --- Session keys in Redis ---
 
 
 @dataclass(frozen=True, kw_only=True)
 class Leases:
     results: tuple[session_keys.LeaseRecord, ...]
     total: int
-    without_turn: tuple[str, ...]  # sessions held for a turn that has ended, or that nobody knows
+    without_turn: tuple[str, ...]  # sessions held for a turn that has ended or does not exist
     partial: bool
 
 
@@ -189,7 +187,7 @@ class Buffers:
 
 
 MAX_LEASES = 200
-LEASE_GRACE_SECONDS = 10  # its request may be about to open the turn
+LEASE_GRACE_SECONDS = 10  # the request may be about to open the turn
 
 
 def list_leases() -> Leases:

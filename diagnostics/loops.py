@@ -1,20 +1,20 @@
 """Background loops of long-lived processes: the reaper's sweep, and the watch that samples figures and alerts people.
 
-No queue stands between a death and its takeover, or between a finding and the people who must hear of it: each loop is
-a thread of every process that could run it, and one of them leads. Workers of `maintenance` go first, then workers of
-`turns`, then, for the watch alone, web processes. The lead is a key in Redis that expires, so it needs no session of
+No queue stands between a death and its takeover, or between a finding and the people who must know: each loop is a
+thread of every process that could run it, and one of them leads. Workers of `maintenance` go first, then workers of
+`turns`, then, for the watch only, web processes. The lead is a key in Redis that expires, so it needs no session of
 Postgres (poolers in transaction mode have none); two leaders at once do no harm.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
 import socket
 import threading
 import time
 
+import structlog
 from django.conf import settings
 from django.db import Error, connection
 
@@ -22,18 +22,18 @@ from config.core.errors import ServiceUnavailable
 from copilot.worker import heartbeat
 from diagnostics import alerts, reaper, samples, snapshot
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
-MAINTENANCE, TURNS, WEB = 0, 1, 2  # ranks: the lowest that lives leads
+MAINTENANCE, TURNS, WEB = 0, 1, 2  # ranks: the lowest live one leads
 STANDBY_SECONDS = 1.0
 MAX_SWEEP_SECONDS = 120.0
 WATCH_INTERVAL_SECONDS = 15.0
-WEB_START_DELAY_SECONDS = 60.0  # a web process is there first, and workers take their time
+WEB_START_DELAY_SECONDS = 60.0  # web processes are up before workers
 WATCH_LEAD_SECONDS = 2.5 * WATCH_INTERVAL_SECONDS
 
 
 class LeaderLoop(threading.Thread):
-    """Try for the lead of a role again and again, and act while this process has it."""
+    """Try for the lead of a role repeatedly, and act while this process has it."""
 
     role = ""
     lead_seconds = heartbeat.LEADERSHIP_LIFETIME_SECONDS
@@ -47,7 +47,7 @@ class LeaderLoop(threading.Thread):
         self._stopping = threading.Event()
 
     def run(self) -> None:
-        """For ever: whatever one round meets, the next one comes."""
+        """Run until stopped; a failed round does not end the loop."""
         leading = False
         while not self._stopping.wait(self.acting_seconds if leading else self.standby_seconds):
             try:
@@ -55,7 +55,7 @@ class LeaderLoop(threading.Thread):
                 if leading:
                     self.run_once()
             except Exception:
-                log.exception("loop_failed: the %s loop failed, and goes on", self.role)
+                log.exception("loop_failed", role=self.role)
                 connection.close()
         heartbeat.give_up_leadership(self.role, self._holder)
         connection.close()
@@ -95,7 +95,7 @@ class ReaperLoop(LeaderLoop):
         try:
             return super().take_lead()
         except ServiceUnavailable:
-            return False  # without Redis nobody can be judged
+            return False  # without Redis no worker can be judged
 
     def run_once(self) -> None:
         self._acting_since = now = time.monotonic()
@@ -109,7 +109,7 @@ class ReaperLoop(LeaderLoop):
             self._acting_since = None
 
     def _keep_lead(self) -> None:
-        """A sweep that has much to do keeps the lead; one that hangs loses it."""
+        """Keep the lead during a long sweep, but lose it if the sweep hangs."""
         while not self._stopping.wait(STANDBY_SECONDS):
             since = self._acting_since
             if since is not None and STANDBY_SECONDS < time.monotonic() - since < MAX_SWEEP_SECONDS:
@@ -117,7 +117,7 @@ class ReaperLoop(LeaderLoop):
 
 
 class WatchLoop(LeaderLoop):
-    """Record the figures of every minute, tell people of critical findings, and show the outside that all is well."""
+    """Sample figures every minute, alert people about critical findings, and ping the outside monitor."""
 
     role = "watch"
     lead_seconds = WATCH_LEAD_SECONDS
@@ -128,11 +128,11 @@ class WatchLoop(LeaderLoop):
         try:
             return super().take_lead()
         except ServiceUnavailable:
-            return True  # Redis itself must be told of; the rows of alerts keep several processes from telling twice
+            return True  # people must be alerted about Redis too; the rows of alerts prevent duplicates
 
     def __init__(self, rank: int) -> None:
         super().__init__(rank)
-        self._found_before: frozenset[str] = frozenset()  # what the look before found
+        self._found_before: frozenset[str] = frozenset()  # codes of the previous round
         self._begins_at = time.monotonic() + (WEB_START_DELAY_SECONDS if rank == WEB else 0.0)
 
     def run_once(self) -> None:
@@ -141,7 +141,7 @@ class WatchLoop(LeaderLoop):
 
 
 def run_watch(found_before: frozenset[str]) -> frozenset[str]:
-    """Tell people of what was found before and still is: while an installation starts, much is missing for a moment."""
+    """Alert people about what was found twice in a row: while an installation starts, much is missing for a moment."""
     seen = snapshot.get_snapshot()
     found = alerts.find_critical_codes(seen)
     if alerts.has_recipients():
@@ -159,7 +159,6 @@ _running_loops: list[LeaderLoop] = []
 
 
 def start_loops(rank: int) -> None:
-    """Start this process's loops, once."""
     if _running_loops:
         return
     _running_loops.append(WatchLoop(rank))

@@ -1,9 +1,8 @@
-"""What every process has counted, and what the latest look at the system saw, as Prometheus reads it (D16)."""
+"""Serve what every process has counted, and gauges of the whole system, to Prometheus."""
 
 from __future__ import annotations
 
 import hmac
-import logging
 import os
 import re
 import socket
@@ -16,6 +15,7 @@ from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
+import structlog
 from django.conf import settings
 from django.db import Error, connection
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
@@ -33,16 +33,14 @@ from diagnostics.work_ages import read_work_ages
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
-MULTIPROC_DIR_VARIABLE = (
-    "PROMETHEUS_MULTIPROC_DIR"  # read by the library itself, before the first counter is made
-)
+# Read by the library itself, before the first counter is created.
+MULTIPROC_DIR_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 PROBE_CACHE_SECONDS = 5.0
-MAX_STALE_SECONDS = (
-    60.0  # a scrape tells what the one before it found, rather than wait; after a pause it looks itself
-)
+# A scrape returns the previous figures rather than wait; after a long pause it computes new ones.
+MAX_STALE_SECONDS = 60.0
 MAX_CONCURRENT_SCRAPES = 8
-SCRAPE_TIMEOUT_SECONDS = 5.0  # for a caller to say what it wants, and to take the answer
-_log = logging.getLogger(__name__)
+SCRAPE_TIMEOUT_SECONDS = 5.0  # to receive a request and send the answer
+log = structlog.get_logger(__name__)
 _LIVE_GAUGE_PATTERN = re.compile(r"gauge_live\w+_(\d+)\.db")
 
 
@@ -50,18 +48,18 @@ def render_metrics() -> bytes:
     return generate_latest(_build_registry()) + generate_latest(_system_registry)
 
 
-# --- who may look ------------------------------------------------------------------------------------
+# --- Access ---
 
 
 def is_scraping_enabled() -> bool:
-    """Whether anybody may look; without a token and a network nobody can."""
+    """Tell whether scraping is allowed at all: it needs a token or a network."""
     return bool(settings.METRICS_TOKEN or settings.METRICS_ALLOWED_CIDRS)
 
 
 def has_metrics_token(authorization: str) -> bool:
-    scheme, _, shown = authorization.partition(" ")
+    scheme, _, token_sent = authorization.partition(" ")
     token = settings.METRICS_TOKEN
-    return bool(token) and scheme == "Bearer" and hmac.compare_digest(shown.encode(), token.encode())
+    return bool(token) and scheme == "Bearer" and hmac.compare_digest(token_sent.encode(), token.encode())
 
 
 def is_allowed_address(address: str) -> bool:
@@ -72,15 +70,15 @@ def is_allowed_address(address: str) -> bool:
     return any(caller in ip_network(network, strict=False) for network in settings.METRICS_ALLOWED_CIDRS)
 
 
-# --- from a worker -----------------------------------------------------------------------------------
+# --- Metrics of a worker ---
 
 
 def start_worker_metrics_server() -> WSGIServer | None:
-    """Serve a Celery process's figures on METRICS_PORT, to whoever may scrape the web process's."""
+    """Serve a Celery process's metrics on METRICS_PORT, with the same access rules as the web process."""
     if not settings.METRICS_PORT:
         return None
     if not is_scraping_enabled():
-        _log.warning("metrics_not_served: METRICS_PORT needs METRICS_TOKEN or METRICS_ALLOWED_CIDRS")
+        log.warning("metrics_not_served", reason="METRICS_PORT needs METRICS_TOKEN or METRICS_ALLOWED_CIDRS")
         return None
     server = make_server(
         "", settings.METRICS_PORT, _serve_worker_metrics, _MetricsServer, _MetricsRequestHandler
@@ -100,7 +98,7 @@ def _serve_worker_metrics(environ: WSGIEnvironment, start_response: StartRespons
 
 
 class _MetricsServer(ThreadingMixIn, WSGIServer):
-    """Some answers at once; whoever comes beyond them is cut off, so that nobody fills a worker with threads."""
+    """Answer a few requests at once and drop the others, so that nobody fills a worker with threads."""
 
     daemon_threads = True
     address_family = socket.AF_INET
@@ -119,7 +117,7 @@ class _MetricsServer(ThreadingMixIn, WSGIServer):
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A caller that hangs up or says nothing is no error of ours."""
+        """Ignore callers that disconnect or send nothing."""
 
 
 class _MetricsRequestHandler(WSGIRequestHandler):
@@ -129,14 +127,14 @@ class _MetricsRequestHandler(WSGIRequestHandler):
         return str(self.client_address[0])
 
     def log_message(self, *words: object) -> None:
-        """Every scrape would be a line."""
+        """Log nothing: every scrape would be a line."""
 
 
-# --- counted -----------------------------------------------------------------------------------------
+# --- Process metrics ---
 
 
 def get_multiproc_directory() -> Path | None:
-    """Where the processes of one host keep their figures side by side; None: each knows its own alone."""
+    """Return the directory in which the processes of one host share their metrics, or None."""
     named = os.environ.get(MULTIPROC_DIR_VARIABLE, "")
     return Path(named) if named and Path(named).is_dir() else None
 
@@ -152,45 +150,49 @@ def _build_registry() -> CollectorRegistry:
 
 
 def _remove_dead_gauges(directory: Path) -> None:
-    """What a process has now goes with it, however it went; what it counted stays."""
+    """Remove the live gauges of dead processes; their counters stay."""
     for path in directory.glob("gauge_live*.db"):
-        found = _LIVE_GAUGE_PATTERN.fullmatch(path.name)
-        if found is not None and not Path(f"/proc/{found[1]}").exists():
+        match = _LIVE_GAUGE_PATTERN.fullmatch(path.name)
+        if match is not None and not Path(f"/proc/{match[1]}").exists():
             path.unlink(missing_ok=True)
 
 
-# --- seen --------------------------------------------------------------------------------------------
+# --- System metrics ---
 
 
 class SystemCollector(Collector):
-    """Gauges of the whole system, as they were at most a minute ago; what could not be read is left out, not zero."""
+    """Gauges of the whole system, at most a minute old. What could not be read is left out, not zero."""
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
-        return ()  # registering must not ask anybody
+        return ()  # registering must not query anything
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         summary = snapshot.get_stale_summary(seconds=MAX_STALE_SECONDS)
         by_status = {name: getattr(summary, name) for name in ("queued", "running", "waiting")}
         yield _build_gauge("executions", "Unfinished executions.", "status", by_status)
         depths = {name: depth for name, depth in (summary.broker_depth or {}).items() if name != "total"}
-        yield _build_gauge("broker_depth", "Tasks that wait in the broker.", "queue", depths)
+        yield _build_gauge("broker_depth", "Tasks waiting in the broker.", "queue", depths)
         orphaned = (summary.orphaned_running, summary.orphaned_queued)
         known = [number for number in orphaned if number is not None]
         yield _build_gauge(
-            "orphaned", "Executions that nobody runs.", "", {"": sum(known) if known else None}
+            "orphaned", "Executions that no worker runs.", "", {"": sum(known) if known else None}
         )
-        yield _build_gauge("stuck_queued", "Queued for too long.", "", {"": summary.stuck_queued})
-        yield _build_gauge("cancel_backlog", "Stops not obeyed.", "", {"": summary.cancel_backlog})
-        yield _build_gauge("workers", "Worker processes by their sign of life.", "status", _count_workers())
+        yield _build_gauge("stuck_queued", "Executions queued for too long.", "", {"": summary.stuck_queued})
+        yield _build_gauge(
+            "cancel_backlog", "Stops not carried out in time.", "", {"": summary.cancel_backlog}
+        )
+        yield _build_gauge("workers", "Worker processes by liveness.", "status", _count_workers())
         yield from _collect_work_ages()
-        asked = _cached_probes.get_stale(seconds=MAX_STALE_SECONDS)
-        probes = {result.name: int(result.ok) for result in asked}
-        yield _build_gauge("probe_ok", "Whether a server answers as it should.", "name", probes)
-        yield _build_gauge("build_info", "The version that answers.", "version", {settings.VERSION: 1})
+        results = _cached_probes.get_stale(seconds=MAX_STALE_SECONDS)
+        probes = {result.name: int(result.ok) for result in results}
+        yield _build_gauge("probe_ok", "1 if a server answers correctly, else 0.", "name", probes)
+        yield _build_gauge("build_info", "The running version.", "version", {settings.VERSION: 1})
 
 
-def _build_gauge(name: str, words: str, label: str, values: Mapping[str, float | None]) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(f"pilothouse_{name}", words, labels=[label] if label else [])
+def _build_gauge(
+    name: str, description: str, label: str, values: Mapping[str, float | None]
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(f"pilothouse_{name}", description, labels=[label] if label else [])
     for key, value in values.items():
         if value is not None:
             family.add_metric([key] if label else [], value)
@@ -198,17 +200,26 @@ def _build_gauge(name: str, words: str, label: str, values: Mapping[str, float |
 
 
 def _collect_work_ages() -> Iterator[GaugeMetricFamily]:
-    """How long ago the loops and queues did something last: a figure that grows when its source dies."""
+    """Yield how long ago the loops and queues last did something: these grow when their source dies."""
     try:
         reaper, ages = health.get_sweep_age_seconds(), read_work_ages(rows_too=False)
     except ServiceUnavailable:
         return
-    yield _build_gauge("reaper_age_seconds", "Since the last completed sweep.", "", {"": reaper})
-    yield _build_gauge("watch_age_seconds", "Since findings were looked at.", "", {"": ages.watch_seconds})
     yield _build_gauge(
-        "scheduler_age_seconds", "Since Celery beat sent a job.", "", {"": ages.scheduler_seconds}
+        "reaper_age_seconds", "Seconds since the reaper's last completed sweep.", "", {"": reaper}
     )
-    yield _build_gauge("queue_age_seconds", "Since a task was done.", "queue", ages.queue_seconds)
+    yield _build_gauge(
+        "watch_age_seconds", "Seconds since findings were last evaluated.", "", {"": ages.watch_seconds}
+    )
+    yield _build_gauge(
+        "scheduler_age_seconds",
+        "Seconds since Celery beat last sent a job.",
+        "",
+        {"": ages.scheduler_seconds},
+    )
+    yield _build_gauge(
+        "queue_age_seconds", "Seconds since a task of the queue was last done.", "queue", ages.queue_seconds
+    )
 
 
 def _count_workers() -> dict[str, float | None]:
@@ -223,7 +234,7 @@ def _count_workers() -> dict[str, float | None]:
 
 
 def get_probe_results() -> list[runner.ProbeResult]:
-    """What the servers that everything rests on said last, at most five seconds ago."""
+    """Return the latest results of the essential probes, at most five seconds old."""
     return _cached_probes.get()
 
 

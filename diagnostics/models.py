@@ -1,4 +1,4 @@
-"""What repairs leave behind, what an administrator was shown before, and the figures of every minute (D1, D8)."""
+"""Models of diagnostics: the audit log and its deliveries, previews of repairs, alerts and metric samples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 
 
 class AuditEvent(models.Model):
-    """One security-relevant act, tried, refused or done; the database refuses to change it until `keep_until`."""
+    """A security-relevant action that was tried, refused or done. The database refuses changes until `keep_until`."""
 
     REPAIR = "repair"
 
@@ -44,7 +44,7 @@ class AuditEvent(models.Model):
     idempotency_key = models.CharField(max_length=128, blank=True)
 
     class Meta:
-        db_table = "diagnostics_repairaudit"  # as the release before this one knows it
+        db_table = "diagnostics_repairaudit"  # the name that the previous release uses
         default_permissions = ()
         permissions = [
             ("view", "See diagnostics"),
@@ -80,9 +80,9 @@ class RepairManager(models.Manager["AuditEvent"]):
 
 
 class RepairAudit(AuditEvent):
-    """The repairs among the audit events (D8)."""
+    """The repairs among the audit events."""
 
-    objects = RepairManager()  # type: ignore[assignment, misc]  # the same rows, fewer of them
+    objects = RepairManager()  # type: ignore[assignment, misc]  # a subset of the same rows
 
     class Meta:
         proxy = True
@@ -90,7 +90,7 @@ class RepairAudit(AuditEvent):
 
 
 class AuditDelivery(models.Model):
-    """An event that a sink has not taken yet; written with the event, removed when the sink took it."""
+    """An event that a sink has not received yet; created with the event, deleted after delivery."""
 
     event = models.ForeignKey(AuditEvent, on_delete=models.CASCADE, related_name="deliveries")
     sink = models.CharField(max_length=20)
@@ -105,7 +105,7 @@ class AuditDelivery(models.Model):
 
 
 class AuditSink(models.Model):
-    """How deliveries to a sink go: when it last took events, and when it is tried again."""
+    """The delivery state of a sink: its last delivery and its next attempt."""
 
     name = models.CharField(max_length=20, primary_key=True)
     failures = models.PositiveIntegerField(default=0)
@@ -121,7 +121,7 @@ class AuditSink(models.Model):
 
 
 class RepairPreview(models.Model):
-    """What an administrator was shown that a repair of *all* would touch; good for one use (D8)."""
+    """What an administrator was shown before a repair of *all*; it can be used once."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     admin = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
@@ -141,7 +141,7 @@ class RepairPreview(models.Model):
 
 
 class Alert(models.Model):
-    """A critical finding that administrators were told of (D12)."""
+    """A critical finding that administrators were alerted about."""
 
     code = models.CharField(max_length=60, primary_key=True)
     title = models.CharField(max_length=200)
@@ -156,7 +156,7 @@ class Alert(models.Model):
 
 
 class MetricSample(models.Model):
-    """One figure of one minute, for the charts (D13)."""
+    """One figure of one minute, for the charts."""
 
     taken_at = models.DateTimeField(help_text="To the minute.")
     name = models.CharField(max_length=40)

@@ -1,4 +1,4 @@
-"""What findings are drawn from: the figures of one moment (D4, D6)."""
+"""The figures of one moment from which findings are derived."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Literal
 
 from diagnostics.thresholds import WORKER_START_SECONDS
 
-WorkerStatus = Literal["alive", "late", "lost", "unknown"]  # unknown: answered lately, and not now
+WorkerStatus = Literal["alive", "late", "lost", "unknown"]  # unknown: answered recently, but not now
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """D4, name by name; None stands for a source that did not answer, or for a mean of nothing."""
+    """All figures by name; None stands for a source that did not answer, or for a mean of nothing."""
 
     taken_at: datetime
     degraded: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class Summary:
 
 @dataclass(frozen=True, kw_only=True)
 class Worker:
-    """A process of ours, by its beat, by its answer to Celery, or both (D6)."""
+    """A worker process, known by its heartbeat, by its answer to Celery, or both."""
 
     id: str
     status: WorkerStatus
@@ -84,37 +84,36 @@ class Worker:
 
     @property
     def is_deaf(self) -> bool:
-        """A worker that should take turns, lives, and hears of none; one that has only just begun is given time."""
+        """Tell whether a live worker that should take turns receives none; a new one is given time to start."""
         if self.status != "alive" or self.draining or (self.uptime_seconds or 0) < WORKER_START_SECONDS:
             return False
-        if self.beat_age_seconds is None:  # it answers Celery for the queue, and its engine does not beat
+        if self.beat_age_seconds is None:  # it answers Celery, but its engine sends no heartbeat
             return "turns" in self.queues
         return not self.queues
 
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """Everything that findings are drawn from, read once."""
+    """Everything that findings are derived from, read once."""
 
     summary: Summary
-    ids: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of some conditions, oldest first
+    ids: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # ids of some conditions, oldest first
     workers: tuple[Worker, ...] | None = None
     leases_without_turn: tuple[str, ...] | None = None
     longest_stream: int | None = None
     streams_without_life: int | None = None
     database_takes_writes: bool | None = None
     reaper_silent_seconds: float | None = None
-    reaper_never_looked: bool | None = None  # or Redis forgot that it did
+    reaper_never_looked: bool | None = None  # or Redis lost the record
     reaper_blind: bool | None = None
     scheduler_silent_seconds: float | None = None
-    queue_silent_seconds: Mapping[str, float] = field(
-        default_factory=dict
-    )  # since a task of it was done last
+    # By queue, since its last task was done.
+    queue_silent_seconds: Mapping[str, float] = field(default_factory=dict)
     database_skew_seconds: float | None = None  # this host's clock against the server's
     redis_skew_seconds: float | None = None
     eviction_policy: str | None = None
     orphaned_schedules: int | None = None
     update_backlog: int | None = None
     delivery_backlog: int | None = None
-    queue_depths: tuple[float, ...] = ()  # of the last minutes, the newest at the end
+    queue_depths: tuple[float, ...] = ()  # of the last minutes, newest last
     dependencies_down: tuple[str, ...] = ()

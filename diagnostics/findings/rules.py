@@ -1,4 +1,4 @@
-"""What each finding means, for somebody who was asleep a minute ago: why it comes about, and who feels it (D12, D13)."""
+"""Derive findings from figures, and explain each of them to the person on call."""
 
 from __future__ import annotations
 
@@ -11,43 +11,42 @@ from diagnostics.findings.figures import Snapshot
 from diagnostics.thresholds import MAX_WAITING_TASKS, QUEUE_SILENT_SECONDS, SCHEDULER_SILENT_SECONDS
 
 FINDING_EXPLANATIONS: Mapping[str, str] = {
-    "dependency_down:postgres": "Every row is there. Nobody can send, and turns that run keep what they have until it is back.",
-    "dependency_down:redis": "Leases, queues and live text are there. Chats stand still; nothing accepted is lost, for the rows are in Postgres.",
-    "dependency_down:broker": "Tasks travel through it: new turns are accepted and start once it is back.",
-    "database_read_only": "A standby, or a server switched to reading: pages can be read, but nothing can be sent, saved or repaired.",
-    "orphans": "Their worker died, or their task was lost for a day; their owners see an answer that does not move.",
+    "dependency_down:postgres": "All data is in Postgres. Nobody can send messages, and running turns keep what they have until it is back.",
+    "dependency_down:redis": "Redis holds leases, queues and live text. Chats stand still, but nothing accepted is lost: it is stored in Postgres.",
+    "dependency_down:broker": "Tasks go through the broker. New turns are accepted, and start once it is back.",
+    "database_read_only": "The server is a standby or set to read only: pages can be read, but nothing can be sent, saved or repaired.",
+    "orphans": "Their worker died, or their task was lost for a day; their owners see an answer that does not continue.",
     "stuck_queue": "No worker took them within the hour: there are too few, none at all, or their tasks were lost.",
-    "no_workers": "No process of the queue `turns` shows a sign of life, so nobody gets an answer.",
-    "deaf_workers": "Their processes run and their beat is fresh, but no message reaches them: turns wait for other workers, or for nobody.",
-    "queue_silent": "The scheduler sends to it every few seconds, and nothing has been done for a while: its worker is stopped, stuck or deaf.",
-    "task_backlog": "They are sent faster than they are done. Scheduled jobs expire; what people wait for comes late.",
+    "no_workers": "No worker of the queue `turns` is alive, so nobody gets an answer.",
+    "deaf_workers": "They run and send heartbeats, but receive no messages, so turns have to wait for other workers.",
+    "queue_silent": "The scheduler sends to it every few seconds, but no task was done for a while: its worker is stopped, stuck or receives no messages.",
+    "task_backlog": "Tasks arrive faster than they are done. Scheduled jobs expire, and people wait longer.",
     "queue_growing": "More turns arrive than workers finish, for five minutes in a row.",
     "failure_spike": "Usually a provider in trouble, a key that was revoked, or a release that broke something.",
-    "slow_start": "People wait that long before the first word, because all workers are busy.",
-    "cancel_backlog": "Their workers hang or are frozen, and nobody has overridden them yet.",
-    "long_running": "The limit of a turn should have ended them; they still beat, so they are not dead.",
-    "invalid_state": "A defect or a hand in the database; no rule says what would be right, so nothing repairs them.",
-    "lease_without_turn": "A process died between ending a turn and letting its session go; new messages there wait.",
-    "stranded_pending": "Somebody died between ending a turn and starting the next; people wait for an answer to them.",
+    "slow_start": "People wait this long for the first token because all workers are busy.",
+    "cancel_backlog": "Their workers hang, and have not been overridden yet.",
+    "long_running": "The time limit of a turn should have ended them. They still send heartbeats, so they are not dead.",
+    "invalid_state": "A defect or a manual change in the database. Nothing repairs these rows automatically.",
+    "lease_without_turn": "A process died between ending a turn and releasing its lease. New messages there have to wait.",
+    "stranded_pending": "A process died between ending a turn and starting the next. People are waiting for an answer.",
     "stream_bloat": "They fill the memory of Redis.",
-    "reaper_blind": "It reads signs of life in Postgres and Redis, and one of them does not answer.",
-    "reaper_silent": "While it is silent, turns of dead workers stay where they are and stops are not enforced. Every worker of `maintenance` and `turns` can do it.",
-    "scheduler_silent": "It sends schedules, deliveries, mails and clean-ups; all of them stand still.",
-    "redis_eviction": "When its memory is full, leases and queues would vanish, and turns with them.",
-    "clock_skew": "Ages and expiries that are told by different clocks contradict each other.",
-    "orphaned_schedules": "Their agent, owner or credential is gone, or their time is no longer valid: they would fail at every run.",
-    "update_backlog": "What people wrote on chat platforms has not been read yet.",
-    "delivery_backlog": "Answers are there and have not reached the chats they belong to.",
+    "reaper_blind": "The reaper needs Postgres and Redis to judge workers, and one of them does not answer.",
+    "reaper_silent": "Until it sweeps again, turns of dead workers are not taken over and stops are not enforced. Any worker of `maintenance` or `turns` can be the reaper.",
+    "scheduler_silent": "Scheduled tasks, deliveries, mails and clean-ups do not run.",
+    "redis_eviction": "When its memory is full, leases and queues are lost, and turns with them.",
+    "clock_skew": "Ages and expiry times from different clocks contradict each other.",
+    "orphaned_schedules": "Their agent, owner or credential is gone, or their time is no longer valid: every run would fail.",
+    "update_backlog": "Messages from chat platforms have not been handled yet.",
+    "delivery_backlog": "Answers are ready but have not reached their chats.",
     "mixed_versions": "A deploy that is not finished, or a worker that was forgotten.",
 }  # fmt: skip
 
 
 def explain_finding(code: str) -> str:
-    """Of the very code, or of its kind."""
     return FINDING_EXPLANATIONS.get(code) or FINDING_EXPLANATIONS.get(code.partition(":")[0], "")
 
 
-# MERGED findings.rules: From figures to findings: a rule each, pure (D12).
+# --- Rules ---
 
 Severity = Literal["info", "warning", "critical"]
 
@@ -69,7 +68,7 @@ MAX_QUEUE_WAIT_MS = 10_000.0
 MAX_SKEW_SECONDS = 2.0
 REAPER_SILENT_SECONDS = 30.0
 MAX_STREAM_EVENTS = 50_000  # a log is cut at 20,000 and lives a day
-BACKLOG_THRESHOLD = 100  # updates or deliveries that wait
+BACKLOG_THRESHOLD = 100  # waiting updates or deliveries
 RISING_SAMPLES = 5
 SPIKE_FACTOR, SPIKE_FAILURES = 3, 10
 
@@ -77,7 +76,7 @@ FindingRule = Callable[[Snapshot], Finding | None]
 
 
 def evaluate_findings(snapshot: Snapshot) -> list[Finding]:
-    """Ordered by severity, then as the rules stand; what could not be read gives no finding but its own."""
+    """Return findings by severity, then in the order of the rules; unreadable sources cause no other findings."""
     found = [
         *_check_dependencies(snapshot),
         *_check_silent_queues(snapshot),
@@ -92,7 +91,9 @@ def _or_zero(number: float | None) -> float:
 
 
 def _collect_ids(snapshot: Snapshot, *conditions: str) -> tuple[str, ...]:
-    return tuple(one for name in conditions for one in snapshot.ids.get(name, ()))[:MAX_FINDING_IDS]
+    return tuple(target_id for name in conditions for target_id in snapshot.ids.get(name, ()))[
+        :MAX_FINDING_IDS
+    ]
 
 
 def _check_dependencies(snapshot: Snapshot) -> Iterable[Finding]:
@@ -100,8 +101,8 @@ def _check_dependencies(snapshot: Snapshot) -> Iterable[Finding]:
         yield Finding(
             code=f"dependency_down:{name}",
             severity="critical",
-            title=f"{name.capitalize()} does not answer",
-            suggested_action="Bring it back; `manage.py doctor` says what is wrong with it. Repair nothing before.",
+            title=f"{name.capitalize()} is not answering",
+            suggested_action="Bring it back first; `manage.py doctor` says what is wrong. Repair nothing before that.",
         )
 
 
@@ -111,7 +112,7 @@ def _check_database_read_only(snapshot: Snapshot) -> Finding | None:
     return Finding(
         code="database_read_only",
         severity="critical",
-        title="Postgres takes no writes",
+        title="Postgres is read-only",
         suggested_action="Point DATABASE_URL at the primary, or end its read-only mode. Repairs wait until then.",
     )
 
@@ -123,10 +124,10 @@ def _check_orphans(snapshot: Snapshot) -> Finding | None:
     return Finding(
         code="orphans",
         severity="critical",
-        title="Executions that nobody runs any more",
+        title="Orphaned executions",
         numbers={"orphaned_running": running, "orphaned_queued": queued},
         ids=_collect_ids(snapshot, "orphaned_running", "orphaned_queued"),
-        suggested_action="Wait for the reaper if it lives; else clean them up in the tab Orphaned.",
+        suggested_action="Wait for the reaper if it is alive; otherwise end them in the tab Orphaned.",
     )
 
 
@@ -137,7 +138,7 @@ def _check_stuck_queue(snapshot: Snapshot) -> Finding | None:
     return Finding(
         code="stuck_queue",
         severity="warning",
-        title="Executions that wait for a worker for too long",
+        title="Executions stuck in the queue",
         numbers={"stuck_queued": stuck, "oldest_seconds": _or_zero(snapshot.summary.oldest_queued_seconds)},
         ids=_collect_ids(snapshot, "stuck_queued"),
         suggested_action="Start workers of the queue `turns`, then requeue what is stuck.",
@@ -146,7 +147,7 @@ def _check_stuck_queue(snapshot: Snapshot) -> Finding | None:
 
 def _check_no_workers(snapshot: Snapshot) -> Finding | None:
     if "redis" in snapshot.dependencies_down:
-        return None  # without it nobody hears of turns, and that is told already
+        return None  # without Redis no worker receives turns, and that has its own finding
     if snapshot.workers is None or any(
         worker.status == "alive" and not worker.draining and not worker.is_deaf and "turns" in worker.queues
         for worker in snapshot.workers
@@ -168,15 +169,15 @@ def _check_deaf_workers(snapshot: Snapshot) -> Finding | None:
     return Finding(
         code="deaf_workers",
         severity="critical",
-        title="Workers that live and take no turns",
+        title="Workers that receive no turns",
         numbers={"workers": len(deaf)},
         ids=tuple(deaf[:MAX_FINDING_IDS]),
-        suggested_action="They exit and are restarted within a minute. If they stay, restart them yourself.",
+        suggested_action="They exit and restart within a minute. If they stay, restart them yourself.",
     )
 
 
 def _check_silent_queues(snapshot: Snapshot) -> Iterable[Finding]:
-    """Only while the scheduler sends: without it every queue is quiet."""
+    """Check queues only while the scheduler sends; without it every queue is silent."""
     if snapshot.scheduler_silent_seconds is None or _check_scheduler_silent(snapshot) is not None:
         return
     for queue, silent in snapshot.queue_silent_seconds.items():
@@ -184,7 +185,7 @@ def _check_silent_queues(snapshot: Snapshot) -> Iterable[Finding]:
             yield Finding(
                 code=f"queue_silent:{queue}",
                 severity="critical",
-                title=f"Nobody works on the queue `{queue}`",
+                title=f"No worker serves the queue `{queue}`",
                 numbers={"silent_seconds": silent},
                 suggested_action=f"Start or restart a worker of the queue `{queue}` (see deploy/systemd).",
             )
@@ -200,9 +201,9 @@ def _check_task_backlog(snapshot: Snapshot) -> Finding | None:
     return Finding(
         code="task_backlog",
         severity="warning",
-        title=f"Tasks wait in the broker: {', '.join(waiting)}",
+        title=f"Task backlog in the broker: {', '.join(waiting)}",
         numbers=waiting,
-        suggested_action="Is a worker of each queue alive (tab Workers)? If so, add one.",
+        suggested_action="Check in the tab Workers that each queue has a live worker. If so, add one.",
     )
 
 
@@ -214,7 +215,7 @@ def _check_queue_growing(snapshot: Snapshot) -> Finding | None:
     return Finding(
         code="queue_growing",
         severity="warning",
-        title="The queue grows from minute to minute",
+        title="The queue keeps growing",
         numbers={"from": last[0], "to": last[-1]},
         suggested_action="Add workers, or look at what slows them down.",
     )
@@ -231,7 +232,7 @@ def _check_failure_spike(snapshot: Snapshot) -> Finding | None:
         title="Far more executions fail than usual",
         numbers={"failure_ratio_1h": now, "failure_ratio_24h": usual, "failed_1h": failed},
         ids=_collect_ids(snapshot, "failed"),
-        suggested_action="Look at the codes in the tab Failed.",
+        suggested_action="Check the failure codes in the tab Failed.",
     )
 
 
@@ -242,7 +243,7 @@ def _check_slow_start(snapshot: Snapshot) -> Finding | None:
     return Finding(
         code="slow_start",
         severity="warning",
-        title="Executions wait long for a worker",
+        title="Executions wait too long for a worker",
         numbers={"queue_wait_p95_ms": wait},
         suggested_action="Add workers, or raise TURNS_PER_PROCESS.",
     )
@@ -255,10 +256,10 @@ def _check_cancel_backlog(snapshot: Snapshot) -> Finding | None:
     return Finding(
         code="cancel_backlog",
         severity="warning",
-        title="Stops that were accepted and not carried out",
+        title="Stops overdue",
         numbers={"cancel_backlog": backlog},
         ids=_collect_ids(snapshot, "cancel_backlog"),
-        suggested_action="Is the reaper alive? It overrides workers that do not obey.",
+        suggested_action="Check that the reaper is alive: it overrides workers that do not stop.",
     )
 
 
@@ -269,10 +270,10 @@ def _check_long_running(snapshot: Snapshot) -> Finding | None:
     return Finding(
         code="long_running",
         severity="warning" if day else "info",
-        title="Executions that run longer than a turn may",
+        title="Executions run longer than allowed",
         numbers={"long_running_1h": hour, "long_running_24h": day},
         ids=_collect_ids(snapshot, "long_running", "long_running_1h"),
-        suggested_action="A limit has failed: look at the turn, then stop it.",
+        suggested_action="A limit failed: check the turn, then stop it.",
     )
 
 
@@ -286,7 +287,7 @@ def _check_invalid_state(snapshot: Snapshot) -> Finding | None:
         title="Rows that contradict themselves",
         numbers={"invalid_total": invalid},
         ids=_collect_ids(snapshot, "invalid"),
-        suggested_action="They are not repaired here: read the turn's page and its logs.",
+        suggested_action="Nothing repairs them automatically: check the turn's page and its logs.",
     )
 
 
@@ -297,10 +298,10 @@ def _check_lease_without_turn(snapshot: Snapshot) -> Finding | None:
     return Finding(
         code="lease_without_turn",
         severity="warning",
-        title="Sessions held for turns that are over",
+        title="Leases held for ended turns",
         numbers={"leases": len(leases)},
         ids=leases[:MAX_FINDING_IDS],
-        suggested_action="The reaper removes them within a minute; is it alive?",
+        suggested_action="The reaper removes them within a minute. If they stay, check that it is alive.",
     )
 
 
@@ -311,10 +312,10 @@ def _check_stranded_pending(snapshot: Snapshot) -> Finding | None:
     return Finding(
         code="stranded_pending",
         severity="warning",
-        title="Messages that wait although nothing runs",
+        title="Messages wait although nothing runs",
         numbers={"stranded_sessions": stranded},
         ids=_collect_ids(snapshot, "stranded_pending"),
-        suggested_action="The reaper starts a turn for them; is it alive? If they stay, start one by hand.",
+        suggested_action="The reaper starts a turn for them. If they stay, check that it is alive, or start one by hand.",
     )
 
 
@@ -325,9 +326,9 @@ def _check_stream_bloat(snapshot: Snapshot) -> Finding | None:
     return Finding(
         code="stream_bloat",
         severity="warning",
-        title="Event logs that are not cut or never expire",
+        title="Event logs that are not trimmed or never expire",
         numbers={"longest": longest, "without_life": endless},
-        suggested_action="Look at /api/v1/admin/diagnostics/streams; EVENT_LOG_LENGTH and EVENT_LOG_SECONDS bound them.",
+        suggested_action="Check /api/v1/admin/diagnostics/streams; EVENT_LOG_LENGTH and EVENT_LOG_SECONDS bound them.",
     )
 
 
@@ -337,8 +338,8 @@ def _check_reaper_blind(snapshot: Snapshot) -> Finding | None:
     return Finding(
         code="reaper_blind",
         severity="critical",
-        title="The reaper cannot see, and judges nobody",
-        suggested_action="Bring back the server that does not answer; nothing is lost meanwhile.",
+        title="The reaper cannot judge workers",
+        suggested_action="Bring back the server that does not answer. Nothing is lost meanwhile.",
     )
 
 
@@ -349,9 +350,9 @@ def _check_reaper_silent(snapshot: Snapshot) -> Finding | None:
     return Finding(
         code="reaper_silent",
         severity="critical",
-        title="Nobody looks for dead executions",
+        title="The reaper is not running",
         numbers={} if silent is None else {"silent_seconds": silent},
-        suggested_action="Start a worker of the queue `maintenance` or `turns`: one of them looks.",
+        suggested_action="Start a worker of the queue `maintenance` or `turns`: one of them runs the reaper.",
     )
 
 
@@ -362,7 +363,7 @@ def _check_scheduler_silent(snapshot: Snapshot) -> Finding | None:
     return Finding(
         code="scheduler_silent",
         severity="critical",
-        title="The clock of scheduled tasks does not tick",
+        title="The scheduler is not running",
         numbers={"silent_seconds": silent},
         suggested_action="Start `celery beat` (see deploy/systemd).",
     )
@@ -402,7 +403,7 @@ def _check_redis_eviction(snapshot: Snapshot) -> Finding | None:
     return Finding(
         code="redis_eviction",
         severity="critical",
-        title=f"Redis may throw away what it holds ({snapshot.eviction_policy})",
+        title=f"Redis may evict data ({snapshot.eviction_policy})",
         suggested_action="Set maxmemory-policy to noeviction.",
     )
 
@@ -427,9 +428,9 @@ def _check_update_backlog(snapshot: Snapshot) -> Finding | None:
     return Finding(
         code="update_backlog",
         severity="warning",
-        title="Updates of chat platforms wait",
+        title="Chat-platform updates are waiting",
         numbers={"update_backlog": waiting},
-        suggested_action="Are the bot runners and a worker of the queue `chats` alive?",
+        suggested_action="Check that the bot runners and a worker of the queue `chats` are alive.",
     )
 
 
@@ -440,13 +441,13 @@ def _check_delivery_backlog(snapshot: Snapshot) -> Finding | None:
     return Finding(
         code="delivery_backlog",
         severity="warning",
-        title="Answers to chat platforms wait",
+        title="Answers to chat platforms are waiting",
         numbers={"delivery_backlog": waiting},
-        suggested_action="Look at the platforms' doors: limits, or credentials that were revoked.",
+        suggested_action="Check the platforms for rate limits or revoked credentials.",
     )
 
 
-FINDING_RULES: tuple[FindingRule, ...] = (  # causes before what comes of them
+FINDING_RULES: tuple[FindingRule, ...] = (  # causes before their consequences
     _check_database_read_only,
     _check_no_workers,
     _check_deaf_workers,

@@ -1,4 +1,4 @@
-"""Checks an installation and says, line by line, what is wrong and what to do next (D17)."""
+"""Check an installation and report, line by line, what is wrong and what to do next."""
 
 from __future__ import annotations
 
@@ -36,26 +36,28 @@ NETWORK = ("mail", "providers", "payments", "platforms", "webhooks")
 
 
 class Command(BaseCommand):
-    help = "Check settings, servers, workers, storage and providers. Exit code 0: well; 1: something failed."
+    help = "Check settings, servers, workers, storage and providers. Exit code 0: all is well; 1: something failed."
     requires_system_checks: list[str] = []  # a broken setting is a line of the report, not a traceback
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--json", action="store_true", help="one JSON document")
-        parser.add_argument("--only", action="append", choices=sorted(GROUPS), help="these groups alone")
+        parser.add_argument("--json", action="store_true", help="print one JSON document")
+        parser.add_argument("--only", action="append", choices=sorted(GROUPS), help="check only these groups")
         parser.add_argument(
-            "--skip", action="append", choices=sorted(GROUPS), default=[], help="not these groups"
+            "--skip", action="append", choices=sorted(GROUPS), default=[], help="skip these groups"
         )
-        parser.add_argument("--timeout", type=_positive, default=5.0, help="seconds a check may take at most")
-        parser.add_argument("--offline", action="store_true", help="nothing beyond our own servers")
-        parser.add_argument("--strict", action="store_true", help="warnings count as failures")
+        parser.add_argument(
+            "--timeout", type=_positive, default=5.0, help="longest time for a check, in seconds"
+        )
+        parser.add_argument("--offline", action="store_true", help="contact only our own servers")
+        parser.add_argument("--strict", action="store_true", help="treat warnings as failures")
 
     def handle(self, *args: object, **options: object) -> None:
         chosen = _chosen(
             options["only"], [*_words(options["skip"]), *(NETWORK if options["offline"] else ())]
         )
-        asked = {name: probe for group in chosen for name, probe in GROUPS[group].items()}
+        probes = {name: probe for group in chosen for name, probe in GROUPS[group].items()}
         results = runner.skip_dependents(
-            runner.run_probes(asked, longest_seconds=_number(options["timeout"]))
+            runner.run_probes(probes, longest_seconds=_number(options["timeout"]))
         )
         if options["json"]:
             self.stdout.write(json.dumps({"checks": [asdict(result) for result in results]}, indent=2))

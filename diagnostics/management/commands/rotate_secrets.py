@@ -21,7 +21,7 @@ BATCH = 500
 
 @dataclass(frozen=True)
 class Sealed:
-    """A table with sealed texts, and where in a row they are."""
+    """A table with encrypted texts, and their fields."""
 
     label: str
     what: str
@@ -34,7 +34,11 @@ TABLES = (
     Sealed("linking.DeliveryEndpoint", "webhook secrets", ("secret", "old_secret")),
     Sealed("mfa.Authenticator", "second factors", ("data",)),
 )
-IN_JSON = ("secret", "seed", "migrated_codes")  # of a second factor; the rest of its data is plain
+IN_JSON = (
+    "secret",
+    "seed",
+    "migrated_codes",
+)  # encrypted parts of a second factor; the rest of its data is plain
 
 
 @dataclass
@@ -44,11 +48,13 @@ class Tally:
     unreadable: int = 0
 
     def __str__(self) -> str:
-        return f"{self.changed} re-encrypted, {self.current} were current, {self.unreadable} cannot be read"
+        return (
+            f"{self.changed} re-encrypted, {self.current} already current, {self.unreadable} cannot be read"
+        )
 
 
 class Command(BaseCommand):
-    help = "Seal stored secrets under the current SECRET_KEY. Former keys must be in SECRET_KEY_FALLBACKS meanwhile."
+    help = "Re-encrypt stored secrets with the current SECRET_KEY. Keep former keys in SECRET_KEY_FALLBACKS until it is done."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
@@ -62,8 +68,8 @@ class Command(BaseCommand):
             tally = _rotate(table, write=not check)
             left += tally.changed if check else 0
             unreadable += tally.unreadable
-            told = str(tally).replace("re-encrypted", "need a former key") if check else str(tally)
-            self.stdout.write(f"{table.what}: {told}.")
+            summary = str(tally).replace("re-encrypted", "need a former key") if check else str(tally)
+            self.stdout.write(f"{table.what}: {summary}.")
         for what, old in (
             ("API keys", api_keys.count_old_hashes()),
             ("bot keys", bot_keys.count_old_hashes()),
@@ -80,18 +86,18 @@ class Command(BaseCommand):
 def _advice(left: int, unreadable: int) -> str:
     if unreadable:
         return (
-            "What cannot be read was sealed under a key that is neither SECRET_KEY nor in SECRET_KEY_FALLBACKS: "
+            "Unreadable secrets were encrypted with a key that is neither SECRET_KEY nor in SECRET_KEY_FALLBACKS: "
             "add that key and run this again, or enter those secrets again."
         )
     if left:
         return "SECRET_KEY_FALLBACKS is still needed; without it the keys counted above stop working."
     if settings.SECRET_KEY_FALLBACKS:
-        return "Nothing needs SECRET_KEY_FALLBACKS any more but sessions and links made before: take it out when they may end."
-    return "Everything is under the current SECRET_KEY."
+        return "Only older sessions and links still need SECRET_KEY_FALLBACKS: remove it when they may end."
+    return "Everything is encrypted with the current SECRET_KEY."
 
 
 def _rotate(table: Sealed, *, write: bool) -> Tally:
-    """Row by row, each by an update that names what it replaces: an edit meanwhile wins, and is current anyway."""
+    """Re-encrypt row by row with conditional updates: an edit in the meantime wins, and is current anyway."""
     model, tally = apps.get_model(table.label), Tally()
     for row in _rows(model, table.fields):
         changes: dict[str, Any] = {}
@@ -114,7 +120,7 @@ def _rotate(table: Sealed, *, write: bool) -> Tally:
 
 
 def _rows(model: type[Model], fields: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """In batches by primary key, so that a long table is neither held in memory nor in one transaction."""
+    """Yield rows in batches by primary key, so that a long table needs neither memory nor one long transaction."""
     rows = model._default_manager.order_by("pk").values("pk", *fields)
     last: object = None
     while batch := list((rows if last is None else rows.filter(pk__gt=last))[:BATCH]):
