@@ -1,4 +1,4 @@
-"""How long things are kept: the record of repairs, previews, samples, and schedules that were switched off (D8, D11, D21)."""
+"""Delete what has been kept long enough: audit events, previews, samples and disabled schedules."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from diagnostics import audit, samples
 from diagnostics.models import RepairAudit, RepairPreview
 from diagnostics.repairs.actions import DISABLED_REASON_PREFIX
 
-PREVIEW_RETENTION = timedelta(days=1)  # the audit row tells what they led to
-SCHEDULE_RETENTION = timedelta(days=30)  # switched off, for their owners to mend
-SCHEDULE_LOOKBACK = timedelta(days=7)  # beyond that, for days on which nobody looked
+PREVIEW_RETENTION = timedelta(days=1)  # the audit log keeps their results
+SCHEDULE_RETENTION = timedelta(days=30)  # disabled, so that their owners can fix them
+SCHEDULE_LOOKBACK = timedelta(days=7)  # covers days on which this did not run
 
 
 def purge_expired() -> None:
@@ -25,14 +25,14 @@ def purge_expired() -> None:
 
 
 def purge_disabled_schedules() -> int:
-    """Those that a repair switched off thirty days ago and that nobody has switched on since."""
+    """Cancel schedules that a repair disabled thirty days ago and nobody has enabled since."""
     due = RepairAudit.objects.filter(
         action="cleanup_orphaned_schedules",
         outcome=RepairAudit.Outcome.DONE,
         at__lt=Now() - SCHEDULE_RETENTION,
         at__gt=Now() - SCHEDULE_RETENTION - SCHEDULE_LOOKBACK,
     )
-    ids = [one for found in due.values_list("ids", flat=True) for one in found]
+    ids = [schedule_id for row_ids in due.values_list("ids", flat=True) for schedule_id in row_ids]
     return (
         schedules.cancel_disabled_schedules(
             schedules_selectors.list_still_disabled(ids, DISABLED_REASON_PREFIX)

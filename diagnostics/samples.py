@@ -1,4 +1,4 @@
-"""The figures of every minute, for charts and for what grows (D13)."""
+"""Record the figures of every minute, for charts and trends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SAMPLE_NAMES = (
     "stuck_queued",
 )  # fmt: skip
 SAMPLE_RANGES = {"1h": timedelta(hours=1), "24h": timedelta(hours=24), "7d": timedelta(days=7)}
-MAX_SERIES_POINTS = 360  # a chart is not wider
+MAX_SERIES_POINTS = 360  # charts are not wider
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Series:
 
 
 def record_samples(summary: Summary) -> int:
-    """One row per figure that is known; a second call within the minute changes nothing."""
+    """Store one row per known figure; a second call within the minute changes nothing."""
     minute = summary.taken_at.replace(second=0, microsecond=0)
     values = {name: get_value(summary, name) for name in SAMPLE_NAMES}
     rows = [
@@ -54,7 +54,7 @@ def get_value(summary: Summary, name: str) -> float | None:
 
 
 def get_series(metric: str, span: str) -> Series:
-    """Oldest first, and of many every so many."""
+    """Return a series, oldest first, thinned out if it is long."""
     since = timezone.now() - SAMPLE_RANGES[span]
     rows = MetricSample.objects.filter(name=metric, taken_at__gte=since).order_by("taken_at")
     points = [Point(at=at, value=value) for at, value in rows.values_list("taken_at", "value")]
@@ -63,7 +63,7 @@ def get_series(metric: str, span: str) -> Series:
 
 
 def get_recent_values(metric: str, count: int) -> tuple[float, ...]:
-    """The last ones, the newest at the end; those of an hour ago say nothing of now."""
+    """Return the latest values, newest last; old ones say nothing about now."""
     since = datetime.now(UTC) - timedelta(minutes=2 * count)
     rows = MetricSample.objects.filter(name=metric, taken_at__gte=since).order_by("-taken_at")
     return tuple(reversed(rows.values_list("value", flat=True)[:count]))

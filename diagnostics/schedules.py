@@ -1,4 +1,4 @@
-"""Schedules for staff: how many, what is due, which can no longer run (D11)."""
+"""Schedules for staff: figures, due runs, and orphans."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from diagnostics.execution_list import MAX_COUNTED
 from diagnostics.snapshot_transaction import open_snapshot
 
 HOUR, DAY = timedelta(hours=1), timedelta(hours=24)
-CACHE_SECONDS = 30.0  # occurrences are worked out one by one
+CACHE_SECONDS = 30.0  # occurrences are computed one by one
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleSummary:
-    """The one shape of it, for the API, the page and the findings."""
+    """Figures about schedules for the API, the dashboard and the findings."""
 
     total: int
     user: int
@@ -102,7 +102,6 @@ def clear_schedule_cache() -> None:
 
 
 def list_schedules(*, orphaned: bool, limit: int, offset: int, see_email: bool = False) -> SchedulePage:
-    """System jobs are not among them."""
     with open_snapshot():
         rows, total = schedules_selectors.get_schedule_page(orphaned=orphaned, limit=limit, offset=offset)
     return SchedulePage(

@@ -1,4 +1,4 @@
-"""Everything there is to know, read once: the summary of D4, and what findings need besides (D4, D12)."""
+"""Read everything that the summary and the findings need, once."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from diagnostics.work_ages import read_work_ages
 from linking import selectors
 
 CACHE_SECONDS = 5.0
-BROKER_TIMEOUT_SECONDS = 1.0  # longer, and its figures are left out
-CONDITIONS_WITH_IDS = {  # conditions of which findings name some ids, each with the figure that counts them
+BROKER_TIMEOUT_SECONDS = 1.0  # after this, its figures are left out
+CONDITIONS_WITH_IDS = {  # conditions whose ids findings name, with the figures that count them
     "orphaned_running": "orphaned_running",
     "orphaned_queued": "orphaned_queued",
     "stuck_queued": "stuck_queued",
@@ -36,11 +36,11 @@ CONDITIONS_WITH_IDS = {  # conditions of which findings name some ids, each with
 T = TypeVar("T")
 
 
-# --- the summary -------------------------------------------------------------------------------------
+# --- The summary ---
 
 
 def compute_summary() -> Summary:
-    """Now, whatever is remembered; a source that fails leaves its figures out and its name behind."""
+    """Compute the summary now, without the cache. A source that fails is named and its figures are left out."""
     queues = _broker_query.start()
     degraded: list[str] = []
     figures: aggregates.Figures = {}
@@ -62,12 +62,12 @@ def compute_summary() -> Summary:
         degraded=tuple(sorted(degraded)),
         broker_depth=_sum_depths(depths, waking),
         broker_unacked=depths.unacked if depths else None,
-        **figures,  # type: ignore[arg-type]  # named as D4 names them
+        **figures,  # type: ignore[arg-type]  # the names match
     )
 
 
 def _sum_depths(depths: broker_queues.QueueDepths | None, waking: int | None) -> Mapping[str, int] | None:
-    """Wake-ups are a queue of their own, beside the broker's."""
+    """Add wake-ups, which are a queue beside the broker's."""
     if depths is None:
         return None
     by_queue = dict(depths.by_queue) if waking is None else {**depths.by_queue, "wakeups": waking}
@@ -88,22 +88,22 @@ _cached_summary = CachedValue(compute_summary, CACHE_SECONDS)
 
 
 def get_summary() -> Summary:
-    """At most five seconds old; of all who ask at once, one computes."""
+    """Return the summary, at most five seconds old; concurrent callers share one computation."""
     return _cached_summary.get()
 
 
 def get_stale_summary(*, seconds: float) -> Summary:
-    """For who must not wait: as old as he allows, and renewed behind his back."""
+    """Return a summary up to `seconds` old without waiting, and renew it in the background."""
     return _cached_summary.get_stale(seconds=seconds)
 
 
-# --- everything --------------------------------------------------------------------------------------
+# --- The snapshot ---
 
 
 def get_snapshot() -> Snapshot:
-    """Return the summary and what else findings are drawn from; what does not answer is left out.
+    """Return the summary and what else findings need; sources that do not answer are left out.
 
-    Workers are looked at more often than the rest: one that takes no turns must be a finding within ten seconds.
+    Workers are read more often than the rest: one that receives no turns must be a finding within ten seconds.
     """
     seen = _cached_snapshot.get()
     if seen.workers is None:
@@ -126,15 +126,15 @@ def take_snapshot() -> Snapshot:
 def _read_postgres(figures: Summary) -> dict[str, object]:
     try:
         with open_snapshot() as now:
-            skew = time.time() - now.timestamp()  # at once: what follows takes its time
+            skew = time.time() - now.timestamp()  # measured at once, because what follows takes time
             moment = turn_filters.judge_running_turns(now)
             ids = {
                 name: _list_ids(name, moment)
                 for name, figure in CONDITIONS_WITH_IDS.items()
-                if getattr(figures, figure) != 0  # without a number there is no finding that would name ids
+                if getattr(figures, figure) != 0  # a zero causes no finding that would name ids
             }
             ids["stranded_pending"] = tuple(
-                str(one) for one in aggregates.find_stranded_sessions()[:MAX_FINDING_IDS]
+                str(session_id) for session_id in aggregates.find_stranded_sessions()[:MAX_FINDING_IDS]
             )
             waiting = selectors.get_backlogs()
         return {
@@ -155,12 +155,13 @@ def _read_postgres(figures: Summary) -> dict[str, object]:
 def _list_ids(name: str, moment: FilterContext) -> tuple[str, ...]:
     rows = turn_selectors.all_turns().filter(turn_filters.TURN_FILTERS[name](moment))
     return tuple(
-        str(one) for one in rows.order_by("created_at", "pk").values_list("pk", flat=True)[:MAX_FINDING_IDS]
+        str(turn_id)
+        for turn_id in rows.order_by("created_at", "pk").values_list("pk", flat=True)[:MAX_FINDING_IDS]
     )
 
 
 def _read_redis(*, readable: bool) -> dict[str, object]:
-    """`readable`: Postgres answers, which knows what the leases are held for."""
+    """Read Redis; `readable` says that Postgres answers, which knows what the leases are held for."""
     try:
         health = worker_health.get_redis_health()
         skew = time.time() - health.time
@@ -187,8 +188,8 @@ _cached_snapshot = CachedValue(take_snapshot, CACHE_SECONDS)
 
 
 def clear_caches() -> None:
-    """After a repair: whoever made it wants to see what it did."""
-    for remembered in (_cached_summary, _cached_snapshot):
-        remembered.clear()
+    """Clear all caches after a repair, so that its effect is visible at once."""
+    for cache in (_cached_summary, _cached_snapshot):
+        cache.clear()
     inventory.clear_inventory_cache()
     schedules.clear_schedule_cache()

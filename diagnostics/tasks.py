@@ -8,16 +8,16 @@ from diagnostics.reaper import run_sweep
 
 @shared_task(name="diagnostics.tasks.reap", ignore_result=True, acks_late=False)
 def reap() -> None:
-    """Sweep once: by hand, or when the scheduler of an older release asks. `loops` sweeps by itself."""
+    """Sweep once, by hand or for the scheduler of an older release. Otherwise `loops` does it."""
     run_sweep()
 
 
-# --- once a day --------------------------------------------------------------------------------------
+# --- Once a day ---
 
 
 @shared_task(name="diagnostics.tasks.sample", ignore_result=True)
 def sample() -> None:
-    """Record the figures of this minute: by hand, or when the scheduler of an older release asks. `loops` does it by itself."""
+    """Record the figures of this minute, by hand or for the scheduler of an older release. Otherwise `loops` does it."""
     samples.record_samples(snapshot.compute_summary())
 
 

@@ -1,7 +1,4 @@
-"""How long a silence, and how much waiting, is too much: one number each for findings, doctor and dashboard (D12).
-
-Plain values: findings are pure, and probes stand beside them.
-"""
+"""Thresholds for silence and backlogs, shared by findings, doctor and dashboard."""
 
 from __future__ import annotations
 

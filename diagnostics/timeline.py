@@ -1,4 +1,4 @@
-"""The story of one execution, and the audit log, for reading (D8, D14)."""
+"""Read the timeline of one execution, and the audit log."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def get_story(execution_id: UUID, *, see_email: bool = False) -> Story:
 
 
 def _build_timeline(execution_id: UUID, audits: list[AuditShown]) -> list[Happened]:
-    """From the row, which knows when it last changed, and from the repairs."""
+    """Build the timeline from the row's own times and from the repairs."""
     rows = turn_selectors.describe_turns(turn_selectors.turns_by_id([execution_id]))
     if not rows:
         raise NotFound
@@ -95,7 +95,7 @@ def list_execution_audits(execution_id: UUID) -> list[AuditEvent]:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditFilter:
-    """Which events are wanted; `everything` takes the right to read the audit log, without it there are only repairs."""
+    """Select audit events. Without `everything`, which needs the permission to read the audit log, only repairs."""
 
     everything: bool
     category: str = ""

@@ -1,4 +1,4 @@
-"""The states an execution can be in that somebody should know of: one definition each, for counts, lists and repairs (D3)."""
+"""Define each noteworthy condition of an execution once, for counts, lists and repairs."""
 
 from __future__ import annotations
 
@@ -14,29 +14,28 @@ from django.db.models.expressions import RawSQL
 from copilot.chat import turn_selectors
 from copilot.worker import liveness
 
-ORPHANED_AFTER = timedelta(seconds=30)  # a worker that died is replaced well before
+ORPHANED_AFTER = timedelta(seconds=30)  # dead workers are replaced well before
 LONG_RUNNING_AFTER = timedelta(hours=1)
 WAITING_OLD_AFTER = timedelta(hours=24)
-STOP_OVERDUE_AFTER = timedelta(seconds=5)  # then the sweep overrides the worker (T7.1)
+STOP_OVERDUE_AFTER = timedelta(seconds=5)  # then the sweep overrides the worker
 STRANDED_AFTER_SECONDS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class FilterContext:
-    """What conditions depend on besides the row: the time, and which running executions are not known to live."""
+    """What conditions depend on besides the row: the time, and which running executions are dead or unknown."""
 
     now: datetime
     dead: frozenset[UUID] = field(default_factory=frozenset)
     unknown: frozenset[UUID] = field(default_factory=frozenset)
 
     def get_liveness(self, execution_id: UUID) -> liveness.Liveness:
-        """Of a running one."""
         if execution_id in self.dead:
             return "dead"
         return "unknown" if execution_id in self.unknown else "live"
 
     def get_evidence(self, execution_id: UUID, started_at: datetime | None) -> str | None:
-        """Why a running one is orphaned; None when it is not."""
+        """Return why a running execution is orphaned, or None if it is not."""
         age = self.now - (started_at or self.now)
         if execution_id in self.dead:
             return "beat" if age > ORPHANED_AFTER else None
@@ -44,7 +43,7 @@ class FilterContext:
 
 
 def judge_running_turns(now: datetime, *, one: UUID | None = None) -> FilterContext:
-    """All running executions, or one of them, by the evidence of D2."""
+    """Judge the liveness of all running executions, or of one."""
     verdicts = liveness.judge_liveness_in_time(liveness.list_turn_evidence(turn_id=one, limit=None))
     return FilterContext(
         now=now,
@@ -54,11 +53,11 @@ def judge_running_turns(now: datetime, *, one: UUID | None = None) -> FilterCont
 
 
 def filter_ids(ids: Iterable[UUID]) -> Q:
-    """One parameter however many there are: thousands may have died together."""
+    """Filter by one array parameter, however many ids there are: thousands may have died together."""
     return Q(pk__in=RawSQL("SELECT unnest(%s::uuid[])", [list(ids)]))
 
 
-# --- by status ---------------------------------------------------------------------------------------
+# --- By status ---
 
 
 def filter_running(moment: FilterContext) -> Q:
@@ -73,7 +72,7 @@ def filter_waiting(moment: FilterContext) -> Q:
     return Q(status=turn_selectors.WAITING)
 
 
-# --- nobody runs them --------------------------------------------------------------------------------
+# --- Orphaned ---
 
 
 def filter_orphaned_by_heartbeat(moment: FilterContext) -> Q:
@@ -81,7 +80,7 @@ def filter_orphaned_by_heartbeat(moment: FilterContext) -> Q:
 
 
 def filter_orphaned_by_age(moment: FilterContext) -> Q:
-    """Nobody could say whether it lives, for longer than any execution may run."""
+    """Match executions of unknown liveness that run longer than any execution may."""
     return (
         filter_running(moment) & filter_ids(moment.unknown) & Q(started_at__lt=moment.now - _get_orphan_age())
     )
@@ -103,7 +102,7 @@ def _get_orphan_age() -> timedelta:
     return timedelta(seconds=settings.DIAG_ORPHAN_AGE_SECONDS)
 
 
-# --- too long ----------------------------------------------------------------------------------------
+# --- Too long ---
 
 
 def _filter_running_live(moment: FilterContext) -> Q:
@@ -120,7 +119,7 @@ def filter_running_over_an_hour(moment: FilterContext) -> Q:
 
 
 def filter_never_started(moment: FilterContext) -> Q:
-    """Nobody took them; those that wait for a cap of their user or address are no matter for repair."""
+    """Match executions that no worker took, except those that wait for a cap of their user or address."""
     return filter_queued(moment) & Q(attempts=0, throttle="")
 
 
@@ -131,7 +130,7 @@ def filter_stuck_queued(moment: FilterContext) -> Q:
 
 
 def filter_waiting_old(moment: FilterContext) -> Q:
-    """Since it pauses; of rows from before that was noted, since it started."""
+    """Match by the time of the pause; older rows without it count from their start."""
     before = moment.now - WAITING_OLD_AFTER
     return filter_waiting(moment) & (Q(paused_at__lt=before) | Q(paused_at=None, started_at__lt=before))
 
@@ -140,33 +139,33 @@ def filter_stop_overdue(moment: FilterContext) -> Q:
     return turn_selectors.IS_UNFINISHED & Q(stop_requested_at__lt=moment.now - STOP_OVERDUE_AFTER)
 
 
-# --- rows that contradict themselves -----------------------------------------------------------------
+# --- Invalid rows ---
 
 
 INVALID_STATES: Mapping[str, tuple[Q, str]] = {
     "queued_started_without_attempt": (
         Q(status=turn_selectors.QUEUED, started_at__isnull=False, attempts=0),
-        "It is queued and has a start, but no attempt was counted.",
+        "It is queued and has a start time, but no attempt was counted.",
     ),
     "queued_attempted_without_start": (
         Q(status=turn_selectors.QUEUED, started_at=None, attempts__gt=0),
-        "It is queued after an attempt that has no start.",
+        "It is queued after an attempt without a start time.",
     ),
     "running_without_start": (
         Q(status=turn_selectors.RUNNING, started_at=None),
-        "It runs and never started.",
+        "It is running, but has no start time.",
     ),
     "waiting_without_start": (
         Q(status=turn_selectors.WAITING, started_at=None),
-        "It waits for a person and never started.",
+        "It waits for a person, but has no start time.",
     ),
     "ended_without_end": (
         Q(status__in=[status.value for status in turn_selectors.ENDINGS], ended_at=None),
-        "It has ended, but not when.",
+        "It has ended, but has no end time.",
     ),
     "unended_with_end": (
         turn_selectors.IS_UNFINISHED & Q(ended_at__isnull=False),
-        "It has the time of an end, and has not ended.",
+        "It has an end time, but has not ended.",
     ),
 }
 
@@ -178,11 +177,11 @@ def filter_invalid(moment: FilterContext) -> Q:
     return any_kind
 
 
-# --- by how they ended -------------------------------------------------------------------------------
+# --- Ended ---
 
 
 def filter_ended_within(moment: FilterContext, window: timedelta) -> Q:
-    """Half open: exactly at the window's edge counts, exactly now does not (D4)."""
+    """Match a half-open window: its start counts, the present moment does not."""
     return Q(ended_at__gte=moment.now - window, ended_at__lt=moment.now)
 
 

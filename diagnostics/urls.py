@@ -1,4 +1,4 @@
-"""Where load balancers and scrapers look (D15, D16)."""
+"""Paths for load balancers and scrapers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is this process alive, is it ready for traffic, and what has been counted (D15, D16)."""
+"""Health, readiness and metrics endpoints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CACHE_SECONDS = 2.0
 
 
 class _ReadinessCache:
-    """At most one look per two seconds and process, however many ask (A-D15.3)."""
+    """Probe at most once every two seconds and process, however many callers ask."""
 
     def __init__(self) -> None:
         self.results: list[runner.ProbeResult] = []
@@ -65,7 +65,7 @@ async def readyz(request: HttpRequest) -> JsonResponse:
 
 
 async def _may_see_details(request: HttpRequest, *, database_answers: bool) -> bool:
-    """The holder of the metrics token, or staff who may see diagnostics; without a cookie nobody is looked up."""
+    """Allow the metrics token, or staff who may see diagnostics; without a cookie no user is looked up."""
     if metrics.has_metrics_token(request.headers.get("Authorization", "")):
         return True
     if not database_answers or settings.SESSION_COOKIE_NAME not in request.COOKIES:
@@ -74,13 +74,13 @@ async def _may_see_details(request: HttpRequest, *, database_answers: bool) -> b
     return await sync_to_async(can_perform_staff_act)(user, "diagnostics.read")
 
 
-# --- metrics -----------------------------------------------------------------------------------------
+# --- Metrics ---
 
 
 @never_cache
 @require_safe
 def serve_metrics(request: HttpRequest) -> HttpResponse:
-    """Off until somebody is allowed to look: without a token or a network there is nothing here."""
+    """Serve metrics; without a token or a network in the settings there is nothing here."""
     if not metrics.is_scraping_enabled():
         raise Http404
     bears_token = metrics.has_metrics_token(request.headers.get("Authorization", ""))

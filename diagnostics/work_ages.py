@@ -1,4 +1,4 @@
-"""How long ago the scheduler, the watch and the workers of each queue did something last (D12)."""
+"""Read how long ago the scheduler, the watch and the workers of each queue last did something."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ ROWS_TRUSTED_AFTER_SECONDS = 240.0
 
 @dataclass(frozen=True, kw_only=True)
 class WorkAges:
-    """Seconds since each kind of work was done last; None or missing where nobody remembers."""
+    """Seconds since each kind of work was last done; None or missing if unknown."""
 
     scheduler_seconds: float | None = None  # since Celery beat last handed a job to the broker
-    watch_seconds: float | None = None  # since figures were sampled and findings looked at
+    watch_seconds: float | None = None  # since figures were sampled and findings evaluated
     queue_seconds: Mapping[str, float] = field(default_factory=dict)  # since a task of the queue was done
 
 
 def read_work_ages(*, rows_too: bool = True) -> WorkAges:
-    """Read what Redis remembers, and of a scheduler that it forgot the rows too. Raises `Unavailable` while Redis is away."""
+    """Read what Redis remembers, and the scheduler's rows if Redis forgot it; raise ServiceUnavailable without Redis."""
     ages = health.get_work_ages(["scheduler", "watch", *(f"queue:{queue}" for queue in STEADY_QUEUES)])
     queues = {queue: ages[name] for queue in STEADY_QUEUES if (name := f"queue:{queue}") in ages}
     scheduler = ages.get("scheduler")
@@ -36,7 +36,7 @@ def read_work_ages(*, rows_too: bool = True) -> WorkAges:
 
 
 def _read_scheduler_age() -> float | None:
-    """By what beat wrote into its rows, which it does every few minutes: anything newer proves nothing."""
+    """Read the age from beat's rows. It writes them every few minutes, so a recent value proves nothing."""
     try:
         ticked = get_last_tick_at()
         silent = (get_database_time() - ticked).total_seconds() if ticked else None
@@ -47,7 +47,7 @@ def _read_scheduler_age() -> float | None:
 
 
 def get_last_tick_at() -> datetime | None:
-    """When Celery beat last sent anything, as far as it has written down."""
+    """Return when Celery beat last sent anything, as far as it has stored it."""
     sent = PeriodicTask.objects.filter(enabled=True, last_run_at__isnull=False)
     newest = sent.order_by("-last_run_at").first()
     return newest.last_run_at if newest is not None else None

@@ -1,1 +1,1 @@
-"""Asks one dependency one question (D7)."""
+"""Probes: each asks one dependency one question."""

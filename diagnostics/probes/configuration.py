@@ -1,4 +1,4 @@
-"""Judges the settings of this installation without showing their values (D17)."""
+"""Check the settings of this installation without showing their values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MIN_DISTINCT_CHARACTERS = 5
 
 
 def _fail_in_production(problem: str, next_step: str) -> ProbeFinding:
-    """A laptop may do what an installation for others may not."""
+    """Fail in production only: a laptop may do what a public installation must not."""
     if settings.ENVIRONMENT == "production":
         return ProbeFinding(status="fail", detail=problem, next_step=next_step)
     return ProbeFinding(detail=f"{problem} (fine outside production)")
@@ -34,7 +34,7 @@ def probe_system_checks() -> ProbeFinding:
         return ProbeFinding(
             status="fail",
             detail="; ".join(sorted(str(message.msg).rstrip(".") for message in found))[:1000],
-            next_step="Change the settings it names.",
+            next_step="Change the settings named above.",
         )
     return ProbeFinding(detail="no contradictions")
 
@@ -61,7 +61,7 @@ def probe_allowed_hosts() -> ProbeFinding:
     if odd:
         return ProbeFinding(
             status="fail",
-            detail=f"ALLOWED_HOSTS holds {odd[0]!r}, which matches nothing",
+            detail=f"ALLOWED_HOSTS contains {odd[0]!r}, which matches nothing",
             next_step="List bare names, without https:// and without a port.",
         )
     host = urlsplit(settings.SITE_URL).netloc.rpartition("@")[2]
@@ -69,14 +69,14 @@ def probe_allowed_hosts() -> ProbeFinding:
     if not validate_host(name, settings.ALLOWED_HOSTS):
         return ProbeFinding(
             status="fail",
-            detail=f"ALLOWED_HOSTS does not hold {name}, so every page of SITE_URL answers 400",
+            detail=f"ALLOWED_HOSTS does not contain {name}, so every page of SITE_URL answers 400",
             next_step=f"Add {name} to ALLOWED_HOSTS.",
         )
     return ProbeFinding(detail=f"{len(settings.ALLOWED_HOSTS)} allowed")
 
 
 def probe_static_files() -> ProbeFinding:
-    """In production pages name files by their hashes, which are known once the files were collected."""
+    """Check collected static files: in production, pages name files by hashes that are known only then."""
     if settings.ENVIRONMENT != "production":
         return ProbeFinding(detail="served as they are (fine outside production)")
     collect = "Run `python manage.py collectstatic --no-input`."
@@ -110,7 +110,7 @@ def probe_static_files() -> ProbeFinding:
 
 
 def _list_static_sources() -> set[str]:
-    """Our own files; packages bring theirs with the same command."""
+    """List our own files; the same command collects those of packages."""
     roots = [Path(root) for root in settings.STATICFILES_DIRS]
     return {path.relative_to(root).as_posix() for root in roots for path in root.rglob("*") if path.is_file()}
 
@@ -146,7 +146,7 @@ def probe_proxies() -> ProbeFinding:
 
 
 def probe_mail_sender() -> ProbeFinding:
-    """Other mail servers refuse or discard mail whose sender's domain does not exist."""
+    """Check the sender: other mail servers discard mail from a domain that does not exist."""
     if not settings.MAIL_WORKS:
         return ProbeFinding(status="skip", detail="no mail is sent")
     domain = parseaddr(settings.DEFAULT_FROM_EMAIL)[1].rpartition("@")[2]
@@ -163,7 +163,7 @@ def probe_traces() -> ProbeFinding:
         return ProbeFinding(status="skip", detail="no collector is configured")
     try:
         is_installed = find_spec("opentelemetry.exporter.otlp.proto.http") is not None
-    except ModuleNotFoundError:  # of a package above it
+    except ModuleNotFoundError:  # a parent package is missing
         is_installed = False
     if is_installed:
         return ProbeFinding(detail="sent to the collector")
@@ -174,14 +174,14 @@ def probe_traces() -> ProbeFinding:
 
 
 def probe_metrics() -> ProbeFinding:
-    """Figures of the workers reach a scraper through a directory they share, or through a port of their own."""
+    """Check that the workers' metrics are scraped, through a shared directory or a port of their own."""
     if not settings.METRICS_TOKEN and not settings.METRICS_ALLOWED_CIDRS:
         return ProbeFinding(status="skip", detail="nobody may scrape")
     if os.environ.get("PROMETHEUS_MULTIPROC_DIR") or settings.METRICS_PORT:
         return ProbeFinding(detail="all processes are counted")
     return ProbeFinding(
         status="warn",
-        detail="the figures of workers are seen by nobody",
+        detail="the metrics of workers are not scraped",
         next_step="Set PROMETHEUS_MULTIPROC_DIR for all processes of a host, or METRICS_PORT for workers.",
     )
 

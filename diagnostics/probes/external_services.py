@@ -1,4 +1,4 @@
-"""Can the configured model providers be reached with our key: by listing models, which costs nothing (D17)."""
+"""Probe model providers, Stripe and chat platforms by requests that cost nothing."""
 
 from __future__ import annotations
 
@@ -45,14 +45,16 @@ PROVIDER_PROBES: Mapping[str, Probe] = {
 }
 
 
-# MERGED probes.payments: Does the payment gateway take our key, and does it know where to tell us what happened (D17).
+# --- Payments ---
 
 STRIPE_WEBHOOK_PATH = "/api/v1/billing/stripe/webhook"
-PAYMENTS_NOT_CONFIGURED = ProbeFinding(status="skip", detail="not configured: everything but paying works")
+PAYMENTS_NOT_CONFIGURED = ProbeFinding(
+    status="skip", detail="not configured: everything except payments works"
+)
 
 
 def probe_stripe() -> ProbeFinding:
-    """Its balance: read for nothing, and only with a key that is valid."""
+    """Read the balance, which is free and needs a valid key."""
     if not settings.STRIPE_SECRET_KEY:
         return PAYMENTS_NOT_CONFIGURED
     return judge_answer(
@@ -72,7 +74,7 @@ def probe_stripe_webhook() -> ProbeFinding:
         return ProbeFinding(detail="registered")
     return ProbeFinding(
         status="warn",
-        detail="Stripe does not know this site's webhook, so nothing bought arrives",
+        detail="this site's webhook is not registered with Stripe, so purchases do not arrive",
         next_step=f"Add an endpoint for {ours} in Stripe's dashboard.",
     )
 
@@ -92,16 +94,16 @@ PAYMENT_PROBES: Mapping[str, Probe] = {"payments.stripe": probe_stripe}
 PAYMENT_WEBHOOK_PROBES: Mapping[str, Probe] = {"webhooks.stripe": probe_stripe_webhook}
 
 
-# MERGED probes.platforms: Do the chat platforms take our bots' tokens, and do they call this site (D17).
+# --- Chat platforms ---
 
 PLATFORM_NOT_CONFIGURED = ProbeFinding(status="skip", detail="not configured")
-SLACK_REVOKED_CODES = ("token_revoked", "token_expired", "account_inactive")  # Slack's words
+SLACK_REVOKED_CODES = ("token_revoked", "token_expired", "account_inactive")  # as Slack names them
 
 
 def probe_telegram() -> ProbeFinding:
     if not settings.TELEGRAM_BOT_TOKEN:
         return PLATFORM_NOT_CONFIGURED
-    refusals = (401, 403, 404)  # the last is its word for what does not look like a token
+    refusals = (401, 403, 404)  # 404 is its answer to malformed tokens
     return judge_answer(
         send_request(_telegram_url("getMe"), {}), variable="TELEGRAM_BOT_TOKEN", refusals=refusals
     )
@@ -118,7 +120,7 @@ def probe_discord() -> ProbeFinding:
 
 
 def probe_slack() -> ProbeFinding:
-    """Slack answers 200 to everybody, and says inside what it thinks of the token."""
+    """Slack always answers 200 and reports errors in the body."""
     token = settings.SLACK_BOT_TOKEN
     if not token:
         return PLATFORM_NOT_CONFIGURED
@@ -138,13 +140,13 @@ def probe_slack() -> ProbeFinding:
 
 
 def probe_telegram_webhook() -> ProbeFinding:
-    """None is registered where a runner polls: then nothing is wrong."""
+    """Check the webhook; none is registered where a runner polls, and that is fine."""
     if not settings.TELEGRAM_BOT_TOKEN:
         return PLATFORM_NOT_CONFIGURED
-    told = send_request(_telegram_url("getWebhookInfo"), {}).body.get("result")
-    if not isinstance(told, dict):
+    info = send_request(_telegram_url("getWebhookInfo"), {}).body.get("result")
+    if not isinstance(info, dict):
         return ProbeFinding(status="skip", detail="Telegram did not say")
-    url = str(told.get("url") or "")
+    url = str(info.get("url") or "")
     if not url:
         return ProbeFinding(
             detail="none is registered: updates come by `run_bot telegram`, if one runs",
@@ -152,14 +154,14 @@ def probe_telegram_webhook() -> ProbeFinding:
     if not url.startswith(f"{settings.SITE_URL}/"):
         return ProbeFinding(
             status="warn",
-            detail="Telegram calls another site",
+            detail="Telegram's webhook points to another site",
             next_step="Run `python manage.py telegram_webhook set`, or leave this bot to the other site.",
         )
-    if told.get("last_error_message"):
+    if info.get("last_error_message"):
         return ProbeFinding(
             status="warn",
             detail="registered; Telegram's last call failed",
-            next_step="Is the site reachable from outside, with a valid certificate?",
+            next_step="Check that the site is reachable from outside with a valid certificate.",
         )
     return ProbeFinding(detail="registered")
 

@@ -1,4 +1,4 @@
-"""One free question over HTTP to somebody else's service: does it answer, and does it take our key (D17)."""
+"""Send one free HTTP request to an external service and judge its answer."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ MAX_ANSWER_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeAnswer:
-    """What came back; a refusal is an answer too, silence is none."""
+    """The answer of a service; status 0 stands for none."""
 
-    status: int  # 0: nobody answered
+    status: int  # 0: no answer
     body: Mapping[str, object]
 
     @property
@@ -26,7 +26,7 @@ class ProbeAnswer:
 
 
 def send_request(url: str, headers: Mapping[str, str], *, post: bool = False) -> ProbeAnswer:
-    """Neither the address nor the headers are ever told: they may hold the key."""
+    """Send a request. Neither URL nor headers are ever shown, because they may hold the key."""
     request = urllib.request.Request(url, headers=dict(headers), data=b"" if post else None)  # noqa: S310 - our settings
     try:
         with urllib.request.urlopen(request, timeout=SLOW_TIMEOUT_SECONDS) as answer:  # noqa: S310 - our settings
@@ -41,7 +41,7 @@ def send_request(url: str, headers: Mapping[str, str], *, post: bool = False) ->
 def judge_answer(
     answer: ProbeAnswer, *, variable: str, refusals: Collection[int] = (401, 403)
 ) -> ProbeFinding:
-    """The same troubles everywhere: nobody there, the key refused or too weak, something else."""
+    """Judge an answer by what can go wrong everywhere: unreachable, key refused, missing permissions, other errors."""
     if answer.is_success:
         return ProbeFinding(detail="reachable, key accepted")
     if not answer.status:
@@ -51,15 +51,15 @@ def judge_answer(
     if answer.status == 403 and 403 in refusals:
         return ProbeFinding(
             status="fail",
-            detail="the key is known, and may not do this",
-            next_step=f"Give the key of {variable} the rights it needs, or set another.",
+            detail="the key is valid but lacks permissions",
+            next_step=f"Grant the key of {variable} the permissions it needs, or set another.",
         )
     if answer.status in refusals:
         return ProbeFinding(status="fail", detail="the key was refused", next_step=f"Set a valid {variable}.")
     return ProbeFinding(
         status="warn",
         detail=f"answered {answer.status}",
-        next_step="Try again, then look at its status page.",
+        next_step="Try again, then check its status page.",
     )
 
 

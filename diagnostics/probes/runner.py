@@ -1,4 +1,4 @@
-"""Runs probes side by side, each within a hard limit; none raises, none tells a credential (D7)."""
+"""Run probes side by side, each with a deadline. None raises, and none reveals credentials."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ from django.conf import settings
 
 ProbeStatus = Literal["ok", "warn", "fail", "skip"]
 QUICK_TIMEOUT_SECONDS = 1.0
-SLOW_TIMEOUT_SECONDS = 5.0  # for what may be far away
+SLOW_TIMEOUT_SECONDS = 5.0  # for services that may be far away
 SLOW_GROUPS = frozenset(
     {"storage", "mail", "workers", "providers", "payments", "platforms", "webhooks", "channels", "tools"}
 )
-LOCAL_TIMEOUT_SECONDS = (
-    60.0  # our own code, which asks nobody: only a busy machine makes it slow, and that is no fault of it
-)
+# Local checks contact nobody; only a busy machine makes them slow.
+LOCAL_TIMEOUT_SECONDS = 60.0
 
 _draining = threading.Event()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeFinding:
-    """What a probe has to say; the caller adds its name and how long it took."""
+    """The finding of a probe; the runner adds its name and duration."""
 
     status: ProbeStatus = "ok"
     detail: str = ""
@@ -53,14 +52,14 @@ Probe = Callable[[], ProbeFinding]
 
 
 def describe_failure(problem: BaseException) -> str:
-    """Say what an operating system said; other texts may hold addresses or credentials."""
+    """Return the operating system's message; other messages may hold addresses or credentials."""
     return (
         str(problem.strerror) if isinstance(problem, OSError) and problem.strerror else type(problem).__name__
     )
 
 
 def start_draining() -> None:
-    """This process is about to leave: from now on it is not ready (A-D15.2)."""
+    """Report this process as not ready from now on, because it is about to exit."""
     _draining.set()
 
 
@@ -69,7 +68,7 @@ def is_draining() -> bool:
 
 
 def run_probes(probes: Mapping[str, Probe], *, longest_seconds: float | None = None) -> list[ProbeResult]:
-    """All side by side; each answers or is given up at its own limit."""
+    """Run all probes side by side; each answers or is abandoned at its deadline."""
     began = time.monotonic()
     started = {name: _start_probe(name, probe) for name, probe in probes.items()}
     return [
@@ -79,7 +78,7 @@ def run_probes(probes: Mapping[str, Probe], *, longest_seconds: float | None = N
 
 
 def _start_probe(name: str, probe: Probe) -> Future[ProbeResult]:
-    """On a thread that nobody waits for: a probe that hangs must not keep the process."""
+    """Start a probe on a daemon thread, so that one that hangs does not keep the process alive."""
     future: Future[ProbeResult] = Future()
     threading.Thread(
         target=lambda: future.set_result(_run_timed(name, probe)), name=f"probe {name}", daemon=True
@@ -88,7 +87,7 @@ def _start_probe(name: str, probe: Probe) -> Future[ProbeResult]:
 
 
 def _get_timeout(name: str, longest_seconds: float) -> float:
-    """`providers.openai` has the limit of `providers`; the settings' own checks import what they check."""
+    """Return the limit of the probe's group. Checks of the settings get longer because they import what they check."""
     group = name.partition(".")[0]
     if group in ("config", "accounts"):  # a password's hash is slow on purpose
         return LOCAL_TIMEOUT_SECONDS
@@ -96,7 +95,7 @@ def _get_timeout(name: str, longest_seconds: float) -> float:
 
 
 def redact_url(url: str) -> str:
-    """An address as people may see it: scheme://host:port/path, whoever logs in there."""
+    """Return a URL without credentials: scheme://host:port/path."""
     parts = urlsplit(url)
     try:
         port = f":{parts.port}" if parts.port else ""
@@ -122,9 +121,10 @@ def _run_timed(name: str, probe: Probe) -> ProbeResult:
 
 
 def _build_failure(name: str, what: str) -> ProbeFinding:
-    """A probe that could not say for itself what is wrong."""
     return ProbeFinding(
-        status="fail", detail=what, next_step=f"Is it up, and are the settings of {name} right?"
+        status="fail",
+        detail=what,
+        next_step=f"Check that it is up and that the settings of {name} are correct.",
     )
 
 
@@ -140,7 +140,7 @@ def _build_result(name: str, finding: ProbeFinding, *, began: float | None) -> P
 
 
 def skip_dependents(results: Sequence[ProbeResult]) -> list[ProbeResult]:
-    """A dead server is told once: what merely needs it is skipped (A-D17.1)."""
+    """Report a dead server once: skip the probes that need it."""
     dead = {result.name for result in results if result.status == "fail"}
     needs = {
         "migrations": {"postgres"},

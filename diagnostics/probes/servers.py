@@ -1,4 +1,4 @@
-"""One question each to Postgres, Redis, the broker, the workers, the storage and the mail server (D7)."""
+"""Probe Postgres, Redis, the broker, the workers, the storage and the mail server."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from diagnostics.thresholds import (
 from diagnostics.work_ages import read_work_ages
 
 MAX_SKEW_SECONDS = 2.0
-CONNECT_TIMEOUT_SECONDS = 2  # the least that libpq knows
+CONNECT_TIMEOUT_SECONDS = 2  # libpq's minimum
 STATEMENT_TIMEOUT_SECONDS = 1
 MAX_TRANSACTION_AGE_SECONDS = 3600
-HEARTBEAT_LIFE_SECONDS = 6.0  # D2
+HEARTBEAT_LIFE_SECONDS = 6.0
 ANSWER_TIMEOUT_SECONDS = 2.0
-REAPER_SILENT_SECONDS = 20.0  # ten sweeps; one that has much to do takes several
+REAPER_SILENT_SECONDS = 20.0  # ten sweeps; a long sweep takes the time of several
 
 
-# --- Postgres ----------------------------------------------------------------------------------------
+# --- Postgres ---
 
 
 def probe_postgres() -> ProbeFinding:
@@ -68,12 +68,12 @@ def probe_postgres() -> ProbeFinding:
         return ProbeFinding(status="warn", detail=detail, next_step="Raise max_connections or use a pooler.")
     if int(str(oldest)) > MAX_TRANSACTION_AGE_SECONDS:
         return ProbeFinding(
-            status="warn", detail=detail, next_step="Find it in pg_stat_activity: it keeps vacuum waiting."
+            status="warn", detail=detail, next_step="Find it in pg_stat_activity: it blocks vacuum."
         )
     return ProbeFinding(detail=detail)
 
 
-# What libpq and the server say, and what it means; the first that is found in their words.
+# Patterns of error messages, what they mean and what to do; the first match counts.
 _POSTGRES_REFUSALS: tuple[tuple[str, str, str], ...] = (
     (
         r"password authentication failed",
@@ -82,12 +82,12 @@ _POSTGRES_REFUSALS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"no password supplied",
-        "Postgres at {where} wants a password, and DATABASE_URL has none",
+        "Postgres at {where} requires a password, and DATABASE_URL has none",
         "Put the password into DATABASE_URL.",
     ),
     (
         r'role "[^"]*" does not exist',
-        "Postgres at {where} knows no user {user}",
+        "Postgres at {where} has no user {user}",
         "Correct the user in DATABASE_URL, or create the role.",
     ),
     (
@@ -113,7 +113,7 @@ _POSTGRES_REFUSALS: tuple[tuple[str, str, str], ...] = (
     (
         r"starting up|shutting down|in recovery mode",
         "Postgres at {where} is starting or stopping",
-        "Wait a moment and look again.",
+        "Wait a moment and try again.",
     ),
     (
         r"Connection refused",
@@ -133,17 +133,17 @@ _POSTGRES_REFUSALS: tuple[tuple[str, str, str], ...] = (
 )
 
 
-def _explain_postgres_refusal(said: str) -> ProbeFinding:
-    """Name what is wrong with the address, so that nobody looks for a dead server when a password is wrong."""
-    given = conninfo_to_dict(build_connection_string())
-    where = f"{given.get('host', 'the local socket')}:{given.get('port', 5432)}"
-    plain = " ".join(said.split())
+def _explain_postgres_refusal(message: str) -> ProbeFinding:
+    """Say what is wrong with the connection, so that nobody looks for a dead server when a password is wrong."""
+    params = conninfo_to_dict(build_connection_string())
+    where = f"{params.get('host', 'the local socket')}:{params.get('port', 5432)}"
+    plain = " ".join(message.split())
     for pattern, what, next_step in _POSTGRES_REFUSALS:
         if re.search(pattern, plain, re.IGNORECASE):
             meaning = what.format(
                 where=where,
-                user=given.get("user", ""),
-                dbname=given.get("dbname", ""),
+                user=params.get("user", ""),
+                dbname=params.get("dbname", ""),
                 said=plain.rpartition("failed: ")[2][:200],
             )
             return ProbeFinding(status="fail", detail=meaning, next_step=next_step)
@@ -155,23 +155,25 @@ def _explain_postgres_refusal(said: str) -> ProbeFinding:
 
 
 def probe_postgres_writes() -> ProbeFinding:
-    """A standby, or a server that somebody set to reading, answers everything and keeps nothing."""
+    """Check for a standby or a read-only server, which answers everything but stores nothing."""
     with _connect() as database:
         row = database.execute(
             "select pg_is_in_recovery(), current_setting('default_transaction_read_only') = 'on'"
         ).fetchone()
     assert row is not None
     if not any(row):
-        return ProbeFinding(detail="takes writes")
+        return ProbeFinding(detail="accepts writes")
     return ProbeFinding(
         status="fail",
-        detail="a standby, which takes no writes" if row[0] else "takes no writes: it is set to read only",
+        detail="a standby, which accepts no writes"
+        if row[0]
+        else "set to read only, so it accepts no writes",
         next_step="Point DATABASE_URL at the primary, or set default_transaction_read_only off.",
     )
 
 
 def probe_migrations() -> ProbeFinding:
-    """Compares the files of this release with the rows of the database."""
+    """Compare the migrations of this release with those applied to the database."""
     try:
         with _connect() as database:
             there = database.execute("select to_regclass('django_migrations') is not null").fetchone()
@@ -201,13 +203,13 @@ def _list_migrations() -> frozenset[tuple[str, str]]:
 
 
 def _connect() -> psycopg.Connection[tuple[object, ...]]:
-    """A connection of its own: a probe must not wait for the pool it reports on."""
+    """Open a separate connection: a probe must not wait for the pool it reports on."""
     limits = f"-c statement_timeout={STATEMENT_TIMEOUT_SECONDS * 1000}"
-    given = build_connection_string(connect_timeout_seconds=CONNECT_TIMEOUT_SECONDS, server_options=limits)
-    return psycopg.connect(given, autocommit=True)
+    params = build_connection_string(connect_timeout_seconds=CONNECT_TIMEOUT_SECONDS, server_options=limits)
+    return psycopg.connect(params, autocommit=True)
 
 
-# --- Redis, broker, workers --------------------------------------------------------------------------
+# --- Redis, broker, workers ---
 
 
 def probe_redis() -> ProbeFinding:
@@ -229,7 +231,9 @@ def probe_redis() -> ProbeFinding:
         return ProbeFinding(status="warn", detail=f"{detail}, nearly full", next_step="Raise maxmemory.")
     if not health.saving:
         return ProbeFinding(
-            status="warn", detail=f"{detail}, the last save failed", next_step="Is its disk full?"
+            status="warn",
+            detail=f"{detail}, the last save failed",
+            next_step="Check whether its disk is full.",
         )
     return ProbeFinding(detail=detail)
 
@@ -242,17 +246,17 @@ _REDIS_REFUSALS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"NOAUTH|Authentication required",
-        "Redis at {where} wants a password, and REDIS_URL has none",
+        "Redis at {where} requires a password, and REDIS_URL has none",
         "Put the password into REDIS_URL.",
     ),
     (
         r"NOPERM|no permissions",
-        "Redis at {where} does not give this user the rights it needs",
-        "Let it use all commands, all channels and the keys of REDIS_KEY_PREFIX.",
+        "Redis at {where} does not grant this user the permissions it needs",
+        "Allow all commands, all channels and the keys of REDIS_KEY_PREFIX.",
     ),
     (
         r"DB index|SELECT",
-        "Redis has no database of the number that ends {where}",
+        "Redis has no database with the number at the end of {where}",
         "Correct the number at the end of REDIS_URL.",
     ),
     (r"refused", "nothing listens at {where}", "Start Redis, or correct host and port in REDIS_URL."),
@@ -261,7 +265,7 @@ _REDIS_REFUSALS: tuple[tuple[str, str, str], ...] = (
         "the host name of {where} does not resolve",
         "Correct the host in REDIS_URL.",
     ),
-    (r"LOADING", "Redis at {where} is loading its data", "Wait a moment and look again."),
+    (r"LOADING", "Redis at {where} is loading its data", "Wait a moment and try again."),
     (
         r"SSL|certificate",
         "Redis at {where} cannot be reached by TLS",
@@ -283,37 +287,37 @@ def _explain_redis_refusal(problem: BaseException | None) -> ProbeFinding:
     return ProbeFinding(
         status="fail",
         detail=f"Redis at {where} cannot be used: {type(problem).__name__}",
-        next_step="Is REDIS_URL right, and is the server up?",
+        next_step="Check REDIS_URL and that the server is up.",
     )
 
 
 def probe_redis_keys() -> ProbeFinding:
-    """Two installations under one prefix would take each other's leases and limits for their own."""
+    """Check the key prefix: two installations with one prefix would share leases and limits."""
     try:
         shared = recovery.has_shared_redis()
     finally:
-        connection.close()  # this thread's own
+        connection.close()  # the connection of this thread
     if shared:
         return ProbeFinding(
             status="fail",
-            detail=f"another installation writes keys of the prefix {settings.REDIS_KEY_PREFIX} at {redact_url(settings.REDIS_URL)}",
+            detail=f"another installation uses the key prefix {settings.REDIS_KEY_PREFIX} at {redact_url(settings.REDIS_URL)}",
             next_step="Give each installation its own REDIS_KEY_PREFIX, and restart it.",
         )
-    return ProbeFinding(detail=f"ours alone begin with {settings.REDIS_KEY_PREFIX}")
+    return ProbeFinding(detail=f"only this installation uses the prefix {settings.REDIS_KEY_PREFIX}")
 
 
 def probe_demo_user() -> ProbeFinding:
     try:
         is_open = demo_login.is_demo_login_open()
     finally:
-        connection.close()  # this thread's own
+        connection.close()  # the connection of this thread
     if not is_open:
-        return ProbeFinding(detail="nobody can use it")
+        return ProbeFinding(detail="the demo login is closed")
     if settings.DEVELOPMENT:
         return ProbeFinding(detail="open (fine in development)")
     return ProbeFinding(
         status="fail",
-        detail="the superuser demo has its public password, so anybody can log in as administrator",
+        detail="the superuser demo still has its public password, so anybody can sign in as administrator",
         next_step="Run `python manage.py changepassword demo`, or delete the user.",
     )
 
@@ -325,12 +329,12 @@ def probe_broker() -> ProbeFinding:
         return ProbeFinding(
             status="fail",
             detail=f"{type(problem).__name__} at {redact_url(settings.CELERY_BROKER_URL)}",
-            next_step="Is CELERY_BROKER_URL right, and is the server up?",
+            next_step="Check CELERY_BROKER_URL and that the server is up.",
         )
     except (KeyError, ImportError):
         return ProbeFinding(
             status="fail",
-            detail=f"Celery knows no broker like {redact_url(settings.CELERY_BROKER_URL)}",
+            detail=f"Celery does not support the broker {redact_url(settings.CELERY_BROKER_URL)}",
             next_step="Set CELERY_BROKER_URL to an address such as redis://host:6379/0, or leave it out.",
         )
     detail = ", ".join(f"{queue} {depth}" for queue, depth in found.by_queue.items())
@@ -339,25 +343,25 @@ def probe_broker() -> ProbeFinding:
         return ProbeFinding(
             status="warn",
             detail=detail,
-            next_step=f"Tasks wait in {', '.join(late)}: is a worker of each queue alive, and are there enough?",
+            next_step=f"Tasks are waiting in {', '.join(late)}: check that each queue has enough live workers.",
         )
     return ProbeFinding(detail=detail)
 
 
 def probe_channel_layer() -> ProbeFinding:
-    """Where a channel layer is configured: a marker is sent and comes back."""
+    """Send a marker through the channel layer, if one is configured."""
     from channels.layers import get_channel_layer
 
     if not getattr(settings, "CHANNEL_LAYERS", None):
-        return ProbeFinding(status="skip", detail="none is configured, none is needed")
+        return ProbeFinding(status="skip", detail="none is configured, and none is needed")
 
-    async def there_and_back() -> bool:
+    async def send_and_receive() -> bool:
         layer = get_channel_layer()
         name = await layer.new_channel("doctor")
         await layer.send(name, {"type": "doctor.marker"})
         return bool((await layer.receive(name))["type"] == "doctor.marker")
 
-    if not asyncio.run(asyncio.wait_for(there_and_back(), SLOW_TIMEOUT_SECONDS)):
+    if not asyncio.run(asyncio.wait_for(send_and_receive(), SLOW_TIMEOUT_SECONDS)):
         return ProbeFinding(
             status="fail", detail="a marker came back changed", next_step="Check CHANNEL_LAYERS."
         )
@@ -365,25 +369,25 @@ def probe_channel_layer() -> ProbeFinding:
 
 
 def probe_workers() -> ProbeFinding:
-    """Somebody takes from each queue, by work that was done or the worker's own word; and all are of one version."""
+    """Check that each queue is served, and that all workers run one version."""
     try:
         beating = [worker for worker in list_workers() if worker.silent_seconds <= HEARTBEAT_LIFE_SECONDS]
     finally:
-        connection.close()  # this thread's own
+        connection.close()  # the connection of this thread
     deaf = [worker.worker for worker in beating if not worker.queues and not worker.draining]
     deaf = [worker for worker in deaf if worker not in _find_starting_workers(beating)]
     missing = [queue for queue in QUEUES if queue not in _find_served_queues(beating)]
     if missing:
         return ProbeFinding(
             status="fail",
-            detail=f"nobody works on {', '.join(missing)}",
+            detail=f"no worker serves {', '.join(missing)}",
             next_step="Start or restart a Celery worker for each queue (see deploy/systemd).",
         )
     if deaf:
         return ProbeFinding(
             status="fail",
-            detail=f"{len(deaf)} live and take no turns, first {deaf[0]}",
-            next_step="They leave by themselves within a minute; if they stay, restart them.",
+            detail=f"{len(deaf)} workers receive no turns, first {deaf[0]}",
+            next_step="They exit within a minute; if they stay, restart them.",
         )
     versions = sorted({worker.version for worker in beating}) or ["unknown"]
     if len(versions) > 1:
@@ -398,9 +402,9 @@ def _find_starting_workers(beating: Sequence[health.WorkerStatus]) -> set[str]:
 
 
 def _find_served_queues(beating: Sequence[health.WorkerStatus]) -> set[str]:
-    """Turns by the beat of a worker that hears of them; what the scheduler sends steadily by work done.
+    """Find served queues: `turns` by heartbeats of workers that receive turns, steady queues by finished work.
 
-    Only for the others is an answer to Celery enough: it comes from workers that get no messages too.
+    An answer to Celery counts only for the others, because workers that receive no messages answer too.
     """
     served = {queue for worker in beating for queue in worker.queues}
     done = read_work_ages().queue_seconds
@@ -416,30 +420,30 @@ def _inspect_queues() -> set[str]:
 
 
 def probe_reaper() -> ProbeFinding:
-    """A loop of every worker of `maintenance` and `turns`, of which one sweeps."""
+    """Check the reaper, a loop in every worker of `maintenance` and `turns`, one of which sweeps."""
     silent = get_sweep_age_seconds()
     if silent is not None and silent <= REAPER_SILENT_SECONDS:
-        return ProbeFinding(detail=f"looked {silent:.0f} s ago")
-    since = "never looked" if silent is None else f"last looked {silent:.0f} s ago"
+        return ProbeFinding(detail=f"swept {silent:.0f} s ago")
+    since = "never swept" if silent is None else f"last swept {silent:.0f} s ago"
     return ProbeFinding(
         status="fail",
-        detail=f"reaper_silent: {since}; turns of lost workers wait",
+        detail=f"reaper_silent: {since}; turns of dead workers are not taken over",
         next_step="Start a worker of the queue maintenance or turns (see deploy/systemd).",
     )
 
 
 def probe_scheduler() -> ProbeFinding:
-    """By the last job that it handed to the broker."""
+    """Judge the scheduler by the last job that it gave to the broker."""
     try:
         silent = read_work_ages().scheduler_seconds
     finally:
-        connection.close()  # this thread's own
+        connection.close()  # the connection of this thread
     if silent is not None and silent <= SCHEDULER_SILENT_SECONDS:
         return ProbeFinding(detail=f"sent a job {silent:.0f} s ago")
-    since = "it sent nothing yet" if silent is None else f"it last sent a job {silent:.0f} s ago"
+    since = "it has sent nothing yet" if silent is None else f"it last sent a job {silent:.0f} s ago"
     return ProbeFinding(
         status="fail",
-        detail=f"scheduler_silent: {since}; schedules, deliveries, mails and clean-ups wait",
+        detail=f"scheduler_silent: {since}; schedules, deliveries, mails and clean-ups do not run",
         next_step="Start `celery beat` (see deploy/systemd).",
     )
 
@@ -456,11 +460,11 @@ def probe_clock() -> ProbeFinding:
     return ProbeFinding(detail=f"within {skew:.1f} s")
 
 
-# --- storage and mail --------------------------------------------------------------------------------
+# --- Storage and mail ---
 
 
 def probe_storage() -> ProbeFinding:
-    """Writes, reads and removes one byte."""
+    """Write, read and remove one byte."""
     workspace = storages["workspace"]
     try:
         name = workspace.save("doctor/marker", ContentFile(b"1"))
@@ -498,11 +502,11 @@ def probe_mail() -> ProbeFinding:
     try:
         mailer.open()
         mailer.close()
-    except OSError as problem:  # whatever the mail library raises is one
+    except OSError as problem:  # the mail library raises subclasses of it
         return ProbeFinding(
             status="fail",
             detail=f"{type(problem).__name__} at {settings.EMAIL_HOST}:{settings.EMAIL_PORT}",
-            next_step="Are the EMAIL_* variables right, and is the server up?",
+            next_step="Check the EMAIL_* variables and that the server is up.",
         )
     return ProbeFinding(detail="connected")
 
@@ -512,6 +516,7 @@ READINESS_PROBES: Mapping[str, Probe] = {
     "migrations": probe_migrations,
     "redis": probe_redis,
 }
+# The probes that the dashboard shows.
 ESSENTIAL_PROBES: Mapping[str, Probe] = {
     "postgres": probe_postgres,
     "postgres.writes": probe_postgres_writes,
@@ -519,4 +524,4 @@ ESSENTIAL_PROBES: Mapping[str, Probe] = {
     "redis": probe_redis,
     "broker": probe_broker,
     "clock": probe_clock,
-}  # what the dashboard shows at every look
+}

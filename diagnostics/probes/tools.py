@@ -1,4 +1,4 @@
-"""Which parts that turns and files need cannot work in this installation: models, tools, the virus scanner."""
+"""Probe what turns and files need: models, tools and the virus scanner."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HARMLESS_CONTENT = b"Pilothouse asks whether the scanner answers."
 
 
 def probe_tools() -> ProbeFinding:
-    """An installation may do without some of them: worth a line, not a failure."""
+    """List unavailable tools, which are no failure: an installation may do without some."""
     missing = availability.list_unavailable_tools()
     if not missing:
         return ProbeFinding(detail="all available")
@@ -27,11 +27,11 @@ def probe_tools() -> ProbeFinding:
 
 
 def probe_models() -> ProbeFinding:
-    """Rows of the catalogue count as much as keys in the environment."""
+    """Check that a model can answer, from the catalogue or from keys in the environment."""
     try:
         answering = availability.list_answering_models()
     finally:
-        connection.close()  # this thread's own
+        connection.close()  # the connection of this thread
     if answering.real:
         return ProbeFinding(detail=", ".join(answering.real[:5]))
     if answering.demo:
@@ -47,7 +47,7 @@ def probe_models() -> ProbeFinding:
 
 
 def probe_scanner() -> ProbeFinding:
-    """A harmless text goes the way of every upload; without a verdict no file is ever released."""
+    """Scan a harmless text like every upload; without a verdict no file is ever released."""
     if not virus_scan.is_scan_enabled():
         return ProbeFinding(status="skip", detail="no virus scanner is configured")
     about = virus_scan.ScannedFile(
@@ -63,13 +63,13 @@ def probe_scanner() -> ProbeFinding:
     except Exception as problem:  # noqa: BLE001 - the hook is somebody else's code
         return ProbeFinding(
             status="fail",
-            detail=f"the virus scanner{where} gives no verdict ({describe_failure(problem)}), so uploads stay locked",
+            detail=f"the virus scanner{where} does not work ({describe_failure(problem)}), so uploads stay locked",
             next_step="Start it, or correct WORKSPACE_SCAN_HOOK and CLAMD_ADDRESS.",
         )
     if verdict != "clean":
         return ProbeFinding(
             status="fail",
-            detail=f"the virus scanner{where} calls a harmless text infected",
+            detail=f"the virus scanner{where} reports a harmless text as infected",
             next_step="Update its signatures.",
         )
     return ProbeFinding(detail="answers")

@@ -1,8 +1,7 @@
-"""What may be done to executions, to which of them, and why one is left alone (D9)."""
+"""Repair actions: which targets they change, how, and why one is skipped."""
 
 from __future__ import annotations
 
-import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -10,6 +9,7 @@ from datetime import timedelta
 from typing import ClassVar
 from uuid import UUID
 
+import structlog
 from django.conf import settings
 from django.db import Error, connection
 from django.db.models import Q
@@ -24,15 +24,15 @@ from diagnostics.audit import TargetState
 from diagnostics.repairs.requests import RepairBatch, SkipReasons, TargetStates
 from diagnostics.turn_filters import TURN_FILTERS, FilterContext
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 REQUEUE_COOLDOWN = timedelta(seconds=60)
 POLL_SECONDS = 0.1
-OVERRIDE_AFTER_SECONDS = 5.0  # of a stop that is not obeyed (T7.1)
+OVERRIDE_AFTER_SECONDS = 5.0  # after this, a stop that has no effect is overridden
 
 
 class RepairAction(ABC):
-    """One line of D9's table."""
+    """One kind of repair."""
 
     takes_ids: ClassVar[bool] = False
     takes_all: ClassVar[bool] = False
@@ -42,14 +42,14 @@ class RepairAction(ABC):
 
     @abstractmethod
     def find_targets(self, most: int) -> tuple[list[UUID], int]:
-        """Of a repair of all: the oldest, and how many there are."""
+        """Return the oldest targets of a repair of all, and their total number."""
 
     @abstractmethod
     def find_objections(self, batch: RepairBatch) -> SkipReasons:
-        """What speaks against changing each, without changing anything."""
+        """Return the reason against changing each id, without changing anything."""
 
     def perform(self, batch: RepairBatch) -> SkipReasons:
-        """Change what may be changed; the reasons of the rest."""
+        """Change what may be changed; return the reasons for the rest."""
         reasons = dict(self.find_objections(batch))
         for one in batch.ids:
             if one in reasons:
@@ -61,21 +61,21 @@ class RepairAction(ABC):
         return reasons
 
     def change_one(self, one: UUID, batch: RepairBatch) -> str | None:
-        """One that nothing speaks against; why it was left alone after all, or None."""
+        """Change one target that has no objection; return why it was skipped after all, or None."""
         raise NotImplementedError
 
     @abstractmethod
     def load_states(self, ids: Sequence[UUID]) -> TargetStates: ...
 
     def find_touched(self, ids: Sequence[UUID]) -> Sequence[UUID]:
-        """What a change of these may change besides."""
+        """Return ids that a change of these may change as well."""
         return ()
 
 
 class ExecutionAction(RepairAction):
-    """Each id is judged by the row and the condition, and again by the update that changes it."""
+    """Judge each id by its row and condition, and again in the update that changes it."""
 
-    condition: ClassVar[str] = ""  # of D3: what the repair is for
+    condition: ClassVar[str] = ""  # the condition that the repair is for
 
     def find_targets(self, most: int) -> tuple[list[UUID], int]:
         with snapshot_transaction.open_snapshot() as now:
@@ -96,34 +96,40 @@ class ExecutionAction(RepairAction):
             rows = {
                 row.id: row for row in turn_selectors.describe_turns(turn_selectors.turns_by_id(batch.ids))
             }
-            meant = self._filter_matching(batch.ids, moment)
-            found = {one: self._get_reason(rows.get(one), moment, one in meant, batch) for one in batch.ids}
+            matching = self._filter_matching(batch.ids, moment)
+            found = {
+                one: self._get_reason(rows.get(one), moment, one in matching, batch) for one in batch.ids
+            }
         return {one: reason for one, reason in found.items() if reason is not None}
 
     def _filter_matching(self, ids: Sequence[UUID], moment: FilterContext) -> set[UUID]:
-        """Those that are in the condition which the repair is for."""
+        """Return the ids that are in the repair's condition."""
         if not self.condition:
             return set(ids)
         rows = turn_selectors.turns_by_id(ids).filter(TURN_FILTERS[self.condition](moment))
         return set(rows.values_list("pk", flat=True))
 
     def _get_reason(
-        self, row: turn_selectors.TurnOverview | None, moment: FilterContext, meant: bool, batch: RepairBatch
+        self,
+        row: turn_selectors.TurnOverview | None,
+        moment: FilterContext,
+        is_match: bool,
+        batch: RepairBatch,
     ) -> str | None:
         if row is None:
             return "not_found"
         if row.ended_at is not None and batch.previewed:
             return "already_ended"
-        return self.get_objection(row, moment, meant)
+        return self.get_objection(row, moment, is_match)
 
     @abstractmethod
     def get_objection(
-        self, row: turn_selectors.TurnOverview, moment: FilterContext, meant: bool
+        self, row: turn_selectors.TurnOverview, moment: FilterContext, is_match: bool
     ) -> str | None:
-        """Why this row is left alone, or None."""
+        """Return why this row is skipped, or None."""
 
     def _explain_change(self, one: UUID, batch: RepairBatch) -> str:
-        """It was to be changed, and the update found something else."""
+        """Explain why the update found something other than expected."""
         again = RepairBatch(
             ids=[one], previewed=batch.previewed, deadline=batch.deadline, now=batch.now, reason=batch.reason
         )
@@ -133,41 +139,41 @@ class ExecutionAction(RepairAction):
 def try_change(
     change: Callable[[UUID, RepairBatch], str | None], one: UUID, batch: RepairBatch
 ) -> str | None:
-    """One that fails keeps no other waiting (D8)."""
+    """Change one target, so that a failure does not affect the others."""
     try:
         return change(one, batch)
     except Error as problem:
-        log.warning("execution %s could not be repaired: %s", one, type(problem).__name__)
+        log.warning("repair_failed", execution_id=str(one), error=type(problem).__name__)
         connection.close_if_unusable_or_obsolete()
         return "error:database"
     except recovery.SWEEP_OUTAGE_ERRORS:
         return "error:redis"
     except Exception:
-        log.exception("execution %s could not be repaired", one)
+        log.exception("repair_failed", execution_id=str(one))
         return "error:internal"
 
 
-# --- stop --------------------------------------------------------------------------------------------
+# --- Stop ---
 
 
 class StopAction(ExecutionAction):
-    """The ordinary stop, with the owner's rights; queued messages stay, children end too (T7)."""
+    """Stop a turn with its owner's rights; queued messages stay, and sub-sessions end too."""
 
     takes_ids = True
 
     def get_objection(
-        self, row: turn_selectors.TurnOverview, moment: FilterContext, meant: bool
+        self, row: turn_selectors.TurnOverview, moment: FilterContext, is_match: bool
     ) -> str | None:
         if row.ended_at is not None:
             return "already_ended"
-        return None if meant else "changed_meanwhile"
+        return None if is_match else "changed_meanwhile"
 
     def find_touched(self, ids: Sequence[UUID]) -> Sequence[UUID]:
         return turn_selectors.list_unfinished_descendants(ids)
 
     def perform(self, batch: RepairBatch) -> SkipReasons:
         reasons = dict(self.find_objections(batch))
-        ours: set[UUID] = set()  # whose stop was asked for here first, so that one call alone counts it
+        ours: set[UUID] = set()  # stops that were first requested here, so that only one call counts them
         for one in batch.ids:
             if one in reasons:
                 continue
@@ -197,7 +203,7 @@ class StopAction(ExecutionAction):
         return ask
 
     def _wait_until_ended(self, asked: Sequence[UUID], deadline: float, ours: set[UUID]) -> dict[UUID, str]:
-        """One wait for all of them; who has not obeyed after five seconds is overridden here, whatever the sweep does."""
+        """Wait once for all of them; override those that have not ended after five seconds."""
         began = time.monotonic()
         while True:
             try:
@@ -225,29 +231,29 @@ class StopAllLongRunningAction(StopAction):
     condition = "long_running"
 
 
-# --- requeue -----------------------------------------------------------------------------------------
+# --- Requeue ---
 
 
 class RequeueAction(ExecutionAction):
-    """The job is published once more; of two copies one runs and the other leaves (T5.1)."""
+    """Publish the job once more; if two copies arrive, only one runs."""
 
     takes_ids = True
 
     def get_objection(
-        self, row: turn_selectors.TurnOverview, moment: FilterContext, meant: bool
+        self, row: turn_selectors.TurnOverview, moment: FilterContext, is_match: bool
     ) -> str | None:
         if row.status != turn_selectors.QUEUED:
             return f"wrong_status:{row.status}"
         if row.stop_requested_at is not None:
             return "stop_pending"
-        if not meant:
+        if not is_match:
             return "not_stuck"
         if (row.dispatched_at or row.queued_at) > moment.now - REQUEUE_COOLDOWN:
             return "recently_requeued"
         return None
 
     def find_objections(self, batch: RepairBatch) -> SkipReasons:
-        """Limits are asked for outside the look at the rows: billing may have something to write down."""
+        """Check limits outside the snapshot of the rows, because billing may have to write."""
         reasons = dict(super().find_objections(batch))
         owners = turn_selectors.get_turn_owner_ids(one for one in batch.ids if one not in reasons)
         refused = {owner for owner in set(owners.values()) if _is_over_limit(owner)}
@@ -265,7 +271,7 @@ class RequeueAction(ExecutionAction):
 
 
 def _is_over_limit(user_id: int) -> bool:
-    """It would only be refused at its start; whoever runs it decides again then."""
+    """Tell whether the owner is over a limit, which would only be refused at the start. The worker checks again."""
     try:
         limit_checks.check_limits(user_id)
     except errors.LimitReached:
@@ -278,21 +284,21 @@ class RequeueAllStuckAction(RequeueAction):
     condition = "stuck_queued"
 
 
-# --- clean up ----------------------------------------------------------------------------------------
+# --- Clean up ---
 
 
 class CleanUpOrphanedAction(ExecutionAction):
-    """The fence is taken and the execution fails, once; whoever still ran it can write no more."""
+    """Raise the fence and fail the execution once, so that a former owner can write no more."""
 
     takes_ids = True
     condition = "orphaned"
 
     def get_objection(
-        self, row: turn_selectors.TurnOverview, moment: FilterContext, meant: bool
+        self, row: turn_selectors.TurnOverview, moment: FilterContext, is_match: bool
     ) -> str | None:
         if row.status not in (turn_selectors.RUNNING, turn_selectors.QUEUED):
             return f"wrong_status:{row.status}"
-        if meant:
+        if is_match:
             return None
         live = row.status == turn_selectors.RUNNING and moment.get_liveness(row.id) == "live"
         return "still_live" if live else "not_orphaned"
@@ -315,11 +321,11 @@ class CleanUpAllStuckQueuedAction(ExecutionAction):
     condition = "stuck_queued"
 
     def get_objection(
-        self, row: turn_selectors.TurnOverview, moment: FilterContext, meant: bool
+        self, row: turn_selectors.TurnOverview, moment: FilterContext, is_match: bool
     ) -> str | None:
         if row.status != turn_selectors.QUEUED:
             return f"wrong_status:{row.status}"
-        return None if meant else "not_stuck"
+        return None if is_match else "not_stuck"
 
     def change_one(self, one: UUID, batch: RepairBatch) -> str | None:
         guard = turn_filters.filter_stuck_queued(FilterContext(now=snapshot_transaction.get_database_time()))
@@ -330,13 +336,13 @@ class CleanUpAllStuckQueuedAction(ExecutionAction):
         )
 
 
-# MERGED repairs.schedules: Schedules that can no longer run are switched off, with the reason, and their owners told (D11).
+# --- Schedules ---
 
 DISABLED_REASON_PREFIX = "Switched off: "
 
 
 class CleanUpOrphanedSchedulesAction(RepairAction):
-    """By ids or by preview; those that are in order, and the system's own, are not touched."""
+    """Switch off orphaned schedules with the reason; valid ones and those of the system are not touched."""
 
     takes_ids = takes_all = True
 
@@ -355,7 +361,7 @@ class CleanUpOrphanedSchedulesAction(RepairAction):
         }
 
     def change_one(self, one: UUID, batch: RepairBatch) -> str | None:
-        """Judged again just before, and by the update only while it is on."""
+        """Judge again just before, and update only while the schedule is on."""
         schedule = schedules_selectors.get_schedules_by_id([one]).get(one)
         orphan = schedules_selectors.find_orphan(schedule) if schedule is not None else None
         if schedule is None or orphan is None:
@@ -373,11 +379,11 @@ class CleanUpOrphanedSchedulesAction(RepairAction):
         }
 
 
-# MERGED repairs.stranded: Messages that wait although nothing runs: the turn that the reaper would start, by hand (D3, D9).
+# --- Stranded messages ---
 
 
 class StartStrandedAction(RepairAction):
-    """By the ids of sessions; those in which something runs, or whose owner is at a limit, are left alone."""
+    """Start turns in stranded sessions; skip those that are running or whose owner is at a limit."""
 
     takes_ids = True
 
@@ -392,7 +398,7 @@ class StartStrandedAction(RepairAction):
         return {one: _explain_skip(one, known, waiting) for one in batch.ids if one not in free}
 
     def change_one(self, one: UUID, batch: RepairBatch) -> str | None:
-        """Of two who start it at once the lease lets one; the turn it opens is what the other finds."""
+        """Start the turn. If two try at once, the lease lets only one do it."""
         if one not in _find_waiting_sessions() or not recovery.start_stranded_session(one):
             return "changed_meanwhile"
         return "limit_refused" if one in _find_waiting_sessions() else None  # or its owner is suspended
@@ -406,7 +412,7 @@ class StartStrandedAction(RepairAction):
 
 
 def _find_waiting_sessions() -> set[UUID]:
-    """Those that a limit keeps, too."""
+    """Return stranded sessions, including those that a limit holds back."""
     return set(turn_selectors.list_stranded_sessions(seconds=turn_filters.STRANDED_AFTER_SECONDS))
 
 

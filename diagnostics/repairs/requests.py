@@ -1,4 +1,4 @@
-"""What became of a repair (D8)."""
+"""Requests for repairs, parsed and bounded before anything is read, and their results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Skip:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """`requested` is always `changed` and the skipped ones together."""
+    """`requested` is always the sum of `changed` and the skipped ones."""
 
     action: str
     requested: int
@@ -40,36 +40,36 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class PreviewGone:
-    """How a spent preview is refused (E3)."""
+    """The error of a preview that can no longer be used."""
 
     error: dict[str, object]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RepairBatch:
-    """What a repair is to be done to, and until when."""
+    """The targets of a repair, and its deadline."""
 
     ids: Sequence[UUID]
     previewed: bool
-    deadline: float  # by the process's own clock
+    deadline: float  # by the monotonic clock of this process
     now: datetime
     reason: str
 
 
-SkipReasons = Mapping[UUID, str]  # why an id is left alone; one that is missing here is, or was, changed
+SkipReasons = Mapping[UUID, str]  # why an id is skipped; ids without a reason are changed
 TargetStates = Mapping[UUID, TargetState]
 
 
-# MERGED repairs.asking: A repair as somebody asks for it: parsed and bounded before anything is looked at (D8).
+# --- Requests ---
 
 RepairReason = Annotated[
     str, StringConstraints(strip_whitespace=True, min_length=3, max_length=500, pattern=r"^[^\x00]*$")
 ]
-MAX_IDS_PARSED = 100_000  # characters are cheap; a body is at most two megabytes anyhow
+MAX_IDS_PARSED = 100_000  # a body is at most two megabytes anyway
 
 
 class RepairBody(BaseModel):
-    """Ids, or a preview's; why; and that it is meant."""
+    """Ids or the id of a preview, a reason, and the confirmation."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -88,35 +88,35 @@ class RepairRequest:
     preview_id: UUID | None = None
     confirm: bool = False
     dry_run: bool = False
-    all_of_them: bool = field(default=False)  # neither ids nor a preview: what matches is to be shown
+    all_of_them: bool = field(default=False)  # neither ids nor a preview: show what matches
 
 
 class PreviewRefused(RequestRefused):
-    """A preview that is spent, too old, or somebody else's."""
+    """A preview that is used up, too old, or somebody else's."""
 
     status = 410
     default_code = "preview_gone"
 
     def __init__(self) -> None:
-        super().__init__("This preview is spent, too old, or not yours. Make a new one.")
+        super().__init__("This preview was already used, is too old, or is not yours. Create a new one.")
 
 
 def parse_repair_request(action: str, fields: object, *, takes_ids: bool, takes_all: bool) -> RepairRequest:
-    """Raises InvalidRequest, which names what is wrong, or Conflict for what was not confirmed."""
+    """Parse a request; raise InvalidRequest with what is wrong, or Conflict if it was not confirmed."""
     try:
         body = RepairBody.model_validate(fields)
     except ValidationError as problem:
         raise InvalidRequest(_describe_error(problem)) from problem
     ids = tuple(dict.fromkeys(body.ids or ()))
     if body.ids is not None and not takes_ids:
-        raise InvalidRequest("ids: this repair takes a preview, made by a dry run.")
+        raise InvalidRequest("ids: this repair takes the preview of a dry run instead.")
     if body.preview_id is not None and (not takes_all or body.ids is not None):
-        raise InvalidRequest("preview_id: not with ids, and not for this repair.")
+        raise InvalidRequest("preview_id: not allowed with ids or for this repair.")
     if body.ids is None and body.preview_id is None and not takes_all:
-        raise InvalidRequest("ids: name at least one.")
+        raise InvalidRequest("ids: send at least one.")
     if len(ids) > settings.DIAG_BULK_MAX:
-        raise InvalidRequest(f"ids: at most {settings.DIAG_BULK_MAX} at once.", code="too_many_ids")
-    asked = RepairRequest(
+        raise InvalidRequest(f"ids: send at most {settings.DIAG_BULK_MAX} at once.", code="too_many_ids")
+    request = RepairRequest(
         action=action,
         reason=body.reason,
         ids=ids,
@@ -125,20 +125,20 @@ def parse_repair_request(action: str, fields: object, *, takes_ids: bool, takes_
         dry_run=body.dry_run,
         all_of_them=body.ids is None and body.preview_id is None,
     )
-    _check_confirmed(asked)
-    return asked
+    _check_confirmed(request)
+    return request
 
 
-def _check_confirmed(asked: RepairRequest) -> None:
-    if not asked.confirm and not asked.dry_run:
+def _check_confirmed(request: RepairRequest) -> None:
+    if not request.confirm and not request.dry_run:
         raise Conflict(
-            "Say `confirm: true` once you have seen what this changes.", code="confirmation_required"
+            "Send `confirm: true` once you have checked what this changes.", code="confirmation_required"
         )
-    if asked.all_of_them and not asked.dry_run:
-        raise InvalidRequest("preview_id: look first, by a dry run, and act on what it showed.")
+    if request.all_of_them and not request.dry_run:
+        raise InvalidRequest("preview_id: make a dry run first, and send its preview.")
 
 
 def _describe_error(problem: ValidationError) -> str:
     first = problem.errors(include_url=False, include_input=False, include_context=False)[0]
-    where = ".".join(str(part) for part in first["loc"])[:100] or "body"
-    return f"{where}: {first['msg']}"
+    field = ".".join(str(part) for part in first["loc"])[:100] or "body"
+    return f"{field}: {first['msg']}"

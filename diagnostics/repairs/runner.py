@@ -1,4 +1,4 @@
-"""Every repair takes the same road: asked, looked at, done one by one, recorded (D8)."""
+"""Run repairs: parse the request, choose the targets, change them one by one, and record the result."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from diagnostics.repairs.requests import (
 )
 
 CALL_TIMEOUT_SECONDS = 30.0
-LOCK_TIMEOUT_SECONDS = 1  # for a row that somebody holds; the others must not wait for it
+LOCK_TIMEOUT_SECONDS = 1  # a locked row must not delay the others
 PREVIEW_LIFETIME = timedelta(minutes=5)
 IDEMPOTENCY_LIFETIME = timedelta(hours=24)
-LOCK_NAMESPACE = 0x72657061  # keeps our advisory locks apart
+LOCK_NAMESPACE = 0x72657061  # separates our advisory locks from others
 
 REPAIR_ACTIONS: Mapping[str, actions.RepairAction] = {
     action.name: action
@@ -53,7 +53,7 @@ REPAIR_ACTIONS: Mapping[str, actions.RepairAction] = {
 
 
 def perform_repair(actor: RepairActor, name: str, fields: object, *, key: str = "") -> Result:
-    """`fields` as they came; what cannot be done is refused, and that is recorded too."""
+    """Perform a repair from unparsed fields. Refusals are recorded too."""
     action = REPAIR_ACTIONS.get(name)
     if action is None:
         raise NotFound
@@ -66,12 +66,12 @@ def perform_repair(actor: RepairActor, name: str, fields: object, *, key: str = 
 def _perform_or_refuse(actor: RepairActor, action: actions.RepairAction, fields: object, key: str) -> Result:
     began = time.monotonic()
     try:
-        asked = requests.parse_repair_request(
+        request = requests.parse_repair_request(
             action.name, fields, takes_ids=action.takes_ids, takes_all=action.takes_all
         )
         with _lock_idempotency_key(actor, key):
-            return _find_earlier_result(actor, asked, key) or _perform_request(
-                actor, action, asked, began, key
+            return _find_earlier_result(actor, request, key) or _perform_request(
+                actor, action, request, began, key
             )
     except RequestRefused as refusal:
         entry = RepairRecord(
@@ -86,34 +86,34 @@ def _perform_or_refuse(actor: RepairActor, action: actions.RepairAction, fields:
 
 
 def _perform_request(
-    actor: RepairActor, action: actions.RepairAction, asked: RepairRequest, began: float, key: str
+    actor: RepairActor, action: actions.RepairAction, request: RepairRequest, began: float, key: str
 ) -> Result:
-    ids, rest = _choose_ids(actor, action, asked)
+    ids, rest = _choose_ids(actor, action, request)
     batch = RepairBatch(
         ids=ids,
-        previewed=asked.preview_id is not None,
+        previewed=request.preview_id is not None,
         deadline=began + CALL_TIMEOUT_SECONDS,
         now=snapshot_transaction.get_database_time(),
-        reason=asked.reason,
+        reason=request.reason,
     )
     touched = [*ids, *action.find_touched(ids)]
     before = action.load_states(touched)
-    if asked.dry_run:
+    if request.dry_run:
         reasons, after = action.find_objections(batch), before
     else:
         with _short_lock_timeout():
             reasons = action.perform(batch)
         after = action.load_states(touched)
-    if asked.preview_id is not None:
+    if request.preview_id is not None:
         rest = _count_remaining(action, ids)
-    result = _build_result(asked, ids, reasons, rest)
-    if asked.all_of_them:
+    result = _build_result(request, ids, reasons, rest)
+    if request.all_of_them:
         result = replace(result, preview_id=str(_create_preview(actor, action, ids, rest).pk))
     entry = RepairRecord(
-        action=asked.action,
-        outcome=AuditOutcome.DRY_RUN if asked.dry_run else AuditOutcome.DONE,
-        reason=asked.reason,
-        filter=_describe_choice(asked),
+        action=request.action,
+        outcome=AuditOutcome.DRY_RUN if request.dry_run else AuditOutcome.DONE,
+        reason=request.reason,
+        filter=_describe_choice(request),
         ids=sorted({*ids, *_find_changed(before, after)}),
         changes=_build_changes(before, after, left_alone=reasons),
         result=result.to_dict(),
@@ -125,22 +125,22 @@ def _perform_request(
     return replace(result, audit_id=str(recorded.pk))
 
 
-# --- what it is about --------------------------------------------------------------------------------
+# --- Targets ---
 
 
 def _choose_ids(
-    actor: RepairActor, action: actions.RepairAction, asked: RepairRequest
+    actor: RepairActor, action: actions.RepairAction, request: RepairRequest
 ) -> tuple[Sequence[UUID], int]:
-    if asked.preview_id is not None:
-        return _spend_preview(actor, asked.action, asked.preview_id, looks_only=asked.dry_run), 0
-    if asked.all_of_them:
+    if request.preview_id is not None:
+        return _spend_preview(actor, request.action, request.preview_id, looks_only=request.dry_run), 0
+    if request.all_of_them:
         ids, count = action.find_targets(settings.DIAG_ALL_MAX)
         return ids, max(0, count - len(ids))
-    return asked.ids, 0
+    return request.ids, 0
 
 
 def _spend_preview(actor: RepairActor, action: str, preview_id: UUID, *, looks_only: bool) -> Sequence[UUID]:
-    """Spent by one conditional update: of two who act on it at once, one does. A dry run leaves it."""
+    """Use a preview up by one conditional update, so that only one of two requests acts. A dry run keeps it."""
     mine = RepairPreview.objects.filter(
         pk=preview_id,
         admin=actor.admin_id,
@@ -156,37 +156,37 @@ def _spend_preview(actor: RepairActor, action: str, preview_id: UUID, *, looks_o
 def _create_preview(
     actor: RepairActor, action: actions.RepairAction, ids: Sequence[UUID], rest: int
 ) -> RepairPreview:
-    assert actor.admin_id is not None  # the reaper looks at nothing first
+    assert actor.admin_id is not None  # the reaper makes no previews
     return RepairPreview.objects.create(admin_id=actor.admin_id, action=action.name, ids=list(ids), rest=rest)
 
 
 def _count_remaining(action: actions.RepairAction, ids: Sequence[UUID]) -> int:
-    """How many more match, besides those that were tried just now."""
+    """Count the other matches, besides those that were just tried."""
     found, count = action.find_targets(settings.DIAG_ALL_MAX)
     return max(0, count - len(set(found) & set(ids)))
 
 
-def _describe_choice(asked: RepairRequest) -> dict[str, object]:
+def _describe_choice(request: RepairRequest) -> dict[str, object]:
     shown: dict[str, object] = {"by": "ids"}
-    if asked.preview_id is not None:
-        shown = {"by": "preview", "preview_id": str(asked.preview_id)}
-    elif asked.all_of_them:
+    if request.preview_id is not None:
+        shown = {"by": "preview", "preview_id": str(request.preview_id)}
+    elif request.all_of_them:
         shown = {"by": "condition"}
     return shown
 
 
-# --- what became of it -------------------------------------------------------------------------------
+# --- Results ---
 
 
-def _build_result(asked: RepairRequest, ids: Sequence[UUID], reasons: SkipReasons, rest: int) -> Result:
+def _build_result(request: RepairRequest, ids: Sequence[UUID], reasons: SkipReasons, rest: int) -> Result:
     skipped = [Skip(id=str(one), reason=reasons[one]) for one in ids if one in reasons]
     return Result(
-        action=asked.action,
+        action=request.action,
         requested=len(ids),
         changed=len(ids) - len(skipped),
         skipped=skipped,
         remaining=rest,
-        dry_run=asked.dry_run,
+        dry_run=request.dry_run,
     )
 
 
@@ -197,7 +197,7 @@ def _find_changed(before: TargetStates, after: TargetStates) -> list[UUID]:
 def _build_changes(
     before: TargetStates, after: TargetStates, *, left_alone: SkipReasons
 ) -> list[TargetChange]:
-    """Of what this call changed, and of nothing that somebody else did meanwhile."""
+    """List what this call changed, and nothing that others changed meanwhile."""
     return [
         TargetChange(id=one, before=before[one], after=after[one])
         for one in _find_changed(before, after)
@@ -216,7 +216,7 @@ def _extract_reason(fields: object) -> str:
 
 @contextmanager
 def _short_lock_timeout() -> Iterator[None]:
-    """A row that somebody holds is left alone, rather than waited for."""
+    """Skip rows that somebody holds instead of waiting for them."""
     with connection.cursor() as cursor:
         cursor.execute(f"SET lock_timeout = '{LOCK_TIMEOUT_SECONDS}s'")
     try:
@@ -226,12 +226,12 @@ def _short_lock_timeout() -> Iterator[None]:
             cursor.execute("RESET lock_timeout")
 
 
-# --- the same request twice --------------------------------------------------------------------------
+# --- Idempotency ---
 
 
 @contextmanager
 def _lock_idempotency_key(actor: RepairActor, key: str) -> Iterator[None]:
-    """With a key: the second of two equal requests waits for what the first has recorded."""
+    """Make the second of two equal requests wait for the record of the first."""
     if not key:
         yield
         return
@@ -245,26 +245,26 @@ def _lock_idempotency_key(actor: RepairActor, key: str) -> Iterator[None]:
             cursor.execute("SELECT pg_advisory_unlock(%s, hashtext(%s))", [LOCK_NAMESPACE, named])
 
 
-def _find_earlier_result(actor: RepairActor, asked: RepairRequest, key: str) -> Result | None:
-    """What the same request was answered within the last day."""
+def _find_earlier_result(actor: RepairActor, request: RepairRequest, key: str) -> Result | None:
+    """Return the result of the same request within the last day."""
     if not key:
         return None
-    told = RepairAudit.objects.filter(
+    recorded = RepairAudit.objects.filter(
         admin_id=actor.admin_id, idempotency_key=key, at__gt=Now() - IDEMPOTENCY_LIFETIME
     ).exclude(outcome=AuditOutcome.REFUSED)
-    before = told.order_by("-at").first()
+    before = recorded.order_by("-at").first()
     if before is None:
         return None
     result = replace(msgspec.convert(before.result, Result), audit_id=str(before.pk))
-    if not _is_same_request(asked, before, result):
+    if not _is_same_request(request, before, result):
         raise Conflict("This key was used for another request.", code="idempotency_conflict")
     return result
 
 
-def _is_same_request(asked: RepairRequest, before: AuditEvent, result: Result) -> bool:
-    """Whoever is told the first result must have asked for it, of the very same ids."""
-    if (asked.action, asked.reason, asked.dry_run) != (before.action, before.reason, result.dry_run):
+def _is_same_request(request: RepairRequest, before: AuditEvent, result: Result) -> bool:
+    """Check that the earlier request was for the same action, reason and ids."""
+    if (request.action, request.reason, request.dry_run) != (before.action, before.reason, result.dry_run):
         return False
-    if asked.ids and (len(asked.ids) != result.requested or not set(asked.ids) <= set(before.ids)):
+    if request.ids and (len(request.ids) != result.requested or not set(request.ids) <= set(before.ids)):
         return False
-    return bool(_describe_choice(asked) == before.filter)
+    return bool(_describe_choice(request) == before.filter)

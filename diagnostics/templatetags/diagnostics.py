@@ -1,4 +1,4 @@
-"""Words of the dashboard's pages: short ids, ages, moments, and why something was left alone (D13)."""
+"""Template filters of the dashboard: short ids, ages, times, and why something was skipped."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ register = template.Library()
 AGE_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 SKIP_TEXTS = {
     "not_found": "does not exist",
-    "not_stuck": "is not stuck any more",
-    "not_orphaned": "is not orphaned any more",
-    "still_live": "is alive: a worker runs it",
-    "already_ended": "has ended meanwhile",
+    "not_stuck": "is no longer stuck",
+    "not_orphaned": "is no longer orphaned",
+    "still_live": "is alive: a worker is running it",
+    "already_ended": "has ended in the meantime",
     "recently_requeued": "was sent to a worker less than a minute ago",
-    "stop_pending": "was told to stop and has not ended yet",
-    "limit_refused": "its owner's limit refuses it",
-    "changed_meanwhile": "changed meanwhile",
+    "stop_pending": "was asked to stop and has not ended yet",
+    "limit_refused": "is blocked by its owner's limit",
+    "changed_meanwhile": "changed in the meantime",
 }
 
 
@@ -37,21 +37,20 @@ def words(name: object) -> str:
 
 @register.filter
 def joined(value: object) -> object:
-    """A list as people write one."""
-    return ", ".join(str(one) for one in value) if isinstance(value, list) else value
+    return ", ".join(str(item) for item in value) if isinstance(value, list) else value
 
 
 def format_figure(name: str, number: float) -> tuple[str, str]:
-    """A finding's number as people say it: oldest 2 h, failure ratio 12.5 %."""
-    for unit, said in UNIT_FORMATTERS.items():
+    """Format a finding's number for people, such as: oldest 2 h, failure ratio 12.5 %."""
+    for unit, formatter in UNIT_FORMATTERS.items():
         if unit in name:
-            return words(name.replace(f"_{unit}", "")), said(number)
+            return words(name.replace(f"_{unit}", "")), formatter(number)
     return words(name), f"{number:,.0f}" if number == int(number) else f"{number:,.4g}"
 
 
 @register.filter
 def ticked(text: str) -> SafeString:
-    """What stands between backticks is code."""
+    """Render text between backticks as code."""
     parts = text.split("`")
     return format_html_join(
         "",
@@ -62,25 +61,25 @@ def ticked(text: str) -> SafeString:
 
 @register.filter
 def dollars(microdollars: int) -> str:
-    """For people first, the stored number beside it."""
+    """Show dollars first, with the stored number beside them."""
     whole, rest = divmod(microdollars, 1_000_000)
     return f"${whole:,}.{rest:06d} ({microdollars:,})"
 
 
 @register.filter
 def age(seconds: float | None) -> str:
-    """Two units at most: 3 d 4 h, 2 min 5 s."""
+    """Format with two units at most, such as 3 d 4 h or 2 min 5 s."""
     if seconds is None:
         return "–"
     left = max(0, int(seconds))
-    told: list[str] = []
+    parts: list[str] = []
     for size, unit in AGE_UNITS:
-        if left >= size and len(told) < 2:
-            told.append(f"{left // size} {unit}")
+        if left >= size and len(parts) < 2:
+            parts.append(f"{left // size} {unit}")
             left %= size
-        elif told:
+        elif parts:
             break
-    return " ".join(told) or "0 s"
+    return " ".join(parts) or "0 s"
 
 
 UNIT_FORMATTERS: Mapping[str, Callable[[float], str]] = {
@@ -97,7 +96,7 @@ def percent(ratio: float) -> str:
 
 @register.filter
 def skip_words(reason: str) -> str:
-    """The wire's reason in words; what is not known is shown as it is."""
+    """Describe a skip reason; unknown ones are shown as they are."""
     kind, _, detail = reason.partition(":")
     if kind == "wrong_status":
         return f"is {detail}"
@@ -108,7 +107,7 @@ def skip_words(reason: str) -> str:
 
 @register.simple_tag
 def moment(when: datetime | str | None) -> SafeString | str:
-    """In UTC; the page's script says it in the reader's own time and keeps UTC at hand."""
+    """Show a time in UTC; the page's script converts it to local time and keeps UTC at hand."""
     if not when:
         return "–"
     if isinstance(when, str):
