@@ -45,7 +45,7 @@ def test_a_finding_is_told_once_an_hour_and_when_it_is_over():
     """D12: with why, and what to do"""
     for _ in range(3):
         alerts.send_alerts(ORPHANS)
-    assert subjects() == ["Act now: Executions that nobody runs any more"]
+    assert subjects() == ["Act now: Orphaned executions"]
     assert "Their worker died" in mail.outbox[0].body
     assert "/admin/diagnostics/" in mail.outbox[0].body
     Alert.objects.update(told_at=timezone.now() - timedelta(minutes=61))
@@ -53,7 +53,7 @@ def test_a_finding_is_told_once_an_hour_and_when_it_is_over():
     assert len(subjects()) == 2
     for _ in range(2):
         alerts.send_alerts(WELL)
-    assert subjects()[2:] == ["Over: Executions that nobody runs any more"]
+    assert subjects()[2:] == ["Resolved: Orphaned executions"]
     alerts.send_alerts(ORPHANS)  # back within the hour
     assert len(subjects()) == 3
 
@@ -63,9 +63,9 @@ def test_what_could_not_be_looked_for_is_not_over():
     alerts.send_alerts(ORPHANS)
     alerts.send_alerts(REDIS_DOWN)
     alerts.send_alerts(BLIND)
-    assert subjects()[1:] == ["Act now: Redis does not answer", "Over: Redis does not answer"]
+    assert subjects()[1:] == ["Act now: Redis does not answer", "Resolved: Redis does not answer"]
     alerts.send_alerts(WELL)
-    assert subjects()[3:] == ["Over: Executions that nobody runs any more"]
+    assert subjects()[3:] == ["Resolved: Orphaned executions"]
 
 
 def test_who_cannot_be_reached_is_tried_again(settings):
@@ -93,7 +93,7 @@ def test_without_a_database_this_process_remembers(monkeypatch: pytest.MonkeyPat
             alerts.send_alerts(Snapshot(summary=BLIND.summary, dependencies_down=("postgres",)))
     assert subjects() == ["Act now: Postgres does not answer"]
     alerts.send_alerts(WELL)
-    assert subjects()[1:] == ["Over: dependency_down:postgres"]
+    assert subjects()[1:] == ["Resolved: dependency_down:postgres"]
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_a_webhook_hears_the_same(hook: list[dict[str, str]], settings):
     alerts.send_alerts(ORPHANS)
     alerts.send_alerts(WELL)
     assert [(one["code"], one["status"]) for one in hook] == [("orphans", "firing"), ("orphans", "resolved")]
-    assert hook[0]["text"].startswith("Act now: Executions that nobody runs any more")
+    assert hook[0]["text"].startswith("Act now: Orphaned executions")
     assert not mail.outbox
 
 

@@ -116,7 +116,7 @@ def test_the_first_line_says_what_is_wrong_and_what_may_be_done(grace: Client):
     turn = stuck()
     page = text(grace, HOME)
     assert "Act now: No worker takes turns" in page
-    assert "Executions that wait for a worker for too long" in page
+    assert "Executions stuck in the queue" in page
     assert str(turn.pk)[:8] in page
     assert f"{HOME}stuck-queued/" in page
     assert "No worker took them within the hour" in page  # why
@@ -174,7 +174,7 @@ def test_pages_and_programs_count_together(grace: Client, monkeypatch: pytest.Mo
     assert grace.post(f"{HOME}confirm/", asked).status_code == 200
     refused = grace.post(f"{HOME}apply/", asked)
     assert (refused.status_code, int(refused["Retry-After"]) > 0) == (429, True)
-    assert "nothing was changed" in refused.content.decode()
+    assert "Nothing was changed" in refused.content.decode()
     turn.refresh_from_db()
     assert turn.status == "queued"
 
@@ -221,7 +221,7 @@ def test_whoever_must_be_alive_is_named_with_his_last_sign_of_life(grace: Client
     assert re.search(r'Reaper</td><td><span class="dx-pill dx-alive">', page)
     assert "Scheduler (Celery beat)" in page
     assert re.search(r'Bot of telegram \(pilot\)</td><td><span class="dx-pill dx-lost">', page)
-    assert "Answers that were given up" in page
+    assert "Answers that could not be delivered" in page
 
 
 def test_stranded_messages_are_listed_with_their_session_and_started_by_hand(grace: Client):
@@ -297,7 +297,7 @@ def test_one_execution_tells_its_story(grace: Client):
     assert "Nobody has tried to repair it" in text(grace, f"{HOME}execution/{turn.pk}/")
     grace.post(f"{HOME}confirm/", {"tab": "queued", "one": f"requeue:{turn.pk}"})
     page = text(grace, f"{HOME}execution/{turn.pk}/")
-    assert "looked at before acting" in page
+    assert "preview before acting" in page
     assert f"/admin/copilot/turn/{turn.pk}/change/" in page
     assert grace.get(f"{HOME}execution/{uuid.uuid4()}/").status_code == 404
 
@@ -519,7 +519,7 @@ def test_the_gravest_finding_is_the_verdict():
     warning = Finding(code="w", severity="warning", title="Slow")
     critical = Finding(code="c", severity="critical", title="Dead")
     assert overview.judge_health([critical, warning], quiet).words == "Act now: Dead"
-    assert overview.judge_health([warning, warning], quiet).words == "Have a look: Slow, and 1 more"
+    assert overview.judge_health([warning, warning], quiet).words == "Check: Slow, and 1 more"
 
 
 @pytest.mark.slow

@@ -85,7 +85,7 @@ def test_on_a_database_that_takes_no_writes_all_can_be_read_and_nothing_is_half_
         try:
             for where in (*pages(), f"{HOME}execution/{turn.pk}/"):
                 assert grace.get(where).status_code == 200, where
-            assert "Act now: Postgres takes no writes" in text(grace, HOME)
+            assert "Act now: Postgres is read-only" in text(grace, HOME)
             asked = {"tab": "stuck-queued", "action": "requeue", "ids": [str(turn.pk)]}
             shown = grace.post(f"{HOME}confirm/", asked)
             assert shown.status_code == 200
@@ -118,7 +118,7 @@ def test_without_the_broker_the_rest_is_shown(grace: Client, monkeypatch):
     monkeypatch.setattr(app, "connection_for_read", lambda **how: Connection(gone, **how))
     page = text(grace, HOME)
     assert "Broker does not answer" in page
-    assert "new turns are accepted" in page
+    assert "New turns are accepted" in page
 
 
 def test_a_redis_that_forgot_everything_is_told_and_what_was_put_back_is_recorded(grace: Client):

@@ -283,7 +283,7 @@ def test_work_done_proves_that_a_queue_is_served(worker):
     grow_old("queue:maintenance", 91)
     code, checks = doctor("--only", "workers")
     assert (code, failing(checks)) == (1, ["workers"])
-    assert "nobody works on maintenance" in checks[0]["detail"]
+    assert "no worker serves maintenance" in checks[0]["detail"]
 
 
 def grow_old(work: str, seconds: int) -> None:
@@ -405,7 +405,7 @@ def test_each_mistake_in_the_database_url_has_a_sentence_of_its_own(
             lambda url: re.sub(r":[0-9]+/", f":{find_free_port()}/", url),
             "nothing listens at redis://127.0.0.1:",
         ),
-        (lambda url: re.sub(r"/[0-9]+$", "/99", url), "no database of the number"),
+        (lambda url: re.sub(r"/[0-9]+$", "/99", url), "no database with the number"),
         (lambda url: url.replace("127.0.0.1", "no.such.host.invalid"), "does not resolve"),
     ],
 )

@@ -160,7 +160,7 @@ def test_the_watch_tells_people_and_samples_while_nobody_works_on_any_queue(sett
     found = loops.run_watch(frozenset())
     assert mail.outbox == []  # while an installation starts, much is missing for a moment
     loops.run_watch(found)
-    assert "Act now: Nobody works on the queue `maintenance`" in [
+    assert "Act now: No worker serves the queue `maintenance`" in [
         message.subject.partition("] ")[2] for message in mail.outbox
     ]
     assert MetricSample.objects.filter(name="running").exists()

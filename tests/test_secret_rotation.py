@@ -113,7 +113,7 @@ def test_sealed_secrets_are_read_throughout_a_rotation(ada, settings):
     rotate(settings)
     code, said = run()
     assert code == 0, said
-    assert "model credentials: 1 re-encrypted, 0 were current, 0 cannot be read." in said
+    assert "model credentials: 1 re-encrypted, 0 already current, 0 cannot be read." in said
     assert "second factors: 2 re-encrypted" in said
     finish(settings)
     assert [opens(text, NEW) for text in sealed_texts()] == [True] * 6
@@ -137,7 +137,7 @@ def test_running_it_again_changes_nothing(ada, settings):
     before = sorted(sealed_texts())
     code, said = run()
     assert (code, sorted(sealed_texts())) == (0, before)
-    assert "model credentials: 0 re-encrypted, 1 were current" in said
+    assert "model credentials: 0 re-encrypted, 1 already current" in said
 
 
 def test_an_interrupted_run_is_taken_up_where_it_ended(ada, settings, monkeypatch: pytest.MonkeyPatch):
@@ -157,7 +157,7 @@ def test_an_interrupted_run_is_taken_up_where_it_ended(ada, settings, monkeypatc
         with pytest.raises(KeyboardInterrupt):
             run()
     assert sum(opens(text, NEW) for text in sealed_texts()) == 3
-    assert "model credentials: 2 re-encrypted, 3 were current" in run()[1]
+    assert "model credentials: 2 re-encrypted, 3 already current" in run()[1]
     finish(settings)
     assert [encryption.decrypt_text(row.secret) for row in Credential.objects.order_by("pk")] == [
         f"sk-{number}" for number in range(5)
@@ -188,7 +188,7 @@ def test_what_no_key_opens_is_told_and_left_alone(settings):
     rotate(settings)
     code, said = run()
     assert code == 1
-    assert "model credentials: 1 re-encrypted, 0 were current, 1 cannot be read." in said
+    assert "model credentials: 1 re-encrypted, 0 already current, 1 cannot be read." in said
     assert Credential.objects.get(name="lost").secret == lost
 
 

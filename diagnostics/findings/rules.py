@@ -101,7 +101,7 @@ def _check_dependencies(snapshot: Snapshot) -> Iterable[Finding]:
         yield Finding(
             code=f"dependency_down:{name}",
             severity="critical",
-            title=f"{name.capitalize()} is not answering",
+            title=f"{name.capitalize()} does not answer",
             suggested_action="Bring it back first; `manage.py doctor` says what is wrong. Repair nothing before that.",
         )
 

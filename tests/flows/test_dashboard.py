@@ -105,7 +105,7 @@ def test_a_stuck_turn_is_found_looked_at_requeued_and_runs(grace: Visitor, store
     ids = stored(lambda: lost_turns(grace.email, 4))
     assert isinstance(ids, list)
     page = grace.tab("/admin/diagnostics/")
-    finding = page.get_by_text("Executions that wait for a worker for too long").first
+    finding = page.get_by_text("Executions stuck in the queue").first
     with contextlib.suppress(AssertionError):
         expect(finding).to_be_visible(timeout=6_000)  # a summary that another page asked for is kept for 5 s
     if not finding.is_visible():
