@@ -1,4 +1,4 @@
-"""Staff pages of linking: everything is looked at and no secret is shown; keys of bots are made and revoked (L10)."""
+"""Staff pages of linking: everything is looked at and no secret is shown; keys of bots are made and revoked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A call that waits for a person is announced where else that person can be reached: direct messages, else a mail (A11.12)."""
+"""A call that waits for a person is announced where else that person can be reached: direct messages, else a mail."""
 
 from __future__ import annotations
 

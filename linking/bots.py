@@ -1,4 +1,4 @@
-"""Which of our own bots this installation has, and where people find them (L6, L26)."""
+"""Which of our own bots this installation has, and where people find them."""
 
 from __future__ import annotations
 

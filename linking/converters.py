@@ -1,4 +1,4 @@
-"""What may stand for a link token in a path: anything else is no address of ours, and asks the database nothing (L5)."""
+"""What may stand for a link token in a path: anything else is no address of ours, and asks the database nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that strangers gave, made fit to be shown: one line, nothing invisible, not long (L6, L12)."""
+"""Names that strangers gave, made fit to be shown: one line, nothing invisible, not long."""
 
 from __future__ import annotations
 

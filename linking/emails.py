@@ -1,4 +1,4 @@
-"""What linking writes to people: that something was connected, let go by a platform, or waits for them (L5, L23, A11.12)."""
+"""What linking writes to people: that something was connected, let go by a platform, or waits for them."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def send_bot_removed_email(link: PlatformLink) -> None:
 
 
 def send_endpoint_disabled_email(user: User, url: str, reason: str) -> None:
-    """Whoever made a bot's key learns that its endpoint is not told of anything any more (L17)."""
+    """Whoever made a bot's key learns that its endpoint is not told of anything any more."""
     because = _("it says it is gone") if reason == "gone" else _("it has failed too often in a row")
     text = _("Nothing is delivered to {url} any more: {because}. Its bot can set the address anew.\n")
     _send_email(user, _("A delivery endpoint was switched off"), text.format(url=url, because=because))
 
 
 def send_approval_waiting_email(user: User, tools: Sequence[str], title: str, url: str) -> None:
-    """A call has waited for a while, and this is the only other way to reach whom it waits for (A11.12)."""
+    """A call has waited for a while, and this is the only other way to reach whom it waits for."""
     text = _("The agent waits for your decision about {tools} in “{title}”.\n\nOpen the chat: {url}\n")
     named = ", ".join(dict.fromkeys(tools))
     words = text.format(tools=named, title=clean_name(title) or _("without a name"), url=url)

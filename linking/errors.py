@@ -1,4 +1,4 @@
-"""What linking refuses, with the wire's code and status in one table (L7); all are refusals in copilot's sense.
+"""What linking refuses, with the wire's code and status in one table; all are refusals in copilot's sense.
 
 Refused (config.core.errors)
 ├── LinkNotFound         404 not_found             no such token or link
@@ -13,7 +13,7 @@ Refused (config.core.errors)
 ├── LinkAlreadyExists    409 already_linked, already_yours
 ├── LinkTokenExpired     410 token_expired         used, superseded or too old
 ├── RateLimited          429 too_many_requests
-└── MessageRefused       403 or 429 …              a message in a server that its owner's settings do not admit (L8)
+└── MessageRefused       403 or 429 …              a message in a server that its owner's settings do not admit
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class PlatformMismatch(Forbidden):
 
 
 class BotUnauthenticated(RequestRefused):
-    """Unknown, wrong, revoked, expired, from another network: one body for all (L10)."""
+    """Unknown, wrong, revoked, expired, from another network: one body for all."""
 
     status = 401
     default_code = "unauthenticated"
@@ -122,7 +122,7 @@ class RateLimited(TooManyRequests):
         )
 
 
-# What a channel is told: the remedy, never an amount or who pays (L8).
+# What a channel is told: the remedy, never an amount or who pays.
 REFUSAL_MESSAGES: dict[RefusalReason, tuple[int, str]] = {
     "bot_removed": (403, "I was removed from this server. Add me again, and ask for a new link."),
     "link_paused": (403, "I am paused in this server. Whoever connected me can resume me in the settings."),
@@ -146,7 +146,7 @@ REFUSAL_MESSAGES: dict[RefusalReason, tuple[int, str]] = {
 
 
 class MessageRefused(RequestRefused):
-    """A message that starts no turn and costs nothing. `aloud`: whether the channel is told (L8)."""
+    """A message that starts no turn and costs nothing. `aloud`: whether the channel is told."""
 
     def __init__(
         self, reason: RefusalReason, *, aloud: bool = True, retry_after_seconds: int | None = None

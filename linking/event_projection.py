@@ -1,4 +1,4 @@
-"""What a bot is told of an event: a closed list of kinds, and of each nothing but the fields named here (L13).
+"""What a bot is told of an event: a closed list of kinds, and of each nothing but the fields named here.
 
 Never reasoning, tools' arguments and outputs, usage, money or prompts: a field is told because somebody listed it.
 """
@@ -14,7 +14,7 @@ EventFields = Mapping[str, JSON]
 ProjectedEvent = dict[str, JSON]
 
 ENVELOPE_FIELDS = ("kind", "session_id", "turn_id", "cursor", "at")
-SHOWN_ARGUMENTS, ARGUMENT_CHARACTERS = 6, 120  # of a call that waits for a person: what its card shows (A9.3)
+SHOWN_ARGUMENTS, ARGUMENT_CHARACTERS = 6, 120  # of a call that waits for a person: what its card shows
 
 
 def project_event(event: EventFields) -> ProjectedEvent | None:
@@ -70,7 +70,7 @@ def _project_tool_finished(event: EventFields) -> ProjectedEvent:
 
 
 def _project_approval(approval: EventFields) -> ProjectedEvent:
-    """What the card shows, which money is no part of (A19.8)."""
+    """What the card shows, which money is no part of."""
     arguments = list(_get_mapping(approval, "arguments").items())[:SHOWN_ARGUMENTS]
     shown: ProjectedEvent = {
         name[:ARGUMENT_CHARACTERS]: str(value)[:ARGUMENT_CHARACTERS] for name, value in arguments

@@ -32,7 +32,7 @@ MAX_TOP_CHANNELS = 5
 
 
 def export_links(user_id: int) -> dict[str, object]:
-    """What an account's export says of its links (S15): plain values, nothing secret."""
+    """What an account's export says of its links: plain values, nothing secret."""
     servers = PlatformLink.objects.filter(owner=user_id).order_by("created_at", "pk")
     people = PlatformUserLink.objects.filter(user=user_id).order_by("created_at", "pk")
     return {
@@ -47,7 +47,7 @@ def export_links(user_id: int) -> dict[str, object]:
 
 # --- resolving ---------------------------------------------------------------------------------------
 # A server is found by its own link alone, a direct message by its sender's; there is no way from one to the other,
-# and an account that is shut has no links (L9).
+# and an account that is shut has no links.
 
 
 def find_server_link(platform: str, bot_account: str, server_id: str) -> PlatformLink | None:
@@ -76,12 +76,12 @@ def is_linked(kind: str, platform: str, bot_account: str, subject_id: str, *, to
 
 
 def is_own_chat_account(user_id: int, platform: str, bot_account: str, platform_user_id: str) -> bool:
-    """Whether this chat account is the user's own with this bot: who may decide for the payer in a server (L14)."""
+    """Whether this chat account is the user's own with this bot: who may decide for the payer in a server."""
     return is_linked("user", platform, bot_account, platform_user_id, to=user_id)
 
 
 def is_account_active(user_id: int) -> bool:
-    """Whether an account is in use: one that is shut has no links, and nothing goes on in its name (L9)."""
+    """Whether an account is in use: one that is shut has no links, and nothing goes on in its name."""
     return User.objects.filter(pk=user_id, is_active=True).exists()
 
 
@@ -214,7 +214,7 @@ def _percent_used(taken: int | None, cap: int | None) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class RunnerFacts:
-    """A bot account's runner: is somebody there, and when did it last hear anything (L24)."""
+    """A bot account's runner: is somebody there, and when did it last hear anything."""
 
     platform: str
     bot_account: str
@@ -251,7 +251,7 @@ def get_oldest_waiting_update_at() -> datetime | None:
 
 @dataclass(frozen=True, kw_only=True)
 class DoorFacts:
-    """How one way in or out does: a platform's updates, or the deliveries to third parties' bots (D6)."""
+    """How one way in or out does: a platform's updates, or the deliveries to third parties' bots."""
 
     name: str
     last_at: datetime | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 from tests.conftest import IN_BROWSER, WITHOUT_BROWSER
 
 ROOT = Path(__file__).parents[1]
+APPS = ("config", "copilot", "billing", "linking", "diagnostics")
 CORE = ("copilot/agent", "copilot/providers", "copilot/tools")
 FRAMEWORKS = {"django", "celery", "channels", "redis"}
 CLEAN = (
@@ -127,3 +129,60 @@ def test_what_drives_a_browser_stands_in_one_folder_and_all_of_it_is_run():
     assert marked == flows
     makefile = (ROOT / "Makefile").read_text()
     assert all(f'-m "{part}"' in makefile for part in (WITHOUT_BROWSER, IN_BROWSER))
+
+
+# --- names and words ---------------------------------------------------------------------------------
+
+FIELD_WORDS = {
+    "billing",
+    "linking",
+    "logging",
+    "pricing",
+    "routing",
+    "tracing",
+    "polling",
+    "throttling",
+    "parsing",
+}
+HEADLESS = re.compile(r"(What|Who|Whose|Whether|How|Where|Which|Why)\b")
+RULE_ID = re.compile(r"\b(?:A-)?[ABDELSTWP]\d{1,2}\.c?\d{1,2}\b")
+
+
+def product() -> Iterator[tuple[str, ast.Module]]:
+    return ((path, tree) for path, tree in modules(*APPS) if "/migrations/" not in path)
+
+
+def test_modules_are_named_by_nouns():
+    names = [Path(path).stem for path, _ in product() if not path.endswith("__init__.py")]
+    gerunds = [name for name in names if name.endswith("ing") and name.rpartition("_")[2] not in FIELD_WORDS]
+    assert len(gerunds) <= len(names) * 0.04, gerunds
+
+
+def test_no_public_class_name_occurs_twice_in_an_app():
+    found: dict[tuple[str, str], list[str]] = {}
+    for path, tree in product():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and node.name != "Command":
+                found.setdefault((path.partition("/")[0], node.name), []).append(path)
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
+
+
+def test_product_code_cites_no_rules():
+    """Their text is in docs/spec, and the tests name them: code explains itself."""
+    citing = {
+        path: sorted(set(RULE_ID.findall((ROOT / path).read_text())))
+        for path, _ in product()
+        if RULE_ID.search((ROOT / path).read_text())
+    }
+    assert citing == {}
+
+
+def test_docstrings_begin_with_a_subject_or_a_verb():
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    headless = [
+        f"{path}: {text.splitlines()[0]}"
+        for path, tree in product()
+        for node in ast.walk(tree)
+        if isinstance(node, documented) and (text := ast.get_docstring(node)) and HEADLESS.match(text)
+    ]
+    assert headless == []

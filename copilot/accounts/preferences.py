@@ -15,7 +15,7 @@ MAX_INSTRUCTIONS_CHARACTERS = 4_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class PreferencesView:
+class UserPreferences:
     timezone: str
     instructions: str
     personality: int | None
@@ -29,14 +29,14 @@ class PreferenceUpdate(TypedDict, total=False):
     personality_id: int | None
 
 
-def get_preferences(owner_id: int) -> PreferencesView:
+def get_preferences(owner_id: int) -> UserPreferences:
     row = Preferences.objects.filter(owner=owner_id).first() or Preferences(owner_id=owner_id)
-    return PreferencesView(
+    return UserPreferences(
         timezone=row.timezone or "UTC", instructions=row.instructions, personality=row.personality_id
     )
 
 
-def update_preferences(owner_id: int, changes: PreferenceUpdate) -> PreferencesView:
+def update_preferences(owner_id: int, changes: PreferenceUpdate) -> UserPreferences:
     if timezone := changes.get("timezone"):
         _check_time_zone(timezone)
     check_instructions(changes.get("instructions", ""))

@@ -47,12 +47,12 @@ class Personalities:
 
 
 class PreferencesView(AuthenticatedApiView):
-    @document_operation("Read your preferences", answers={200: preferences.PreferencesView})
+    @document_operation("Read your preferences", answers={200: preferences.UserPreferences})
     def get(self, request: Request) -> HttpResponse:
         return respond_json(preferences.get_preferences(self.caller_id))
 
     @document_operation(
-        "Change your preferences", answers={200: preferences.PreferencesView}, body=PreferenceChanges
+        "Change your preferences", answers={200: preferences.UserPreferences}, body=PreferenceChanges
     )
     def patch(self, request: Request) -> HttpResponse:
         changes = parse_body(request, PreferenceChanges).to_changes()

@@ -26,7 +26,7 @@ class McpServer(models.Model):
     url = models.CharField(max_length=2000, blank=True)
     command = models.JSONField(default=list, blank=True, help_text="Program and arguments, for stdio.")
     secrets = models.TextField(blank=True, help_text="Headers or environment, encrypted.")
-    trusted = models.BooleanField(default=False, help_text="Believe its read-only hints (A28.6).")
+    trusted = models.BooleanField(default=False, help_text="Believe its read-only hints.")
     never_ask = models.JSONField(default=list, blank=True, help_text="Tools that run without approval.")
     enabled = models.BooleanField(default=True)
     version = models.PositiveIntegerField(default=1, help_text="Grows with every change.")

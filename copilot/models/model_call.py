@@ -26,7 +26,7 @@ class ModelCall(models.Model):
         blank=True,
         db_index=False,  # few rows have one: the partial index below is enough
         related_name="+",
-        help_text="Of a question aside, which no turn has caused (A30.3).",
+        help_text="Of a question aside, which no turn has caused.",
     )
     number = models.PositiveIntegerField()
     purpose = models.CharField(max_length=16, default="reply", db_default="reply")

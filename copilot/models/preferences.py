@@ -14,7 +14,7 @@ class Preferences(models.Model):
     )
     timezone = models.CharField(max_length=64, blank=True, help_text="An IANA name; nothing means UTC.")
     instructions = models.CharField(
-        max_length=4000, blank=True, help_text="Added to the system text of every conversation (A30.1)."
+        max_length=4000, blank=True, help_text="Added to the system text of every conversation."
     )
     personality = models.ForeignKey(
         "Personality", on_delete=models.SET_NULL, null=True, blank=True, related_name="+"

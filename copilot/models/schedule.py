@@ -40,7 +40,7 @@ class Schedule(models.Model):
     arrival = models.JSONField(
         default=dict,
         blank=True,
-        help_text="Where it was asked for, if its runs answer there too (L16).",
+        help_text="Where it was asked for, if its runs answer there too.",
     )
     next_run = models.DateTimeField(null=True, blank=True, help_text="Nothing once it is off.")
     failures = models.PositiveSmallIntegerField(default=0, help_text="In a row; five switch it off.")

@@ -46,7 +46,7 @@ class Session(models.Model):
     )
     depth = models.PositiveSmallIntegerField(default=0, db_default=0)
     platform = models.CharField(
-        max_length=16, blank=True, default="", db_default="", help_text="The chat platform it began on (L15)."
+        max_length=16, blank=True, default="", db_default="", help_text="The chat platform it began on."
     )
 
     # Agent, personality and instructions:
@@ -60,7 +60,7 @@ class Session(models.Model):
         blank=True,
         related_name="builders",
         db_index=False,
-        help_text="The agent this builder session is bound to (A27.6).",
+        help_text="The agent this builder session is bound to.",
     )
     personality = models.ForeignKey(
         "Personality", on_delete=models.SET_NULL, null=True, blank=True, related_name="+", db_index=False
@@ -72,7 +72,7 @@ class Session(models.Model):
     auto_approve = models.BooleanField(default=False, db_default=False)
     auto_approve_cap = models.BigIntegerField(null=True, blank=True, help_text="In microdollars.")
     auto_approve_children = models.BooleanField(
-        default=False, db_default=False, help_text="In its sub-sessions too, under the same cap (A21.3)."
+        default=False, db_default=False, help_text="In its sub-sessions too, under the same cap."
     )
     auto_approve_taken = models.BigIntegerField(
         default=0, db_default=0, help_text="Spent and reserved, in microdollars."
@@ -93,9 +93,9 @@ class Session(models.Model):
         default=dict,
         db_default=EMPTY_OBJECT,
         blank=True,
-        help_text="How full the model's window was when the last turn ended (A17.1).",
+        help_text="How full the model's window was when the last turn ended.",
     )
-    imported = models.BooleanField(default=False, db_default=False, help_text="Came from a document (S16).")
+    imported = models.BooleanField(default=False, db_default=False, help_text="Came from a document.")
     active_at = models.DateTimeField(db_default=Now(), help_text="The last message or ending.")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 

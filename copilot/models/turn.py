@@ -47,7 +47,7 @@ class Turn(models.Model):
         default=dict,
         db_default=EMPTY_OBJECT,
         blank=True,
-        help_text="Which way its message came: the language, and where on a chat platform to answer (L16).",
+        help_text="Which way its message came: the language, and where on a chat platform to answer.",
     )
     parent = models.ForeignKey(
         "self",
@@ -56,10 +56,10 @@ class Turn(models.Model):
         blank=True,
         related_name="children",
         db_index=False,
-        help_text="The turn that started this one and pays for it (A21.6).",
+        help_text="The turn that started this one and pays for it.",
     )
     budget_microdollars = models.BigIntegerField(
-        default=0, db_default=0, help_text="What its parent gave it; 0 means the default (A10.4)."
+        default=0, db_default=0, help_text="What its parent gave it; 0 means the default."
     )
     payer_id = models.IntegerField(null=True, blank=True, help_text="The session's owner, who pays for it.")
     address = models.BigIntegerField(
@@ -80,7 +80,7 @@ class Turn(models.Model):
         choices=Purpose.choices,
         default=Purpose.REPLY,
         db_default=Purpose.REPLY,
-        help_text="What it is for: an answer, or nothing but a shorter conversation (A17.6).",
+        help_text="What it is for: an answer, or nothing but a shorter conversation.",
     )
     focus = models.CharField(
         max_length=2000,
@@ -91,7 +91,7 @@ class Turn(models.Model):
     )
     paused_at = models.DateTimeField(null=True, blank=True, help_text="Since when it waits for approvals.")
     paused_seconds = models.FloatField(
-        default=0.0, db_default=0.0, help_text="Time spent waiting; it does not count (A10.5)."
+        default=0.0, db_default=0.0, help_text="Time spent waiting; it does not count."
     )
     accepted_through = models.BigIntegerField(help_text="The highest accept number this turn answers.")
     fence = models.BigIntegerField()
@@ -122,7 +122,7 @@ class Turn(models.Model):
     limit_code = models.CharField(max_length=32, blank=True, default="", db_default="")
     cancel_reason = models.CharField(max_length=16, blank=True, default="", db_default="")
     summary = models.JSONField(
-        default=dict, db_default=EMPTY_OBJECT, blank=True, help_text="Duration, rounds, tokens (A3.6)."
+        default=dict, db_default=EMPTY_OBJECT, blank=True, help_text="Duration, rounds, tokens."
     )
 
     class Meta:

@@ -1,1 +1,1 @@
-"""REST for people and their programs: tokens to confirm, links to see and change (L7)."""
+"""REST for people and their programs: tokens to confirm, links to see and change."""

@@ -12,7 +12,7 @@ from linking.errors import AmbiguousCredentials
 
 
 class LinkingAPIView(UserApiView):
-    """For a logged-in person, or a program with the person's key; a bot's key is no credential here (A-L2.1)."""
+    """For a logged-in person, or a program with the person's key; a bot's key is no credential here."""
 
     http_method_names = ["get", "head", "post", "patch", "delete"]
     write_scopes = ("manage",)
@@ -22,7 +22,7 @@ class LinkingAPIView(UserApiView):
 
 
 class BotKeyConflictCheck(BaseAuthentication):
-    """A bot's key beside a person's cookie is a mistake that nobody should guess about (L2)."""
+    """A bot's key beside a person's cookie is a mistake that nobody should guess about."""
 
     def authenticate(self, request: Request) -> None:
         if read_bearer_token(request).startswith(BOT_KEY_PREFIX) and has_login_session(request):

@@ -1,4 +1,4 @@
-"""Bodies and query strings become typed values here, or a refusal that says where they are wrong (E3, L11)."""
+"""Bodies and query strings become typed values here, or a refusal that says where they are wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What REST shows of links and takes as their settings (L7, L8)."""
+"""What REST shows of links and takes as their settings."""
 
 from __future__ import annotations
 

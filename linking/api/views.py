@@ -1,4 +1,4 @@
-"""A token seen and confirmed over REST; the two kinds have routes of their own (L5, L7)."""
+"""A token seen and confirmed over REST; the two kinds have routes of their own."""
 
 from __future__ import annotations
 
@@ -53,9 +53,6 @@ class LinkTokenConfirmUserView(LinkingAPIView):
     def post(self, request: Request, token: str) -> HttpResponse:
         parse_body(request, NoBody)
         return respond_json(serialize_user_link(confirmation.confirm_user_link(self.caller, token)))
-
-
-# MERGED api.links: A person's own links over REST (L7).
 
 
 class ServerLinksView(LinkingAPIView):

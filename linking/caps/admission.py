@@ -1,4 +1,4 @@
-"""Whether a message in a linked server may start a turn: one order of checks, the first failure decides (L8)."""
+"""Whether a message in a linked server may start a turn: one order of checks, the first failure decides."""
 
 from __future__ import annotations
 

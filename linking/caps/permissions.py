@@ -1,4 +1,4 @@
-"""What a turn in a server may use: the conversation itself, and what its owner has named (L8, A20)."""
+"""What a turn in a server may use: the conversation itself, and what its owner has named."""
 
 from __future__ import annotations
 

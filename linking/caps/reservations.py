@@ -1,4 +1,4 @@
-"""A cap's accounts: set aside under the link's row lock, settled when the turn has ended (L8)."""
+"""A cap's accounts: set aside under the link's row lock, settled when the turn has ended."""
 
 from __future__ import annotations
 

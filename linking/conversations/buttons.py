@@ -1,4 +1,4 @@
-"""What the buttons in a chat mean; on the platform stand only their codes (L14)."""
+"""What the buttons in a chat mean; on the platform stand only their codes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from linking.models import Button
 BUTTON_CODE_BYTES = (
     16  # 22 characters: a captured one is worth nothing, because who presses it is asked again
 )
-BUTTON_RETENTION = timedelta(days=8)  # a day longer than an approval waits (A11.9)
+BUTTON_RETENTION = timedelta(days=8)  # a day longer than an approval waits
 
 
 def create_buttons(

@@ -1,4 +1,4 @@
-"""A bot's request counts once, and its repetition gets the first answer: whatever was said there since (L12)."""
+"""A bot's request counts once, and its repetition gets the first answer: whatever was said there since."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the bot can still speak in a place, and where the place has gone (L19, L21)."""
+"""Whether the bot can still speak in a place, and where the place has gone."""
 
 from __future__ import annotations
 

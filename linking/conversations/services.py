@@ -1,4 +1,4 @@
-"""Which session a place talks in, who pays for it, and how a new one is begun there (L9, L15)."""
+"""Which session a place talks in, who pays for it, and how a new one is begun there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ConversationScope = Literal["server", "dm"]
 
 @dataclass(frozen=True, kw_only=True)
 class BotAccount:
-    """One bot account; two of one platform share nothing (L1)."""
+    """One bot account; two of one platform share nothing."""
 
     platform: str
     bot_account: str
@@ -59,10 +59,10 @@ class ConversationPlace:
 
 @dataclass(frozen=True, kw_only=True)
 class Payer:
-    """Whose account a place's turns run as: by exactly one of the links, never by the other (L9)."""
+    """Whose account a place's turns run as: by exactly one of the links, never by the other."""
 
     owner_id: int
-    speaks: bool  # whether the one who speaks is the payer (A11.8, L14)
+    speaks: bool  # whether the one who speaks is the payer
     link: PlatformLink | None = None
     user_link: PlatformUserLink | None = None
 
@@ -76,7 +76,7 @@ class OpenConversation:
 
 
 def find_payer(where: ConversationPlace, platform_user_id: str) -> Payer:
-    """By a link made with this very bot: other bots' links are as good as none, and so are a disabled account's (L9)."""
+    """By a link made with this very bot: other bots' links are as good as none, and so are a disabled account's."""
     speaker = PlatformUserLink.objects.filter(
         platform=where.platform, bot_account=where.bot_account, platform_user_id=platform_user_id
     )
@@ -97,7 +97,7 @@ def find_payer(where: ConversationPlace, platform_user_id: str) -> Payer:
 
 # --- the place's session -----------------------------------------------------------------------------
 
-# The owner is compared too: after another account has claimed the server, nothing goes into the old session (A-L8.2).
+# The owner is compared too: after another account has claimed the server, nothing goes into the old session.
 # Where somebody writes to the bot it may be answered again: a refusal of long ago is no reason to stay silent for ever.
 _TOUCH_OPEN_SQL = f"""
 UPDATE linking_platformconversation c SET last_message_at = now(), unreachable_at = NULL
@@ -130,12 +130,12 @@ def touch_open_conversation(where: ConversationPlace, payer: Payer) -> OpenConve
 
 
 def get_or_open_conversation(where: ConversationPlace, payer: Payer) -> OpenConversation:
-    """The place's conversation, begun if it has none; of several first messages all get the same one (A-L15.1)."""
+    """The place's conversation, begun if it has none; of several first messages all get the same one."""
     return touch_open_conversation(where, payer) or _open_conversation(where, payer, anew=False)
 
 
 def open_new_conversation(where: ConversationPlace, payer: Payer) -> OpenConversation:
-    """`/new`: a turn that runs in the old session goes on and answers where it began (A-L15.2)."""
+    """`/new`: a turn that runs in the old session goes on and answers where it began."""
     return _open_conversation(where, payer, anew=True)
 
 
@@ -222,7 +222,7 @@ def owns_conversation(bot: BotAccount, conversation_id: UUID) -> bool:
 
 
 def find_file_owner(bot: BotAccount, file_id: UUID) -> int | None:
-    """Whose a file is that lies in a session of this bot's own; of other files it knows nothing (L11)."""
+    """Whose a file is that lies in a session of this bot's own; of other files it knows nothing."""
     holding = _bot_conversations(bot).filter(session__files=file_id, session__deleted_at=None)
     return holding.values_list("session__owner_id", flat=True).first()
 
@@ -230,8 +230,6 @@ def find_file_owner(bot: BotAccount, file_id: UUID) -> int | None:
 def _bot_conversations(bot: BotAccount) -> QuerySet[PlatformConversation]:
     return PlatformConversation.objects.filter(platform=bot.platform, bot_account=bot.bot_account)
 
-
-# MERGED conversations.closing: A conversation ends with its link: later messages there are somebody else's, or nobody's (L8, L9).
 
 RECENTLY_CLOSED = timedelta(days=1)  # a turn of a conversation closed this long ago has ended
 
@@ -254,7 +252,7 @@ def _close_conversations(some: QuerySet[PlatformConversation]) -> list[UUID]:
 
 
 def delete_user_conversations(user_id: int, limit: int = 500) -> int:
-    """An account goes: its map of places, and what came in from there (L25). How many rows, at most a batch.
+    """An account goes: its map of places, and what came in from there. How many rows, at most a batch.
 
     Where somebody else talks by now, what came and was not handled yet is theirs.
     """

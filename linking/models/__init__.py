@@ -1,4 +1,4 @@
-"""Tables of linking, and the rules the database itself keeps (L3); by idea, one module each."""
+"""Tables of linking, and the rules the database itself keeps; by idea, one module each."""
 
 from linking.models.bot_keys import BotKey
 from linking.models.conversations import (

@@ -1,4 +1,4 @@
-"""Keys of bots; `linking.links` alone writes them (L10)."""
+"""Keys of bots; `linking.links` alone writes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Places where people talk to the agent, and what was sent there (L15, L19, L14)."""
+"""Places where people talk to the agent, and what was sent there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from linking.models.links import PlatformLink, PlatformUserLink
 
 
 class PlatformConversation(models.Model):
-    """One place, one session at a time; `linking.conversations` alone writes it (L15)."""
+    """One place, one session at a time; `linking.conversations` alone writes it."""
 
     class Scope(models.TextChoices):
         SERVER = "server"
@@ -44,7 +44,7 @@ class PlatformConversation(models.Model):
     last_message_at = models.DateTimeField(db_default=Now())
     closed_at = models.DateTimeField(null=True, blank=True)
     unreachable_at = models.DateTimeField(
-        null=True, blank=True, help_text="Since when the bot is blocked or removed there (L19)."
+        null=True, blank=True, help_text="Since when the bot is blocked or removed there."
     )
 
     class Meta:
@@ -74,7 +74,7 @@ class PlatformConversation(models.Model):
 
 
 class OutboundMessage(models.Model):
-    """A part of a turn's answer as it stands on the platform; `linking.outbound` alone writes it (L19)."""
+    """A part of a turn's answer as it stands on the platform; `linking.outbound` alone writes it."""
 
     conversation = models.ForeignKey(PlatformConversation, on_delete=models.CASCADE, related_name="sent")
     turn = models.ForeignKey(
@@ -104,7 +104,7 @@ class OutboundMessage(models.Model):
 
 
 class Button(models.Model):
-    """What pressing it means; on the platform stands only the code, which tells nothing (L14)."""
+    """What pressing it means; on the platform stands only the code, which tells nothing."""
 
     class Kind(models.TextChoices):
         APPROVAL = "approval"

@@ -1,4 +1,4 @@
-"""Where third-party bots are told what happened, and what they were told; `linking.deliveries` alone writes it (L17)."""
+"""Where third-party bots are told what happened, and what they were told; `linking.deliveries` alone writes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every table of linking says the same way: platforms, and the ids they give (L1, L3)."""
+"""What every table of linking says the same way: platforms, and the ids they give."""
 
 from __future__ import annotations
 

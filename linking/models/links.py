@@ -27,7 +27,7 @@ BOT_ACCOUNT_HELP_TEXT = (
 
 
 class PlatformLink(models.Model):
-    """A server whose conversations with one bot run as the link's owner and at the owner's cost (L8)."""
+    """A server whose conversations with one bot run as the link's owner and at the owner's cost."""
 
     class State(models.TextChoices):
         ACTIVE = "active"
@@ -94,7 +94,7 @@ class PlatformLink(models.Model):
 
 
 class PlatformUserLink(models.Model):
-    """A chat account that acts as a user in direct messages to one bot, and nowhere else (L9)."""
+    """A chat account that acts as a user in direct messages to one bot, and nowhere else."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     platform = platform_field()
@@ -120,7 +120,7 @@ class PlatformUserLink(models.Model):
 
 
 class LinkToken(models.Model):
-    """A bot's request for a link, confirmed once by a person; the token itself is kept nowhere (L4)."""
+    """A bot's request for a link, confirmed once by a person; the token itself is kept nowhere."""
 
     class Kind(models.TextChoices):
         SERVER = "server"

@@ -1,4 +1,4 @@
-"""What came in and must not count twice, and who fetches it (L12, L18, L24)."""
+"""What came in and must not count twice, and who fetches it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class PlatformUpdate(models.Model):
 
 
 class StartedTurn(models.Model):
-    """The answer to a bot's request, kept for its repetition; `linking.conversations` alone writes it (L12)."""
+    """The answer to a bot's request, kept for its repetition; `linking.conversations` alone writes it."""
 
     platform = platform_field()
     bot_account = platform_id_field()
@@ -97,7 +97,7 @@ class StartedTurn(models.Model):
 
 
 class BotRunner(models.Model):
-    """Which process fetches a bot account's updates; `linking.inbound.update_poller` alone writes it (L24)."""
+    """Which process fetches a bot account's updates; `linking.inbound.update_poller` alone writes it."""
 
     platform = platform_field()
     bot_account = platform_id_field()

@@ -1,4 +1,4 @@
-"""What servers have spent and what is set aside for running turns; `linking.caps` alone writes it (L8)."""
+"""What servers have spent and what is set aside for running turns; `linking.caps` alone writes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of connected chats: what is linked, what it may do, and how to let it go (L6, L8)."""
+"""The page of connected chats: what is linked, what it may do, and how to let it go."""
 
 from __future__ import annotations
 

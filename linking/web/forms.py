@@ -1,4 +1,4 @@
-"""Forms of linking's pages become settings: dollars become microdollars, lines become lists (L6, L8)."""
+"""Forms of linking's pages become settings: dollars become microdollars, lines become lists."""
 
 from __future__ import annotations
 

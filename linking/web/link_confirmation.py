@@ -1,4 +1,4 @@
-"""The page of a link token: what confirming means, and the button that does it; looking changes nothing (L6)."""
+"""The page of a link token: what confirming means, and the button that does it; looking changes nothing."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def render_qr_code(address: str) -> HttpResponse:
 
 
 def _confirm_and_redirect(request: HttpRequest, token: str, act: Callable[[], object]) -> HttpResponse:
-    """Done, or done a moment ago by the same person's first click (A-L5.2)."""
+    """Done, or done a moment ago by the same person's first click."""
     try:
         act()
     except (LinkTokenExpired, LinkAlreadyExists) as problem:

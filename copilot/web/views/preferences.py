@@ -31,7 +31,7 @@ def edit_preferences(request: HttpRequest) -> HttpResponse:
         except RequestRefused as problem:
             messages.error(request, i18n.translate_refusal(problem))
             status = problem.status
-            shown = preferences.PreferencesView(
+            shown = preferences.UserPreferences(
                 timezone=request.POST.get("timezone", ""),
                 instructions=request.POST.get("instructions", ""),
                 personality=shown.personality,

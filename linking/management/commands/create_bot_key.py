@@ -1,4 +1,4 @@
-"""Make a key for a bot and print it once (L10)."""
+"""Make a key for a bot and print it once."""
 
 from __future__ import annotations
 

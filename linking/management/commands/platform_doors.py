@@ -1,4 +1,4 @@
-"""`manage.py platform_doors`: where each platform must send its updates (L18)."""
+"""`manage.py platform_doors`: where each platform must send its updates."""
 
 from __future__ import annotations
 

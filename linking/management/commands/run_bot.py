@@ -1,4 +1,4 @@
-"""`manage.py run_bot <platform>`: fetches updates where no door can be opened; turns run elsewhere (L24)."""
+"""`manage.py run_bot <platform>`: fetches updates where no door can be opened; turns run elsewhere."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def _run(adapter: PlatformAdapter, *, replace_webhook: bool) -> None:
 
 
 async def _beat() -> None:
-    """For as long as this loop turns, as Celery's processes do: what a container's check looks at (D15)."""
+    """For as long as this loop turns, as Celery's processes do: what a container's check looks at."""
     while settings.HEARTBEAT_FILE:
         _touch(Path(settings.HEARTBEAT_FILE))
         await asyncio.sleep(HEARTBEAT_SECONDS)

@@ -1,4 +1,4 @@
-"""`manage.py telegram_webhook set|delete|info`: tells Telegram where our door is (L21)."""
+"""`manage.py telegram_webhook set|delete|info`: tells Telegram where our door is."""
 
 from __future__ import annotations
 
