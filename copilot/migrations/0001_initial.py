@@ -498,10 +498,7 @@ class Migration(migrations.Migration):
                     models.JSONField(blank=True, default=list, help_text="Program and arguments, for stdio."),
                 ),
                 ("secrets", models.TextField(blank=True, help_text="Headers or environment, encrypted.")),
-                (
-                    "trusted",
-                    models.BooleanField(default=False, help_text="Believe its read-only hints (A28.6)."),
-                ),
+                ("trusted", models.BooleanField(default=False, help_text="Believe its read-only hints.")),
                 (
                     "never_ask",
                     models.JSONField(blank=True, default=list, help_text="Tools that run without approval."),
@@ -732,7 +729,7 @@ class Migration(migrations.Migration):
                     "instructions",
                     models.CharField(
                         blank=True,
-                        help_text="Added to the system text of every conversation (A30.1).",
+                        help_text="Added to the system text of every conversation.",
                         max_length=4000,
                     ),
                 ),
@@ -790,7 +787,7 @@ class Migration(migrations.Migration):
                         blank=True,
                         db_default="",
                         default="",
-                        help_text="The chat platform it began on (L15).",
+                        help_text="The chat platform it began on.",
                         max_length=16,
                     ),
                 ),
@@ -809,7 +806,7 @@ class Migration(migrations.Migration):
                     models.BooleanField(
                         db_default=False,
                         default=False,
-                        help_text="In its sub-sessions too, under the same cap (A21.3).",
+                        help_text="In its sub-sessions too, under the same cap.",
                     ),
                 ),
                 (
@@ -850,14 +847,12 @@ class Migration(migrations.Migration):
                         blank=True,
                         db_default=models.Value({}, output_field=models.JSONField()),
                         default=dict,
-                        help_text="How full the model's window was when the last turn ended (A17.1).",
+                        help_text="How full the model's window was when the last turn ended.",
                     ),
                 ),
                 (
                     "imported",
-                    models.BooleanField(
-                        db_default=False, default=False, help_text="Came from a document (S16)."
-                    ),
+                    models.BooleanField(db_default=False, default=False, help_text="Came from a document."),
                 ),
                 (
                     "active_at",
@@ -888,7 +883,7 @@ class Migration(migrations.Migration):
                     models.ForeignKey(
                         blank=True,
                         db_index=False,
-                        help_text="The agent this builder session is bound to (A27.6).",
+                        help_text="The agent this builder session is bound to.",
                         null=True,
                         on_delete=django.db.models.deletion.SET_NULL,
                         related_name="builders",
@@ -957,7 +952,7 @@ class Migration(migrations.Migration):
                     models.JSONField(
                         blank=True,
                         default=dict,
-                        help_text="Where it was asked for, if its runs answer there too (L16).",
+                        help_text="Where it was asked for, if its runs answer there too.",
                     ),
                 ),
                 (
@@ -1345,15 +1340,13 @@ class Migration(migrations.Migration):
                         blank=True,
                         db_default=models.Value({}, output_field=models.JSONField()),
                         default=dict,
-                        help_text="Which way its message came: the language, and where on a chat platform to answer (L16).",
+                        help_text="Which way its message came: the language, and where on a chat platform to answer.",
                     ),
                 ),
                 (
                     "budget_microdollars",
                     models.BigIntegerField(
-                        db_default=0,
-                        default=0,
-                        help_text="What its parent gave it; 0 means the default (A10.4).",
+                        db_default=0, default=0, help_text="What its parent gave it; 0 means the default."
                     ),
                 ),
                 (
@@ -1393,7 +1386,7 @@ class Migration(migrations.Migration):
                         choices=[("reply", "Reply"), ("compaction", "Compaction")],
                         db_default="reply",
                         default="reply",
-                        help_text="What it is for: an answer, or nothing but a shorter conversation (A17.6).",
+                        help_text="What it is for: an answer, or nothing but a shorter conversation.",
                         max_length=16,
                     ),
                 ),
@@ -1416,9 +1409,7 @@ class Migration(migrations.Migration):
                 (
                     "paused_seconds",
                     models.FloatField(
-                        db_default=0.0,
-                        default=0.0,
-                        help_text="Time spent waiting; it does not count (A10.5).",
+                        db_default=0.0, default=0.0, help_text="Time spent waiting; it does not count."
                     ),
                 ),
                 (
@@ -1472,7 +1463,7 @@ class Migration(migrations.Migration):
                         blank=True,
                         db_default=models.Value({}, output_field=models.JSONField()),
                         default=dict,
-                        help_text="Duration, rounds, tokens (A3.6).",
+                        help_text="Duration, rounds, tokens.",
                     ),
                 ),
                 (
@@ -1480,7 +1471,7 @@ class Migration(migrations.Migration):
                     models.ForeignKey(
                         blank=True,
                         db_index=False,
-                        help_text="The turn that started this one and pays for it (A21.6).",
+                        help_text="The turn that started this one and pays for it.",
                         null=True,
                         on_delete=django.db.models.deletion.SET_NULL,
                         related_name="children",
@@ -1655,7 +1646,7 @@ class Migration(migrations.Migration):
                     models.ForeignKey(
                         blank=True,
                         db_index=False,
-                        help_text="Of a question aside, which no turn has caused (A30.3).",
+                        help_text="Of a question aside, which no turn has caused.",
                         null=True,
                         on_delete=django.db.models.deletion.CASCADE,
                         related_name="+",

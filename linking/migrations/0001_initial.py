@@ -283,9 +283,7 @@ class Migration(migrations.Migration):
                 (
                     "unreachable_at",
                     models.DateTimeField(
-                        blank=True,
-                        help_text="Since when the bot is blocked or removed there (L19).",
-                        null=True,
+                        blank=True, help_text="Since when the bot is blocked or removed there.", null=True
                     ),
                 ),
                 (
