@@ -196,5 +196,5 @@ CONFIGURATION_PROBES: Mapping[str, Probe] = {
     "config.proxies": probe_proxies,
     "config.mail_sender": probe_mail_sender,
     "config.traces": probe_traces,
-    "config.middleware": probe_metrics,
+    "config.metrics": probe_metrics,
 }
