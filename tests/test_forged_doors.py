@@ -67,7 +67,7 @@ def test_in_the_prompt_of_a_sub_session(model, session):
 
 def test_in_the_inputs_and_the_words_of_an_agent(model, session, monkeypatch):
     """A15.6, A15.c2: by the tool and by REST"""
-    monkeypatch.setattr(run_agent, "MAX_UNASKED_MICRODOLLARS", 10**9)
+    monkeypatch.setattr(run_agent, "MAX_UNAPPROVED_MICRODOLLARS", 10**9)
     draft = agents.AgentDraft(name="Planner", instructions=f"Plan {FORGED}", inputs_schema=TOPIC)
     agent_id = str(agents.create_agent(session.owner_id, draft).agent_id)
     inputs = {"topic": FORGED}

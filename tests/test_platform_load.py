@@ -83,7 +83,9 @@ def test_a_burst_from_one_server_comes_through_whole(
     monkeypatch.setattr(
         tasks,
         "enqueue_update",
-        lambda update_id, crowd="", *, in_line=True: work.submit(_handle, update_id, crowd, in_line),
+        lambda update_id, server_key="", *, throttled=True: work.submit(
+            _handle, update_id, server_key, throttled
+        ),
     )
     model.otherwise = lambda request: [ScriptedText("Noted.")]
     members = [Member(number) for number in range(updates // 10)]
@@ -123,7 +125,9 @@ def test_a_hundred_chats_of_a_message_a_second(chat: ScriptedChat, model, rig, m
     monkeypatch.setattr(
         tasks,
         "enqueue_update",
-        lambda update_id, crowd="", *, in_line=True: work.submit(_handle, update_id, crowd, in_line),
+        lambda update_id, server_key="", *, throttled=True: work.submit(
+            _handle, update_id, server_key, throttled
+        ),
     )
     model.otherwise = lambda request: [ScriptedText("Noted.")]
     users = [f"u{number}" for number in range(CHATS)]
@@ -153,8 +157,8 @@ def test_a_hundred_chats_of_a_message_a_second(chat: ScriptedChat, model, rig, m
     assert set(taken.values_list("outcome", flat=True)) <= {"started", "queued"}
 
 
-def _handle(update_id: int, crowd: str, in_line: bool) -> None:
+def _handle(update_id: int, server_key: str, throttled: bool) -> None:
     try:
-        tasks.handle_update(update_id, crowd, in_line)
+        tasks.handle_update(update_id, server_key, throttled)
     finally:
         connection.close()

@@ -71,7 +71,7 @@ def test_a_wrong_key_is_told_from_a_weak_one_and_from_trouble_over_there(outside
     assert probe().status == "ok"
     for status, state, words in (
         (401, "fail", "the key was refused"),
-        (403, "fail", "may not do this"),
+        (403, "fail", "lacks permissions"),
         (500, "warn", "answered 500"),
     ):
         outside.status = status

@@ -52,7 +52,9 @@ def test_a_tool_may_always_ask(approval: str) -> None:
 
 def test_a_predicate_says_why_it_asks_for_this_call_and_not_for_that() -> None:
     """A11.1: a predicate over validated arguments and context returning a reason."""
-    tool = _tool(asks=lambda given, context: f"{given.amount} is much" if given.amount > 10 else "")
+    tool = _tool(
+        approval_reason=lambda given, context: f"{given.amount} is much" if given.amount > 10 else ""
+    )
     assert tool.assess_call({"amount": 10}, CONTEXT).reason == ""
     assert tool.assess_call({"amount": 11}, CONTEXT).reason == "11 is much"
 
