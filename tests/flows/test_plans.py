@@ -117,7 +117,7 @@ def test_a_plan_is_bought_raised_lowered_kept_and_ended(
 
     choose(page, "Business", "are charged now")
     expect(page.locator(".plan.current")).to_contain_text("Business")
-    expect(page.get_by_text("You are on the plan Business.")).to_be_visible()
+    expect(page.get_by_text("You're on the Business plan.")).to_be_visible()
 
     choose(page, "Pro", "Your plan stays as it is until")
     expect(page.locator("#pending")).to_contain_text("Your plan becomes Pro on")
@@ -195,7 +195,7 @@ def test_a_second_click_and_a_second_tab_do_no_harm(ada: Visitor, shop: stripe_f
     shop.webhooks.deliver()
     expect(page.locator(".plan.current")).to_contain_text("Pro")
     other.get_by_role("button", name="Change to Pro").click()  # it does not know yet
-    expect(other.get_by_text("You are on the plan Pro.")).to_be_visible()
+    expect(other.get_by_text("You're on the Pro plan.")).to_be_visible()
     assert len([one for one in shop.all("subscription") if one["status"] == "active"]) == 1
 
 
