@@ -52,7 +52,7 @@ class TierTerms:
 
 @dataclass(frozen=True, kw_only=True)
 class Entitlement:
-    """What decides an account's limits besides the policy. Copies compare `version`."""
+    """The values that decide an account's limits besides the policy. Copies compare `version`."""
 
     tier: str = "FREE"
     daily_override_microdollars: int | None = None

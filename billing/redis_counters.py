@@ -84,7 +84,7 @@ class WindowAmount:
 
 @dataclass(frozen=True, kw_only=True)
 class CachedUsage:
-    """What Redis knows about a user; None for a missing copy."""
+    """The usage that Redis holds for a user; None for a missing copy."""
 
     daily: WindowAmount | None
     weekly: WindowAmount | None

@@ -121,7 +121,7 @@ class AuditSink(models.Model):
 
 
 class RepairPreview(models.Model):
-    """What an administrator was shown before a repair of *all*; it can be used once."""
+    """The list shown to an administrator before a repair of *all*; it can be used once."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     admin = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")

@@ -23,7 +23,7 @@ STRANDED_AFTER_SECONDS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class FilterContext:
-    """What conditions depend on besides the row: the time, and which running executions are dead or unknown."""
+    """The inputs of conditions besides the row: the time, and which running executions are dead or unknown."""
 
     now: datetime
     dead: frozenset[UUID] = field(default_factory=frozenset)

@@ -245,7 +245,7 @@ class PlatformConversationAdmin(ReadOnlyAdmin):
 
 @admin.register(PlatformUpdate)
 class PlatformUpdateAdmin(ReadOnlyAdmin):
-    """What people wrote is not for staff: the keys and the outcome are."""
+    """Show the keys and the outcome of updates, never what people wrote."""
 
     list_display = ["id", "platform", "kind", "received_at", "done_at", "outcome", "attempts"]
     list_filter = ["platform", build_choice_filter("outcome", UPDATE_OUTCOMES)]

@@ -1,4 +1,4 @@
-"""What our bots say in their own words: results of commands, notices, the labels of their buttons. Markdown."""
+"""Texts of the bundled bots, in Markdown: command results, notices and button labels."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OPEN_CHAT_LABEL = "Open the chat"
 
 
 def format_waiting(tools: Sequence[str], title: str) -> str:
-    """What waits for a person, and where; what a call would do is shown there."""
+    """Format a notice that calls wait for a decision, naming the tools and the chat but not the arguments."""
     named = ", ".join(f"`{tool}`" for tool in dict.fromkeys(tools))
     return f"**Waiting for your decision:** {named} in “{clean_name(title) or 'a chat without a name'}”."
 

@@ -1,4 +1,4 @@
-"""Which of our own bots this installation has, and where people find them."""
+"""The bundled bots of this installation, and their public addresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold of linking's settings before anything starts; each finding names its variable."""
+"""System checks of linking's settings; each message names its variable."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def check_turn_hooks(app_configs: Sequence[AppConfig] | None, **kwargs: object) 
 def check_adapter_declarations(
     app_configs: Sequence[AppConfig] | None, **kwargs: object
 ) -> list[CheckMessage]:
-    """What a platform can do has no default: forgetting it is found here, not in a chat."""
+    """Check that every adapter declares its capabilities: they have no defaults."""
     found: list[CheckMessage] = []
     for platform in registry.ADAPTER_CLASSES:
         for name in find_undeclared(registry.load_adapter_class(platform)):

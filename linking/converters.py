@@ -1,4 +1,4 @@
-"""What may stand for a link token in a path: anything else is no address of ours, and asks the database nothing."""
+"""URL path converter for link tokens. Other strings are 404 without a database query."""
 
 from __future__ import annotations
 

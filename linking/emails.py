@@ -1,4 +1,4 @@
-"""What linking writes to people: that something was connected, let go by a platform, or waits for them."""
+"""Emails of linking: something was connected, was disconnected by a platform, or waits for approval."""
 
 from __future__ import annotations
 

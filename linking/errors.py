@@ -1,6 +1,6 @@
-"""What linking refuses, with the wire's code and status in one table; all are refusals in copilot's sense.
+"""Errors of linking with their HTTP status and code.
 
-Refused (config.core.errors)
+RequestRefused (config.core.errors)
 ├── LinkNotFound         404 not_found             no such token or link
 ├── NotLinked            404 not_linked            nobody has claimed this server or chat account
 ├── NotAuthorised        403 forbidden             somebody else's link

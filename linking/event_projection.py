@@ -1,6 +1,6 @@
-"""What a bot is told of an event: a closed list of kinds, and of each nothing but the fields named here.
+"""Project events for bots: a closed list of kinds, each with a closed list of fields.
 
-Never reasoning, tools' arguments and outputs, usage, money or prompts: a field is told because somebody listed it.
+Reasoning, tool arguments and outputs, usage, money and prompts are never included.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _project_tool_finished(event: EventFields) -> ProjectedEvent:
 
 
 def _project_approval(approval: EventFields) -> ProjectedEvent:
-    """What the card shows, which money is no part of."""
+    """Project the approval card without costs."""
     arguments = list(_get_mapping(approval, "arguments").items())[:SHOWN_ARGUMENTS]
     shown: ProjectedEvent = {
         name[:ARGUMENT_CHARACTERS]: str(value)[:ARGUMENT_CHARACTERS] for name, value in arguments
@@ -95,7 +95,7 @@ def _project_question_asked(event: EventFields) -> ProjectedEvent:
 
 
 def _project_snapshot(event: EventFields) -> ProjectedEvent:
-    """Whose messages are among them, the reader has seen to."""
+    """Project a snapshot whose messages the caller has already filtered."""
     turn = event.get("turn")
     rows = [
         *_as_mappings(event["messages"]),

@@ -1,4 +1,4 @@
-"""What linking counts for Prometheus; every label comes from a closed set, and none names a person or a place."""
+"""Prometheus metrics of linking. Every label comes from a closed set; none names a person or a place."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ MAX_TOP_CHANNELS = 5
 
 
 def export_links(user_id: int) -> dict[str, object]:
-    """What an account's export says of its links: plain values, nothing secret."""
+    """Return the links of an account for its export, without secrets."""
     servers = PlatformLink.objects.filter(owner=user_id).order_by("created_at", "pk")
     people = PlatformUserLink.objects.filter(user=user_id).order_by("created_at", "pk")
     return {
@@ -76,12 +76,12 @@ def is_linked(kind: str, platform: str, bot_account: str, subject_id: str, *, to
 
 
 def is_own_chat_account(user_id: int, platform: str, bot_account: str, platform_user_id: str) -> bool:
-    """Whether this chat account is the user's own with this bot: who may decide for the payer in a server."""
+    """Return True if this chat account is linked to the user by this bot; only then may it decide for the payer in a server."""
     return is_linked("user", platform, bot_account, platform_user_id, to=user_id)
 
 
 def is_account_active(user_id: int) -> bool:
-    """Whether an account is in use: one that is shut has no links, and nothing goes on in its name."""
+    """Return True for an active account; a closed one has no links and starts no turns."""
     return User.objects.filter(pk=user_id, is_active=True).exists()
 
 
@@ -106,7 +106,7 @@ def is_token_pending(row: LinkToken) -> bool:
 
 
 def is_token_confirmed_by(row: LinkToken, user_id: int) -> bool:
-    """Whether this user has used the token, and what it made still stands."""
+    """Return True if this user confirmed the token and its link still exists."""
     if row.used_by_id != user_id:
         return False
     return is_linked(row.kind, row.platform, row.bot_account, row.subject_id, to=user_id)
@@ -251,7 +251,7 @@ def get_oldest_waiting_update_at() -> datetime | None:
 
 @dataclass(frozen=True, kw_only=True)
 class DoorFacts:
-    """How one way in or out does: a platform's updates, or the deliveries to third parties' bots."""
+    """Health figures of one direction: a platform's updates, or webhook deliveries."""
 
     name: str
     last_at: datetime | None
@@ -293,7 +293,7 @@ def _error_rate(failed: int, handled: int) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Backlogs:
-    """What waits between the platforms and us, and what nobody will try again."""
+    """Counts of waiting and given-up updates and messages."""
 
     updates_waiting: int
     deliveries_waiting: int

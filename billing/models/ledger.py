@@ -78,7 +78,7 @@ class LedgerEntry(models.Model):
 
 
 class LedgerAllocation(models.Model):
-    """How much of a lot a debit used up. Written with the debit and never changed."""
+    """The part of a lot that a debit used up. Written with the debit and never changed."""
 
     entry = models.ForeignKey(
         LedgerEntry,

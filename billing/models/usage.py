@@ -136,7 +136,7 @@ class MonthlyUsage(models.Model):
 
 
 class UsageWindow(models.Model):
-    """How much of a daily or weekly limit is used; only `billing.usage` writes it."""
+    """The used part of a daily or weekly limit; only `billing.usage` writes it."""
 
     class Kind(models.TextChoices):
         DAY = "DAY"

@@ -67,7 +67,7 @@ class Statement:
 
 @dataclass(frozen=True, kw_only=True)
 class StatementFilters:
-    """Which entries to include; both dates are inclusive."""
+    """Filters for the entries to include; both dates are inclusive."""
 
     kind: str = ""
     since: date | None = None

@@ -262,7 +262,7 @@ def _get_pending(account: Account | None, mirror: Subscription | None, now: date
 
 @dataclass(frozen=True, kw_only=True)
 class PlanTerms:
-    """What a user's tier allows. An empty tuple allows everything; a ceiling of 0 means none."""
+    """The rights that a user's tier grants. An empty tuple allows everything; a ceiling of 0 means none."""
 
     tier: str
     model_tiers: tuple[str, ...]

@@ -15,7 +15,7 @@ from billing.stripe import api_client, checkout_api, objects, payment_api, subsc
 
 @dataclass(frozen=True, kw_only=True)
 class CheckoutUrls:
-    """Where the browser returns to after paying, and after leaving."""
+    """The pages the browser returns to after paying or cancelling."""
 
     success_url: str
     cancel_url: str

@@ -1,20 +1,4 @@
-"""What can go wrong in copilot, and who must act.
-
-CopilotError
-├── Refused                  the caller must change something; carries the wire's code and status
-│   ├── InvalidRequest       400
-│   ├── Forbidden            403
-│   ├── NotFound             404  foreign, deleted and unknown look the same
-│   ├── Conflict             409  wrong state
-│   ├── TooLarge             413
-│   └── TooMany              429
-├── Unavailable              503  a server we need did not answer; nothing was half-written
-│   ├── StorageUnavailable        … the one that keeps files
-│   └── OutcomeUnknown       504  it went away in the midst: what was sent may have been accepted
-├── ScanFailed               a file could not be looked through; it stays closed and is tried again
-├── TurnConflict             a turn cannot make this move: somebody else made one first
-└── FenceLost                another worker owns this turn now; leave at once
-"""
+"""Errors that all apps share. A `RequestRefused` carries the HTTP status and code for the client."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""The JSON type, and a walk over its values."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable

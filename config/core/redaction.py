@@ -102,7 +102,7 @@ _PASSWORD_IN_ADDRESS = re.compile(r"://([^/@:\s]*):(?!\1@)([^/@\s]+)@")  # `post
 
 
 def find_setting_secrets(name: str, value: object) -> Iterator[str]:
-    """What a setting hides: its value, where its name says so, and passwords in addresses, however nested."""
+    """Collect the secrets of a setting: its value if the name says so, and passwords in URLs, however nested."""
     match value:
         case str() if _SECRET_NAME.search(name):
             yield value

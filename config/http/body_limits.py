@@ -42,7 +42,7 @@ RETRY_AFTER_SECONDS = 10
 
 
 class BodyAllowance(Protocol):
-    """What somebody may send at once; without a `sender` nobody is known."""
+    """The bytes that a sender may have in flight; `sender` is empty for anonymous requests."""
 
     @property
     def sender(self) -> str: ...
@@ -87,7 +87,7 @@ TOO_MANY_UPLOADS = BodyRefusal(
 
 @dataclass(frozen=True)
 class BodyLimit:
-    """How long a body may be here, and the code that a longer one is refused with."""
+    """The maximum body size of a path, and the error code for larger bodies."""
 
     limit_bytes: int
     code: str = "too_large"
@@ -176,7 +176,7 @@ class BodyLimitMiddleware:
 
 
 def _get_declared_bytes(headers: Mapping[bytes, bytes]) -> int:
-    """What the request says of itself; 0 for one that comes in pieces, which are counted."""
+    """Return the declared Content-Length; 0 for chunked bodies, whose bytes are counted as they arrive."""
     claimed = headers.get(b"content-length", b"")
     return int(claimed) if claimed.isdigit() and len(claimed) < 20 else 0
 
@@ -290,7 +290,7 @@ def _is_upload(scope: HTTPScope) -> bool:
 
 
 def _has_disk_space(size: int) -> bool:
-    """Whether the disk that bodies are kept on has room for this one and some to spare; other processes write there too."""
+    """Return True if the spool disk has room for this body with a reserve, since other processes write there too."""
     return shutil.disk_usage(tempfile.gettempdir()).free > settings.BODIES_LEAVE_FREE_BYTES + size
 
 

@@ -1,4 +1,4 @@
-"""What REST shows of links and takes as their settings."""
+"""Serializers of links and of their settings for the REST API."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Caps(RequestBody):
 
 
 class Changes(RequestBody):
-    """What is not named stays as it is."""
+    """Changes to a link's settings; missing fields stay as they are."""
 
     paused: bool = False
     daily_cap_microdollars: CapMicrodollars | None = None

@@ -1,4 +1,4 @@
-"""Whether a message in a linked server may start a turn: one order of checks, the first failure decides."""
+"""Decide whether a message in a linked server may start a turn. The checks have one order, and the first failure decides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a turn in a server may use: the conversation itself, and what its owner has named."""
+"""Permissions of turns in linked servers: the conversation itself, and the tools that the owner allowed."""
 
 from __future__ import annotations
 

@@ -53,13 +53,13 @@ def reserve_cap(link_id: UUID, run_id: str, container_id: str, platform_user_id:
 
 
 def check_cap(link: PlatformLink, platform_user_id: str) -> None:
-    """Whether one more message of this member would pass now."""
+    """Check whether the caps allow one more message of this member now."""
     _check_member_rate(link, _hash_member(link.pk, platform_user_id))
     _check_caps(link, _database_now(), settings.LINK_TURN_RESERVE_MICRODOLLARS)
 
 
 def set_reservation_session(run_id: str, session_id: UUID) -> None:
-    """Where the message goes, so that a sweep can tell what became of it."""
+    """Record the session of a reservation, so that the sweep can find its turn."""
     CapReservation.objects.filter(run_id=run_id).update(session_id=session_id)
 
 

@@ -1,4 +1,4 @@
-"""What the buttons in a chat mean; on the platform stand only their codes."""
+"""Store the meaning of chat buttons; the platform gets only their codes."""
 
 from __future__ import annotations
 

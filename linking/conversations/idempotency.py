@@ -90,7 +90,7 @@ def record_answer(mine: ClaimedKey, answer: dict[str, JSON]) -> None:
 
 
 def clear_answer(mine: ClaimedKey) -> None:
-    """What was kept did not come true; the key is still ours."""
+    """Delete the stored answer of a failed request, and keep its key."""
     StartedTurn.objects.filter(pk=mine.pk).update(answer=None)
 
 

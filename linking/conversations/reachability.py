@@ -1,4 +1,4 @@
-"""Whether the bot can still speak in a place, and where the place has gone."""
+"""Track whether the bot can still post in a place, and follow places that moved."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class DirectMessagePlace:
 
 
 def list_direct_message_places(user_id: int, accounts: Mapping[str, str]) -> list[DirectMessagePlace]:
-    """Where our bots can say something to a user alone: on each platform the place used last."""
+    """List the direct message places of a user, the most recently used one for each platform."""
     rows = PlatformConversation.objects.filter(
         scope="dm", closed_at=None, unreachable_at=None, user_link__user=user_id, platform__in=accounts
     ).order_by("last_message_at")

@@ -1,4 +1,4 @@
-"""Which session a place talks in, who pays for it, and how a new one is begun there."""
+"""Find or start the session of a place, and the account that pays for it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ConversationPlace:
 
 @dataclass(frozen=True, kw_only=True)
 class Payer:
-    """Whose account a place's turns run as: by exactly one of the links, never by the other."""
+    """The account that a place's turns run as, by exactly one of the two kinds of link."""
 
     owner_id: int
     speaks: bool  # whether the one who speaks is the payer
@@ -222,7 +222,7 @@ def owns_conversation(bot: BotAccount, conversation_id: UUID) -> bool:
 
 
 def find_file_owner(bot: BotAccount, file_id: UUID) -> int | None:
-    """Whose a file is that lies in a session of this bot's own; of other files it knows nothing."""
+    """Return the owner of a file in a session of this bot; other files are unknown to it."""
     holding = _bot_conversations(bot).filter(session__files=file_id, session__deleted_at=None)
     return holding.values_list("session__owner_id", flat=True).first()
 

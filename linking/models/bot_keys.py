@@ -28,7 +28,7 @@ BOT_KEY_SCOPES = (
 
 
 class BotKey(models.Model):
-    """What one bot account may do; the secret is known only to the bot."""
+    """An API key of one bot account with its scopes; only a hash of the secret is stored."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     name = models.CharField(max_length=100)

@@ -104,7 +104,7 @@ class OutboundMessage(models.Model):
 
 
 class Button(models.Model):
-    """What pressing it means; on the platform stands only the code, which tells nothing."""
+    """A button in a chat and its meaning; the platform gets only an opaque code."""
 
     class Kind(models.TextChoices):
         APPROVAL = "approval"

@@ -1,4 +1,4 @@
-"""Where third-party bots are told what happened, and what they were told; `linking.deliveries` alone writes it."""
+"""Webhook endpoints of third-party bots and the deliveries to them; only `linking.webhook_deliveries` writes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every table of linking says the same way: platforms, and the ids they give."""
+"""Model fields shared by linking's tables: platforms and platform ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who someone is on a platform: links, and the tokens by which they are made; `linking.links` alone writes them."""
+"""Links between accounts and platforms, and the tokens that create them; only `linking.links` writes them."""
 
 from __future__ import annotations
 

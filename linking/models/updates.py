@@ -1,4 +1,4 @@
-"""What came in and must not count twice, and who fetches it."""
+"""Received platform updates, stored once each, and the processes that poll for them."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class StartedTurn(models.Model):
 
 
 class BotRunner(models.Model):
-    """Which process fetches a bot account's updates; `linking.inbound.update_poller` alone writes it."""
+    """The process that polls a bot account's updates; only `linking.inbound.update_poller` writes it."""
 
     platform = platform_field()
     bot_account = platform_id_field()

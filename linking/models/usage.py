@@ -1,4 +1,4 @@
-"""What servers have spent and what is set aside for running turns; `linking.caps` alone writes it."""
+"""Spending of linked servers and reservations of running turns; only `linking.caps` writes them."""
 
 from __future__ import annotations
 

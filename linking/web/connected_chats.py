@@ -112,7 +112,7 @@ def unlink_user(request: HttpRequest, link_id: UUID) -> HttpResponse:
 @login_required
 @require_safe
 def show_bot_qr(request: HttpRequest, platform: str) -> HttpResponse:
-    """Where a platform's bot is found, as a picture for a phone."""
+    """Render the QR code that opens a platform's bot on a phone."""
     for bot in list_offered_bots():
         if bot.platform == platform:
             return render_qr_code(bot.url)
@@ -138,7 +138,7 @@ def _build_link_context(link: PlatformLink, bot: str) -> dict[str, object]:
 
 
 def _get_tool_labels() -> dict[str, str]:
-    """What an owner allows, in words."""
+    """Return the labels of the tools that an owner can allow."""
     return {
         "bash_exec": _("run commands"),
         "delete_file": _("delete files"),

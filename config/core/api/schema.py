@@ -1,4 +1,4 @@
-"""How the OpenAPI document is made: our dataclasses as components, the common refusals on every operation."""
+"""Build the OpenAPI document: dataclasses become components, and every operation lists the common errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SchemaFragment = dict[str, Any]  # a piece of the OpenAPI document, as drf-spect
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ErrorDetail:
-    """Who must act and how; some codes carry further fields."""
+    """The error object of a response; some codes carry further fields."""
 
     code: str
     message: str
@@ -55,7 +55,7 @@ REFUSAL_DESCRIPTIONS = {
 
 
 def describe_required_scopes(view: object, method: str) -> str:
-    """What a view asks of keys, a person's or a bot's."""
+    """Describe the scopes that a view requires of API keys and bot keys."""
     if not getattr(view, "keys_may_write", True) and method not in SAFE_METHODS:
         return "By a login alone: a key cannot do this."
     asks: Callable[[str], tuple[str, ...]] = getattr(view, "scopes_for", lambda _: ())
@@ -72,7 +72,7 @@ class ApiSchema(AutoSchema):
         return f"{self.method.lower()}_{re.sub(r'(?<!^)(?=[A-Z])', '_', name).lower()}"
 
     def get_description(self) -> str:  # type: ignore[override]  # its own base class knows two more
-        """What the call or its view says of itself, and what a key needs; what a base class says is for us."""
+        """Join the docstring of the operation or its view with the required scopes. Docstrings of base classes are left out."""
         act = getattr(self.view, self.method.lower(), None)
         own = getattr(act, "__doc__", None) or vars(type(self.view)).get("__doc__") or ""
         return "\n\n".join(
