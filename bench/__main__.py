@@ -18,9 +18,11 @@ from bench import report
 from bench.bars import LINES, Findings
 from bench.installation import InstallationProblem
 from bench.measures import (
+    apis,
     dashboards,
     first_token,
     history,
+    idle,
     killing,
     ladder,
     pages,
@@ -60,12 +62,14 @@ class Measure:
 
 # In this order: what looks at memory comes before what fills it, and what kills workers comes last.
 MEASURES = (
+    Measure("idle", frozenset({"P22"}), idle.measure),
     Measure("first token", frozenset({"P1", "P7"}), first_token.measure),
     Measure("stop", frozenset({"P8"}), stopping.measure),
     Measure("idle sockets", frozenset({"P5"}), sockets.measure_idle),
     Measure("streaming turns", frozenset({"P2", "P3", "P6", "P13", "P15"}), ladder.measure),
     Measure("watchers", frozenset({"P4"}), sockets.measure_watchers),
     Measure("standard load", frozenset({"P16", "P17", "P18"}), standard.measure),
+    Measure("every API", frozenset({"P20", "P21"}), apis.measure),
     Measure("long conversations", frozenset({"P10"}), history.measure),
     Measure("prompt prefixes", frozenset({"P11"}), prefixes.measure),
     Measure("SQL", frozenset({"P12"}), history.measure_sql),
@@ -89,7 +93,9 @@ def main() -> int:
         _noted("cold start", problems, lambda: starting.measure(findings))
     measures = [measure for measure in MEASURES if measure.lines & wanted]
     if measures:
-        with running_site(users=scale.users, sessions=scale.sessions, kept=options.keep) as site:
+        with running_site(
+            users=scale.users, sessions=scale.sessions, new_sessions=scale.new_sessions, kept=options.keep
+        ) as site:
             uvloop.run(_all(site, scale, measures, findings, problems))
     findings.lines = {name: found for name, found in findings.lines.items() if name in wanted}
     seconds = time.monotonic() - began

@@ -31,7 +31,7 @@ class Spec:
 
 
 LINES: dict[str, Spec] = {
-    "P1": Spec("first token, socket minus direct call, 1 user, p50 / p95", (Bar(10, 5), Bar(20, 9))),
+    "P1": Spec("first token, socket minus direct call, 1 user, p50 / p95", (Bar(10, 5), Bar(16, 9))),
     "P2": Spec("100 turns at 50 tokens/s: token lag p95 / first token p95", (Bar(60, 30), Bar(100, 40))),
     "P3": Spec("turns at 50 tokens/s, none falling behind by > 10 %", (Bar(200, 400, "turns", True),)),
     "P4": Spec("events per CPU-second of web, 200 watchers", (Bar(10_000, None, "/s", True),)),
@@ -50,13 +50,25 @@ LINES: dict[str, Spec] = {
     "P14": Spec("cold start of the run command to a served page", (Bar(8, None, "s"),)),
     "P15": Spec("CPU per token against the provider's own, 50 turns", (Bar(3.5, 1.8, "×"),)),
     "P16": Spec(
-        "standard load, turns/s against bare, c=50 / c=100", (Bar(80, 94, "%", True), Bar(65, 88, "%", True))
+        "standard load, turns/s against bare: c=50 / in new sessions / c=100 / in new sessions",
+        (Bar(90, 94, "%", True), Bar(80, 90, "%", True), Bar(80, 88, "%", True), Bar(65, 80, "%", True)),
     ),
-    "P17": Spec("standard load, token lag p95, c=50 / c=100", (Bar(60, 30), Bar(100, 40))),
+    "P17": Spec("standard load, token lag p95, c=50 / c=100", (Bar(50, 30), Bar(80, 40))),
     "P18": Spec("tokens lost, doubled or out of order, c=50 / c=100", (Bar(0, None, ""), Bar(0, None, ""))),
     "P19": Spec(
         "kill -9 at 5 s of a 10 s turn: tokens again / ended after its own time",
         (Bar(5, 1, "s"), Bar(8, None, "s")),
+    ),
+    "P20": Spec(
+        "standard load through each API against the socket, c=50: REST + SSE / completions / responses / AI SDK",
+        (Bar(90, 97, "%", True),) * 4,
+    ),
+    "P21": Spec(
+        "first token p50 beyond the provider's, slowest API, c=50 / c=100", (Bar(60, 25), Bar(150, 60))
+    ),
+    "P22": Spec(
+        "idle: one core / SQL transactions / Redis commands per second / memory",
+        (Bar(2, None, "%"), Bar(15, None, "/s"), Bar(15, None, "/s"), Bar(700, None, "MB")),
     ),
     "W4": Spec("empty chat in a browser with an empty cache: first contentful paint, median", (Bar(300),)),
     "S21": Spec(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
@@ -217,6 +218,84 @@ class SseClient:
     async def close(self) -> None:
         if self._reader is not None:
             self._reader.cancel()
+
+
+class NewChatClient(SocketClient):
+    """A browser's socket whose every message is the first of a new session, so that a title is made too."""
+
+    def __init__(self, target: Target, session_ids: Sequence[str]) -> None:
+        super().__init__(target, session_ids[0])
+        self._unused = list(reversed(session_ids))
+
+    async def play(self, prompt: Prompt) -> Reading:
+        self.session_id = self._unused.pop()
+        await self.command("session.subscribe", session_id=self.session_id)
+        reading = await super().play(prompt)
+        await self.command("session.unsubscribe", session_id=self.session_id)
+        return reading
+
+
+class StreamedAnswer(msgspec.Struct):
+    """What the bench reads of an event of somebody else's protocol."""
+
+    type: str = ""
+    delta: str = ""
+
+
+_decode_answer = msgspec.json.Decoder(StreamedAnswer).decode
+
+
+class EventStreamClient:
+    """Posts a message to an API whose answer is a stream of events with a type, and reads the deltas of the text."""
+
+    path: str
+    delta_type: bytes  # found in a line before it is decoded, because other events repeat the whole text
+
+    def __init__(self, target: Target, http: aiohttp.ClientSession) -> None:
+        self.target = target
+        self._http = http
+
+    def build_body(self, prompt: Prompt) -> dict[str, object]:
+        raise NotImplementedError
+
+    async def play(self, prompt: Prompt) -> Reading:
+        reading, body = Reading(), self.build_body(prompt)
+        async with self._http.post(
+            f"{self.target.url}{self.path}", json=body, headers=self.target.headers
+        ) as response:
+            if response.status != 200:
+                reading.problem = f"status {response.status}"
+            async for line in response.content:
+                if self.delta_type in line and line.startswith(b"data: "):
+                    reading.extend(_decode_answer(line[6:]).delta, None, now())
+        reading.end("error" if reading.problem else "turn.succeeded", now(), tokens=prompt.tokens)
+        return reading
+
+    async def close(self) -> None:
+        return None
+
+
+class ResponsesClient(EventStreamClient):
+    path = "/v1/responses"
+    delta_type = b"response.output_text.delta"
+
+    def build_body(self, prompt: Prompt) -> dict[str, object]:
+        return {"model": "standard", "stream": True, "store": False, "input": prompt.text}
+
+
+class AiSdkClient(EventStreamClient):
+    """The AI SDK's chat transport, in one session."""
+
+    path = "/api/ai/chat"
+    delta_type = b"text-delta"
+
+    def __init__(self, target: Target, session_id: str, http: aiohttp.ClientSession) -> None:
+        super().__init__(target, http)
+        self._session_id = session_id
+
+    def build_body(self, prompt: Prompt) -> dict[str, object]:
+        message = {"id": "1", "role": "user", "parts": [{"type": "text", "text": prompt.text}]}
+        return {"id": self._session_id, "trigger": "submit-message", "messages": [message]}
 
 
 class OpenAIClient:

@@ -16,7 +16,7 @@ from bench.site import Site
 
 COSTING = ("web", "turns", "valkey", "postgres")  # whose CPU counts against a token (P15)
 SQL_LINE = re.compile(rb"^\S+ \S+ \S+ \[(\d+)\] LOG:  (?:statement|execute [^:]+): ?(.*)$")
-BEATS = re.compile(rb"workerbeat|advisory|^SELECT 1$")  # a worker's signs of life belong to no turn
+BEATS = re.compile(rb"workerheartbeat|advisory|^SELECT 1$")  # a worker's signs of life belong to no turn
 
 
 # --- CPU -------------------------------------------------------------------------------------------------
@@ -27,6 +27,7 @@ def cpu_seconds(site: Site) -> dict[str, float]:
     used = {
         name: _own(site.process(name)) for name in ("web", "turns", "provider", "maintenance", "schedule")
     }
+    used["background"] = _descendants(site.process("background"))
     assert site.valkey.process is not None
     assert site.postgres.process is not None
     used["valkey"] = _own(psutil.Process(site.valkey.process.pid))

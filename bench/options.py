@@ -9,6 +9,9 @@ from dataclasses import dataclass
 class Scale:
     users: int = 400
     sessions: int = 2600
+    new_sessions: int = 4000
+    api_rounds: int = 3  # of the standard load through each API
+    idle_seconds: float = 60.0
     first_tokens: int = 80  # calls each way for P1, P7
     stops: int = 40
     idle_sockets: tuple[int, int, int] = (500, 1000, 2000)
@@ -29,6 +32,9 @@ FULL = Scale()
 QUICK = Scale(
     users=220,
     sessions=700,
+    new_sessions=1760,
+    api_rounds=2,
+    idle_seconds=15.0,
     first_tokens=25,
     stops=10,
     idle_sockets=(100, 200, 400),

@@ -16,6 +16,7 @@ HISTORIES = (50, 1_000, 10_000)
 SAID = "A sentence of ordinary length with **some** `markup`, as people and models write it. " * 3
 PICTURES = 10  # on a shared page
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
+KEYS = 100  # users who have a key: each key may make 600 calls a minute
 READ_ROWS = 40  # rows after the newest summary: what a model is given of a long conversation
 
 
@@ -23,6 +24,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.seed", description=__doc__.splitlines()[0])
     parser.add_argument("--users", type=int, default=400)
     parser.add_argument("--sessions", type=int, default=2400)
+    parser.add_argument("--new-sessions", type=int, default=0)
     options = parser.parse_args()
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
     import django
@@ -30,12 +32,16 @@ def main() -> None:
     django.setup()
     _lift_limits()
     users = _users(options.users)
-    sessions = _sessions([user for user, _ in users], options.sessions)
+    user_ids = [user for user, _ in users]
+    sessions = _sessions(user_ids, options.sessions, "Bench")
+    new_sessions = _sessions(user_ids, options.new_sessions, "")
+    keys = _keys(user_ids[:KEYS])
     long = {size: _history(users[0][0], size) for size in HISTORIES}
     _analyze()
     cookies = [cookie for _, cookie in users]
     share = _share(users[0][0])
-    print(json.dumps({"cookies": cookies, "sessions": sessions, "histories": long, "share": share}))
+    made = {"cookies": cookies, "keys": keys, "sessions": sessions, "new_sessions": new_sessions}
+    print(json.dumps(made | {"histories": long, "share": share}))
 
 
 def _lift_limits() -> None:
@@ -91,11 +97,19 @@ def _users(number: int) -> list[tuple[int, str]]:
     ]
 
 
-def _sessions(users: list[int], number: int) -> list[str]:
+def _keys(users: list[int]) -> list[str]:
+    from django.contrib.auth.models import User
+
+    from copilot.accounts import api_keys
+
+    return [api_keys.create_api_key(user).token for user in User.objects.filter(pk__in=users).order_by("pk")]
+
+
+def _sessions(users: list[int], number: int, title: str) -> list[str]:
     """Session n belongs to user n modulo the number of users."""
     from copilot.models import Session
 
-    rows = [Session(owner_id=users[n % len(users)], title="Bench") for n in range(number)]
+    rows = [Session(owner_id=users[n % len(users)], title=title) for n in range(number)]
     Session.objects.bulk_create(rows, batch_size=1000)
     return [str(row.pk) for row in rows]
 

@@ -22,7 +22,7 @@ from config.dev.servers import find_free_port
 
 MODEL = "fake:tokens=20,stamp=1"
 START_SECONDS = 60.0
-SITE = ("web", "turns", "maintenance", "schedule")
+SITE = ("web", "turns", "maintenance", "background", "schedule")
 
 
 class BenchProblem(InstallationProblem):
@@ -34,7 +34,11 @@ class Seeded:
     """Who may enter, and where."""
 
     cookies: list[str]
+    keys: list[str]  # of the first users
     sessions: list[str]
+    new_sessions: list[
+        str
+    ]  # without a title or a message; session n belongs to user n modulo the number of users
     histories: dict[int, str]
     share: list[str]  # paths: a shared page, and the pictures on it
 
@@ -42,10 +46,10 @@ class Seeded:
 class Site(Installation):
     """One web process, one worker of turns, maintenance and beat, exactly as the run command starts them."""
 
-    def __init__(self, directory: Path, *, users: int, sessions: int) -> None:
+    def __init__(self, directory: Path, *, users: int, sessions: int, new_sessions: int = 0) -> None:
         super().__init__(directory)
         self.port = find_free_port()
-        self._users, self._sessions = users, sessions
+        self._users, self._sessions, self._new_sessions = users, sessions, new_sessions
         self._extra_workers = 0
         self.seeded: Seeded
 
@@ -65,10 +69,18 @@ class Site(Installation):
         self._wait_until_ready()
 
     def _seed(self) -> Seeded:
-        output = self.run("bench.seed", "--users", str(self._users), "--sessions", str(self._sessions))
+        sizes = {"users": self._users, "sessions": self._sessions, "new-sessions": self._new_sessions}
+        output = self.run("bench.seed", *(f"--{name}={size}" for name, size in sizes.items()))
         found = json.loads(output.splitlines()[-1])
         histories = {int(size): session for size, session in found["histories"].items()}
-        return Seeded(found["cookies"], found["sessions"], histories, found["share"])
+        return Seeded(
+            cookies=found["cookies"],
+            keys=found["keys"],
+            sessions=found["sessions"],
+            new_sessions=found["new_sessions"],
+            histories=histories,
+            share=found["share"],
+        )
 
     def add_worker(self) -> str:
         """Another worker of turns, under a name of its own."""
@@ -104,13 +116,28 @@ class Site(Installation):
             return cursor.fetchall() if cursor.description else []
 
     def living_workers(self) -> int:
-        fresh = "SELECT count(*) FROM copilot_workerbeat WHERE beat_at > now() - interval '5 seconds'"
+        fresh = (
+            "SELECT count(*) FROM copilot_workerheartbeat WHERE last_beat_at > now() - interval '5 seconds'"
+        )
         return int(self.query(fresh)[0][0])
 
     def target(self, number: int) -> Target:
         """The site as user `number` sees it."""
         cookies = self.seeded.cookies
         return Target(self.url, {"Cookie": cookies[number % len(cookies)]})
+
+    def api_target(self, number: int) -> Target:
+        """The site as a program of user `number` sees it."""
+        return Target(self.url, {"Authorization": f"Bearer {self.seeded.keys[number]}"})
+
+    def take_new_sessions(self, number: int, rounds: int) -> list[str]:
+        """Unused sessions of user `number`."""
+        users, unused = len(self.seeded.cookies), self.seeded.new_sessions
+        mine = [place for place in range(number % users, len(unused), users) if unused[place]][:rounds]
+        taken = [unused[place] for place in mine]
+        for place in mine:
+            unused[place] = ""
+        return taken
 
     def client(self, number: int) -> SocketClient:
         """A socket of the owner of session `number`, not opened yet."""
@@ -129,11 +156,11 @@ class Site(Installation):
 
 
 @contextlib.contextmanager
-def running_site(*, users: int, sessions: int, kept: bool = False) -> Iterator[Site]:
+def running_site(*, users: int, sessions: int, new_sessions: int = 0, kept: bool = False) -> Iterator[Site]:
     """Everything it started is gone at the end, with its data unless it shall be looked at."""
     raise_file_limit()
     with directory_of("bench") as directory:
-        site = Site(directory, users=users, sessions=sessions)
+        site = Site(directory, users=users, sessions=sessions, new_sessions=new_sessions)
         if kept:
             keep(directory)
         try:

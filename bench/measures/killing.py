@@ -88,7 +88,7 @@ async def _two_workers(site: Site) -> None:
     for _ in range(int(START_SECONDS / 0.2)):
         alive = {process.pid for name, process in site.processes.items() if name.startswith("turns")}
         rows = site.query(
-            "SELECT pid FROM copilot_workerbeat WHERE beat_at > now() - interval '5 seconds' AND NOT draining"
+            "SELECT pid FROM copilot_workerheartbeat WHERE last_beat_at > now() - interval '5 seconds' AND NOT draining"
         )
         if len(alive & {pid for (pid,) in rows}) >= 2:
             await asyncio.sleep(1.0)  # it has connected to the broker as well

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bench.bars import Findings, Measured
-from bench.clients import Client, OpenAIClient, Target, http_session
+from bench.clients import Client, NewChatClient, OpenAIClient, Target, http_session
 from bench.load import STANDARD, Loaded, closed_loop
 from bench.meters import cpu_seconds
 from bench.options import Scale
@@ -13,25 +13,26 @@ from bench.readings import lags_ms, percentile
 from bench.site import MODEL, Site
 
 CONCURRENCIES = (50, 100)
+NEW_SESSION_ROUNDS = 4  # of new sessions
 
 
 async def measure(site: Site, scale: Scale, findings: Findings) -> None:
     shares, lags, wrong, detail = [], [], [], {}
     for concurrency in CONCURRENCIES:
-        bare = await _bare(site, scale, concurrency)
+        bare = await measure_bare(site, scale.rounds, concurrency)
         before = cpu_seconds(site)
-        sockets = await site.clients(range(concurrency))
-        loaded = await _loaded(sockets, scale.rounds)
+        loaded = await _loaded(await site.clients(range(concurrency)), scale.rounds)
         after = cpu_seconds(site)
-        for socket in sockets:
-            await socket.close()
-        shares.append(100 * loaded.turns_per_second / bare.turns_per_second)
+        rounds = min(scale.rounds, NEW_SESSION_ROUNDS)
+        new = await _loaded(await _new_chats(site, concurrency, rounds + 1), rounds)
+        shares += [100 * one.turns_per_second / bare.turns_per_second for one in (loaded, new)]
         lags.append(percentile(lags_ms(loaded.readings), 95))
-        wrong.append(float(loaded.wrong + len(loaded.failed)))
+        wrong.append(float(sum(one.wrong + len(one.failed) for one in (loaded, new))))
         used = {name: round(after[name] - before[name], 2) for name in after}
         detail[f"c={concurrency}"] = {
             "bare": bare.as_detail(),
             "ours": loaded.as_detail(),
+            "new_sessions": new.as_detail(),
             "cpu_seconds": used,
         }
     findings.lines["P16"] = Measured(tuple(shares), dict(detail))
@@ -39,13 +40,26 @@ async def measure(site: Site, scale: Scale, findings: Findings) -> None:
     findings.lines["P18"] = Measured(tuple(wrong))
 
 
-async def _bare(site: Site, scale: Scale, concurrency: int) -> Loaded:
+async def measure_bare(site: Site, rounds: int, concurrency: int) -> Loaded:
     """The same load straight at the provider, with everything else idle."""
     async with http_session() as http:
         clients = [OpenAIClient(Target(site.provider_url), MODEL, http) for _ in range(concurrency)]
-        return await _loaded(clients, max(3, scale.rounds // 2))
+        return await _loaded(clients, max(3, rounds // 2))
+
+
+async def _new_chats(site: Site, concurrency: int, rounds: int) -> list[NewChatClient]:
+    clients = [
+        NewChatClient(site.target(number), site.take_new_sessions(number, rounds))
+        for number in range(concurrency)
+    ]
+    for client in clients:
+        await client.open()
+    return clients
 
 
 async def _loaded(clients: Sequence[Client], rounds: int) -> Loaded:
     await closed_loop(clients, STANDARD, 1)
-    return await closed_loop(clients, STANDARD, rounds)
+    loaded = await closed_loop(clients, STANDARD, rounds)
+    for client in clients:
+        await client.close()
+    return loaded
