@@ -14,34 +14,38 @@ import tempfile
 from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 import redis
+import time_machine
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
 from config.dev.servers import ServerProblem, run_private_servers
-from tests import patience
+from tests.support import timeouts
+from tests.support.suite_parts import IN_BROWSER, WITHOUT_BROWSER
+
+if TYPE_CHECKING:
+    from tests.stripe_fake import Fake
+    from tests.support.plan_shop import Shop
+    from tests.support.turn_engine import Model, Rig
 
 WORKER = os.environ.get(
     "PYTEST_XDIST_WORKER", ""
 )  # "gw0", "gw1", …; empty without xdist and in the controller
-FLOWS = Path(__file__).with_name("flows")
-WITHOUT_BROWSER, IN_BROWSER = (
-    "not slow and not browser",
-    "browser and not slow and not looks",
-)  # as the Makefile names its two parts
+TESTS = Path(__file__).parent
+BROWSER_TESTS = TESTS / "browser"
 # Begun last, one of these would keep a process busy while the others have nothing left to do.
 LONGEST = (
-    "test_run.py",
-    "test_api_schemathesis.py",
-    "test_linked_life.py",
-    "test_admin.py",
-    "test_mcp_turns.py",
-    "test_whole_road.py",
-    "test_plans.py",
+    "config/dev/test_run.py",
+    "copilot/api/test_schemathesis.py",
+    "linking/test_linked_chat_journey.py",
+    "copilot/admin/test_admin_lists.py",
+    "copilot/tools/mcp/test_mcp_turns.py",
+    "browser/test_keyboard_journey.py",
+    "browser/test_plans.py",
 )
 _stack = contextlib.ExitStack()
 
@@ -70,14 +74,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """A part of the suite does not even read the other's files: reading all takes a process longer than its start."""
     if not collection_path.name.startswith("test_"):
         return None
-    other = WITHOUT_BROWSER if FLOWS in collection_path.parents else IN_BROWSER
+    other = WITHOUT_BROWSER if BROWSER_TESTS in collection_path.parents else IN_BROWSER
     return True if config.getoption("markexpr") == other else None
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     _refuse_coroutines_in_a_rolled_back_transaction(items)
-    items.sort(key=lambda item: item.path.name not in LONGEST)
+    items.sort(key=lambda item: item.path.relative_to(TESTS).as_posix() not in LONGEST)
 
 
 def _refuse_coroutines_in_a_rolled_back_transaction(items: list[pytest.Item]) -> None:
@@ -150,7 +154,7 @@ def _enter_own_environment() -> None:
     os.environ |= {
         "DJANGO_SETTINGS_MODULE": "config.settings",
         "PILOTHOUSE_ENVIRONMENT": "test",
-        "TURN_WAKEUPS": "broker",  # which tests can hold back; real processes of flows and faults use the list
+        "TURN_WAKEUPS": "broker",  # which tests can hold back; real processes of browser and fault tests use the list
         "DATABASE_URL": f"{os.environ['TEST_POSTGRES_URL']}pilothouse_{WORKER or 'main'}",
         "REDIS_URL": f"{os.environ['TEST_REDIS_URL']}{number}",
         "REDIS_KEY_PREFIX": f"ph-{WORKER or 'main'}",
@@ -165,7 +169,7 @@ def _enter_own_environment() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _servers_may_be_slow() -> None:
-    patience.with_servers()
+    timeouts.with_servers()
 
 
 @pytest.fixture(scope="session")
@@ -174,16 +178,18 @@ def django_db_setup(django_db_blocker: pytest.FixtureRequest) -> Iterator[None]:
     from django.conf import settings
     from django.db import connection
 
-    from tests import cleaning, template
+    from tests.support import database_cleanup, database_template
 
     name = settings.DATABASES["default"]["NAME"]
     with django_db_blocker.unblock():  # type: ignore[attr-defined]
         with _maintenance() as server:
             server.execute("select pg_advisory_lock(1)")
-            if not server.execute("select 1 from pg_database where datname = %s", [template.NAME]).fetchone():
-                template.make(server, os.environ["TEST_POSTGRES_URL"])
-            server.execute(f'create database "{name}" template "{template.NAME}"')
-        with cleaning.quickly():
+            if not server.execute(
+                "select 1 from pg_database where datname = %s", [database_template.NAME]
+            ).fetchone():
+                database_template.make(server, os.environ["TEST_POSTGRES_URL"])
+            server.execute(f'create database "{name}" template "{database_template.NAME}"')
+        with database_cleanup.quickly():
             yield
         connection.close()
 
@@ -212,3 +218,62 @@ def _redis_is_clean_where_rows_are(request: pytest.FixtureRequest) -> None:
     """Rows and live state begin empty together; plain tests pay nothing."""
     if request.node.get_closest_marker("django_db") or {"db", "transactional_db"} & set(request.fixturenames):
         request.getfixturevalue("redis_clean")
+
+
+# --- the engine and Stripe ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rig(transactional_db: None) -> Iterator[Rig]:
+    """One worker that runs what is sent."""
+    from tests.support.turn_engine import rigged
+
+    with rigged() as rig:
+        rig.start_worker()
+        yield rig
+
+
+@pytest.fixture
+def model(rig: Rig) -> Model:
+    return rig.model
+
+
+@pytest.fixture
+def stripe(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
+    """Payments are on and lead to a fake Stripe; the SDK wastes no time before it tries again."""
+    from django.test import override_settings
+    from stripe import HTTPClient
+
+    from tests import stripe_fake
+    from tests.support.stripe_webhooks import post_webhook
+
+    monkeypatch.setattr(HTTPClient, "INITIAL_DELAY", 0.005)
+    monkeypatch.setattr(HTTPClient, "MAX_DELAY", 0.005)
+    with (
+        stripe_fake.running() as fake,
+        override_settings(
+            STRIPE_SECRET_KEY=stripe_fake.SECRET_KEY,
+            STRIPE_WEBHOOK_SECRETS=[stripe_fake.WEBHOOK_SECRET],
+            STRIPE_API_BASE=fake.address,
+        ),
+    ):
+        fake.webhooks.post = post_webhook
+        yield fake
+
+
+@pytest.fixture
+def shop_clock() -> Iterator[time_machine.Traveller]:
+    """Our clock, set to the moment at which the shop opens."""
+    from tests.support.plan_shop import START
+
+    with time_machine.travel(START, tick=True) as clock:
+        yield clock
+
+
+@pytest.fixture
+def shop(shop_clock: time_machine.Traveller, stripe: Fake, db: None) -> Iterator[Shop]:
+    """Both plans are for sale; the fake begins at the same moment."""
+    from tests.support.plan_shop import open_shop
+
+    with open_shop(stripe, shop_clock) as shop:
+        yield shop

@@ -55,7 +55,7 @@ def orphaned_running(scene: Scene) -> Mended:
         turn_id, neighbours = scene.running(), [scene.running(), scene.running()]
         with scene.without(scene.process_of(turn_id)):
             live = [one for one in neighbours if scene.row(one).worker != scene.row(turn_id).worker]
-            scene.put_back(turn_id, 60, "started_at", "begun_at")
+            scene.put_back(turn_id, 60, "started_at", "attempt_started_at")
             scene.sees("orphaned_running", turn_id, "orphaned?only=orphaned_running", "orphans")
             assert not {str(one) for one in live} & set(scene.listed("orphaned_running"))
             mended = scene.mended(turn_id, "orphaned", "cleanup_orphaned", "failed")

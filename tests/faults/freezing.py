@@ -164,10 +164,12 @@ def start(scene: Scene) -> list[str]:
 def listening() -> list[str]:
     from django.utils import timezone
 
-    from copilot.models import WorkerBeat
+    from copilot.models import WorkerHeartbeat
 
     fresh = timezone.now() - timezone.timedelta(seconds=4)
-    return [row.worker for row in WorkerBeat.objects.filter(beat_at__gt=fresh) if "turns" in row.queues]
+    return [
+        row.worker for row in WorkerHeartbeat.objects.filter(last_beat_at__gt=fresh) if "turns" in row.queues
+    ]
 
 
 def maintenance(scene: Scene, seconds: float) -> list[str]:
@@ -213,7 +215,7 @@ def maintenance(scene: Scene, seconds: float) -> list[str]:
 def soak(scene: Scene, seconds: float) -> list[str]:
     """Workers are killed again and again in an installation with a history: the last takeover is as quick as the first."""
     from diagnostics import broker_queues
-    from tests.test_diag_snapshot import a_month_of_turns
+    from tests.support.factories import make_month_of_turns as a_month_of_turns
 
     a_month_of_turns(3000, unfinished=0)
     took: list[float] = []

@@ -84,11 +84,11 @@ def settle(ids: list[UUID]) -> int:
 def broken(site: Site, ids: list[UUID]) -> Iterator[str]:
     from billing.models import UsageRecord
     from copilot.models import ModelCall, Turn, WorkspaceFile
-    from tests import engine
     from tests.faults import checks
+    from tests.support import turn_engine
 
     for turn in Turn.objects.filter(pk__in=ids):
-        told = engine.endings(turn.session_id, turn.pk)
+        told = turn_engine.endings(turn.session_id, turn.pk)
         if turn.status not in Turn.ENDINGS or len(told) != 1:
             yield f"turn {turn.pk} is {turn.status} and was told to have ended {len(told)} times"
     files = (

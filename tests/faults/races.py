@@ -86,7 +86,7 @@ def wake(scene: Scene, name: str, seconds: float) -> None:
 
 def aged(scene: Scene, turn_id: UUID) -> bool:
     """Thirty seconds need not be waited for; that its beats end cannot be hurried."""
-    scene.put_back(turn_id, 60, "started_at", "begun_at")
+    scene.put_back(turn_id, 60, "started_at", "attempt_started_at")
     return False
 
 
@@ -122,7 +122,7 @@ def live_ones_stay(scene: Scene) -> str:
         live = [one for one in turns if one not in dead]
         with scene.without(victim):
             for one in turns:
-                scene.put_back(one, 60, "started_at", "begun_at")
+                scene.put_back(one, 60, "started_at", "attempt_started_at")
             until(
                 lambda: set(scene.listed("orphaned_running")) >= {str(one) for one in dead}, "they are dead"
             )
@@ -147,15 +147,15 @@ def text_of(turn_id: UUID) -> str:
 def endings(turn_id: UUID) -> int:
     """Ending events in the log of its session."""
     from copilot.models import Turn
-    from tests import engine
+    from tests.support import turn_engine
 
-    return len(engine.endings(Turn.objects.get(pk=turn_id).session_id, turn_id))
+    return len(turn_engine.endings(Turn.objects.get(pk=turn_id).session_id, turn_id))
 
 
 def beats_for(turn_id: UUID) -> bool:
-    from copilot.models import WorkerBeat
+    from copilot.models import WorkerHeartbeat
 
-    return any(str(turn_id) in str(beat.turns) for beat in WorkerBeat.objects.all())
+    return any(str(turn_id) in str(beat.turns) for beat in WorkerHeartbeat.objects.all())
 
 
 def changes_of(turn_id: UUID) -> int:

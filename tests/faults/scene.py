@@ -87,10 +87,10 @@ class Scene:
         from django.utils import timezone
 
         from copilot.models import Message
-        from tests import make
+        from tests.support import factories
 
         session = self.session()
-        message = make.pending(session, SHORT, run_id=f"stranded-{session.pk}")
+        message = factories.pending(session, SHORT, run_id=f"stranded-{session.pk}")
         Message.objects.filter(pk=message.pk).update(created_at=timezone.now() - timedelta(seconds=20))
         return session
 
@@ -115,9 +115,9 @@ class Scene:
 
     def present(self) -> list[str]:
         """Those that take turns: they beat."""
-        from copilot.models import WorkerBeat
+        from copilot.models import WorkerHeartbeat
 
-        pids = set(WorkerBeat.objects.values_list("pid", flat=True))
+        pids = set(WorkerHeartbeat.objects.values_list("pid", flat=True))
         return [name for name in TURNS if self.site.processes[name].pid in pids]
 
     # --- what breaks -----------------------------------------------------------------------------

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
-from bench.installation import ROOT
+from tests.support.programs import run_module
 
 
 @pytest.mark.slow
@@ -15,35 +12,28 @@ from bench.installation import ROOT
 @pytest.mark.parametrize("redis", ["durable", "volatile"])
 def test_a_minute_of_faults_loses_nothing(redis):
     """T9.6, A33.c2"""
-    ran("tests.faults", "--minutes", "1", "--people", "6", "--redis", redis)
-
-
-def ran(*command: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    run_module("tests.faults", "--minutes", "1", "--people", "6", "--redis", redis)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_each_condition_is_shown_explained_and_mended_on_the_page():
     """A-D3.1, D10, D13: produced by killing and freezing processes; listed, counted, found, repaired, and in the audit"""
-    ran("tests.faults.conditions")
+    run_module("tests.faults.conditions")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_repairs_race_against_those_who_wake_and_those_who_act():
     """A-D9.4, A-D8.2, A-D2.2: real workers and web processes; nobody who lives is touched"""
-    ran("tests.faults.races", "3")
+    run_module("tests.faults.races", "3")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_hundred_turns_survive_workers_that_are_killed_every_two_seconds():
     """A-D22.1: one ending each, nothing written twice, nothing charged without a turn, nobody alive touched"""
-    ran("tests.faults.killing")
+    run_module("tests.faults.killing")
 
 
 @pytest.mark.slow
@@ -51,4 +41,4 @@ def test_a_hundred_turns_survive_workers_that_are_killed_every_two_seconds():
 @pytest.mark.parametrize("outage", ["freeze", "start", "maintenance", "soak"])
 def test_every_outage_heals_within_fifteen_seconds_and_nothing_piles_up(outage):
     """Servers frozen for 5, 45 and 120 s; workers that start meanwhile; maintenance away; killed again and again"""
-    ran("tests.faults.freezing", "--only", outage)
+    run_module("tests.faults.freezing", "--only", outage)

@@ -13,8 +13,9 @@ from copilot.chat import admission_outcomes
 from copilot.models import Message, Turn
 from copilot.providers.scripted import ScriptedText
 from copilot.realtime import lease
-from tests import make
-from tests.engine import (
+from tests.support import factories
+from tests.support.race_repeats import rounds
+from tests.support.turn_engine import (
     assert_same_page,
     cue,
     ended,
@@ -30,9 +31,6 @@ from tests.engine import (
     until,
     waiting,
 )
-from tests.engine import model_fixture as model_fixture
-from tests.engine import rig_fixture as rig_fixture
-from tests.rounds import rounds
 
 
 def accepted(outcomes):
@@ -46,7 +44,7 @@ def accepted(outcomes):
 @pytest.mark.parametrize("round", [1, *(pytest.param(more, marks=pytest.mark.slow) for more in (2, 3))])
 def test_of_fifty_senders_one_starts_at_most_ten_queue_and_the_rest_are_refused(rig, model, round):
     """T12: and every accepted text is in the transcript exactly once, in accept order"""
-    session = make.session()
+    session = factories.session()
     model.will(cue(1), ScriptedText("One moment."))
     outcomes = together(*(functools.partial(say, session, f"Sender {number}") for number in range(50)))
     started = [one for one in outcomes if isinstance(one, admission_outcomes.SubmissionStarted)]
@@ -67,13 +65,13 @@ def test_of_fifty_senders_one_starts_at_most_ten_queue_and_the_rest_are_refused(
     assert [text for text in said(session) if text != starter] == [
         text for text in expected if text != starter
     ]
-    assert_same_page(folded(fresh(make.session()), session), fresh(session))
+    assert_same_page(folded(fresh(factories.session()), session), fresh(session))
 
 
 @pytest.mark.parametrize(("talkers", "messages"), [(8, 12), pytest.param(20, 50, marks=pytest.mark.slow)])
 def test_a_message_accepted_while_a_turn_ends_is_always_answered(rig, model, talkers, messages):
     """T12, T3.4, A13.c3: the race at the end, a thousand times over twenty sessions"""
-    sessions = [make.session(make.user(f"sailor{number}")) for number in range(talkers)]
+    sessions = [factories.session(factories.user(f"sailor{number}")) for number in range(talkers)]
 
     def converse(session):
         for number in range(messages):
@@ -104,7 +102,7 @@ def test_a_message_accepted_while_a_turn_ends_is_always_answered(rig, model, tal
 def test_concurrent_requests_with_one_run_id_are_one_message(rig, model, rounds):
     """T3.6"""
     for number in range(rounds):
-        session = make.session()
+        session = factories.session()
         outcomes = together(
             *(functools.partial(say, session, "Once", run_id=f"run-{number}") for _ in range(6))
         )
@@ -115,7 +113,7 @@ def test_concurrent_requests_with_one_run_id_are_one_message(rig, model, rounds)
 
 def test_concurrent_requests_with_one_run_id_and_other_texts_conflict(rig):
     """T3.6: 409"""
-    session = make.session()
+    session = factories.session()
     outcomes = together(*(functools.partial(say, session, f"Text {n}", run_id="run") for n in range(6)))
     assert len(accepted(outcomes)) == 1
     conflicts = [one for one in outcomes if isinstance(one, Conflict)]
@@ -124,7 +122,7 @@ def test_concurrent_requests_with_one_run_id_and_other_texts_conflict(rig):
 
 def test_messages_with_run_ids_that_race_each_get_their_own_turn(rig, model):
     """T3.6: one ending each"""
-    session = make.session()
+    session = factories.session()
     outcomes = together(*(functools.partial(say, session, f"Text {n}", run_id=f"run-{n}") for n in range(8)))
     assert len(accepted(outcomes)) == 8, outcomes
     until(lambda: len(said(session)) == 8)
@@ -137,7 +135,7 @@ def test_messages_with_run_ids_that_race_each_get_their_own_turn(rig, model):
 @rounds(8, 30)
 def test_the_queue_is_mended_without_forgetting_who_comes_meanwhile(rig, model, rounds):
     """T3.4: a member whose message was taken is dropped, and no other"""
-    session = make.session()
+    session = factories.session()
     model.will(cue(1), ScriptedText("Aye."))
     turn_id = start(session)
     stale = lease.QueueMember(1, True, "00000000-0000-4000-8000-000000000000")

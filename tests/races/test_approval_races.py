@@ -18,17 +18,17 @@ from copilot.chat import (
 from copilot.chat.approvals import ApprovalCandidate
 from copilot.chat.commands import DecideApproval
 from copilot.models import Approval, Session, Turn
-from tests import make
-from tests.engine import command, together
-from tests.rounds import rounds
+from tests.support import factories
+from tests.support.race_repeats import rounds
+from tests.support.turn_engine import command, together
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def asked(session: Session) -> Approval:
-    turn = make.turn(session, Turn.Status.WAITING)
-    make.message(session, turn=turn)
-    make.message(
+    turn = factories.turn(session, Turn.Status.WAITING)
+    factories.message(session, turn=turn)
+    factories.message(
         session,
         "tool_call",
         turn=turn,
@@ -49,7 +49,7 @@ def deciding(row: Approval, decision: str):
 @rounds(15, 100)
 def test_of_an_approval_and_a_rejection_exactly_one_wins(rounds):
     """A11.c2: released together, the loser is told how it stands"""
-    session = make.session()
+    session = factories.session()
     for _ in range(rounds):
         row = asked(session)
         answers = together(deciding(row, "approve"), deciding(row, "reject"))
@@ -68,7 +68,7 @@ def test_an_approval_and_a_message_either_resume_or_abandon(rounds):
     """A11.c2: never both, never neither"""
     seen = set()
     for number in range(rounds):
-        session = make.session(make.user(f"ada{number}"))  # nobody may queue so often in a minute
+        session = factories.session(factories.user(f"ada{number}"))  # nobody may queue so often in a minute
         row = asked(session)
         said = command(session, "Never mind")
         decided, message = together(
@@ -96,7 +96,7 @@ def test_an_approval_and_a_message_either_resume_or_abandon(rounds):
 def test_an_approval_and_a_stop_leave_one_turn_that_is_over_or_told_to_stop(rounds):
     """A11.5, A11.9"""
     for _ in range(rounds):
-        session = make.session()
+        session = factories.session()
         row = asked(session)
         decided, _ = together(
             deciding(row, "approve"), lambda session=session: stop.stop_session(session.owner_id, session.pk)
@@ -112,7 +112,7 @@ def test_an_approval_and_a_stop_leave_one_turn_that_is_over_or_told_to_stop(roun
 def test_expiry_and_an_approval_decide_once(rounds):
     """A11.5, A11.9"""
     for _ in range(rounds):
-        session = make.session()
+        session = factories.session()
         row = asked(session)
         decided, expired = together(
             deciding(row, "approve"), lambda row=row: paused_turns.expire_paused_turn(row.turn_id)
@@ -127,15 +127,15 @@ def test_expiry_and_an_approval_decide_once(rounds):
 def test_parallel_turns_and_children_cannot_overshoot_the_cap(rounds):
     """A11.c3, A11.11: the reservation is one conditional update"""
     for _ in range(rounds):
-        root = make.session()
+        root = factories.session()
         Session.objects.filter(pk=root.pk).update(
             auto_approve=True, auto_approve_cap=1_000, auto_approve_children=True
         )
-        family = [root, make.session(), make.session()]
+        family = [root, factories.session(), factories.session()]
         Session.objects.filter(pk__in=[one.pk for one in family[1:]]).update(
             root=root, auto_approve_cap=1_000, auto_approve=True
         )
-        running = [make.turn(one, Turn.Status.RUNNING) for one in family]
+        running = [factories.turn(one, Turn.Status.RUNNING) for one in family]
         wanted = ApprovalCandidate(
             call_id="c", tool="pay", arguments={}, reason="!", billable=True, estimate=400
         )
@@ -148,6 +148,6 @@ def test_parallel_turns_and_children_cannot_overshoot_the_cap(rounds):
         assert sorted(len(one.approved) for one in admitted) == [0, 1, 1]
         assert [one.refused["c"] for one in admitted if one.refused] == [approvals.OVER_CAP_REASON]
         first = next(turn for turn, one in zip(running, admitted, strict=True) if one.approved)
-        assert Session.objects.get(pk=root.pk).auto_approve_taken == 800
+        assert Session.objects.get(pk=root.pk).auto_approve_spent == 800
         approvals.close_approvals(first.pk, "cancelled")
-        assert Session.objects.get(pk=root.pk).auto_approve_taken == 400
+        assert Session.objects.get(pk=root.pk).auto_approve_spent == 400

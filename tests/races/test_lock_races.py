@@ -15,13 +15,12 @@ from billing.stripe import api_client, event_handlers
 from billing.subscriptions import account_tiers, stripe_sync
 from billing.top_ups import auto_top_ups, purchases, refunds
 from billing.usage import windows
-from tests import make
-from tests.engine import until
-from tests.paying import settle, stripe
 from tests.stripe_fake import Fake
-from tests.test_billing_counters import record
+from tests.support import factories
+from tests.support.stripe_webhooks import settle
+from tests.support.turn_engine import until
+from tests.support.usage import record_usage
 
-__all__ = ["stripe"]
 pytestmark = pytest.mark.django_db(transaction=True)
 PURCHASE = purchases.TopUpPurchase(amount_cents=1_000, success_url="https://x", cancel_url="https://x")
 
@@ -59,7 +58,7 @@ def somebody_waits() -> bool:
 
 
 def bought(stripe: Fake) -> TopUp:
-    top_up = purchases.start_top_up(make.ada().pk, PURCHASE, key=None)
+    top_up = purchases.start_top_up(factories.ada().pk, PURCHASE, key=None)
     stripe.pay(top_up.checkout_session_id)
     settle(stripe)
     top_up.refresh_from_db()
@@ -85,7 +84,7 @@ def test_a_worker_that_was_slow_takes_nothing_for_a_refund_that_failed_meanwhile
         stripe.end_refund(refund_id, "failed")
         refunds.apply_refunds(top_up.payment_intent_id, api_client.start_task_deadline())
     slow.ends_well()
-    assert Account.objects.get(user=make.ada()).credit_balance_cents == 1_000
+    assert Account.objects.get(user=factories.ada()).credit_balance_cents == 1_000
     assert list(LedgerEntry.objects.values_list("kind", flat=True)) == ["TOP_UP"]
 
 
@@ -99,13 +98,13 @@ def test_a_worker_that_was_slow_takes_nothing_for_a_dispute_that_was_won_meanwhi
         slow = Beside(heard)
         stripe.close_dispute(dispute_id, won=True)
     slow.ends_well()
-    assert Account.objects.get(user=make.ada()).credit_balance_cents == 1_000
+    assert Account.objects.get(user=factories.ada()).credit_balance_cents == 1_000
     assert list(LedgerEntry.objects.values_list("kind", flat=True)) == ["TOP_UP"]
 
 
 def test_a_customer_is_forgotten_while_his_subscription_is_synced(stripe: Fake) -> None:
     """B14.5, B14.4: Stripe tells of both ends at once; neither worker waits for the other in a circle."""
-    account = accounts.get_or_create_account(make.ada().pk)
+    account = accounts.get_or_create_account(factories.ada().pk)
     customer_id = accounts.ensure_stripe_customer(account, api_client.start_task_deadline())
     stripe.webhooks.take()
     stripe.world.emit("customer.deleted", stripe.world.objects[customer_id])
@@ -123,8 +122,8 @@ def test_a_customer_is_forgotten_while_his_subscription_is_synced(stripe: Fake) 
 
 def test_a_window_is_made_anew_while_a_call_is_recorded_in_it(stripe: Fake) -> None:
     """B5.7: its row was lost; whoever repairs it waits for the call, and counts it."""
-    ada = make.ada()
-    record(ada, 400)
+    ada = factories.ada()
+    record_usage(ada, 400)
     UsageWindow.objects.all().delete()
     day, week = windows.find_window_mismatches()
 
@@ -133,7 +132,7 @@ def test_a_window_is_made_anew_while_a_call_is_recorded_in_it(stripe: Fake) -> N
         windows.repair_window(week)
 
     with transaction.atomic():
-        record(ada, 70)
+        record_usage(ada, 70)
         repairing = Beside(repair)
     repairing.ends_well()
     assert list(UsageWindow.objects.values_list("used_microdollars", flat=True)) == [470, 470]
@@ -142,7 +141,7 @@ def test_a_window_is_made_anew_while_a_call_is_recorded_in_it(stripe: Fake) -> N
 
 def test_credit_runs_low_while_the_last_purchase_is_credited(stripe: Fake) -> None:
     """B10.4, B10.c4: it still counts as open then; neither waits for the other in a circle, and nothing is bought twice."""
-    account = accounts.get_or_create_account(make.ada().pk)
+    account = accounts.get_or_create_account(factories.ada().pk)
     stripe.save_card(accounts.ensure_stripe_customer(account, api_client.start_task_deadline()))
     AutoTopUp.objects.create(account=account, enabled=True, threshold_cents=500, amount_cents=1_000)
     auto_top_ups.top_up_if_low(account.pk)

@@ -23,8 +23,9 @@ from copilot.chat import selectors as chat_selectors
 from copilot.models import Message, Turn
 from copilot.providers.scripted import ScriptedCall, ScriptedText
 from diagnostics import reaper
-from tests import make
-from tests.engine import (
+from tests.support import event_reducer, factories
+from tests.support.race_repeats import rounds
+from tests.support.turn_engine import (
     Rig,
     cue,
     endings,
@@ -38,8 +39,6 @@ from tests.engine import (
     say,
     until,
 )
-from tests.rounds import rounds
-from tests.support import event_reducer
 
 
 @dataclass
@@ -58,7 +57,7 @@ class Conversation(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.session = make.session()
+        self.session = factories.session()
         self.story = Story()
         self.count = 0
         self.cue_number = 0
@@ -106,7 +105,9 @@ class Conversation(RuleBasedStateMachine):
     def crash(self) -> None:
         self.rig.worker.kill()
         self.rig.start_worker()
-        Turn.objects.filter(session=self.session, status="running").update(begun_at="2026-01-01T00:00:00Z")
+        Turn.objects.filter(session=self.session, status="running").update(
+            attempt_started_at="2026-01-01T00:00:00Z"
+        )
         reaper.take_over_dead_turns()
 
     @rule()
@@ -130,7 +131,7 @@ class Conversation(RuleBasedStateMachine):
         item = items[place % len(items)]
         try:
             queue_commands.remove_queued_message(
-                self.session.owner_id, self.session.pk, make.uuid.UUID(item.id)
+                self.session.owner_id, self.session.pk, factories.uuid.UUID(item.id)
             )
         except RequestRefused:
             return  # a turn was quicker

@@ -10,20 +10,18 @@ from billing import accounts
 from billing.models import Account, AutoTopUp, StripeEvent, TopUp
 from billing.stripe import api_client, checkout_api, event_handlers
 from billing.top_ups import auto_top_ups, purchases
-from tests import make
-from tests.engine import together
-from tests.paying import stripe
-from tests.rounds import rounds
 from tests.stripe_fake import Fake
+from tests.support import factories
+from tests.support.race_repeats import rounds
+from tests.support.turn_engine import together
 
-__all__ = ["stripe"]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @rounds(3, 50)
 def test_an_event_that_two_workers_take_is_applied_once(stripe: Fake, rounds: int) -> None:
     """B14.c2: double webhook, and two events about one purchase, each round."""
-    ada = make.ada().pk
+    ada = factories.ada().pk
     purchase = purchases.TopUpPurchase(amount_cents=1_000, success_url="https://x", cancel_url="https://x")
     for number in range(1, rounds + 1):
         top_up = purchases.start_top_up(ada, purchase, key=None)
@@ -40,7 +38,7 @@ def test_an_event_that_two_workers_take_is_applied_once(stripe: Fake, rounds: in
 @rounds(3, 50)
 def test_a_refund_and_a_dispute_that_meet_never_take_more_than_was_bought(stripe: Fake, rounds: int) -> None:
     """B10.5, B10.6: refund events and a dispute's, on two workers at once, each round."""
-    ada = make.ada().pk
+    ada = factories.ada().pk
     purchase = purchases.TopUpPurchase(amount_cents=1_000, success_url="https://x", cancel_url="https://x")
     for _ in range(rounds):
         top_up = purchases.start_top_up(ada, purchase, key=None)
@@ -64,7 +62,7 @@ def test_a_refund_and_a_dispute_that_meet_never_take_more_than_was_bought(stripe
 @rounds(3, 50)
 def test_spends_that_cross_the_threshold_together_buy_once(stripe: Fake, rounds: int) -> None:
     """B10.c4: auto top-up trigger, each round one AUTO top-up."""
-    account = accounts.get_or_create_account(make.ada().pk)
+    account = accounts.get_or_create_account(factories.ada().pk)
     stripe.save_card(accounts.ensure_stripe_customer(account, api_client.start_task_deadline()))
     AutoTopUp.objects.create(account=account, enabled=True, threshold_cents=500, amount_cents=500)
     for number in range(rounds):
@@ -78,7 +76,7 @@ def test_spends_that_cross_the_threshold_together_buy_once(stripe: Fake, rounds:
 def test_first_purchases_that_race_end_with_one_customer(stripe: Fake, rounds: int) -> None:
     """B15.5: customer creation, and the account itself, each round a new user's."""
     for number in range(rounds):
-        user_id = make.user(f"new{number}").pk
+        user_id = factories.user(f"new{number}").pk
 
         def first(user_id: int = user_id) -> str:
             return accounts.ensure_stripe_customer(

@@ -15,12 +15,9 @@ from billing.stripe import api_client
 from billing.subscriptions import plan_changes
 from billing.subscriptions.plan_changes import PlanChangeRequest
 from billing.subscriptions.plan_checkouts import CheckoutUrls
-from tests import make
-from tests.engine import together
-from tests.paying import stripe as stripe
-from tests.rounds import rounds
-from tests.shop import shop_fixture as shop_fixture
-from tests.shop import start_fixture as start_fixture
+from tests.support import factories
+from tests.support.race_repeats import rounds
+from tests.support.turn_engine import together
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -103,7 +100,7 @@ def test_two_pages_to_pay_on(shop, rounds):
 def test_one_customer_for_requests_that_race(shop, rounds):
     """B20.7, B15.5: customer creation, fifty times."""
     for number in range(rounds):
-        account = accounts.get_or_create_account(make.user(f"racer-{number}").pk)
+        account = accounts.get_or_create_account(factories.user(f"racer-{number}").pk)
 
         def ensure(pk=account.pk):
             return accounts.ensure_stripe_customer(

@@ -11,10 +11,10 @@ from copilot.sharing import access
 from copilot.sharing import services as sharing
 from copilot.sharing.drafts import ShareRequest
 from copilot.sharing.services import ShareTerms
-from tests import make
-from tests.engine import together
-from tests.rounds import rounds
-from tests.shared import spoken, status, stored
+from tests.support import factories
+from tests.support.race_repeats import rounds
+from tests.support.shares import spoken, status, stored
+from tests.support.turn_engine import together
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -85,4 +85,4 @@ def test_a_file_deleted_while_it_is_shared_is_not_public_even_when_restored(sess
         files.restore_file(owner, file.pk)
         assert not SharedFile.objects.filter(file=file).exists()
         assert not Share.objects.filter(file=file, revoked_at=None).exists()
-    assert make.ada().pk == owner
+    assert factories.ada().pk == owner

@@ -10,8 +10,9 @@ from config.core.redis import get_redis
 from copilot.chat import queue, stop, turns
 from copilot.models import Message, ModelCall, Turn
 from copilot.providers.scripted import ScriptedCall, ScriptedText
-from tests import make
-from tests.engine import (
+from tests.support import factories
+from tests.support.race_repeats import rounds
+from tests.support.turn_engine import (
     PATIENCE_SECONDS,
     Errand,
     add_tools,
@@ -30,9 +31,6 @@ from tests.engine import (
     until,
     waiting,
 )
-from tests.engine import model_fixture as model_fixture
-from tests.engine import rig_fixture as rig_fixture
-from tests.rounds import rounds
 
 
 def press_stop(session):
@@ -47,7 +45,7 @@ def test_stop_and_natural_end_race(rig, model, rounds):
     chance = random.Random(7)
     won = {"succeeded": 0, "cancelled": 0}
     for number in range(1, rounds + 1):
-        session = make.session()
+        session = factories.session()
         model.will(ScriptedText("Nearly done."), cue(number))
         turn_id = start(session)
         model.reaches(number)
@@ -57,7 +55,7 @@ def test_stop_and_natural_end_race(rig, model, rounds):
         until(lambda: lease_of(session) == {})
         assert len(endings(session.pk)) == 1
         assert not Message.objects.filter(session=session, streaming=True).exists()
-        assert_same_page(folded(fresh(make.session()), session), fresh(session))
+        assert_same_page(folded(fresh(factories.session()), session), fresh(session))
         calls = ModelCall.objects.filter(turn=turn_id)
         until(lambda: calls.exclude(ended_at=None).count() == 1)
         assert UsageRecord.objects.filter(call_id__in=calls.values("pk")).count() == 1
@@ -75,7 +73,7 @@ def give_late(model, number, late):
 @rounds(20, 100)
 def test_stop_edit_resend(rig, model, rounds):
     """T7.5: each sent in the moment the stop is acknowledged; no "already running", no lost text"""
-    session = make.session()
+    session = factories.session()
     model.always(ScriptedText("Well, "), cue(1))
     for number in range(rounds):
         say(session, f"Edit {number}")
@@ -102,7 +100,7 @@ def test_stop_right_after_sending_leaves_no_turn_running(rig, model, rounds):
     """T7.3: a stop between two turns covers what is about to start; it becomes a chip or a stopped turn"""
     model.always(ScriptedText("Well, "), cue(1))
     for _ in range(rounds):
-        session = make.session()
+        session = factories.session()
         for number in range(8):
             say(session, f"Edit {number}")
             press_stop(session)
@@ -115,7 +113,7 @@ def test_stop_right_after_sending_leaves_no_turn_running(rig, model, rounds):
 
 def test_stop_covers_a_turn_that_opens_while_it_looks(rig, model, monkeypatch):
     """T7.3: the last message that waited gets its turn between two looks of the stop; it is stopped all the same"""
-    session = make.session()
+    session = factories.session()
     model.will(ScriptedText("First."), cue(1))
     model.will(ScriptedText("Second."), cue(2))
     start(session, "First")
@@ -148,7 +146,7 @@ def test_stop_covers_a_turn_that_opens_while_it_looks(rig, model, monkeypatch):
 def test_stop_while_a_message_arrives_never_strands_it(rig, model, rounds):
     """T7.3: covered by the stop it is a chip, accepted after it it runs; it is never lost"""
     for number in range(1, rounds + 1):
-        session = make.session()
+        session = factories.session()
         allow_more(session)
         model.will(ScriptedText("Talking."), cue(number))
         start(session, "First")
@@ -173,7 +171,7 @@ def test_stop_at_any_moment_of_a_busy_turn(rig, model, monkeypatch, rounds):
         [ScriptedText("Found it.", size=2)],
     ]
     for _ in range(rounds):
-        session = make.session()
+        session = factories.session()
         for reply in script:
             model.will(*reply)
         turn_id = start(session)
@@ -185,12 +183,12 @@ def test_stop_at_any_moment_of_a_busy_turn(rig, model, monkeypatch, rounds):
         assert len(endings(session.pk)) == 1
         calls = Message.objects.filter(session=session, kind="tool_call").count()
         assert calls == Message.objects.filter(session=session, kind="tool_result").count()
-        assert_same_page(folded(fresh(make.session()), session), fresh(session))
+        assert_same_page(folded(fresh(factories.session()), session), fresh(session))
         model._replies.clear()
         assert ended(start(session, "Next")).status == "succeeded"
 
 
 def fresh_log(session):
-    from tests.engine import log_of
+    from tests.support.turn_engine import log_of
 
     return log_of(session.pk)

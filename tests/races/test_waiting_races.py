@@ -14,8 +14,8 @@ from copilot.chat import turn_results
 from copilot.models import Session, Turn
 from copilot.realtime import event_log
 from copilot.realtime.events import TurnCancelled
-from tests import make
-from tests.rounds import rounds
+from tests.support import factories
+from tests.support.race_repeats import rounds
 
 AT_ONCE = 10
 MOMENTS = [0.0, 0.0005, 0.001, 0.002, 0.004, 0.008]  # from before the subscription to after the first look
@@ -26,7 +26,7 @@ MOMENTS = [0.0, 0.0005, 0.001, 0.002, 0.004, 0.008]  # from before the subscript
 async def test_no_end_between_looking_and_listening_is_missed(monkeypatch, rounds):
     """A21.c1: 500 runs. Rows are looked at once, so that only the news of the end can wake who waits"""
     monkeypatch.setattr(turn_results, "ROW_POLL_SECONDS", 60.0)
-    children = [await run_in_thread(make.session) for _ in range(AT_ONCE)]
+    children = [await run_in_thread(factories.session) for _ in range(AT_ONCE)]
     chance = random.Random(21)
     found = await asyncio.gather(*(_runs(child, chance, rounds // AT_ONCE) for child in children))
     assert [status for statuses in found for status in statuses] == ["cancelled"] * rounds
@@ -37,7 +37,7 @@ async def _runs(child: Session, chance: random.Random, count: int) -> list[str]:
 
 
 async def _run(child: Session, later: float) -> str:
-    turn = await run_in_thread(make.turn, child, "running")
+    turn = await run_in_thread(factories.turn, child, "running")
     waiting = turn_results.wait_for_turn(child.owner_id, turn.pk, timeout_seconds=30)
     outcome, _ = await asyncio.gather(asyncio.wait_for(waiting, 25), run_in_thread(_end, turn, later))
     return outcome.status

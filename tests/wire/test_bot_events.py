@@ -9,11 +9,11 @@ import pytest
 
 from copilot.realtime import events
 from linking.event_projection import PROJECTIONS, project_event
-from tests.wire.test_events_golden import GOLDEN as EVERY_EVENT
+from tests.support.paths import GOLDEN_EVENTS
 
 GOLDEN = Path(__file__).parent / "bot_events.json"
 TOLD = msgspec.json.decode(GOLDEN.read_bytes()) if GOLDEN.exists() else {}
-EVENTS = msgspec.json.decode(EVERY_EVENT.read_bytes())
+EVENTS = msgspec.json.decode(GOLDEN_EVENTS.read_bytes())
 KEPT_BACK = {
     "arguments", "preview", "tokens", "summary_", "usage", "estimate_microdollars", "remaining_cap_microdollars",
     "reset_cost_cents", "can_reset", "window", "context", "model", "details", "failure_class", "server_context",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from pathlib import Path
 from types import UnionType
 from typing import Literal, get_args, get_origin
 
@@ -29,8 +28,8 @@ from copilot.realtime.payloads import (
     ToolResultContent,
     TurnPayload,
 )
+from tests.support.paths import GOLDEN_EVENTS
 
-GOLDEN = Path(__file__).parent / "events.json"
 SESSION, TURN = "00000000-0000-4000-8000-000000000001", "00000000-0000-4000-8000-000000000002"
 
 ROW = MessagePayload(
@@ -137,7 +136,7 @@ def wire(kind: str) -> dict[str, object]:
 
 
 def golden() -> dict[str, dict[str, object]]:
-    found: dict[str, dict[str, object]] = msgspec.json.decode(GOLDEN.read_bytes())
+    found: dict[str, dict[str, object]] = msgspec.json.decode(GOLDEN_EVENTS.read_bytes())
     return found
 
 
@@ -152,7 +151,7 @@ def test_the_wire_form_is_golden(kind):
     expected, actual = golden()[kind], wire(kind)
     assert {name: actual.get(name) for name in expected} == expected
     added = set(actual) - set(expected)
-    assert not added, f"write the new fields {sorted(added)} of {kind} into {GOLDEN.name}"
+    assert not added, f"write the new fields {sorted(added)} of {kind} into {GOLDEN_EVENTS.name}"
 
 
 @pytest.mark.parametrize("kind", sorted(events.EVENT_CLASSES))

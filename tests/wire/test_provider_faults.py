@@ -25,9 +25,9 @@ from copilot.providers.scripted import (
 )
 from copilot.realtime.events import ModelHealed, ModelRetrying, StepRetracted
 from copilot.tools.calls import make_error_outcome
-from tests.playing import assert_well_ordered, look, loop_of, of, play
 from tests.support.agent_doubles import InMemoryToolbox
-from tests.wire.test_provider_contract import STREAMS, vendor
+from tests.support.agent_loop import assert_well_ordered, look, loop_of, of, play
+from tests.support.provider_wires import STREAMS, vendor
 
 RECORDINGS = {
     "chat": ("chat_reasoning_content", "chat_ollama_no_usage"),

@@ -17,7 +17,7 @@ from copilot.providers.base import (
     StreamItem,
     UserMessage,
 )
-from tests.wire.test_provider_contract import TOOLS, VENDORS, collect, logical
+from tests.support.provider_wires import TOOLS, VENDORS, collect, logical
 
 Fault = Callable[[Any], object]
 

@@ -35,12 +35,9 @@ from copilot.providers.scripted import (
     ScriptItem,
 )
 from copilot.realtime.events import ReasoningExtended, TextExtended
-from tests.playing import kinds, look, loop_of, of, play
 from tests.support.agent_doubles import InMemoryFollowUps, InMemoryToolbox
-from tests.test_loop_interruptions import played_until
-from tests.wire.test_provider_contract import VENDORS, FakeProvider, fake, vendor
-
-__all__ = ["fake"]  # the fixture
+from tests.support.agent_loop import kinds, look, loop_of, of, play, play_until
+from tests.support.provider_wires import VENDORS, FakeProvider, vendor
 
 WORDS = ScriptedText("t0 t1 ")
 ENTRY = CatalogueEntry(name="Parity", provider="scripted", model="fake:tokens=2", supports_images=True)
@@ -187,7 +184,7 @@ async def stopped(kind: str, fake: FakeProvider) -> tuple[list[str], list[str], 
     """What was seen until the first word, what stood open then, and whether the call is known to be cut off."""
     async with provider_of(kind, STOPPED, fake) as provider:
         loop = loop_for(kind, STOPPED, provider)
-        parts = await played_until(loop, lambda parts: of(parts, TextExtended))
+        parts = await play_until(loop, lambda parts: of(parts, TextExtended))
         call = loop.unrecorded_call()
         left = [loop.open_block, loop.open_step]
         return seen(parts), [type(one).__name__ for one in left], call is not None and call.aborted

@@ -29,24 +29,21 @@ from copilot.providers.base import (
 from copilot.providers.openai_responses.provider import ResponsesReplyDecoder
 from copilot.providers.request_validation import find_request_problems
 from copilot.tools.calls import ToolCallAssembler
-from tests.playing import look, loop_of, play
 from tests.support.agent_doubles import InMemoryToolbox
-from tests.wire.test_provider_contract import (
+from tests.support.agent_loop import look, loop_of, play
+from tests.support.provider_wires import (
     COUNTED,
     LOGICAL,
     STREAMS,
     FakeProvider,
     collect,
     collect_into,
-    fake,
     logical,
     replayed,
     replaying,
     request,
     vendor,
 )
-
-__all__ = ["fake"]  # the fixture
 
 THINKER = CatalogueEntry(
     name="m", provider="openai_responses", model="recorded", can_reason=True, reasoning_style="effort"

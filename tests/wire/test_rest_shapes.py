@@ -6,8 +6,8 @@ import pytest
 from dirty_equals import IsInt, IsList, IsPositiveInt, IsStr
 
 from copilot.accounts import api_keys
-from tests import make
-from tests.rest import JSON, V1, opened, person, program
+from tests.support import factories
+from tests.support.rest_clients import JSON, V1, opened, person, program
 
 CURSOR = IsStr(regex=r"\d+-\d+")
 TIME = IsStr(regex=r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
@@ -16,7 +16,7 @@ ID = IsStr(regex=r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 @pytest.mark.django_db
 def test_sessions():
-    client = program(make.ada())
+    client = program(factories.ada())
     made = client.post(f"{V1}/sessions", {}, content_type=JSON)
     shown = {
         "id": ID,
@@ -44,7 +44,7 @@ def test_sessions():
 
 @pytest.mark.django_db
 def test_messages_and_stop():
-    client, session = program(make.ada()), make.session()
+    client, session = program(factories.ada()), factories.session()
     path = f"{V1}/sessions/{session.pk}"
     started = client.post(f"{path}/messages", {"text": "Ahoy", "run_id": "r1"}, content_type=JSON)
     accepted = {"message_id": ID, "turn_id": ID, "cursor": CURSOR}
@@ -83,8 +83,8 @@ def test_messages_and_stop():
 
 @pytest.mark.django_db
 def test_turns():
-    turn = make.turn(make.session(), "cancelled", run_ids=["r1"])
-    assert program(make.ada()).get(f"{V1}/turns/{turn.pk}").json() == {
+    turn = factories.turn(factories.session(), "cancelled", run_ids=["r1"])
+    assert program(factories.ada()).get(f"{V1}/turns/{turn.pk}").json() == {
         "id": str(turn.pk),
         "session_id": str(turn.session_id),
         "status": "cancelled",
@@ -105,8 +105,8 @@ def test_turns():
 
 @pytest.fixture
 def waited():
-    turn = make.turn(make.session(), "failed", failure_code="overloaded")
-    return turn, api_keys.create_api_key(make.ada()).token
+    turn = factories.turn(factories.session(), "failed", failure_code="overloaded")
+    return turn, api_keys.create_api_key(factories.ada()).token
 
 
 @pytest.mark.django_db(transaction=True)
@@ -137,7 +137,7 @@ async def test_the_stream(waited):
 def test_files():
     from django.core.files.uploadedfile import SimpleUploadedFile
 
-    client = program(make.ada())
+    client = program(factories.ada())
     answer = client.post(f"{V1}/files", {"files": SimpleUploadedFile("a.txt", b"abc")})
     file = {
         "id": ID,
@@ -164,7 +164,7 @@ def test_files():
 
 @pytest.mark.django_db
 def test_models():
-    body = program(make.ada()).get(f"{V1}/models").json()
+    body = program(factories.ada()).get(f"{V1}/models").json()
     assert body == {"tiers": IsList(length=...), "modes": ["fast", "deep"], "models": IsList(length=...)}
     assert set(body["tiers"][0]) == {"tier", "name", "demo", "label", "allowed"}
     assert set(body["models"][0]) == {
@@ -181,7 +181,7 @@ def test_models():
 
 @pytest.mark.django_db
 def test_keys_and_tickets():
-    browser = person(make.ada())
+    browser = person(factories.ada())
     made = browser.post(f"{V1}/api-keys", {"name": "ci"}, content_type=JSON).json()
     shown = {
         "id": ID,
@@ -200,5 +200,5 @@ def test_keys_and_tickets():
 
 @pytest.mark.django_db
 def test_refusals():
-    response = program(make.ada()).get(f"{V1}/sessions?limit=0")
+    response = program(factories.ada()).get(f"{V1}/sessions?limit=0")
     assert response.json() == {"error": {"code": "invalid_request", "message": IsStr(min_length=5)}}

@@ -1,0 +1,25 @@
+"""Fixtures of accounts: an identity provider to sign in with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def sso(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of an OpenID Connect provider that vouches for Grace."""
+    from config import social_auth
+    from tests.support.identity_provider import identity_provider
+
+    with identity_provider({"sub": "7", "email": "grace@example.com", "email_verified": True}) as url:
+        for name, value in {
+            "OIDC_SERVER_URL": url,
+            "OIDC_CLIENT_ID": "pilothouse",
+            "OIDC_CLIENT_SECRET": "secret",
+        }.items():
+            monkeypatch.setenv(name, value)
+        settings.SOCIALACCOUNT_PROVIDERS = social_auth.read_social_providers().providers
+        yield url

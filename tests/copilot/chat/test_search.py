@@ -1,0 +1,148 @@
+"""Messages are found by their words, quickly, and by nobody but their owner (W2.9)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from copilot.chat import search
+from copilot.models import Message, SearchEntry, Session, Turn
+from tests.support import factories
+from tests.support.rest_clients import V1
+
+pytestmark = pytest.mark.django_db
+
+MANY = 10_000
+
+
+def told(owner, *texts: str, title: str = "", kind: str = "user") -> Session:
+    """A conversation whose one turn ended a minute ago."""
+    session = factories.session(owner, title=title)
+    turn = factories.turn(session, "succeeded")
+    Turn.objects.filter(pk=turn.pk).update(ended_at=timezone.now() - timedelta(minutes=1))
+    for text in texts:
+        factories.message(session, kind, content=text, turn=turn)
+    return session
+
+
+def found(owner, text: str) -> list[str]:
+    return ["".join(piece.text for piece in hit.snippet) for hit in search.search_messages(owner.pk, text)]
+
+
+def test_words_are_found_in_any_order_and_while_they_are_typed():
+    """W2.9"""
+    told(factories.ada(), "The harbour lights of Hamburg", "Nothing of the kind")
+    assert search.index_new_turns() == 1
+    assert found(factories.ada(), "hamb HARBOUR") == ["The harbour lights of Hamburg"]
+    assert found(factories.ada(), "hamburg rotterdam") == []
+    assert found(factories.ada(), "!?") == []
+
+
+def test_hits_are_marked():
+    """W2.9"""
+    told(factories.ada(), "The harbour lights")
+    search.index_new_turns()
+    [hit] = search.search_messages(factories.ada().pk, "harb")
+    assert [(piece.text, piece.hit) for piece in hit.snippet] == [
+        ("The ", False),
+        ("harbour", True),
+        (" lights", False),
+    ]
+
+
+def test_nobody_else_finds_them_whatever_they_type():
+    """W2.9"""
+    told(factories.ada(), f"harbour of owner {factories.bob().pk}")
+    search.index_new_turns()
+    assert found(factories.bob(), "harbour") == []
+    assert found(factories.bob(), f"harbour' | ' {factories.ada().pk}") == []
+
+
+def test_hidden_rows_deleted_chats_and_thoughts_are_not_found():
+    """W2.9, A14.6"""
+    session = told(factories.ada(), "harbour one", "harbour two")
+    gone = told(factories.ada(), "harbour three")
+    told(factories.ada(), "harbour four", kind="reasoning")
+    search.index_new_turns()
+    Message.objects.filter(content="harbour two").update(hidden="undone")
+    Session.objects.filter(pk=gone.pk).update(deleted_at=timezone.now())
+    assert found(factories.ada(), "harbour") == ["harbour one"]
+    Session.objects.filter(pk=session.pk).delete()
+    assert not SearchEntry.objects.filter(message__session=session.pk).exists()
+
+
+def test_each_turn_is_read_once_in_batches_however_many_ended_in_one_moment():
+    """W2.9: ties at the edge of a batch are not forgotten"""
+    for number in range(3):
+        told(factories.ada(), f"harbour {number}")
+    moment = timezone.now() - timedelta(minutes=1)
+    Turn.objects.update(ended_at=moment)
+    assert (search.index_new_turns(2), search.index_new_turns(2)) == (3, 0)
+    told(factories.ada(), "harbour again")
+    assert (search.index_new_turns(2), len(found(factories.ada(), "harbour"))) == (1, 4)
+
+
+def test_a_turn_that_has_just_ended_waits_for_the_next_look():
+    """W2.9: a slower statement with an earlier end may still be on its way"""
+    session = factories.session(factories.ada())
+    factories.turn(session, "succeeded")
+    assert search.index_new_turns() == 0
+
+
+def test_an_imported_chat_is_found_at_once():
+    session = factories.session(factories.ada())
+    factories.message(session, content="harbour")
+    search.index_session(session.pk)
+    assert found(factories.ada(), "harbour") == ["harbour"]
+
+
+@pytest.fixture
+def plenty():
+    """Ada has many messages; one in a thousand speaks of a whale."""
+    session = factories.session(factories.ada())
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            INSERT INTO copilot_message (id, session_id, kind, content, sequence, accept_number, mid_turn)
+            SELECT gen_random_uuid(), %s, 'user',
+                   'ship ' || n || repeat(' the quick harbour', 15) || CASE WHEN n %% 1000 = 0 THEN ' sees a whale' ELSE '' END, n, n, false
+            FROM generate_series(1, %s) n
+            """,
+            [session.pk, MANY],
+        )
+        search.index_session(session.pk)
+        cursor.execute("ANALYZE copilot_searchentry")
+
+
+def test_rare_and_common_words_are_both_found_by_an_index(plenty):
+    """W2.9: under 100 ms over 100,000 messages, because no plan reads them all"""
+    rare, common = plan("whale"), plan("ship")
+    assert "words_of_messages" in rare
+    assert "words_of_messages" in common or "newest_words_of_an_owner" in common
+    assert "Seq Scan" not in rare + common
+    assert len(search.search_messages(factories.ada().pk, "whale")) == MANY // 1000
+    assert len(search.search_messages(factories.ada().pk, "ship")) == search.MAX_HITS
+
+
+def plan(text: str) -> str:
+    owner = factories.ada().pk
+    words = search.build_search_query(text)
+    fields = {"owner": owner, "mine": f"{words} & ' {owner}'", "candidates": search.MAX_CANDIDATES}
+    with connection.cursor() as cursor:
+        cursor.execute("EXPLAIN " + search.CANDIDATES_SQL, fields)
+        return "\n".join(row[0] for row in cursor.fetchall())
+
+
+def test_the_door_finds_titles_and_messages(client):
+    """W2.9, E3"""
+    told(factories.ada(), "harbour lights", title="Ships")
+    told(factories.ada(), "nothing", title="A harbour")
+    search.index_new_turns()
+    client.force_login(factories.ada())
+    answer = client.get(f"{V1}/search", {"q": "harbour"}).json()
+    assert [one["title"] for one in answer["sessions"]] == ["A harbour"]
+    assert [one["title"] for one in answer["messages"]] == ["Ships"]
+    assert client.get(f"{V1}/search", {"q": ""}).status_code == 400

@@ -1,0 +1,41 @@
+"""Conversations with several versions of a message."""
+
+from __future__ import annotations
+
+from copilot.chat import branches, commands
+from copilot.chat.permissions import UNRESTRICTED
+from tests.support.turn_engine import ended, quiet, say
+
+
+def hold_conversation(session, *texts):
+    """Each said and answered; the ids of what was said."""
+    found = []
+    for text in texts:
+        outcome = say(session, text)
+        ended(outcome.turn_id)
+        quiet(session)
+        found.append(outcome.message_id)
+    return found
+
+
+def resend(session, message_id, text=None, **fields):
+    given = {"user_id": session.owner_id, "origin": "web", "permissions": UNRESTRICTED} | fields
+    return branches.resend_message(
+        commands.ResendMessage(session_id=session.pk, message_id=message_id, text=text, **given)
+    )
+
+
+def resend_and_wait(session, message_id, text=None, **fields):
+    """Resent and answered; the id of the new version."""
+    outcome = resend(session, message_id, text, **fields)
+    ended(outcome.turn_id)
+    quiet(session)
+    return outcome.message_id
+
+
+def switch_branch(session, message_id, branch):
+    return branches.switch_branch(session.owner_id, session.pk, message_id, branch)
+
+
+def undo_last_turn(session):
+    return branches.undo_last_turn(session.owner_id, session.pk)

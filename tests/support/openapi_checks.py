@@ -1,0 +1,40 @@
+"""Settings and checks of the runs that compare REST with its OpenAPI document."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from django.core.wsgi import get_wsgi_application
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
+from schemathesis.checks import (
+    content_type_conformance,
+    not_a_server_error,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+
+
+def make_bounded_settings(examples: int) -> hypothesis_settings:
+    """The same cases in every run."""
+    return hypothesis_settings(
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+application = cache(get_wsgi_application)  # one for all requests: each looks through all static files first
+
+
+def serve_whole_response(environ, start_response):
+    """As a server does: every answer is read to its end and closed, and so are the files that came with it."""
+    response = application()(environ, start_response)
+    try:
+        return [b"".join(response)]
+    finally:
+        response.close()

@@ -1,0 +1,107 @@
+"""Connections to Redis cut by the server, or after it did what it was asked: this test process's own alone."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from django.test import override_settings
+from redis.asyncio.connection import AbstractConnection as LoopConnection
+from redis.connection import Connection
+
+from config.core import redis as core_redis
+from config.core.redis import get_redis
+
+
+def cut_connections(*, listening: bool) -> None:
+    """Those that listen to a channel, or those that do not."""
+    server = get_redis()
+    number = server.connection_pool.connection_kwargs.get("db", 0)
+    for one in server.client_list():
+        if int(one["db"]) == number and (int(one["sub"]) > 0) == listening:
+            server.client_kill_filter(_id=one["id"], skipme=True)
+
+
+@contextlib.contextmanager
+def lost_answers(times: int) -> Iterator[None]:
+    """Redis does what the next scripts ask, and the connection breaks before it can say so."""
+    losing = _Losing(times)
+    with pytest.MonkeyPatch.context() as patch:
+        losing.patch(patch)
+        yield
+    assert not losing.left, "fewer scripts were sent than should have lost their answers"
+
+
+class _Losing:
+    def __init__(self, times: int) -> None:
+        self.left = times
+        self._doomed: set[int] = set()  # connections whose next answer is lost
+
+    def patch(self, patch: pytest.MonkeyPatch) -> None:
+        self._patch_blocking(patch)
+        self._patch_on_loop(patch)
+
+    def _sent(self, connection: object, command: object) -> None:
+        if self.left and command in ("EVALSHA", "EVAL"):
+            self.left -= 1
+            self._doomed.add(id(connection))
+
+    def _answered(self, connection: object) -> None:
+        if id(connection) in self._doomed:
+            self._doomed.discard(id(connection))
+            raise redis.ConnectionError("cut before the answer was read")
+
+    def _patch_blocking(self, patch: pytest.MonkeyPatch) -> None:
+        send, read = Connection.send_command, Connection.read_response
+
+        def send_command(connection: Connection, *args: Any, **options: Any) -> None:
+            send(connection, *args, **options)
+            self._sent(connection, args[0])
+
+        def read_response(connection: Connection, *args: Any, **options: Any) -> object:
+            answer = read(connection, *args, **options)
+            self._answered(connection)
+            return answer
+
+        patch.setattr(Connection, "send_command", send_command)
+        patch.setattr(Connection, "read_response", read_response)
+
+    def _patch_on_loop(self, patch: pytest.MonkeyPatch) -> None:
+        send, read = LoopConnection.send_command, LoopConnection.read_response
+
+        async def send_command(connection: LoopConnection, *args: Any, **options: Any) -> None:
+            await send(connection, *args, **options)
+            self._sent(connection, args[0])
+
+        async def read_response(connection: LoopConnection, *args: Any, **options: Any) -> object:
+            answer = await read(connection, *args, **options)
+            self._answered(connection)
+            return answer
+
+        patch.setattr(LoopConnection, "send_command", send_command)
+        patch.setattr(LoopConnection, "read_response", read_response)
+
+
+@contextlib.contextmanager
+def redis_away() -> Iterator[None]:
+    """Redis does not answer those who ask from now on: nobody listens on this port."""
+    with override_settings(REDIS_URL="redis://127.0.0.1:1/0"):
+        _forget_connections()
+        try:
+            yield
+        finally:
+            _forget_connections()
+
+
+def _forget_connections() -> None:
+    core_redis.get_redis.cache_clear()
+    core_redis.get_script.cache_clear()
+
+
+def make_connection_pool(address):
+    import redis
+
+    return redis.BlockingConnectionPool.from_url(address, timeout=0.1, decode_responses=True)

@@ -1,0 +1,101 @@
+"""A client's end of the socket, for tests: commands out, answers and events in."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import msgspec
+from channels.testing import WebsocketCommunicator
+
+from config.core.db import run_in_thread
+from copilot.realtime import authentication, event_log
+from copilot.realtime.events import SessionChanged
+from copilot.routing import websocket_router
+from tests.support.timeouts import PATIENCE_SECONDS
+from tests.support.turn_engine import Rig
+
+
+class Socket:
+    """A client's end of the wire."""
+
+    def __init__(self, wire: WebsocketCommunicator) -> None:
+        self.wire = wire
+        self.aside: list[dict] = []
+
+    async def send(self, **command) -> None:
+        await self.wire.send_to(text_data=msgspec.json.encode(command).decode())
+
+    async def next(self) -> dict:
+        return msgspec.json.decode(await self.wire.receive_from(timeout=PATIENCE_SECONDS))
+
+    async def ask(self, kind: str, **fields) -> dict:
+        """Send a command and wait for its answer; events that come first are kept aside."""
+        await self.send(kind=kind, ref="r", **fields)
+        while True:
+            frame = await self.next()
+            if frame["kind"] in ("ack", "error"):
+                assert frame["ref"] == "r"
+                return frame
+            self.aside.append(frame)
+
+    async def event(self, *kinds: str) -> dict:
+        """The next event, of one of these kinds if any are named."""
+        while True:
+            frame = self.aside.pop(0) if self.aside else await self.next()
+            if not kinds or frame["kind"] in kinds:
+                return frame
+
+
+@asynccontextmanager
+async def connected(user, *, headers=(), query="", application=websocket_router):
+    """A socket with a ticket, unless it brings something else."""
+    if not headers and not query:
+        query = f"?ticket={await run_in_thread(authentication.issue_ticket, user.pk)}"
+    wire = WebsocketCommunicator(application, f"/ws/{query}", headers=[(b"host", b"testserver"), *headers])
+    accepted, _ = await wire.connect(timeout=PATIENCE_SECONDS)
+    assert accepted
+    try:
+        yield Socket(wire)
+    finally:
+        await wire.disconnect(timeout=PATIENCE_SECONDS)
+
+
+async def closes(wire: WebsocketCommunicator) -> int:
+    """The code with which the server hangs up."""
+    while True:
+        message = await wire.receive_output(timeout=PATIENCE_SECONDS)
+        if message["type"] == "websocket.close":
+            return message["code"]
+
+
+@asynccontextmanager
+async def engine():
+    """A rig made and torn down off this loop."""
+    rig = await run_in_thread(Rig)
+    try:
+        yield rig
+    finally:
+        await run_in_thread(rig.close)
+
+
+def publish(session, *titles):
+    happened = [
+        (SessionChanged(title=title, pinned=False, archived=False, state="idle"), None) for title in titles
+    ]
+    return event_log.append_events(str(session.pk), happened, user_id=session.owner_id)
+
+
+class Choked:
+    """The socket's application behind a line that takes nothing until it is opened."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def __call__(self, scope, receive, send):
+        async def gated(message):
+            await self.open.wait()
+            await send(message)
+
+        await websocket_router(scope, receive, gated)
