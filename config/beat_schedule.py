@@ -20,12 +20,12 @@ def build_beat_schedule() -> dict[str, BeatEntry]:
         "purge diagnostics": _build_daily_entry("diagnostics.tasks.purge", 4, 40, expires=HOUR),
         "deliver audit events": _build_entry("diagnostics.tasks.deliver_audit", 10.0, expires=10),
         # conversations and files
-        "tick": _build_entry("copilot.tasks.tick", crontab(), expires=55),
+        "run due schedules": _build_entry("copilot.tasks.run_due_schedules", crontab(), expires=55),
         "index messages": _build_entry("copilot.tasks.index_messages", 5.0, expires=5),
-        "send lost scans": _build_entry("copilot.tasks.send_lost_scans", 600.0, expires=600),
-        "tend storage": _build_daily_entry("copilot.tasks.tend_storage", 4, 20, expires=HOUR),
-        "jobs": _build_entry("copilot.tasks.look_after_jobs", MINUTE, expires=55),
-        "settle calls": _build_entry("copilot.tasks.settle_calls", HOUR, expires=HOUR),
+        "resend lost scans": _build_entry("copilot.tasks.resend_lost_scans", 600.0, expires=600),
+        "reconcile storage": _build_daily_entry("copilot.tasks.reconcile_storage", 4, 20, expires=HOUR),
+        "sweep exports and deletions": _build_entry("copilot.tasks.sweep_data_jobs", MINUTE, expires=55),
+        "record forgotten calls": _build_entry("copilot.tasks.record_forgotten_calls", HOUR, expires=HOUR),
         "purge sessions": _build_entry("copilot.tasks.purge_sessions", HOUR, expires=HOUR),
         "purge files": _build_entry("copilot.tasks.purge_files", HOUR, expires=HOUR),
         "purge shares": _build_entry("copilot.tasks.purge_shares", HOUR, expires=HOUR),
@@ -54,5 +54,5 @@ def _build_daily_entry(task: str, hour: int, minute: int, *, expires: float | No
 
 def _build_entry(task: str, schedule: float | crontab, *, expires: float | None = None) -> BeatEntry:
     job: BeatEntry = {"task": task, "schedule": schedule}
-    # The database scheduler knows no `expires`: it drops the word silently.
+    # The database scheduler does not support `expires` and would drop it silently.
     return job if expires is None else job | {"options": {"expire_seconds": int(expires)}}

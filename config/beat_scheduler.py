@@ -14,9 +14,9 @@ from diagnostics.broker_queues import STEADY_QUEUES
 
 log = logging.getLogger(__name__)
 
-ACTIVITY_INTERVAL_SECONDS = 1.0  # at most one note a second, however many jobs go out at once
-RUNNING_JOB_SECONDS = 5.0  # a worker notes every two seconds what it is still doing
-MAX_SILENT_SECONDS = 60.0  # something is due every five
+ACTIVITY_INTERVAL_SECONDS = 1.0  # at most one record a second, however many jobs are sent at once
+RUNNING_JOB_SECONDS = 5.0  # a worker reports its running jobs every two seconds
+MAX_SILENT_SECONDS = 60.0  # a job is due every five seconds
 
 
 class Scheduler(DatabaseScheduler):  # type: ignore[misc]  # the library is not typed
@@ -46,7 +46,7 @@ class Scheduler(DatabaseScheduler):  # type: ignore[misc]  # the library is not 
         return now - self._sent_at > MAX_SILENT_SECONDS
 
     def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
-        """Record only what the broker accepted: a scheduler that reaches nobody is not alive."""
+        """Send a job unless it is still running, and record only what the broker accepted."""
         if self._is_running(entry.task):
             log.info("job_skipped: %s is still at work", entry.task)
             return None
@@ -59,7 +59,7 @@ class Scheduler(DatabaseScheduler):  # type: ignore[misc]  # the library is not 
 
     def _is_running(self, task: str) -> bool:
         from config.core.errors import ServiceUnavailable
-        from copilot.worker import health  # its models are there once Django is set up
+        from copilot.worker import health  # its models can be imported once Django is set up
 
         name = f"job:{task}"
         try:
@@ -71,5 +71,5 @@ class Scheduler(DatabaseScheduler):  # type: ignore[misc]  # the library is not 
         from copilot.worker import heartbeat
 
         heartbeat.record_work("scheduler")
-        for queue in STEADY_QUEUES:  # whoever serves them is silent from now on, if not heard before
+        for queue in STEADY_QUEUES:  # a queue that is never served counts as silent from now on
             heartbeat.record_work(f"queue:{queue}", only_if_unknown=True)

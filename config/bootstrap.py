@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> int:
         if "--when-told" in arguments:  # the servers start meanwhile
             sys.stdin.read()
         with connection.cursor() as cursor:
-            cursor.execute("SET synchronous_commit TO off")  # in doubt it is done again at the next start
+            cursor.execute("SET synchronous_commit TO off")  # repeated at the next start if it is lost
         call_command("migrate", interactive=False, verbosity=0)
         if settings.DEMO_LOGIN:
             call_command("create_demo_user")

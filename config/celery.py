@@ -28,7 +28,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
 log = logging.getLogger(__name__)
 
-OUTBOUND_FLUSH_SECONDS = 3.0  # for what a chat platform has not taken yet when its worker leaves
+OUTBOUND_FLUSH_SECONDS = 3.0  # for messages that a chat platform has not accepted when its worker stops
 
 app = Celery("pilothouse")
 app.config_from_object("django.conf:settings", namespace="CELERY")
@@ -65,7 +65,7 @@ def _trace_in_child(**_: object) -> None:
 
 @worker_init.connect
 def _start_worker(sender: object = None, **_: object) -> None:
-    """Start what a worker needs before its first task; one that cannot is ended, for Celery would run it all the same."""
+    """Start what a worker needs before its first task. Exit on failure, because Celery would run it anyway."""
     try:
         _start_worker_services(sender)
     except Exception:
@@ -83,7 +83,7 @@ def _start_worker_services(worker: object) -> None:
     tracing.start_tracing("worker")
     metrics.start_worker_metrics_server()
     queues = _get_consumed_queues(worker)
-    if "turns" in queues:  # with its event loop, and the SDKs loaded, before the first task comes
+    if "turns" in queues:  # start the event loop and load the SDKs before the first task
         from copilot.worker import turn_worker
 
         running = turn_worker.start_worker_when_possible(
@@ -134,7 +134,7 @@ def _stop_worker_services(sender: object = None, **_: object) -> None:
         turn_worker.drain_worker()
 
 
-CONTEXT_ATTRIBUTE = "pilothouse_open"  # what a running task's request holds until it is over
+CONTEXT_ATTRIBUTE = "pilothouse_open"  # set on a running task's request until it ends
 
 
 @before_task_publish.connect
@@ -159,7 +159,7 @@ def _enter_task_context(task_id: str = "", task: Any = None, **_: object) -> Non
     )
     if parent := getattr(
         request, "traceparent", None
-    ):  # a job begins no trace: the sweep would make thousands
+    ):  # a periodic job starts no trace, or sweeps would create thousands
         stack.enter_context(
             trace_context.start_span("job", parent=str(parent), job=task.name, task_id=task_id)
         )

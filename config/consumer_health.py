@@ -1,8 +1,8 @@
-"""Prove that a Celery worker's consumer works, touch HEARTBEAT_FILE while it does, and end the process when it is deaf.
+"""Prove that a Celery worker's consumer works, touch HEARTBEAT_FILE while it does, and exit if it does not.
 
-A timer of the worker proves nothing: its loop may turn while no message ever arrives. Proof is an exchange with the
-broker (an idle consumer asks Redis every second and gets an answer) or a task at work. A worker that hears nothing
-although the broker answers everybody else exits, and its supervisor restarts it.
+A timer in the worker proves nothing: its loop may run while no message ever arrives. Proof is an exchange with the
+broker (an idle consumer asks Redis every second and gets an answer) or a running task. A worker that receives nothing
+although the broker answers others exits, and its supervisor restarts it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from config import beat_schedule
 log = logging.getLogger(__name__)
 
 CHECK_INTERVAL_SECONDS = 2.0
-PROOF_MAX_AGE_SECONDS = 5.0  # the loop turns and asks every second
+PROOF_MAX_AGE_SECONDS = 5.0  # the loop asks every second
 MAX_DEAF_SECONDS = (
-    40.0  # of silence while the broker answers; Celery waits up to 30 s between two tries to reconnect
+    40.0  # of silence while the broker answers; Celery waits up to 30 s between attempts to reconnect
 )
-MAX_SOLO_TASK_SECONDS = 900.0  # for one task of a worker that does one thing at a time
+MAX_SOLO_TASK_SECONDS = 900.0  # for one task of a worker without concurrency
 BROKER_TIMEOUT_SECONDS = 2
-EXIT_GRACE_SECONDS = 15.0  # beyond a turn's grace; then the process ends whatever it is doing
+EXIT_GRACE_SECONDS = 15.0  # beyond a turn's grace period; then the process is killed
 
 
 SCHEDULED_TASKS = frozenset(str(job["task"]) for job in beat_schedule.build_beat_schedule().values())
@@ -46,23 +46,23 @@ def touch_heartbeat_file() -> None:
 
 
 def is_broker_reachable(app: Celery) -> bool:
-    """Ask on a connection of its own, so that a broker that is away is not taken for a deaf process."""
+    """Ask over a separate connection, so that a broker outage is not taken for a broken consumer."""
     how = {"socket_timeout": BROKER_TIMEOUT_SECONDS, "socket_connect_timeout": BROKER_TIMEOUT_SECONDS}
     link: Any = app.connection_for_read(connect_timeout=BROKER_TIMEOUT_SECONDS, transport_options=how)
     with link:
         try:
             link.ensure_connection(max_retries=1, interval_start=0.1, timeout=BROKER_TIMEOUT_SECONDS)
-            link.channel().close()  # for Redis this is the first word to the server
+            link.channel().close()  # for Redis this is the first exchange with the server
         except (OSError, KombuError, *link.connection_errors):
             return False
     return True
 
 
 class SlotFreeingQoS(redis_transport.QoS):
-    """Free a message's place although its acknowledgement did not reach Redis.
+    """Free a message's slot even if its acknowledgement did not reach Redis.
 
-    Otherwise the place stays taken for ever: a worker that prefetches one message takes nothing more. The message comes
-    again after the visibility timeout, which every task bears.
+    Otherwise the slot stays taken forever, and a worker that prefetches one message receives nothing more. The message
+    is delivered again after the visibility timeout, which every task tolerates.
     """
 
     def ack(self, delivery_tag: str) -> None:
@@ -81,7 +81,7 @@ class SlotFreeingQoS(redis_transport.QoS):
 
 
 class ConsumerStep(bootsteps.StartStopStep):
-    """Hand the consumer to the watch whenever it has connected, and note that its loop turns."""
+    """Pass the consumer to the watch whenever it connects, and record that its loop runs."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
@@ -114,7 +114,7 @@ class ConsumerWatch(threading.Thread):
             self.start()
 
     def add_check(self, silent_seconds: Callable[[], float]) -> None:
-        """Watch the way in of turns too: the seconds since it was heard last."""
+        """Add a check that returns the seconds since turns were last received."""
         self._checks.append(silent_seconds)
 
     def record_loop_turn(self) -> None:
@@ -125,7 +125,7 @@ class ConsumerWatch(threading.Thread):
         while True:
             time.sleep(CHECK_INTERVAL_SECONDS)
             now = time.monotonic()
-            # A process that was frozen itself has not been deaf meanwhile.
+            # A process that was frozen itself has not missed anything.
             elapsed, looked_at = min(now - looked_at, 2 * CHECK_INTERVAL_SECONDS), now
             try:
                 self.check_consumer(elapsed)
@@ -153,9 +153,11 @@ class ConsumerWatch(threading.Thread):
         )
 
     def _is_consumer_working(self) -> bool:
-        state: Any = import_module("celery.worker.state")  # web processes import this one, and need no worker
+        state: Any = import_module(
+            "celery.worker.state"
+        )  # web processes import this module and need no worker
         if state.should_stop is not None or state.should_terminate is not None:
-            return True  # it is leaving, and takes nothing more on purpose
+            return True  # it shuts down, and receives nothing more on purpose
         consumer = self.consumer
         if consumer is None or consumer.connection is None or consumer.task_consumer is None:
             return False
@@ -167,13 +169,13 @@ class ConsumerWatch(threading.Thread):
         if not isinstance(channel, redis_transport.Channel):
             return loop_turns
         if channel.qos.can_consume():
-            # The last question: it is sent once the one before it was answered.
+            # The last request is sent once the one before it was answered.
             asked_at: float | None = getattr(channel, "_brpop_sent_at", None)
             return asked_at is not None and time.monotonic() - asked_at < PROOF_MAX_AGE_SECONDS
-        return loop_turns and bool(working)  # full: with nothing at work no place would ever become free
+        return loop_turns and bool(working)  # full; with nothing running no slot would ever become free
 
     def _report_running_jobs(self) -> None:
-        """Report which scheduled jobs this worker is still doing, so that the scheduler does not send them again."""
+        """Report the scheduled jobs that this worker still runs, so that the scheduler does not send them again."""
         from copilot.worker import heartbeat
 
         state: Any = import_module("celery.worker.state")
@@ -182,7 +184,7 @@ class ConsumerWatch(threading.Thread):
             heartbeat.record_work(f"job:{name}")
 
     def exit_process(self) -> None:
-        """Exit by Celery's own shutdown, which hands over running turns; if that hangs, exit at once."""
+        """Exit through Celery's own shutdown, which hands over running turns; if that hangs, exit at once."""
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(EXIT_GRACE_SECONDS + (settings.TURN_GRACE_SECONDS if self._checks else 0))
         os._exit(1)

@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 
 import environ
 from django.core.exceptions import ImproperlyConfigured
-
-from config.core.postgres import list_libpq_parameters
+from psycopg import pq
 
 _env = environ.Env()
 _URL_EXAMPLE = "postgres://user:password@host:5432/database"
@@ -46,7 +45,7 @@ _BYTE_UNITS = {"": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30}
 
 
 def load_run_environment(file: Path) -> None:
-    """Take the addresses that a running `make run` wrote down, where the caller has set none."""
+    """Read the addresses that a running `make run` wrote, unless the caller has set their own."""
     if file.exists() and not os.environ.get("DATABASE_URL"):
         for line in file.read_text().splitlines():
             name, _, value = line.partition("=")
@@ -54,7 +53,7 @@ def load_run_environment(file: Path) -> None:
 
 
 def install_settings_error_hook() -> None:
-    """Make every program that meets a bad setting end with its one sentence instead of a traceback."""
+    """Make every program end with one sentence instead of a traceback when a setting is wrong."""
     usual = sys.excepthook
 
     def explain(kind: type[BaseException], problem: BaseException, trace: TracebackType | None) -> None:
@@ -71,7 +70,7 @@ def read_text(name: str, default: str = "") -> str:
 
 
 def read_label(name: str, default: str) -> str:
-    """Read a short name that goes into keys and patterns."""
+    """Read a short name that is used in keys and patterns."""
     value = os.environ.get(name) or default
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", value):
         raise ImproperlyConfigured(
@@ -81,7 +80,7 @@ def read_label(name: str, default: str) -> str:
 
 
 def read_site_url(name: str, default: str) -> str:
-    """Read the address of a website; without a slash at its end."""
+    """Read a website's address, without a trailing slash."""
     value = (read_text(name) or default).rstrip("/")
     try:
         parts = urlsplit(value)
@@ -96,7 +95,7 @@ def read_site_url(name: str, default: str) -> str:
 
 
 def read_redis_url(name: str, default: str) -> str:
-    """Read the address of a Redis server; refusals do not show it, because it may hold a password."""
+    """Read a Redis URL. Errors do not show it, because it may hold a password."""
     value = read_text(name) or default
     try:
         parts = urlsplit(value)
@@ -240,13 +239,13 @@ def read_integers(name: str, default: list[int], *, least: int = 0, most: int | 
 def read_database_url(
     name: str, default: str, *, options: Mapping[str, object] | None = None
 ) -> dict[str, object]:
-    """Read a Postgres URL into Django's form; what its query says wins over `options`."""
+    """Read a Postgres URL into Django's form; its query overrides `options`."""
     url = read_text(name) or default
     if not url.startswith(("postgres://", "postgresql://")):
         raise ImproperlyConfigured(f"{name} must begin with postgres://, as in {_URL_EXAMPLE}")
     try:
         config = dict(_env.db_url_config(url))
-    except ValueError:  # its text holds the password
+    except ValueError:  # the exception's text holds the password
         raise ImproperlyConfigured(f"{name} is not a valid URL: it must look like {_URL_EXAMPLE}") from None
     given = config.get("OPTIONS", {})
     if not config["NAME"] and "service" not in given:
@@ -259,20 +258,21 @@ def read_database_url(
 
 
 def _check_database_option(variable: str, key: str, value: object) -> object:
-    """Refuse what libpq would refuse only at the first connection, or not at all."""
+    """Refuse options that libpq would refuse only at the first connection, or never."""
     if key in _DRIVER_FLAGS:
         if str(value).lower() not in {"true", "false"}:
             raise ImproperlyConfigured(f"{variable}: {key} must be true or false, not {value!r}")
         return str(value).lower() == "true"
     if key == "prepare_threshold" and str(value).lower() == "none":
-        return None  # for poolers that know no prepared statements
+        return None  # for poolers without prepared statements
     if key in _DRIVER_NUMBERS and not isinstance(value, int):
         raise ImproperlyConfigured(f"{variable}: {key} must be a whole number, not {value!r}")
     if key == "sslmode" and value not in _SSL_MODES:
         raise ImproperlyConfigured(
             f"{variable}: sslmode must be one of {', '.join(_SSL_MODES)}, not {value!r}"
         )
-    if key not in list_libpq_parameters() | _DRIVER_FLAGS | {"prepare_threshold", "assume_role"}:
+    known = {default.keyword.decode() for default in pq.Conninfo.get_defaults()}
+    if key not in known | _DRIVER_FLAGS | {"prepare_threshold", "assume_role"}:
         raise ImproperlyConfigured(
             f"{variable}: Postgres has no connection option {key!r}; check its spelling"
         )

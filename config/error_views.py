@@ -1,4 +1,4 @@
-"""The page for server errors; it reloads by itself while a service is away or migrations run."""
+"""Serve the page for server errors, which reloads while a service is unavailable or migrations run."""
 
 from __future__ import annotations
 

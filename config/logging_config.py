@@ -16,14 +16,14 @@ from copilot.chat import turn_context
 UNLOGGED_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 _SECRET_NAMES = re.compile(r"authori[sz]ation|cookie|password|secret|token|api_?key", re.IGNORECASE)
 _HARMLESS_NAMES = re.compile(r"_tokens$")  # counts of a model's tokens
-# Whoever has the token of a share may read it all, and who has that of a link may claim it; a door is nobody's business.
+# Tokens of shares and links grant access, and the path of a webhook is secret.
 _TOKEN_IN_PATH = re.compile(
     r"((?:^|/|%2F)(?:share|public/shares|link|linking/tokens|bot/v1/tokens|hooks/[a-z]+)(?:/|%2F))[^/?#&%\s\"'<>]+"
 )
-# Somebody's id in an address that is none of ours: below these, words and our own uuids are all there is.
+# Ids of other systems in paths; in our own paths only words and our UUIDs follow these prefixes.
 _LINKING_PATH = re.compile(r"(?<=/bot/v1/)[^?#\s\"'<>]+|(?<=/v1/linking/)[^?#\s\"'<>]+")
 _OWN_PATH_SEGMENT = re.compile(r"[a-z-]*|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
-# What Postgres says of an error besides its name: rows and values, other people's ids among them.
+# Details of a Postgres error besides its name: rows and values, which may hold other people's ids.
 _DATABASE_DETAILS = re.compile(r"(DETAIL:|CONTEXT:)(?:(?!\\n)[^\n])*")
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _MULTILINE_FIELDS = frozenset({"exception", "stack"})  # written by us, for people
@@ -51,7 +51,7 @@ def build_logging_config(*, production: bool, level: str) -> dict[str, object]:
     quiet = {"level": "WARNING"}
     mute = {
         "level": "CRITICAL"
-    }  # quotes what servers sent; what went wrong with one is named where it is used
+    }  # it quotes what servers sent; their errors are logged where they are handled
     probes = {"()": _ProbeFilter}
     return {
         "version": 1,
@@ -73,12 +73,12 @@ def build_logging_config(*, production: bool, level: str) -> dict[str, object]:
             "httpcore2": quiet,
             "mcp": mute,
             "client": mute,  # the MCP SDK's sessions
-            # Clients of the chat platforms: their lines hold tokens in addresses, ids and bodies.
+            # Clients of chat platforms log tokens in URLs, ids and bodies.
             **dict.fromkeys(("telegram", "discord", "slack_sdk", "aiohttp"), mute),
             "openai": quiet,
             "anthropic": quiet,
-            "opentelemetry": mute,  # a collector that is away is told of once a minute (config.otel)
-            "celery.worker.strategy": quiet,  # one line per received task: our own say more
+            "opentelemetry": mute,  # config.otel reports an unreachable collector once a minute
+            "celery.worker.strategy": quiet,  # one line per received task; our own log says more
             "celery.app.trace": quiet,
             "celery.beat": quiet,
         },
@@ -127,8 +127,8 @@ def _add_turn_fields(logger: WrappedLogger, method: str, event: EventDict) -> Ev
         event.setdefault("turn_id", turn.turn_id)
         event.setdefault("fence", turn.fence)
         event.setdefault("user_ref", str(turn.user_id)[-8:])
-        if turn.arrival.request_id:
-            event.setdefault("request_id", turn.arrival.request_id)
+        if turn.inbound_context.request_id:
+            event.setdefault("request_id", turn.inbound_context.request_id)
     if _ProcessState.worker:
         event.setdefault("worker", _ProcessState.worker)
     if place := trace_context.get_traceparent():

@@ -51,7 +51,7 @@ def count_request(request: HttpRequest, status: int, seconds: float) -> None:
 
 
 log = structlog.get_logger("http")
-API_PREFIXES = ("/api/", "/v1/")  # where a page would help nobody
+API_PREFIXES = ("/api/", "/v1/")  # clients that expect JSON, not a page
 
 _ERRORS_BY_STATUS = {
     400: ("invalid_request", "The request is malformed."),
@@ -150,7 +150,7 @@ def _demand_second_factor(request: HttpRequest) -> HttpResponseBase | None:
     try:
         problem = find_second_factor_problem(request.user, request) if request.user.is_staff else ""
     except (OperationalError, InterfaceError):
-        return None  # nobody can be recognised now; the page says so itself
+        return None  # users cannot be identified right now; the page reports it
     if not problem:
         return None
     if problem == "no_factor":

@@ -171,7 +171,7 @@ CELERY_TASK_DEFAULT_QUEUE = "default"
 # What waits for Stripe or a mail server, or takes long, is elsewhere: maintenance is one thing at a time, recovery too.
 CELERY_TASK_ROUTES = {
     "copilot.tasks.run_turn": {"queue": "turns"},
-    "copilot.tasks.answer_aside": {"queue": "turns"},
+    "copilot.tasks.answer_side_question": {"queue": "turns"},
     "diagnostics.tasks.deliver_audit": {"queue": "default"},  # it waits for others' servers
     "diagnostics.tasks.*": {"queue": "maintenance"},
     "billing.tasks.publish_windows": {"queue": "maintenance"},
@@ -398,8 +398,8 @@ REST_DOORS = {
     ],
     "permissions": ["copilot.api.authentication.HasScope"],
     "throttles": ["copilot.api.authentication.CallerThrottle"],
-    "staff_throttles": ["config.core.api.throttling.StaffThrottle"],
-    "billing_throttles": ["config.core.api.throttling.BillingThrottle"],
+    "staff_throttles": ["config.core.api.views.StaffThrottle"],
+    "billing_throttles": ["config.core.api.views.BillingThrottle"],
     "negotiators": ["config.core.api.views.AcceptHeaderNegotiation"],
 }
 SPECTACULAR_SETTINGS = {
@@ -409,7 +409,9 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",
-    "POSTPROCESSING_HOOKS": ["billing.api.schema.add_webhook_to_schema"],  # choices stay where they are used
+    "POSTPROCESSING_HOOKS": [
+        "billing.stripe.webhook.add_webhook_to_schema"
+    ],  # choices stay where they are used
 }
 
 # --- watching -------------------------------------------------------------------------
@@ -496,16 +498,6 @@ SOCKET_QUEUE_BYTES = env.read_byte_size("SOCKET_QUEUE_MAX", 2**20, least=64 * 2*
 SOCKET_QUEUES_BYTES = env.read_byte_size(
     "SOCKET_QUEUES_MAX", 256 * 2**20, least=2**20
 )  # of all sockets of a web process
-# Called with a turn's id after commit, when it has started, asked (or paused) or ended; a hook may name which of these
-# it waits for. Not for turns of our own doors.
-TURN_HOOKS = env.read_list(
-    "TURN_HOOKS",
-    [
-        "linking.tasks.enqueue_turn_delivery",
-        "linking.caps.reservations.settle_turn:ended",
-        "linking.webhook_deliveries.outbox.record_deliveries:asked|ended",
-    ],
-)
 
 # --- models -------------------------------------------------------------------------------------
 OPENAI_API_KEY = env.read_text("OPENAI_API_KEY")
@@ -587,10 +579,6 @@ STRIPE_WEBHOOK_SECRETS = env.read_list("STRIPE_WEBHOOK_SECRETS", [])  # two whil
 STRIPE_API_BASE = env.read_text("STRIPE_API_BASE", "https://api.stripe.com").rstrip("/")
 BILLING_CURRENCY = env.read_currency("BILLING_CURRENCY", "usd")
 BILLING_REDIRECT_ORIGINS = env.read_list("BILLING_REDIRECT_ORIGINS", [SITE_URL])
-# Called with a user's id after commit, when one who may have been kept waiting can go on.
-BILLING_LIMIT_LIFTED_HOOKS = env.read_list(
-    "BILLING_LIMIT_LIFTED_HOOKS", ["copilot.chat.next_turn.start_after_limit_lifted"]
-)
 
 # --- chat platforms and bots ---------------------------------------------------------------------
 LINK_BASE_URL = env.read_text("LINK_BASE_URL", f"{SITE_URL}/link").rstrip("/")
@@ -668,22 +656,7 @@ IMPORT_JSON_MAX = env.read_byte_size("IMPORT_JSON_MAX", 20 * MB)
 IMPORT_ZIP_MAX = env.read_byte_size("IMPORT_ZIP_MAX", 200 * MB)
 IMPORT_MESSAGES_MAX = env.read_integer("IMPORT_MESSAGES_MAX", 5000, least=1)
 IMPORT_TEXT_MAX = env.read_integer("IMPORT_TEXT_MAX", 64_000, least=1)  # characters of one text
-# Dotted names, called with a user's id: what other apps hold of an account, for its export.
-EXPORT_PARTS = env.read_list(
-    "EXPORT_PARTS", ["linking.selectors.export_links", "billing.selectors.credit_statements.export_credits"]
-)
-ERASURE_GRACE_DAYS = env.read_integer("ERASURE_GRACE_DAYS", 7)
-# Dotted names of erase(user_id), in order, after our own.
-ERASURE_STEPS = env.read_list("ERASURE_STEPS", ["linking.links.services.erase_account_data"])
-# Dotted names, called with a user's id at the request and again when the erasure begins.
-ERASURE_CLOSINGS = env.read_list(
-    "ERASURE_CLOSINGS",
-    [
-        "linking.links.services.revoke_account_links",
-        "billing.top_ups.auto_top_ups.erase_auto_top_up",
-        "billing.subscriptions.plan_changes.erase_subscription",
-    ],
-)
+ACCOUNT_DELETION_GRACE_DAYS = env.read_integer("ACCOUNT_DELETION_GRACE_DAYS", 7)
 
 # Every process that loads Django has the Celery application, so that tasks can be sent from all of them.
 from config.celery import app as celery_app  # noqa: E402, F401

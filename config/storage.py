@@ -21,7 +21,7 @@ class WorkspaceStorage:
 
 def read_workspace_storage(root: Path) -> WorkspaceStorage:
     if env.read_choice("WORKSPACE_STORAGE", "local", ("local", "s3")) == "local":
-        # nginx sends files itself where it is told to: it reads them as a member of our group.
+        # nginx may serve files itself; it reads them as a member of our group.
         mode = 0o640 if env.read_text("WORKSPACE_ACCEL_PREFIX") else 0o600
         options = {"location": str(root), "file_permissions_mode": mode}
         return WorkspaceStorage(
@@ -39,7 +39,7 @@ def read_workspace_storage(root: Path) -> WorkspaceStorage:
         "region_name": region,
         "addressing_style": "path" if path_style else "virtual",
         "signature_version": "s3v4",
-        "access_key": env.read_text("WORKSPACE_S3_ACCESS_KEY") or None,  # none: as the machine's role says
+        "access_key": env.read_text("WORKSPACE_S3_ACCESS_KEY") or None,  # none: use the machine's role
         "secret_key": env.read_text("WORKSPACE_S3_SECRET_KEY") or None,
         "object_parameters": _read_encryption(),
     }

@@ -16,9 +16,9 @@ from linking.inbound import webhooks
 
 admin.autodiscover()
 require_admin_action_permissions(admin.site)
-admin.site.login = secure_admin_login(admin.site.login)  # type: ignore[method-assign]  # by the same door as everybody: with a second factor
+admin.site.login = secure_admin_login(admin.site.login)  # type: ignore[method-assign]  # with a second factor, like every sign-in
 
-# The sign-up page alone may load a captcha's script and frame.
+# Only the sign-up page may load a captcha's script and frame.
 _captcha = {"script-src": settings.SIGNUP_CAPTCHA_ORIGINS, "frame-src": settings.SIGNUP_CAPTCHA_ORIGINS}
 sign_up = (
     csp_update(_captcha)(account_views.signup) if settings.SIGNUP_CAPTCHA_ORIGINS else account_views.signup
@@ -39,7 +39,7 @@ urlpatterns = [
     path("", include("linking.urls")),
     path("api/ai/", include("copilot.ai_sdk.urls")),
     path("api/", include("copilot.api.urls")),
-    path("hooks/<slug:platform>/<slug:slug>/", webhooks.receive_webhook, name="platform_door"),
+    path("hooks/<slug:platform>/<slug:slug>/", webhooks.receive_webhook, name="platform_webhook"),
     path("v1/", include("copilot.openai_compat.urls")),
     path("", include("diagnostics.urls")),
     path("", include("billing.urls")),

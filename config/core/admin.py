@@ -15,16 +15,16 @@ from django.utils.functional import cached_property
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-if TYPE_CHECKING:  # Django's own class takes no parameter when it runs
+if TYPE_CHECKING:  # Django's own class takes no type parameter at run time
     TypedModelAdmin = admin.ModelAdmin[Model]
 else:
     TypedModelAdmin = admin.ModelAdmin
 
 
 class CappedPaginator(Paginator):  # type: ignore[type-arg]  # Django's own class takes no parameter when it runs
-    """Count only as far as anybody pages, because counting a large table is slow."""
+    """Count only as far as people page, because counting a large table is slow."""
 
-    max_count = 10_000  # who wants to see more of a list filters it
+    max_count = 10_000  # filter a list to see more of it
 
     @cached_property
     def count(self) -> int:
@@ -60,7 +60,7 @@ class ReadOnlyAdmin(TypedModelAdmin):
     paginator = CappedPaginator
     list_per_page = 50
     show_full_result_count = False  # it would count what the paginator does not
-    found_by_id: tuple[str, ...] = ()  # columns that a whole id is looked up in, by their indexes
+    found_by_id: tuple[str, ...] = ()  # columns in which a whole id is looked up by index
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Model], search_term: str
@@ -90,7 +90,7 @@ def parse_uuid(text: str) -> UUID | None:
         return None
 
 
-if TYPE_CHECKING:  # Django's own classes take no parameters when they run
+if TYPE_CHECKING:  # Django's own classes take no type parameters at run time
     AnyRows = admin.TabularInline[Any, Any]
 else:
     AnyRows = admin.TabularInline

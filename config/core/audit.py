@@ -21,7 +21,7 @@ _SECRET_NAME_PATTERN = re.compile(
     r"password|secret|token|cookie|authorization|otp|seed|recovery|(^|_)code$", re.IGNORECASE
 )
 
-audit_event = Signal()  # sent with `event`, inside the transaction of the act where there is one
+audit_event = Signal()  # sent with `event`, inside the transaction of the act if there is one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +49,11 @@ def record_audit_event(
     reason: str = "",
     **details: object,
 ) -> None:
-    """Write one act to the audit log, in the transaction that is open; a failure to write fails the act.
+    """Write one act to the audit log, in the open transaction; a failure to write fails the act.
 
-    `action` reads `area.verb`, for example `api_key.created`. Without an actor the act is the signed-in user's of
-    the current request, or the system's. `details` must name no secrets; values that look like one are left out.
+    `action` has the form `area.verb`, for example `api_key.created`. Without an actor the act is attributed to the
+    signed-in user of the current request, or to the system. `details` must not contain secrets; values that look like
+    one are dropped.
     """
     request = request or context.request
     who = actor if actor is not None else getattr(request, "user", None)

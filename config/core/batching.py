@@ -1,4 +1,4 @@
-"""Batch concurrent work: group commits to Postgres, and calls shared by everybody who asks at the same time."""
+"""Batch concurrent work: group commits to Postgres, and calls shared by concurrent callers."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class GroupCommit(Generic[T, R]):
             if len(batch) == 1:
                 _fail_waiters(batch, problem)
                 return
-            for one in batch:  # one bad row must not spoil its neighbours
+            for one in batch:  # one bad row must not fail the others
                 await self._commit_batch([one])
-        except Exception as problem:  # noqa: BLE001 - whoever waits must hear of it: silence hangs a turn
+        except Exception as problem:  # noqa: BLE001 - the caller must get it, or its turn hangs
             _fail_waiters(batch, problem)
         else:
             for (_, future), answer in zip(batch, answers, strict=True):
@@ -64,14 +64,14 @@ def _fail_waiters(batch: Sequence[tuple[T, asyncio.Future[R]]], problem: Excepti
 
 
 async def run_shielded(work: Coroutine[object, object, R]) -> R:
-    """Finish what has begun before being cancelled, so that a row is never left without its event."""
+    """Finish what has begun before the cancellation takes effect, so that no row is left without its event."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait([task])
         if not task.cancelled():
-            task.exception()  # what it met, the cancellation's own last acts meet again
+            task.exception()  # its error, if any, is raised again by the caller's own clean-up
         raise
 
 
@@ -91,19 +91,19 @@ class _PendingItem(Generic[ItemT, ResultT]):
 
 
 class BatchedCall(Generic[ItemT, ResultT]):
-    """Share one call among all who ask while another runs, on a thread that keeps its connection."""
+    """Share one call among all callers that arrive while another runs, on a thread that keeps its connection."""
 
     def __init__(
         self, act: Callable[[Sequence[ItemT]], Sequence[ResultT]], *, spoilt_by: type[Exception], name: str
     ) -> None:
-        self._act = act  # as many results as items, in their order
+        self._act = act  # takes items, returns as many results in the same order
         self._spoilt_by = spoilt_by
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._mutex = threading.Lock()
         self._pending: list[_PendingItem[ItemT, ResultT]] = []
 
     def __call__(self, item: ItemT) -> ResultT:
-        """Raise only what this item's own call raised; a bad item fails nobody else's."""
+        """Raise only the error of this item's own call; a bad item does not fail the others."""
         mine: _PendingItem[ItemT, ResultT] = _PendingItem(item)
         with self._mutex:
             self._pending.append(mine)

@@ -58,7 +58,7 @@ class SharedCache(RedisCache):
 
 
 class JsonSerializer:
-    """Store values as JSON: reading them back runs nothing, whoever wrote them."""
+    """Store values as JSON, because reading JSON back never runs code."""
 
     def dumps(self, value: object) -> bytes:
         return json.dumps(value).encode()
@@ -68,9 +68,9 @@ class JsonSerializer:
 
 
 class RateLimitCache(SharedCache):
-    """The counts of sign-in limits, shared by all processes.
+    """Counters of sign-in limits, shared by all processes.
 
-    While Redis is away each process counts by itself: people still sign in, and guessing stays limited.
+    While Redis is away each process counts by itself: people can still sign in, and guessing stays limited.
     """
 
     def __init__(self, server: str | list[str], params: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
-"""Know the network address that the present request or socket command came from.
+"""Know the network address that the current request or socket command came from.
 
-The outermost ASGI layer believes `X-Forwarded-For` of trusted proxies alone (TRUST_PROXY), so that what is bound here is
-the client's own address, or that of whatever stands in front of the application unannounced.
+The outermost ASGI middleware trusts `X-Forwarded-For` of known proxies only (TRUST_PROXY). The address bound here is
+the client's own, or that of a proxy which is not configured.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def get_request_address(request: HttpRequest | None) -> str | None:
     try:
         return str(ipaddress.ip_address(request.META.get("REMOTE_ADDR", ""))) if request is not None else None
     except ValueError:
-        return None  # a socket of the same machine has none
+        return None  # a Unix socket has no address
 
 
 _client_address: ContextVar[str] = ContextVar("client_address", default="")
@@ -37,10 +37,10 @@ def bind_client_address(address: str) -> Iterator[None]:
 
 
 def get_public_network(address: str) -> str | None:
-    """Return the network that an address is counted under: itself, or the /64 that one subscriber of IPv6 has.
+    """Return the network that an address is counted under: itself, or the /64 of one IPv6 subscriber.
 
-    None for text that is no address, and for private ones: behind an unannounced proxy, or in an office's own network,
-    everybody has the same.
+    None for text that is not an address, and for private addresses, which many clients share behind an unknown proxy or
+    in an office.
     """
     try:
         known = ipaddress.ip_address(address)

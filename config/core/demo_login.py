@@ -7,7 +7,7 @@ DEMO_PASSWORD = "demo-pilothouse"  # noqa: S105 - printed by `make run`
 
 
 def is_demo_login_open() -> bool:
-    """Tell whether anybody who reads our documentation can log in."""
+    """Return True if anybody who reads our documentation can log in."""
     from django.contrib.auth.models import User
 
     user = User.objects.filter(username=DEMO_USERNAME, is_active=True).first()
@@ -15,7 +15,7 @@ def is_demo_login_open() -> bool:
 
 
 def open_demo_login() -> None:
-    """Make the account, or open it again after `close`; one that somebody gave another password stays as it is."""
+    """Create the account, or open it again after `close_demo_login`. An account with another password is left alone."""
     from django.contrib.auth.models import User
 
     user = User.objects.filter(username=DEMO_USERNAME).first()
@@ -28,7 +28,7 @@ def open_demo_login() -> None:
 
 
 def close_demo_login() -> bool:
-    """Take the public password away and end its sessions; True if it was still in use."""
+    """Remove the public password and end its sessions. Return True if it was still in use."""
     from django.contrib.auth.models import User
 
     user = User.objects.filter(username=DEMO_USERNAME).first()

@@ -14,7 +14,7 @@ class PilothouseError(Exception):
 
 
 class RequestRefused(PilothouseError):
-    """A request that was understood and cannot be served as it is."""
+    """Raised for a request that was understood and cannot be served as it is."""
 
     status: int = 400
     default_code: ClassVar[str] = "invalid_request"
@@ -36,7 +36,7 @@ class RequestRefused(PilothouseError):
         self.details = details
 
     def to_body(self) -> dict[str, ErrorDetailValue]:
-        """The fields of the wire's error object."""
+        """Return the fields of the error object in responses."""
         fields: dict[str, ErrorDetailValue] = {"code": self.code, "message": self.message}
         if self.hint:
             fields["hint"] = self.hint
@@ -78,7 +78,7 @@ class TooManyRequests(RequestRefused):
 
 
 class ServiceUnavailable(RequestRefused):
-    """Redis or Postgres did not answer; the same request may be sent again."""
+    """Raised when Redis or Postgres did not answer; the same request may be sent again."""
 
     status = 503
     default_code = "unavailable"
@@ -89,7 +89,7 @@ class ServiceUnavailable(RequestRefused):
 
 
 class StorageUnavailable(ServiceUnavailable):
-    """The bytes of a file could not be kept or fetched."""
+    """Raised when the content of a file could not be stored or read."""
 
     default_code = "storage_unavailable"
 
@@ -99,7 +99,7 @@ class StorageUnavailable(ServiceUnavailable):
 
 
 class OutcomeUnknown(ServiceUnavailable):
-    """The database went away before it could say whether a message stands; with a run_id, sending again is safe."""
+    """Raised when the database went away before it confirmed a message; with a run_id, sending it again is safe."""
 
     status = 504
     default_code = "outcome_unknown"
@@ -109,14 +109,14 @@ class OutcomeUnknown(ServiceUnavailable):
 
 
 class ScanFailed(PilothouseError):
-    """A scan hook gave no verdict."""
+    """Raised when a scan hook gave no verdict."""
 
     retryable = True
 
 
 class TurnConflict(PilothouseError):
-    """A turn cannot make this move from where it stands."""
+    """Raised for a transition that a turn cannot make from its current status."""
 
 
 class FenceLost(TurnConflict):
-    """Another worker owns the turn; whatever this one still holds is void."""
+    """Raised when another worker owns the turn; nothing this worker still writes counts."""

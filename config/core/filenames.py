@@ -11,7 +11,7 @@ MAX_NAME_BYTES = 255
 MAX_ARCHIVE_NAME_BYTES = 150
 DEFAULT_FILENAME = "file"
 _BIDIRECTIONAL_MARKS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-_FORBIDDEN_CHARACTERS = frozenset('/\\:*?"<>|')  # on some system that may unpack it
+_FORBIDDEN_CHARACTERS = frozenset('/\\:*?"<>|')  # on some system that may unpack the archive
 _WINDOWS_DEVICES = frozenset(
     ["con", "prn", "aux", "nul", "conin$", "conout$"]
     + [f"{port}{digit}" for port in ("com", "lpt") for digit in "0123456789\u00b9\u00b2\u00b3"]
@@ -111,7 +111,7 @@ def _shorten_to_bytes(name: str, most_bytes: int = MAX_NAME_BYTES) -> str:
     if len(name.encode()) <= most_bytes:
         return name
     stem, dot, extension = name.rpartition(".")
-    if not stem or len(extension.encode()) > 20:  # no extension anybody would know
+    if not stem or len(extension.encode()) > 20:  # not a real extension
         stem, dot, extension = name, "", ""
     room = most_bytes - len((dot + extension).encode())
     return stem.encode()[:room].decode(errors="ignore").rstrip() + dot + extension

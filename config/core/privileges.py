@@ -1,6 +1,6 @@
-"""Choose the account without rights that root runs foreign programs as, and give root's rights up for it.
+"""Choose the unprivileged account that root runs foreign programs as, and drop root's rights for it.
 
-The sandbox and stdio MCP servers both run programs that nobody of this project wrote.
+The sandbox and stdio MCP servers both run programs that are not part of this project.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def get_unprivileged_account(uid: int = 0) -> UnixAccount | None:
     try:
         found = pwd.getpwuid(uid) if uid else pwd.getpwnam("nobody")
     except KeyError:
-        return UnixAccount(uid, uid) if uid else None  # a number needs no name
+        return UnixAccount(uid, uid) if uid else None  # a uid needs no name
     return UnixAccount(found.pw_uid, found.pw_gid) if found.pw_uid and found.pw_gid else None
 
 

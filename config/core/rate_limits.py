@@ -1,4 +1,4 @@
-"""Rate limit counters that fail open: while Redis is away, nobody is kept out."""
+"""Rate limit counters that fail open: while Redis is away, nothing is refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 def count_request(name: str, who: str, *, limit: int, seconds: int) -> int | None:
     """Count one call, refused ones too. Return the seconds to wait if it exceeds the limit, else None."""
     try:
-        count, left = get_script("count")(keys=[rate_limit_key(name, who)], args=[seconds])
+        count, left = get_script("count_request")(keys=[rate_limit_key(name, who)], args=[seconds])
     except REDIS_OUTAGE_ERRORS:
         log.warning("rate counter %s is unreachable: letting the call through", name)
         return None
@@ -32,7 +32,7 @@ def count_request(name: str, who: str, *, limit: int, seconds: int) -> int | Non
 def uncount_request(name: str, who: str) -> None:
     """Take back one counted call; the window stays as it is."""
     try:
-        get_script("uncount")(keys=[rate_limit_key(name, who)])
+        get_script("uncount_request")(keys=[rate_limit_key(name, who)])
     except REDIS_OUTAGE_ERRORS:
         log.warning("rate counter %s is unreachable: a call stays counted", name)
 
@@ -69,7 +69,7 @@ def count_in_sliding_window(
 
 
 def is_first_in_window(name: str, who: str, *, seconds: int) -> bool:
-    """Return True for the first call in the window, and False if nobody can tell."""
+    """Return True for the first call in the window, and False while Redis cannot tell."""
     try:
         return bool(caches["shared"].add(f"{name}:{who}", 1, seconds))
     except ServiceUnavailable:
@@ -82,5 +82,5 @@ def _increment_count(key: str, seconds: int, *, known: bool) -> int:
         return 1
     try:
         return int(caches["shared"].incr(key))
-    except ValueError:  # Redis was emptied just now: so was the count
+    except ValueError:  # Redis was just emptied, and the counter with it
         return 1

@@ -1,14 +1,14 @@
 """Mask secrets in text: exact values known to this installation, and the shapes of well-known keys.
 
-Which values are looked for depends on who wrote the text:
+Which values are searched for depends on who wrote the text:
 
-- `redact`: all of them. For logs, errors and whatever our own process could have leaked.
-- `redact_user_text`: the secrets of the turn's own user, and shapes. For tool output that repeats what people, models
-  or strangers wrote: a mask over a value of the installation would confirm a guess.
-- `redact_shapes`: shapes alone, a function of the text. For words that come back to whoever wrote them.
+- `redact`: all of them. For logs, errors and everything else our own process could leak.
+- `redact_user_text`: the secrets of the turn's own user, and shapes. For tool output that repeats text of people or
+models: masking a value of the installation there would confirm a guess.
+- `redact_secret_patterns`: shapes only, independent of this installation. For text that returns to its author.
 
-Anchors are found by `str.find` and only judged by a pattern where one stands, so that a clean text of many
-megabytes costs a few quick scans, and a hostile one cannot make a pattern run backwards and forwards.
+Anchors are found by `str.find`, and a pattern is tried only where one stands. A clean text of many megabytes costs a
+few quick scans, and a hostile one cannot make a pattern backtrack.
 """
 
 from __future__ import annotations
@@ -22,29 +22,27 @@ from dataclasses import dataclass
 
 MASK = "[REDACTED]"
 MIN_SECRET_CHARACTERS = 8  # shorter values occur by chance in ordinary text
-MIN_TEMPORARY_SECRET_CHARACTERS = 16  # header values are chosen freely: short ones are ordinary words
-SHORT_TEXT_CHARACTERS = (
-    1_000  # looked through at once; in longer texts each anchor is found more quickly by itself
-)
-WINDOW_CHARACTERS = 1_000_000  # searched at a time, so that other threads get their turn in between
+MIN_TEMPORARY_SECRET_CHARACTERS = 16  # users choose header values freely: short ones are ordinary words
+SHORT_TEXT_CHARACTERS = 1_000  # longer texts are searched faster anchor by anchor
+WINDOW_CHARACTERS = 1_000_000  # searched at a time, so that other threads can run in between
 MAX_KEY_BLOCK_CHARACTERS = 20_000  # characters between the first and the last line of a private key
 
-_secrets: list[str] = []  # the longest first, so that none is left in half
-_temporary_secrets: Counter[str] = Counter()  # those known for a while only, and how often
-# Secrets that the user of the running turn lent it: nobody else's text is compared with them.
+_secrets: list[str] = []  # longest first, so that no part of one is left
+_temporary_secrets: Counter[str] = Counter()  # secrets in temporary use, and by how many
+# Secrets that the user of the running turn lent it; only this turn's texts are compared with them.
 _user_secrets: ContextVar[tuple[str, ...]] = ContextVar("own_secrets", default=())
 
 
 @dataclass(frozen=True)
 class _SecretPattern:
-    """A secret that begins with `anchor`; the pattern is tried `before` characters in front of it."""
+    """A secret that starts with `anchor`; the pattern is tried `before` characters in front of it."""
 
     anchor: str
     pattern: re.Pattern[str]
     before: int = 0
 
 
-# In JSON a line end is a backslash and a letter: what begins the next line stands behind that letter.
+# In JSON a line break is a backslash and a letter, and the next line starts after that letter.
 _ESCAPED = r"(?<=\\[bfnrt])|(?<=\\u[0-9A-Fa-f]{4})"
 
 
@@ -82,7 +80,7 @@ _SECRET_PATTERNS = (
         _make_prefix_pattern(prefix, "[A-Za-z0-9]{10}_" + _WORDY + "{20,}")
         for prefix in ("ph_user_", "ph_bot_")
     ),
-    # Segments are possessive and the boundary holds their own characters: each is read a fixed number of times.
+    # Segments are possessive and exclude the boundary's characters, so that each is read a fixed number of times.
     _SecretPattern(
         "eyJ", re.compile(rf"(?:(?<![\w\-])|{_ESCAPED})eyJ{_WORDY}{{8,}}+\.{_WORDY}{{8,}}+\.{_WORDY}++")
     ),
@@ -98,7 +96,7 @@ _ANCHORS = re.compile(
 )
 
 _SECRET_NAME = re.compile(r"(?:KEYS?|SECRETS?|TOKENS?|PASSWORD|FALLBACKS)$", re.I)
-_PASSWORD_IN_ADDRESS = re.compile(r"://([^/@:\s]*):(?!\1@)([^/@\s]+)@")  # `postgres:postgres` hides nothing
+_PASSWORD_IN_ADDRESS = re.compile(r"://([^/@:\s]*):(?!\1@)([^/@\s]+)@")  # `postgres:postgres` is no secret
 
 
 def find_setting_secrets(name: str, value: object) -> Iterator[str]:
@@ -131,7 +129,7 @@ def set_user_secrets(values: Iterable[str]) -> None:
 
 
 def register_temporary_secrets(values: Iterable[str]) -> None:
-    """Remember secrets of the installation while they are in use; one `give_back` undoes each `borrow`."""
+    """Register secrets of the installation while they are in use; each call needs one that forgets them."""
     usable = _spell_temporary(values)
     _temporary_secrets.update(
         value for value in usable if value in _temporary_secrets or value not in _secrets
@@ -158,24 +156,24 @@ def _spell_temporary(values: Iterable[str]) -> set[str]:
 
 
 def _spell_secrets(values: Iterable[str]) -> set[str]:
-    """Those that are long enough, as they are and as they stand inside JSON."""
+    """Return the secrets that are long enough, as they are and as JSON spells them."""
     usable = {value for value in values if len(value) >= MIN_SECRET_CHARACTERS}
     return usable | {json.dumps(value, ensure_ascii=False)[1:-1] for value in usable}
 
 
 def redact(text: str) -> str:
-    """Mask every known secret and everything of a key's shape."""
+    """Mask every known secret and everything with the shape of a key."""
     own = _user_secrets.get()
     return _redact_text(text, _longest_first({*_secrets, *own}) if own else _secrets)
 
 
 def redact_user_text(text: str) -> str:
-    """Mask the secrets of the turn's own user and everything of a key's shape."""
+    """Mask the secrets of the turn's own user and everything with the shape of a key."""
     return _redact_text(text, _user_secrets.get())
 
 
 def redact_secret_patterns(text: str) -> str:
-    """Mask everything of a key's shape; what this installation knows plays no part."""
+    """Mask everything with the shape of a key, independent of what this installation knows."""
     return _redact_text(text, ())
 
 
@@ -195,7 +193,7 @@ def _redact_text(text: str, secrets: Sequence[str]) -> str:
 
 
 def _is_clean(text: str, secrets: Sequence[str]) -> bool:
-    """Nothing in it can be, or begin, a secret. For a word of a log line, one look instead of one for each anchor."""
+    """Return True if the text can contain no secret. One scan for a log line instead of one per anchor."""
     return len(text) < MIN_SECRET_CHARACTERS or not (
         _ANCHORS.search(text) or any(secret in text for secret in secrets)
     )
@@ -222,7 +220,7 @@ def _find_pattern_spans(shape: _SecretPattern, text: str) -> Iterator[tuple[int,
 
 
 def _find_key_blocks(text: str) -> Iterator[tuple[int, int]]:
-    """Whole private keys; of one that is cut off, what follows its first line."""
+    """Find whole private keys; of a truncated one, everything after its first line."""
     at, foot = _find_in_windows(text, _KEY_HEAD), 0
     while at != -1:
         begin = _KEY_BEGIN.match(text, at)
@@ -241,7 +239,7 @@ def _find_key_end(text: str, start: int, foot: int) -> int:
     if last_line is not None:
         return last_line.end()
     body = _KEY_BODY.match(text, start)
-    assert body is not None  # it matches nothing at all, too
+    assert body is not None  # it can match the empty string
     return body.end()
 
 

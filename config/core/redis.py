@@ -23,16 +23,16 @@ KEY_PREFIX = settings.REDIS_KEY_PREFIX
 REDIS_OUTAGE_ERRORS = (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError, redis.ReadOnlyError)
 RedisCommandRefused = (
     redis.ResponseError
-)  # it answers, and does not do it: rights, a wrong number of a database
+)  # errors of a server that answers but refuses: missing rights, a wrong database number
 
 CONNECT_TIMEOUT_SECONDS = 1.0
-# Who only listens sends nothing: without these a server that vanished would be missed for two hours.
+# A client that only listens sends nothing: without keepalives a vanished server goes unnoticed for two hours.
 KEEPALIVE_OPTIONS = {
     getattr(socket, name): value
     for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
     if hasattr(socket, name)  # not every system has all of them
 }
-RESPONSE_TIMEOUT_SECONDS = 2.0  # a script takes well under a millisecond; beyond this Redis counts as down
+RESPONSE_TIMEOUT_SECONDS = 2.0  # a script takes well under a millisecond; after this Redis counts as down
 
 _scripts_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, AsyncScript]] = WeakKeyDictionary()
 _clients_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, redis.asyncio.Redis] = WeakKeyDictionary()
@@ -42,7 +42,8 @@ _clients_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, redis.asyncio.Red
 def get_redis() -> redis.Redis:
     """Return the client for synchronous code, safe to share between threads.
 
-    One retry heals a stale connection. A silent server is not asked twice: a request thread would wait twice as long.
+    One retry replaces a stale connection. A silent server is asked only once, or a request thread would wait twice as
+    long.
     """
     pool = redis.BlockingConnectionPool.from_url(
         settings.REDIS_URL,
@@ -98,7 +99,7 @@ class _DirectWriteConnection(redis.asyncio.Connection):
 
 
 def _use_direct_write_connections(pool: redis.asyncio.ConnectionPool) -> None:
-    """Mix the lean connection into whatever class the URL asks for (TCP, TLS or a Unix socket)."""
+    """Mix the direct connection into the class that the URL asks for (TCP, TLS or a Unix socket)."""
     kind = pool.connection_class
     pool.connection_class = type("LeanConnection", (_DirectWriteConnection, kind), {})
 

@@ -1,4 +1,4 @@
-"""Demand a second factor of staff before they reach pages and calls that are for staff alone (`STAFF_MFA`)."""
+"""Require a second factor of staff before they reach staff pages and calls (`STAFF_MFA`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SecondFactorProblem = Literal["", "no_factor", "factor_not_used"]
 def find_second_factor_problem(
     user: User | AnonymousUser, request: HttpRequest | None
 ) -> SecondFactorProblem:
-    """Say what is missing. Without a request (an API key) it is enough that the account has a factor."""
+    """Return what is missing. Without a request (an API key) it is enough that the account has a factor."""
     if settings.STAFF_MFA != "required" or not isinstance(user, User):
         return ""
     if not is_mfa_enabled(user):
@@ -64,10 +64,10 @@ def can_perform_staff_act(user: User | AnonymousUser, act: StaffAct) -> bool:
 
 
 def require_admin_action_permissions(site: AdminSite) -> None:
-    """Let actions of admin pages that name no right run for who may change the rows.
+    """Require the change permission for admin actions that declare none.
 
-    Some of third-party apps do not, and Django runs those for whoever may look: to start or switch off periodic tasks, or to
-    call an e-mail address verified.
+    Some third-party apps declare none, and Django would run their actions for everybody who may view the rows: for
+    example to start or disable periodic tasks, or to mark an email address as verified.
     """
     for model_admin in site._registry.values():
         for name in model_admin.actions or ():
@@ -77,7 +77,7 @@ def require_admin_action_permissions(site: AdminSite) -> None:
 
 
 def get_login_time(user: User, session: SessionBase) -> float:
-    """Return when this session signed in, as allauth wrote it down; else the account's last login."""
+    """Return when this session signed in, as recorded by allauth, else the account's last login."""
     records = session.get("account_authentication_methods", [])
     moments = [float(record.get("at", 0)) for record in records if isinstance(record, dict)]
     if moments:
@@ -86,11 +86,11 @@ def get_login_time(user: User, session: SessionBase) -> float:
 
 
 def is_login_recent(user: User, session: SessionBase) -> bool:
-    """Return whether staff may change something by this login; with an older one they may only look."""
+    """Return whether this login is recent enough for changes; with an older one staff may only look."""
     return get_login_time(user, session) >= timezone.now().timestamp() - CHANGE_LOGIN_MAX_AGE.total_seconds()
 
 
 def mask_email(email: str) -> str:
-    """Show staff without the right to see addresses whose account it may be, and no more."""
+    """Mask an address for staff without the right to see it, so that they can only recognise the account."""
     name, at, host = email.partition("@")
     return f"{name[:1]}***{at}{host}" if email else ""

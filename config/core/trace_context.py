@@ -59,10 +59,10 @@ def bind_tracer(tracer: Tracer | None) -> None:
 def start_span(
     name: str, *, parent: str = "", seed: str = "", follows: str = "", **attributes: AttributeValue
 ) -> AbstractContextManager[Span]:
-    """Work that begins here. `parent` is a `here()` of another process; without one the caller's span is.
+    """Start a span. `parent` is a traceparent of another process; without one the caller's span is the parent.
 
-    A span's id follows from its `seed`, if it has one, so that whoever goes on with its work after it was lost can
-    name it: `follows` is the seed of that earlier span.
+    A span with a `seed` derives its id from it, so that a later span can link to it after its process was lost:
+    `follows` is the seed of that earlier span.
     """
     tracer = _BoundTracer.tracer
     if tracer is None:

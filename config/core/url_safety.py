@@ -1,7 +1,7 @@
-"""Parse URLs that strangers wrote: the standard parser raises on some ordinary text, which callers here cannot forget.
+"""Parse untrusted URLs and refuse addresses that are not public.
 
-`urlsplit` refuses `https://[your-domain]/`, and its `port` raises for `:99999` only when it is read. Code that takes
-addresses from people, models or headers calls these instead; a test of the tree holds it to that.
+`urlsplit` raises for `https://[your-domain]/`, and its `port` raises for `:99999` only when it is read. Code that takes
+URLs from people, models or headers calls `split_url` instead; a test of the tree enforces it.
 """
 
 from __future__ import annotations
@@ -99,19 +99,19 @@ def is_ip_address(host: str) -> bool:
 
 
 def parse_numeric_address(host: str) -> str:
-    """Return the address that a host spells in numbers, in any spelling the system's resolver reads, or nothing."""
+    """Return the address that a host spells in numbers, in any spelling that the system's resolver reads, or None."""
     try:
         return str(ip_address(host))
     except ValueError:
         pass
     try:
-        return socket.inet_ntoa(socket.inet_aton(host))  # 127.1, 0x7f000001: no question to a name server
+        return socket.inet_ntoa(socket.inet_aton(host))  # 127.1, 0x7f000001: resolved without a name server
     except (OSError, UnicodeError):
         return ""
 
 
 def is_valid_hostname(host: str) -> bool:
-    """Tell by its form alone whether a host could have this name: no part is empty or longer than 63 bytes."""
+    """Return True if the form of a host name is valid: no part is empty or longer than 63 bytes."""
     try:
         host.encode("idna")
     except UnicodeError:
@@ -120,20 +120,20 @@ def is_valid_hostname(host: str) -> bool:
 
 
 def is_local_name(host: str) -> bool:
-    """Return True for names that mean this machine, this network or a cloud's metadata, whatever they resolve to."""
+    """Return True for names of this machine, this network or a cloud's metadata, whatever they resolve to."""
     name = host.rstrip(".").lower()
     return name in _LOCAL_NAMES or name.endswith(_LOCAL_SUFFIXES)
 
 
 def match_host(url: URL, names: Collection[str]) -> str:
-    """Return the one of `names` that the URL's host equals or lies below, or nothing."""
+    """Return the entry of `names` that the URL's host equals or is a subdomain of, or None."""
     host = (url.raw_host or "").rstrip(".")
     spelled = {name: URL.build(scheme="http", host=name).raw_host for name in names}
     return next((name for name, raw in spelled.items() if host == raw or host.endswith(f".{raw}")), "")
 
 
 def find_url_problem(url: URL, ports: Collection[int]) -> tuple[str, str] | None:
-    """Return why this URL must not be reached, as a code and a sentence; its addresses are checked on connecting."""
+    """Return why this URL must not be requested, as a code and a sentence. Its addresses are checked on connecting."""
     if url.scheme not in {"http", "https"} or not url.host:
         return "invalid_url", "Only http and https URLs with a host can be fetched."
     if url.user is not None or url.password is not None:
@@ -152,15 +152,15 @@ def _is_public_ipv6(number: IPv6Address) -> bool:
     return not any(number in network for network in _REFUSED_V6)
 
 
-MAX_RESOLVER_THREADS = 64  # what is slow to resolve holds up others of its kind, and no model's request
-LOOKUPS_PER_OWNER = 4  # at once in one process: an account with slow names leaves threads to the others
-LOOKUP_SECONDS = 10.0  # with the wait for a thread
+MAX_RESOLVER_THREADS = 64  # a slow look-up delays other look-ups, but no request to a model
+LOOKUPS_PER_OWNER = 4  # at once in one process, so that an account with slow names leaves threads for others
+LOOKUP_SECONDS = 10.0  # including the wait for a thread
 
 AddressInfo = tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
 
 
 class AddressNotPublic(OSError):
-    """A refused address; an OSError, because resolvers and sockets may raise only that."""
+    """Raised for a refused address. It is an OSError, because resolvers and sockets may raise only that."""
 
 
 class ResolverFactory(Protocol):
@@ -180,9 +180,9 @@ _Lookup = tuple[Future[AddressInfos], Callable[[], AddressInfos]]
 
 
 class LookupThreads:
-    """Run look-ups on threads, a few at once for each owner; its others wait in their order.
+    """Run look-ups on threads, a few at once for each owner; the owner's others wait in order.
 
-    A look-up that nobody awaits any more counts until it ends: it cannot be stopped, and has its thread until then.
+    An abandoned look-up counts until it ends, because it cannot be stopped and keeps its thread until then.
     """
 
     def __init__(self) -> None:
@@ -192,7 +192,7 @@ class LookupThreads:
         self._waiting: dict[str, deque[_Lookup]] = {}
 
     def submit(self, owner: str, look_up: Callable[[], AddressInfos]) -> Future[AddressInfos]:
-        """Return its future; without an owner it waits for nobody but a thread."""
+        """Return the look-up's future. Without an owner it only waits for a thread."""
         lookup: _Lookup = (Future(), look_up)
         with self._lock:
             if owner and self._running[owner] >= LOOKUPS_PER_OWNER:
@@ -211,7 +211,7 @@ class LookupThreads:
             future.set_exception(problem)
         finally:
             if not future.done():
-                future.set_exception(RuntimeError("The look-up broke off."))  # whoever awaits it is told
+                future.set_exception(RuntimeError("The look-up broke off."))  # nobody waits forever
             self._start_next(owner)
 
     def _start_next(self, owner: str) -> None:
@@ -225,7 +225,7 @@ class LookupThreads:
         self._threads.submit(self._run, owner, following)
 
     def _next_of(self, owner: str) -> _Lookup | None:
-        """Take the owner's first that is still awaited."""
+        """Take the owner's first look-up that is still awaited."""
         waiting = self._waiting.get(owner, deque())
         while waiting:
             lookup = waiting.popleft()
@@ -265,12 +265,12 @@ class SystemResolver(AbstractResolver):
 def _get_address_info(host: str, port: int, family: socket.AddressFamily) -> AddressInfos:
     try:
         return socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
-    except UnicodeError as problem:  # a part that is empty, or longer than the parts of names may be
+    except UnicodeError as problem:  # a part of the name is empty or too long
         raise socket.gaierror(socket.EAI_NONAME, "no such name") from problem
 
 
 class PublicAddressGuard:
-    """`unchecked` addresses and `resolver` exist for tests; no setting leads to them."""
+    """`unchecked` and `resolver` exist for tests; no setting uses them."""
 
     def __init__(
         self, *, unchecked: Collection[str] = (), resolver: ResolverFactory = SystemResolver
@@ -296,7 +296,7 @@ class PublicAddressGuard:
         )
 
     def _make_socket(self, info: AddressInfo) -> socket.socket:
-        """Check the very address that is connected to; numeric hosts meet no resolver."""
+        """Check the very address that is connected to; numeric hosts are never resolved."""
         family, kind, protocol, _, address = info
         self.check_address(str(address[0]))
         return socket.socket(family, kind, protocol)

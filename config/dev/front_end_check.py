@@ -23,11 +23,11 @@ INSTALL_SECONDS = 180
 UNREACHABLE = re.compile(
     r"\b(EAI_AGAIN|ENOTFOUND|ECONN\w+|E\w*TIMEDOUT|ENETUNREACH|EHOSTUNREACH|ERR_SOCKET\w*)\b"
 )
-VENDORED = "static/vendor/"  # published by others, imported by ours: read for their types, not judged
+VENDORED = "static/vendor/"  # by other people; imported for their types, not checked
 
 
 class InstallProblem(Exception):
-    """The tools cannot be installed, and not because of the network."""
+    """Raised when the tools cannot be installed for another reason than the network."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -47,16 +47,18 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def install_tools(lock: Path, tools: Path) -> bool:
-    """Install the locked tools unless they are there; false if there are none and the registry is away.
+    """Install the locked tools unless they exist; return False if there are none and the registry is unreachable.
 
-    They are installed beside the old ones and change places with them, so that an outage leaves the old ones in use.
+    They are installed beside the old ones and then swapped in, so that an outage leaves the old ones in use.
     """
     locked = [lock / "package.json", lock / "package-lock.json"]
     fingerprint = hashlib.sha256(b"".join(path.read_bytes() for path in locked)).hexdigest()
     stamp = tools / "installed"
     if stamp.exists() and stamp.read_text() == fingerprint:
         return True
-    fresh = Path(tempfile.mkdtemp(prefix="node-", dir=tools.parent))  # another check may install them too
+    fresh = Path(
+        tempfile.mkdtemp(prefix="node-", dir=tools.parent)
+    )  # another check may install at the same time
     for path in locked:
         shutil.copy(path, fresh)
     try:
@@ -113,7 +115,7 @@ def _run_node(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]
 
 
 def own_problems(lines: Iterable[str]) -> list[str]:
-    """Keep what the compiler says about our own files, with the indented lines that explain it."""
+    """Keep the compiler's messages about our own files, with their indented explanations."""
     kept: list[str] = []
     is_ours = True
     for line in lines:

@@ -1,4 +1,4 @@
-"""Keeps child processes alive: one readable log, a restart after a crash, an orderly end."""
+"""Supervise child processes: merge their logs, restart them after a crash, stop them in order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from config.dev.servers import EmbeddedServer, ServerProblem, signal_on_parent_d
 MAX_LINE_BYTES = 1024 * 1024
 FIRST_RESTART_DELAY_SECONDS = 1.0
 MAX_RESTART_DELAY_SECONDS = 30.0
-STABLE_AFTER_SECONDS = 60.0  # who ran this long has earned a quick restart again
+STABLE_AFTER_SECONDS = 60.0  # after this long the next restart is quick again
 PROGRAM_COLOURS = {
     "web": 36,
     "turns": 32,
@@ -35,7 +35,7 @@ class Program:
 
 
 class Supervisor:
-    """Runs programs in one environment until it is told to stop."""
+    """Run programs in one environment until `stop` is called."""
 
     def __init__(self, environment: dict[str, str], *, grace_seconds: float) -> None:
         self.environment = environment
@@ -44,7 +44,7 @@ class Supervisor:
         self._running: dict[str, asyncio.subprocess.Process] = {}
 
     def stop(self) -> None:
-        """First kindly; at the second call at once."""
+        """Ask the children to stop; kill them at the second call."""
         if self.stopping.is_set():
             print_log_line("pilothouse", "stopping at once")
             self._signal_all(signal.SIGKILL)
@@ -54,7 +54,9 @@ class Supervisor:
         self._signal_all(signal.SIGTERM)
 
     async def run_once(self, program: Program, *, when: Awaitable[object] | None = None) -> int:
-        """Run to the end and tell the exit code; `when` is over, its input ends, which it may wait for."""
+        """Run a program to its end and return the exit code. Its input is closed once `when` is done; it may wait for
+        that.
+        """
         process = await self._spawn(program)
         following = asyncio.create_task(self._wait_for_exit(program, process))
         if when is not None:
@@ -64,7 +66,7 @@ class Supervisor:
         return await following
 
     async def keep_running(self, program: Program) -> None:
-        """Run, and run again after every death, until the stop."""
+        """Run a program, and restart it whenever it exits, until the stop."""
         pause = FIRST_RESTART_DELAY_SECONDS
         clock = asyncio.get_running_loop().time
         while not self.stopping.is_set():
@@ -78,7 +80,7 @@ class Supervisor:
             pause = min(pause * 2, MAX_RESTART_DELAY_SECONDS)
 
     async def keep_server_running(self, server: EmbeddedServer) -> None:
-        """The same for a server, on its old port, so that the children find it again."""
+        """Keep a server running, on its old port, so that the children find it again."""
         while not self.stopping.is_set():
             await self.sleep_unless_stopping(0.5)
             if self.stopping.is_set() or server.is_running:
@@ -92,7 +94,7 @@ class Supervisor:
                 await self.sleep_unless_stopping(FIRST_RESTART_DELAY_SECONDS)
 
     async def wait_until_stopped(self) -> None:
-        """After the stop: wait for the children, and kill those that overstay the grace."""
+        """Wait for the children after the stop, and kill those that exceed the grace period."""
         await self.stopping.wait()
         leaving = [asyncio.create_task(process.wait()) for process in self._running.values()]
         if leaving:
@@ -113,11 +115,11 @@ class Supervisor:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             limit=MAX_LINE_BYTES,
-            start_new_session=True,  # Ctrl-C reaches us alone; we tell the others in our order
+            start_new_session=True,  # Ctrl-C reaches only us; we stop the children in order
             preexec_fn=signal_on_parent_death(signal.SIGTERM),  # one prctl call, safe after fork
         )
         self._running[program.name] = process
-        if self.stopping.is_set():  # asked to stop while it was being made
+        if self.stopping.is_set():  # stopped while it was starting
             process.terminate()
         return process
 
@@ -130,7 +132,9 @@ class Supervisor:
         return code
 
     def _signal_all(self, kindness: signal.Signals) -> None:
-        """SIGTERM goes to the head of each family, which sees to its own; SIGKILL to all of it."""
+        """Send SIGTERM to the first process of each group, which stops its own children; send SIGKILL to the whole
+        group.
+        """
         for process in list(self._running.values()):
             with contextlib.suppress(ProcessLookupError):
                 if kindness == signal.SIGKILL:
@@ -144,14 +148,14 @@ async def _relay_output(name: str, process: asyncio.subprocess.Process) -> None:
     while not process.stdout.at_eof():
         try:
             line = await process.stdout.readline()
-        except ValueError:  # longer than LONGEST_LINE: dropped by the reader
+        except ValueError:  # a line longer than LONGEST_LINE, which the reader drops
             line = b"(a very long line was left out)"
         if line.strip():
             print_log_line(name, line.decode(errors="replace").rstrip())
 
 
 def print_log_line(name: str, text: str) -> None:
-    """One line of the merged log; a reader that went away is no reason to stop."""
+    """Print one line of the merged log, even if nobody reads it any more."""
     label = name.ljust(NAME_WIDTH)
     if sys.stdout.isatty() and "NO_COLOR" not in os.environ:
         label = f"\033[{PROGRAM_COLOURS.get(name, 1)}m{label}\033[0m"

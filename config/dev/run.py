@@ -1,4 +1,4 @@
-"""Runs a whole installation on one machine: servers, web, workers and scheduler, with merged logs (make run)."""
+"""Run a whole installation on one machine: servers, web, workers and scheduler, with merged logs (make run)."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from config.dev.process_supervisor import Program, Supervisor, print_log_line
 from config.dev.servers import EmbeddedPostgres, EmbeddedServer, EmbeddedValkey, ServerProblem
 
 ROOT = Path(__file__).resolve().parents[2]
-DATA_DIRECTORY = Path(os.environ.get("PILOTHOUSE_VAR") or ROOT / "var")  # everything that survives a restart
+DATA_DIRECTORY = Path(
+    os.environ.get("PILOTHOUSE_VAR") or ROOT / "var"
+)  # everything that is kept between restarts
 LOCK_FILE = DATA_DIRECTORY / "run.lock"
 RUN_ENV_FILE = DATA_DIRECTORY / "run.env"  # where `manage.py` finds the servers of a running installation
-TURN_GRACE_SECONDS = (
-    "5"  # on a laptop a running answer may take this long to finish at Ctrl-C; the rest is handed over
-)
+TURN_GRACE_SECONDS = "5"  # seconds for running answers after Ctrl-C; the rest is handed over
 DEMO_LOGIN_TEXT = f"{demo_login.DEMO_USERNAME} / {demo_login.DEMO_PASSWORD}"
 MODEL_VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
 CELERY_COMMAND = (sys.executable, "-m", "celery", "--quiet", "-A", "config")
@@ -36,7 +36,7 @@ QUIET_WORKER_OPTIONS = (
     "--without-gossip",
     "--without-mingle",
     "--without-heartbeat",
-)  # Redis tells all that these would
+)  # Redis keeps what these would report
 
 
 def _build_worker(name: str, queue: str, *options: str, nice: int = 0) -> Program:
@@ -65,14 +65,14 @@ WORKERS = (
 BOOTSTRAP_PROGRAM = Program("prepare", (sys.executable, "-m", "config.bootstrap", "--when-told"))
 CHAT_WORKER = _build_worker(
     "chats", "chats", "-P", "threads", "-c", "4", nice=10
-)  # a burst there must not slow the page
+)  # a burst there must not slow the pages
 BOT_TOKEN_VARIABLES = ("TELEGRAM_BOT_TOKEN", "DISCORD_BOT_TOKEN", "SLACK_BOT_TOKEN")
 
 
 def list_workers(environment: Mapping[str, str]) -> tuple[Program, ...]:
-    """List the worker processes. Configured bots get a worker of their own, so that their users wait behind nothing else.
+    """List the worker processes. Configured bots get a worker of their own, so that they wait for nothing else.
 
-    That process alone talks to the platforms, because it counts their rate limits.
+    Only that process talks to the platforms, because it counts their rate limits.
     """
     if not any(environment.get(name) for name in BOT_TOKEN_VARIABLES):
         return WORKERS
@@ -91,7 +91,7 @@ def _build_web(host: str, port: int) -> Program:
 
 
 class RunProblem(Exception):
-    """The installation cannot be started; the message tells a person what to do."""
+    """Raised when the installation cannot start; the message says what to do."""
 
 
 def main() -> int:
@@ -119,7 +119,7 @@ def main() -> int:
 
 @contextlib.contextmanager
 def _hold_run_lock() -> Iterator[None]:
-    """The kernel drops the lock with the process, however that ends."""
+    """Hold a lock that the kernel releases with the process, however it ends."""
     for directory in (
         DATA_DIRECTORY,
         DATA_DIRECTORY / "static",
@@ -133,7 +133,7 @@ def _hold_run_lock() -> Iterator[None]:
         except BlockingIOError:
             lock.seek(0)
             raise RunProblem(f"Pilothouse already runs here ({lock.read().strip() or 'starting'}).") from None
-        for left in (DATA_DIRECTORY / "metrics").glob("*.db"):  # counts of processes that are gone
+        for left in (DATA_DIRECTORY / "metrics").glob("*.db"):  # metrics of earlier processes
             left.unlink()
         _write_lock(lock, f"process {os.getpid()}, http://127.0.0.1:{os.environ.get('PORT', '8000')}")
         yield
@@ -154,7 +154,7 @@ def _read_port() -> int:
 
 
 def _refuse_public_demo(host: str) -> None:
-    """Everybody knows the demo login, and it is a superuser's: only this machine may reach it."""
+    """Refuse to serve the demo login, a superuser with a public password, to other machines."""
     if _has_demo_login() and not _is_loopback(host):
         raise RunProblem(
             f"HOST={host} would let everybody on the network log in as {DEMO_LOGIN_TEXT}: "
@@ -200,13 +200,13 @@ def _build_environment(port: int) -> dict[str, str]:
         "WORKSPACE_ROOT": str(DATA_DIRECTORY / "workspace"),
         "PROMETHEUS_MULTIPROC_DIR": str(DATA_DIRECTORY / "metrics"),
         "PYTHONUNBUFFERED": "1",
-        "PYTHONWARNINGS": "ignore:You're running the worker with superuser privileges",  # in a container we may
+        "PYTHONWARNINGS": "ignore:You're running the worker with superuser privileges",  # allowed in a container
     }
     return defaults | os.environ
 
 
 def _create_servers(environment: dict[str, str]) -> list[EmbeddedServer]:
-    """Only those that no URL names."""
+    """Create the servers that no URL names."""
     servers: list[EmbeddedServer] = []
     if not environment.get("REDIS_URL"):
         servers.append(EmbeddedValkey(DATA_DIRECTORY / "valkey", durable=True))
@@ -221,7 +221,7 @@ def _get_url_variable(server: EmbeddedServer) -> str:
 
 @contextlib.contextmanager
 def _write_run_environment(environment: dict[str, str]) -> Iterator[None]:
-    """So that `manage.py` in another terminal finds the same servers."""
+    """Write the servers' addresses, so that `manage.py` in another terminal finds them."""
     names = ("PILOTHOUSE_ENVIRONMENT", "SITE_URL", "DATABASE_URL", "REDIS_URL")
     RUN_ENV_FILE.touch(mode=0o600)
     RUN_ENV_FILE.write_text("".join(f"{name}={environment[name]}\n" for name in names))
@@ -234,7 +234,7 @@ def _write_run_environment(environment: dict[str, str]) -> Iterator[None]:
 async def _supervise(
     environment: dict[str, str], servers: list[EmbeddedServer], *, host: str, port: int
 ) -> int:
-    """Web and preparation load beside the servers; the workers follow when their tables are there."""
+    """Start web and bootstrap beside the servers; the workers follow once the database is migrated."""
     supervisor = Supervisor(environment, grace_seconds=float(environment["TURN_GRACE_SECONDS"]) + 5)
     loop = asyncio.get_running_loop()
     for kindness in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -257,7 +257,7 @@ async def _supervise(
 
 
 async def _start_servers(supervisor: Supervisor, servers: list[EmbeddedServer]) -> bool:
-    """Start the servers, each from this thread: they end with the thread that started them."""
+    """Start the servers from this thread: they end with the thread that started them."""
     try:
         await asyncio.gather(*(asyncio.to_thread(server.prepare) for server in servers))
         for server in servers:
@@ -271,7 +271,7 @@ async def _start_servers(supervisor: Supervisor, servers: list[EmbeddedServer]) 
 
 
 async def _announce_when_ready(supervisor: Supervisor, port: int) -> None:
-    """Say where to go once the page is really there."""
+    """Print the address once the page is really served."""
     while not supervisor.stopping.is_set():
         if await _is_ready(port):
             break

@@ -15,15 +15,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 LOCK_FILE = ROOT / "requirements" / "dev.txt"
 VULNERABILITY_FEED_URL = "https://api.osv.dev/v1/querybatch"
-FEED_TIMEOUT_SECONDS = (
-    4.0  # a check that people run before every commit does not wait for a network that is away
-)
+FEED_TIMEOUT_SECONDS = 4.0  # a check before every commit must not wait for a network outage
 MAX_FILE_BYTES = 1024 * 1024
-EXCUSE_COMMENT = "not a secret"  # in a comment of the same line: an example, or a value made up for a test
-# Known and accepted, with the reason; none now.
+EXCUSE_COMMENT = "not a secret"  # a comment on the same line marks examples and test values
+# Accepted vulnerabilities with their reasons; none now.
 ACCEPTED_VULNERABILITIES: Mapping[str, str] = {}
 
-# Forms that nothing but a credential has: a scan that cries wolf is switched off.
+# Only patterns that nothing but a credential matches: a scan with false alarms gets switched off.
 SECRET_PATTERNS: Mapping[str, str] = {
     "private key": r"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----\s*\n?[A-Za-z0-9+/=]{40}",
     "AWS access key": r"\bAKIA[0-9A-Z]{16}\b",
@@ -47,7 +45,7 @@ _ANY_SECRET = re.compile(
 
 
 def scan_secrets(root: Path) -> list[str]:
-    """Name file, line and kind of every credential in tracked files; the credential itself is not repeated."""
+    """Return file, line and kind of every credential in tracked files, never the credential itself."""
     return [found for path in _list_tracked_files(root) for found in _scan_file(root, path)]
 
 
@@ -83,11 +81,11 @@ def _scan_file(root: Path, path: Path) -> Iterator[str]:
 
 
 class FeedUnavailable(Exception):
-    """The feed was not asked, or gave no answer that can be believed."""
+    """Raised when the feed cannot be asked, or its answer cannot be trusted."""
 
 
 def find_vulnerabilities(lock: Path, feed: str) -> tuple[int, list[str]]:
-    """Ask the feed about every locked package; the number asked about, and what it knows."""
+    """Ask the feed about every locked package; return the number of packages and the vulnerabilities."""
     packages = _read_locked_packages(lock)
     if not packages:
         raise FeedUnavailable(f"{lock.name} locks no package")

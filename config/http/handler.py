@@ -24,7 +24,7 @@ from django.http import HttpRequest, HttpResponseBadRequest
 from django.http.response import HttpResponseBase
 from django.urls import Resolver404, ResolverMatch, resolve
 
-from config.core.thread_pool import LifoThreadPool
+from config.core.db import LifoThreadPool
 from config.middleware import api_errors, request_id
 
 P = ParamSpec("P")
@@ -33,19 +33,19 @@ R = TypeVar("R")
 _web_threads = LifoThreadPool(settings.WEB_THREADS, "web")
 _webhook_threads = LifoThreadPool(
     settings.WEB_DOOR_THREADS, "door"
-)  # a platform that sends a thousand at once keeps no page waiting
+)  # a separate pool, so that a platform that sends a thousand updates at once delays no page
 WEBHOOK_PATH_PREFIX = "/hooks/"
 
 
 class _ThreadState(threading.local):
-    executor: RequestExecutor | None = None  # whose work it did last
+    executor: RequestExecutor | None = None  # the request it served last
 
 
 _thread_state = _ThreadState()
 
 
 class RequestExecutor(Executor):
-    """One request's way to the threads; between its calls it holds none, so a stream that waits keeps nobody waiting."""
+    """Run one request's calls on the thread pool. Between calls it holds no thread, so a waiting stream blocks nobody."""
 
     def __init__(self, threads: LifoThreadPool) -> None:
         self._pool = threads
@@ -56,15 +56,15 @@ class RequestExecutor(Executor):
     def _run(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         if _thread_state.executor is not self:
             _thread_state.executor = self
-            close_old_connections()  # the one this thread kept is looked at anew with each request
+            close_old_connections()  # check this thread's connection once per request
         return fn(*args, **kwargs)
 
 
 class _RequestThreadContext(ThreadSensitiveContext):
-    """Instead of a thread of its own, whoever is served has a lane; contexts inside give way to this one.
+    """Use the request's executor instead of a thread of its own; nested contexts reuse it.
 
-    It is set whatever stands there: a connection that is kept alive may carry the context of an earlier request into
-    the next, and each call under one that is over would get a thread, and a connection to Postgres, that nobody ends.
+    It is set even if a context exists: a kept-alive connection may carry the context of an earlier request into the
+    next. Each call under an ended context would get a thread and a Postgres connection that are never closed.
     """
 
     def __init__(self, threads: LifoThreadPool) -> None:
@@ -78,7 +78,9 @@ class _RequestThreadContext(ThreadSensitiveContext):
 
     async def __aexit__(self, *_: object) -> None:
         assert self.token is not None
-        SyncToAsync.thread_sensitive_context.reset(self.token)  # the lane goes with the last who holds this
+        SyncToAsync.thread_sensitive_context.reset(
+            self.token
+        )  # the executor is released with its last holder
 
 
 class ThreadPoolMiddleware:
@@ -100,7 +102,8 @@ class SingleHopASGIHandler(ASGIHandler):
         self._sync_handler, self._webhook_handler = _SyncHandler(), _WebhookSyncHandler()
         self._sync_handler.load_middleware()
         self._webhook_handler.load_middleware()
-        # They would cross to a thread before each request; `threads.Lane` looks at the connection where it is used.
+        # Signal handlers that would cross to a thread before each request; RequestExecutor checks the connection
+        # itself.
         for receiver in (reset_queries, close_old_connections):
             request_started.disconnect(receiver)
 

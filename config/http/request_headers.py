@@ -23,11 +23,11 @@ PROXY_ONLY_HEADERS = (
     REQUEST_ID_HEADER,
     b"traceparent",
     b"tracestate",
-)  # and all that begins with x-forwarded-
+)  # and every header that starts with x-forwarded-
 
 MAX_HEADER_BYTES = 32 * 1024  # of all headers; browsers send one or two
 MAX_TARGET_BYTES = 16 * 1024  # of the path with its query
-# The standard library takes quadratic time for escapes in quoted cookies: 64 KB of them held a process for eight seconds.
+# The standard library takes quadratic time for escapes in quoted cookies: 64 KB of them blocked a process for 8 s.
 MAX_COOKIE_ESCAPES = 400
 
 _REQUEST_ID_PATTERN = re.compile(rb"[A-Za-z0-9-]{8,64}")
@@ -35,7 +35,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 class RequestHeadersMiddleware:
-    """An ASGI application around all others; `proxies` are addresses or networks, none if nothing stands in front."""
+    """Outermost ASGI middleware; `proxies` are the addresses or networks of trusted proxies."""
 
     def __init__(self, application: ASGI3Application, *, proxies: str) -> None:
         forwarded = ProxyHeadersMiddleware(application, proxies)  # type: ignore[arg-type]
@@ -58,7 +58,7 @@ class RequestHeadersMiddleware:
 
 
 def _find_refusal_status(scope: HTTPScope | WebSocketScope) -> int | None:
-    """Return the status for a request whose head costs too much to look at, before anything looks at it."""
+    """Return the status for a request whose head is too costly to parse, before it is parsed."""
     if len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"") > MAX_TARGET_BYTES:
         return 414
     total = escapes = 0
@@ -90,7 +90,7 @@ def _is_proxy_only(name: bytes) -> bool:
 
 
 def _add_request_id(scope: HTTPScope, send: ASGISendCallable) -> ASGISendCallable:
-    """The request under its id, whoever made that, and a way back that tells it."""
+    """Bind the request's id, taken over or new, and add it to the response."""
     given = next((value for name, value in scope["headers"] if name == REQUEST_ID_HEADER), b"")
     request_id = given if _REQUEST_ID_PATTERN.fullmatch(given) else uuid.uuid4().hex.encode()
     others = [one for one in scope["headers"] if one[0] != REQUEST_ID_HEADER]

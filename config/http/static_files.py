@@ -1,4 +1,4 @@
-"""Static files with hashed names, the imports inside our own ES modules included, answered before Django is asked."""
+"""Serve static files under hashed names, including imports inside our ES modules, before Django sees the request."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ _, _IMPORT_PATTERNS = HashedFilesMixin._js_module_import_aggregation_patterns  #
 
 
 class ModuleStorage(CompressedManifestStaticFilesStorage):  # type: ignore[misc]
-    """`import "./turn.js"` is rewritten to the hashed name; packages' files, whose comments look like imports, are not."""
+    """Rewrite `import "./turn.js"` to the hashed name in our modules only; comments in vendored files can look like
+    imports.
+    """
 
     support_js_module_import_aggregation = True
     _js_module_import_aggregation_patterns = ("js/*.js", _IMPORT_PATTERNS)
 
 
 class StaticFilesMiddleware:
-    """An ASGI application before Django's: a page's forty files must not cost forty times its middleware.
+    """ASGI middleware that serves static files, so that the forty files of a page skip Django's middleware.
 
-    They are small and in the system's cache, so that reading one is quicker than asking a thread to do it.
+    The files are small and in the system's cache; reading one is faster than handing it to a thread.
     """
 
     def __init__(self, application: ASGI3Application) -> None:
@@ -54,7 +56,7 @@ class StaticFilesMiddleware:
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
     def _find_file(self, path: str) -> StaticFile | Redirect | None:
-        """Looked for anew each time where they are written (WHITENOISE_AUTOREFRESH); in production all are known."""
+        """Find a file, searching again each time in development (WHITENOISE_AUTOREFRESH)."""
         if not path.startswith(self._files.static_prefix):
             return None
         return self._files.find_file(path) if self._files.autorefresh else self._files.files.get(path)

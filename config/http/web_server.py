@@ -26,7 +26,7 @@ MAX_FRAME_BYTES = (
 )  # above the protocol's limit of 256 KB, so that the consumer can answer before it closes
 SHUTDOWN_TIMEOUT_SECONDS = 5
 CONNECTION_CHECK_TICKS = 10  # of uvicorn's tenths of a second
-PING_INTERVAL_SECONDS = 30.0  # below the minute after which proxies and phones forget a silent connection
+PING_INTERVAL_SECONDS = 30.0  # shorter than the minute after which proxies and phones drop an idle connection
 
 
 class DrainingServer(uvicorn.Server):
@@ -40,11 +40,11 @@ class DrainingServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        from diagnostics import loops  # its models are there once the application is loaded
+        from diagnostics import loops  # its models can be imported once the application is loaded
 
-        loops.start_loops(loops.WEB)  # should every worker be gone, somebody is left to tell people
+        loops.start_loops(loops.WEB)  # alerts still go out if every worker is gone
         gc.collect()
-        gc.freeze()  # what is loaded stays: the collector looks at sockets alone
+        gc.freeze()  # loaded code stays, so the collector only has to look at sockets
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         runner.start_draining()
@@ -80,10 +80,10 @@ def main(arguments: list[str]) -> None:
             ws_ping_timeout=PING_INTERVAL_SECONDS,
             ws_per_message_deflate=False,  # 34 KB per socket, and CPU on every delta
             lifespan="off",
-            log_config=None,  # Django's LOGGING rules
+            log_config=None,  # Django's LOGGING applies
             access_log=False,
             server_header=False,
-            proxy_headers=False,  # config.http.request_headers does it
+            proxy_headers=False,  # config.http.request_headers handles them
             timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_SECONDS,
         ),
         drain_seconds=env.read_seconds("WEB_DRAIN_SECONDS", 0),

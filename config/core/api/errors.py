@@ -12,7 +12,7 @@ from config.core.redis import REDIS_OUTAGE_ERRORS
 
 
 class Unauthenticated(RequestRefused):
-    """Credentials are missing or invalid; the answer does not say which."""
+    """Raised when credentials are missing or invalid; the response does not say which."""
 
     status = 401
     default_code = "unauthenticated"

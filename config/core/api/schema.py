@@ -64,10 +64,10 @@ def describe_required_scopes(view: object, method: str) -> str:
 
 
 class ApiSchema(AutoSchema):
-    """Every operation has a plain name, and may be refused in one form."""
+    """Give every operation a plain id and the common errors."""
 
     def get_operation_id(self) -> str:
-        """`SessionsView.get` is called `get_sessions`: stable, whatever the path."""
+        """Return a stable id: `SessionsView.get` becomes `get_sessions`, whatever its path."""
         name = type(self.view).__name__.removesuffix("View")
         return f"{self.method.lower()}_{re.sub(r'(?<!^)(?=[A-Z])', '_', name).lower()}"
 
@@ -91,14 +91,16 @@ class ApiSchema(AutoSchema):
 
 
 class DataclassSchemaExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
-    """Frozen dataclasses are our shapes; what encodes them also describes them."""
+    """Describe frozen dataclasses, from which responses are encoded."""
 
     @classmethod
     def _matches(cls, target: object) -> bool:
         return isinstance(target, type) and dataclasses.is_dataclass(target)
 
     def get_name(self, auto_schema: AutoSchema, direction: Direction) -> str:
-        set_override(self.target, "suppress_collision_warning", True)  # also met inside other shapes, by name
+        set_override(
+            self.target, "suppress_collision_warning", True
+        )  # the same shape may also occur inside others, by name
         return str(self.target.__name__)
 
     def map_serializer(self, auto_schema: AutoSchema, direction: Direction) -> SchemaFragment:
@@ -115,7 +117,7 @@ class DataclassSchemaExtension(OpenApiSerializerExtension):  # type: ignore[no-u
 
 
 def _describe_any_json(kind: type) -> SchemaFragment:
-    """Values of any form are described as such."""
+    """Describe values of any JSON type."""
     if kind is object:
         return {"description": "Any JSON."}
     raise NotImplementedError

@@ -24,6 +24,9 @@ from rest_framework.request import Request
 from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView
 
+from config.core import rate_limits
+from config.core.errors import TooManyRequests
+
 F = TypeVar("F", bound=Callable[..., object])
 
 
@@ -44,7 +47,7 @@ class UncachedApiView(APIView):
 
 
 class UserApiView(UncachedApiView):
-    """For signed-in users and their API keys, which need the scope of the operation."""
+    """Base view for signed-in users and their API keys, which need the scope of the operation."""
 
     write_scopes: ClassVar[tuple[str, ...]]
     keys_may_write: ClassVar[bool] = True
@@ -65,7 +68,7 @@ class UserApiView(UncachedApiView):
     @property
     def caller(self) -> User:
         user = self.request.user
-        assert isinstance(user, User)  # nobody else was let in
+        assert isinstance(user, User)  # guaranteed by the authentication
         return user
 
 
@@ -87,7 +90,9 @@ def document_operation(
     parameters: Sequence[OpenApiParameter] = (),
 ) -> Callable[[F], F]:
     """Describe one view method for the OpenAPI document; common errors are added to all."""
-    shown: list[Any] = [] if query is None else [query]  # pydantic models are taken like serializers
+    shown: list[Any] = (
+        [] if query is None else [query]
+    )  # drf-spectacular accepts pydantic models like serializers
     return extend_schema(
         summary=summary, request=body, responses=dict(answers), parameters=[*shown, *parameters]
     )
@@ -118,3 +123,35 @@ class AcceptHeaderNegotiation(DefaultContentNegotiation):
 
     def filter_renderers(self, renderers: Iterable[BaseRenderer], format: str) -> list[BaseRenderer]:  # noqa: A002
         return list(renderers)
+
+
+@runtime_checkable
+class HasUserRateLimits(Protocol):
+    """A view that declares its rate limits for one user."""
+
+    reads_per_minute: ClassVar[int]
+    writes_per_minute: ClassVar[int]
+
+
+class UserThrottle(BaseThrottle):
+    """Limit the reads and the changes of one user separately. While Redis is away nothing is refused."""
+
+    counter_name: ClassVar[str]
+
+    def allow_request(self, request: Request, view: APIView) -> bool:
+        assert isinstance(view, HasUserRateLimits)
+        reads = request.method in SAFE_METHODS
+        limit = view.reads_per_minute if reads else view.writes_per_minute
+        name = f"{self.counter_name}-{'reads' if reads else 'changes'}"
+        wait = rate_limits.count_request(name, f"user:{request.user.pk}", limit=limit, seconds=60)
+        if wait is not None:
+            raise TooManyRequests("Too many requests. Please slow down.", retry_after_seconds=wait)
+        return True
+
+
+class StaffThrottle(UserThrottle):
+    counter_name = "staff"
+
+
+class BillingThrottle(UserThrottle):
+    counter_name = "billing"
