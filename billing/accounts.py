@@ -52,7 +52,7 @@ def set_limit_overrides(
         weekly_limit_override_microdollars=weekly_limit_microdollars,
     )
     publish_entitlement_on_commit(account_id)
-    signals.notify_limit_lifted(Account.objects.values_list("user_id", flat=True).get(pk=account_id))
+    signals.send_limit_lifted(Account.objects.values_list("user_id", flat=True).get(pk=account_id))
 
 
 def publish_entitlement_on_commit(account_id: int) -> None:

@@ -12,7 +12,6 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, register
 from django.core.checks import Warning as CheckWarning
 from django.db.models import Q
-from django.utils.module_loading import import_string
 
 STRIPE_API_URL = "https://api.stripe.com"
 _HOST_PATTERN = re.compile(r"[a-z0-9.-]+|[0-9a-f:.]+")
@@ -50,17 +49,6 @@ def check_redirect_origins(app_configs: Sequence[AppConfig] | None, **kwargs: ob
         for origin in settings.BILLING_REDIRECT_ORIGINS
         if not _is_origin(origin)
     ]
-
-
-@register
-def check_limit_lifted_hooks(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
-    found: list[CheckMessage] = []
-    for name in settings.BILLING_LIMIT_LIFTED_HOOKS:
-        try:
-            import_string(name)
-        except ImportError:
-            found.append(Error(f"BILLING_LIMIT_LIFTED_HOOKS: {name} can't be imported.", id="billing.E004"))
-    return found
 
 
 @register(Tags.database)

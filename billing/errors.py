@@ -259,8 +259,8 @@ class CountersUnavailable(BillingError):
 
 
 _LIMIT_MESSAGES = {
-    ("daily", "used"): gettext_lazy("You have reached your daily limit. It resets on %(when)s."),
-    ("weekly", "used"): gettext_lazy("You have reached your weekly limit. It resets on %(when)s."),
+    ("daily", "used"): gettext_lazy("You've reached your daily limit. It resets on %(when)s."),
+    ("weekly", "used"): gettext_lazy("You've reached your weekly limit. It resets on %(when)s."),
     ("daily", "held"): gettext_lazy(
         "Your running chats have taken up the rest of your daily limit. It resets on %(when)s."
     ),

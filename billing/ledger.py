@@ -13,7 +13,7 @@ from functools import partial
 import structlog
 from celery import current_app
 from django.db import Error as AnyDatabaseError
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, transaction
 from django.db.models import F, Sum
 from django.utils import timezone
 from kombu.exceptions import OperationalError
@@ -127,19 +127,8 @@ def reinstate_payment(
 
 def expire_due_credits() -> int:
     """Expire the remainder of due lots and return how many accounts had some."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            """
-            SELECT DISTINCT lot.account_id FROM billing_ledgerentry AS lot
-            LEFT JOIN LATERAL (
-                SELECT sum(cents) AS cents FROM billing_ledgerallocation WHERE lot_id = lot.id
-            ) AS used ON true
-            WHERE lot.expires_at <= %s AND lot.amount_cents > coalesce(used.cents, 0)
-            LIMIT %s
-            """,
-            [timezone.now(), EXPIRY_BATCH_ACCOUNTS],
-        )
-        due_account_ids = [row[0] for row in cursor.fetchall()]
+    due_lots = LedgerEntry.objects.open_lots().filter(expires_at__lte=timezone.now())
+    due_account_ids = list(due_lots.values_list("account_id", flat=True).distinct()[:EXPIRY_BATCH_ACCOUNTS])
     for account_id in due_account_ids:
         with transaction.atomic():
             AccountLedger(account_id)
@@ -268,7 +257,7 @@ class AccountLedger:
     def _request_top_up_if_low(self) -> None:
         """Send the task by name, because top_ups imports this module. If the broker loses it, the next spend asks again."""
         left_cents = self.account.credit_balance_cents
-        low = AutoTopUp.objects.filter(account=self.account, enabled=True, threshold_cents__gt=left_cents)
+        low = AutoTopUp.objects.enabled().filter(account=self.account, threshold_cents__gt=left_cents)
         if low.exists():
             transaction.on_commit(partial(_enqueue_auto_top_up, self.account.pk))
 
@@ -297,19 +286,9 @@ def _enqueue_auto_top_up(account_id: int) -> None:
 
 
 def _load_open_lots(account_id: int) -> list[CreditLot]:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            """
-            SELECT lot.id, (lot.amount_cents - coalesce(used.cents, 0))::bigint, lot.expires_at
-            FROM billing_ledgerentry AS lot
-            LEFT JOIN LATERAL (
-                SELECT sum(cents) AS cents FROM billing_ledgerallocation WHERE lot_id = lot.id
-            ) AS used ON true
-            WHERE lot.account_id = %s AND lot.amount_cents > 0 AND lot.amount_cents > coalesce(used.cents, 0)
-            """,
-            [account_id],
-        )
-        lots = [CreditLot(id=key, left_cents=left, expires_at=ends) for key, left, ends in cursor.fetchall()]
+    open_lots = LedgerEntry.objects.open_lots().filter(account=account_id)
+    rows = open_lots.values_list("pk", "left_cents", "expires_at")
+    lots = [CreditLot(id=key, left_cents=left, expires_at=ends) for key, left, ends in rows]
     return sorted(lots, key=_get_lot_order)
 
 

@@ -1,8 +1,15 @@
-"""Prometheus metrics of billing; every label value comes from a closed set."""
+"""Prometheus metrics of billing, and alerts to staff. Every label value comes from a closed set."""
 
 from __future__ import annotations
 
+from typing import Literal
+
+import structlog
+from celery import current_app
+from kombu.exceptions import OperationalError
 from prometheus_client import Counter, Gauge, Histogram
+
+log = structlog.get_logger(__name__)
 
 limit_checks = Counter(
     "pilothouse_billing_checks_total",
@@ -48,3 +55,34 @@ stripe_events = Counter(
     "Stripe events by type (those we handle, or other) and outcome.",
     ["type", "state"],
 )
+
+
+# --- Alerts to staff ---
+
+STAFF_EMAIL_TASK = "billing.tasks.mail_staff"
+
+StaffAlertKind = Literal[
+    "stripe_key_refused",
+    "top_up_review",
+    "dispute",
+    "event_failed",
+    "unknown_price",
+    "several_subscriptions",
+    "tier_drift",
+]
+
+
+def alert_staff(kind: StaffAlertKind, text: str, **ids: str | int | None) -> None:
+    """Alert staff. Identify things by our ids and Stripe's; never include addresses, keys or people's text."""
+    staff_alerts.labels(kind).inc()
+    log.error("billing_alert", kind=kind, reason=text, **ids)
+    details = " ".join(f"{name}={value}" for name, value in ids.items())
+    _enqueue_staff_email(kind, f"{text} {details}")
+
+
+def _enqueue_staff_email(kind: StaffAlertKind, text: str) -> None:
+    """Send at once rather than after commit, because the alert also holds if the work is rolled back."""
+    try:
+        current_app.send_task(STAFF_EMAIL_TASK, args=[kind, text], retry=False)
+    except OperationalError:
+        log.warning("staff_email_not_enqueued", kind=kind, error="broker_unavailable")

@@ -8,13 +8,14 @@ from datetime import datetime, timedelta
 
 import structlog
 from celery import current_app
-from django.db import connection, transaction
-from django.db.models.functions import Now
+from django.db import transaction
+from django.db.models import Exists, OuterRef, TextField, Value
+from django.db.models.functions import Cast, Concat, Now
 from django.utils import timezone
 from kombu.exceptions import OperationalError
 
 from billing import accounts
-from billing.models import BillingNotice
+from billing.models import BillingNotice, LedgerEntry
 
 log = structlog.get_logger(__name__)
 
@@ -82,27 +83,18 @@ def dismiss_notice(user_id: int, notice_id: int) -> bool:
 EXPIRY_NOTICE_PERIOD = timedelta(days=7)
 EXPIRY_NOTICE_BATCH_SIZE = 1_000  # per run of the task
 
-_EXPIRING_LOTS_SQL = """
-    SELECT lot.id, account.user_id, (lot.amount_cents - coalesce(used.cents, 0))::bigint, lot.expires_at
-    FROM billing_ledgerentry AS lot
-    JOIN billing_account AS account ON account.id = lot.account_id
-    LEFT JOIN LATERAL (
-        SELECT sum(cents) AS cents FROM billing_ledgerallocation WHERE lot_id = lot.id
-    ) AS used ON true
-    WHERE lot.expires_at > %s AND lot.expires_at <= %s AND lot.amount_cents > coalesce(used.cents, 0)
-      AND NOT EXISTS (
-          SELECT 1 FROM billing_billingnotice AS posted
-          WHERE posted.account_id = account.id AND posted.dedupe_key = 'credits_expire:' || lot.id
-      )
-    ORDER BY lot.expires_at LIMIT %s
-"""
-
 
 def post_credit_expiry_notices() -> int:
     now = timezone.now()
-    with connection.cursor() as cursor:
-        cursor.execute(_EXPIRING_LOTS_SQL, [now, now + EXPIRY_NOTICE_PERIOD, EXPIRY_NOTICE_BATCH_SIZE])
-        expiring_lots = cursor.fetchall()
+    posted = BillingNotice.objects.filter(
+        account=OuterRef("account"),
+        dedupe_key=Concat(Value("credits_expire:"), Cast(OuterRef("pk"), TextField())),
+    )
+    lots = LedgerEntry.objects.open_lots().filter(
+        ~Exists(posted), expires_at__gt=now, expires_at__lte=now + EXPIRY_NOTICE_PERIOD
+    )
+    rows = lots.order_by("expires_at").values_list("pk", "account__user_id", "left_cents", "expires_at")
+    expiring_lots = list(rows[:EXPIRY_NOTICE_BATCH_SIZE])
     for lot_id, user_id, left_cents, expires_at in expiring_lots:
         post_notice(
             user_id,

@@ -213,7 +213,7 @@ def _write_copies(mode: Literal["create", "publish", "correct"], copies: Sequenc
     arguments: list[str | int] = [mode]
     for copy in copies:
         arguments += [copy.version, copy.value, int(copy.expires_at.timestamp() * 1000)]
-    _get_script("write")(keys=[copy.key for copy in copies], args=arguments)
+    _get_script("write_copies")(keys=[copy.key for copy in copies], args=arguments)
 
 
 def _split_words(value: bytes | str | None) -> list[str]:
@@ -268,7 +268,7 @@ def place_hold(
     limits: list[str | int] = []
     for tier, (daily, weekly) in limits_by_tier.items():
         limits += [tier, daily, weekly]
-    answer, held, *copies = _get_script("hold")(
+    answer, held, *copies = _get_script("place_hold")(
         keys=[
             build_holds_key(user_id),
             build_cost_key(user_id, day),
@@ -337,7 +337,7 @@ def acquire_reset_lock(user_id: int) -> str | None:
 
 @_translate_redis_errors
 def release_reset_lock(user_id: int, token: str) -> None:
-    _get_script("unlock")(keys=[build_reset_lock_key(user_id)], args=[token])
+    _get_script("release_lock")(keys=[build_reset_lock_key(user_id)], args=[token])
 
 
 # --- Cached answers of Stripe ---

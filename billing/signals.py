@@ -1,23 +1,15 @@
-"""Tell the rest of the system that a user's limit was lifted, through hooks named in the settings."""
+"""Signals that billing sends to apps that it does not import; they connect receivers in their `AppConfig.ready`."""
 
 from __future__ import annotations
 
-import structlog
-from django.conf import settings
 from django.db import transaction
-from django.utils.module_loading import import_string
+from django.dispatch import Signal
 
-log = structlog.get_logger(__name__)
+from billing.models import Account
 
-
-def notify_limit_lifted(user_id: int) -> None:
-    """Call the hooks after commit. A failing hook is logged and undoes nothing."""
-    transaction.on_commit(lambda: _call_hooks(user_id))
+limit_lifted = Signal()  # with `user_id`, whose work may have waited for it
 
 
-def _call_hooks(user_id: int) -> None:
-    for name in settings.BILLING_LIMIT_LIFTED_HOOKS:
-        try:
-            import_string(name)(user_id)
-        except Exception:
-            log.exception("limit_lifted_hook_failed", hook=name, user_id=user_id)
+def send_limit_lifted(user_id: int) -> None:
+    """Send the signal after the commit. Django logs a receiver that fails, which undoes nothing."""
+    transaction.on_commit(lambda: limit_lifted.send_robust(sender=Account, user_id=user_id))

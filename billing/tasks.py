@@ -11,7 +11,7 @@ from billing import emails, ledger, metrics, notices, policies
 from billing.stripe import event_handlers, webhook_events
 from billing.subscriptions import account_tiers, grace_period, stripe_sync
 from billing.top_ups import auto_top_ups, reconciliation
-from billing.usage import rollup, windows
+from billing.usage import usage_records, windows
 
 log = structlog.get_logger(__name__)
 MAX_BROKER_DELAY = timedelta(minutes=1)
@@ -46,7 +46,7 @@ def expire_credits() -> None:
 @shared_task(name="billing.tasks.fold_usage", ignore_result=True, time_limit=3_600)
 def fold_usage() -> None:
     """Every night: roll up records older than 400 days into monthly sums."""
-    rollup.roll_up_old_records()
+    usage_records.roll_up_old_records()
 
 
 @shared_task(name="billing.tasks.check_drift", ignore_result=True, time_limit=5)

@@ -8,13 +8,15 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 from rest_framework.exceptions import PermissionDenied, UnsupportedMediaType
 from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
 
 from billing.errors import InvalidRequest
+from config.core.api.parsing import RequestBody, RequestParser
 from config.core.api.views import UserApiView
+from config.core.json_values import JSON, list_field_errors
 from config.core.staff_permissions import (
     StaffAct,
     can_perform_staff_act,
@@ -34,40 +36,37 @@ _KEY_PATTERN = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 M = TypeVar("M", bound=BaseModel)
 
 
-class JsonBody(BaseModel):
-    """A JSON object with exact types and no unknown keys."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class QueryParameters(BaseModel):
-    """A query string: text is converted to numbers and dates, and unknown keys are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class EmptyBody(JsonBody):
+class EmptyBody(RequestBody):
     """For operations that take no body."""
 
 
-def parse_body(request: Request, model: type[M]) -> M:
-    content = request._request.body
-    if not content:  # a missing body counts as an empty one
-        return _validate_model(model, {})
-    if request.content_type.partition(";")[0].strip().lower() != "application/json":
-        raise UnsupportedMediaType(request.content_type)
-    try:
-        fields = msgspec.json.decode(content, type=dict[str, object])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise InvalidRequest({"body": ["The body must be a JSON object."]}) from None
-    return _validate_model(model, fields)
+class BillingRequestParser(RequestParser):
+    """List the errors of each field, because pages show them beside it."""
+
+    syntax_message = RequestParser.not_an_object_message
+
+    def validate(self, model: type[M], data: dict[str, JSON]) -> M:
+        try:
+            return model.model_validate(data)
+        except ValidationError as problem:
+            errors: dict[str, list[str]] = {}
+            for error in list_field_errors(problem):
+                errors.setdefault(error.field or "body", []).append(error.message)
+            raise InvalidRequest(errors) from problem
+
+    def refuse_body(self, message: str) -> Exception:
+        return InvalidRequest({"body": [message]})
+
+    def refuse_repeated(self, name: str) -> Exception:
+        return InvalidRequest({name: ["Use this parameter only once."]})
+
+    def refuse_media_type(self, content_type: str) -> Exception:
+        return UnsupportedMediaType(content_type)
 
 
-def parse_query(request: Request, model: type[M]) -> M:
-    for name, values in request.query_params.lists():
-        if len(values) > 1:
-            raise InvalidRequest({name[:100]: ["Use this parameter only once."]})
-    return _validate_model(model, {name: values[0] for name, values in request.query_params.lists()})
+_parser = BillingRequestParser()
+parse_body = _parser.parse_body
+parse_query = _parser.parse_query
 
 
 def get_idempotency_key(request: Request) -> str | None:
@@ -75,18 +74,6 @@ def get_idempotency_key(request: Request) -> str | None:
     if key is not None and not _KEY_PATTERN.fullmatch(key):
         raise InvalidRequest({"Idempotency-Key": ["Use 1 to 128 letters, digits or the characters _ . : -"]})
     return key
-
-
-def _validate_model(model: type[M], fields: dict[str, object]) -> M:
-    try:
-        return model.model_validate(fields)
-    except ValidationError as problem:
-        errors: dict[str, list[str]] = {}
-        for error in problem.errors(include_url=False, include_input=False, include_context=False):
-            errors.setdefault(".".join(str(part) for part in error["loc"])[:100] or "body", []).append(
-                error["msg"]
-            )
-        raise InvalidRequest(errors) from problem
 
 
 # --- Views ---

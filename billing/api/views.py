@@ -24,8 +24,6 @@ from billing.api.base import (
     BillingApiView,
     BillingStaffApiView,
     EmptyBody,
-    JsonBody,
-    QueryParameters,
     build_array_schema,
     get_idempotency_key,
     parse_body,
@@ -47,6 +45,7 @@ from billing.top_ups.auto_top_ups import AutoTopUpRequest, AutoTopUpView
 from billing.top_ups.purchases import TopUpPurchase
 from billing.usage import resets
 from billing.usage.resets import Reset
+from config.core.api.parsing import QueryParams, RequestBody
 from config.core.api.views import document_operation, respond_json, respond_no_content
 from config.core.audit import record_audit_event
 from config.core.staff_permissions import SEE_EMAIL, mask_email
@@ -77,17 +76,17 @@ RequestableTier = Literal["FREE", "PRO", "BUSINESS"]
 RedirectUrl = Annotated[str, Field(max_length=redirects.MAX_URL_LENGTH)]
 
 
-class WantedPlan(JsonBody):
+class WantedPlan(RequestBody):
     tier: RequestableTier
     success_url: RedirectUrl = ""
     cancel_url: RedirectUrl = ""
 
 
-class PreviewedPlan(JsonBody):
+class PreviewedPlan(RequestBody):
     tier: RequestableTier
 
 
-class PortalWanted(JsonBody):
+class PortalWanted(RequestBody):
     return_url: RedirectUrl = ""
 
 
@@ -140,7 +139,7 @@ FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")  # spreadsheets would run th
 ENTRY_KIND_PATTERN = "^(GRANT|TOP_UP|SPEND|REFUND|EXPIRY|REVERSAL|REINSTATEMENT)$"
 
 
-class StatementQuery(QueryParameters):
+class StatementQuery(QueryParams):
     kind: Annotated[str, Field(pattern=ENTRY_KIND_PATTERN)] | None = None
     since: date | None = None
     until: date | None = None
@@ -240,14 +239,14 @@ Cents = Annotated[int, Field(ge=0, le=MAX_CENTS)]
 TopUpRedirectUrl = Annotated[str, Field(max_length=redirects.MAX_URL_LENGTH)]
 
 
-class WantedTopUp(JsonBody):
+class WantedTopUp(RequestBody):
     amount_cents: Cents
     success_url: TopUpRedirectUrl = ""
     cancel_url: TopUpRedirectUrl = ""
     save_card: bool = False
 
 
-class WantedAutoTopUp(JsonBody):
+class WantedAutoTopUp(RequestBody):
     enabled: bool
     threshold_cents: Cents = 0
     amount_cents: Cents = 0
@@ -358,12 +357,12 @@ StaffReason = Annotated[
 ]
 
 
-class StaffLimitsQuery(QueryParameters):
+class StaffLimitsQuery(QueryParams):
     user: UserId | None = None
     email: Annotated[str, Field(max_length=254, pattern=r"^[^\x00]*$")] | None = None
 
 
-class StaffReset(JsonBody):
+class StaffReset(RequestBody):
     user: UserId
     reason: StaffReason
     weekly: bool = False

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, TypeAlias, TypedDict, cast
+
 from django.conf import settings
 from django.db import models
-from django.db.models import Q
-from django.db.models.functions import Now
+from django.db.models import F, OuterRef, Q, Subquery, Sum
+from django.db.models.functions import Cast, Coalesce, Now
 
 from billing.models.account import Account
+
+if TYPE_CHECKING:
+    from django_stubs_ext import WithAnnotations
+
+    class LeftCents(TypedDict):
+        left_cents: int
+
+    OpenLot: TypeAlias = WithAnnotations["LedgerEntry", LeftCents]
+
+
+class LedgerEntryQuerySet(models.QuerySet["LedgerEntry"]):
+    def open_lots(self) -> models.QuerySet[OpenLot]:
+        """Choose credits that are not used up, with `left_cents` of each."""
+        uses = LedgerAllocation.objects.filter(lot=OuterRef("pk")).order_by().values("lot")
+        used_cents = Coalesce(Subquery(uses.values(total=Sum("cents"))), 0)
+        left_cents = Cast(F("amount_cents") - used_cents, models.BigIntegerField())
+        lots = self.filter(amount_cents__gt=0).annotate(left_cents=left_cents)
+        return cast("models.QuerySet[OpenLot]", lots.filter(left_cents__gt=0))
 
 
 class LedgerEntry(models.Model):
@@ -40,6 +60,8 @@ class LedgerEntry(models.Model):
         settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, blank=True, related_name="+"
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    objects = LedgerEntryQuerySet.as_manager()
 
     class Meta:
         verbose_name_plural = "ledger entries"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from uuid import uuid4
 
 from django.conf import settings
@@ -10,6 +11,12 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from billing.models.account import TIER_CHOICES, Account
+
+
+class SubscriptionQuerySet(models.QuerySet["Subscription"]):
+    def overdue(self, now: datetime) -> SubscriptionQuerySet:
+        """Choose subscriptions that still entitle although their grace period has ended."""
+        return self.filter(status="past_due", entitles=True, grace_until__lte=now)
 
 
 class Subscription(models.Model):
@@ -35,6 +42,8 @@ class Subscription(models.Model):
     )
     synced_at = models.DateTimeField()
     created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    objects = SubscriptionQuerySet.as_manager()
 
     class Meta:
         indexes = [

@@ -11,6 +11,11 @@ from django.db.models.functions import Now
 from billing.models.account import Account
 
 
+class TopUpQuerySet(models.QuerySet["TopUp"]):
+    def unfinished(self) -> TopUpQuerySet:
+        return self.filter(state__in=TopUp.UNFINISHED)
+
+
 class TopUp(models.Model):
     """One purchase of credits, from checkout to credit; only `billing.top_ups` writes it."""
 
@@ -46,6 +51,8 @@ class TopUp(models.Model):
     idempotency_key = models.CharField(max_length=255, null=True, blank=True)  # noqa: DJ001 - many have none
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
+    objects = TopUpQuerySet.as_manager()
+
     class Meta:
         constraints = [
             models.UniqueConstraint(fields=["account", "idempotency_key"], name="one_top_up_per_key"),
@@ -65,6 +72,11 @@ class TopUp(models.Model):
         return f"top-up {self.pk}"
 
 
+class AutoTopUpQuerySet(models.QuerySet["AutoTopUp"]):
+    def enabled(self) -> AutoTopUpQuerySet:
+        return self.filter(enabled=True)
+
+
 class AutoTopUp(models.Model):
     """An account's automatic top-up settings; only `billing.top_ups` writes it."""
 
@@ -75,6 +87,8 @@ class AutoTopUp(models.Model):
     failures = models.PositiveIntegerField(default=0)
     disabled_reason = models.CharField(max_length=255, blank=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    objects = AutoTopUpQuerySet.as_manager()
 
     class Meta:
         constraints = [

@@ -10,7 +10,6 @@ from datetime import date, datetime, time, timedelta
 from uuid import UUID
 
 from django.conf import settings
-from django.db import connection
 from django.db.models import QuerySet
 from django.utils import timezone
 
@@ -104,22 +103,11 @@ def get_credits(user_id: int) -> Credits:
 
 def list_expiring_credits(user_id: int, *, within: timedelta) -> list[Expiring]:
     """List what is left of credits that expire within the period, soonest first."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            """
-            SELECT lot.amount_cents - coalesce(used.cents, 0), lot.expires_at
-            FROM billing_ledgerentry AS lot
-            JOIN billing_account AS account ON account.id = lot.account_id
-            LEFT JOIN LATERAL (
-                SELECT sum(cents) AS cents FROM billing_ledgerallocation WHERE lot_id = lot.id
-            ) AS used ON true
-            WHERE account.user_id = %s AND lot.amount_cents > 0 AND lot.expires_at <= %s
-              AND lot.amount_cents > coalesce(used.cents, 0)
-            ORDER BY lot.expires_at, lot.id
-            """,
-            [user_id, timezone.now() + within],
-        )
-        return [Expiring(amount_cents=int(left), expires_at=ends) for left, ends in cursor.fetchall()]
+    lots = LedgerEntry.objects.open_lots().filter(
+        account__user=user_id, expires_at__lte=timezone.now() + within
+    )
+    rows = lots.order_by("expires_at", "pk").values_list("left_cents", "expires_at")
+    return [Expiring(amount_cents=left, expires_at=ends) for left, ends in rows if ends is not None]
 
 
 def get_statement(

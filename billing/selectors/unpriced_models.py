@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db import connection
 from django.utils import timezone
 
 from billing import policies, pricing
+from config.core.db import fetch_all
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class UsedModel:
     provider: str
     model: str
@@ -51,6 +51,4 @@ def list_unpriced_models(since: datetime) -> list[UsedModel]:
 
 
 def _list_used_models(condition: str, since: datetime) -> list[UsedModel]:
-    with connection.cursor() as cursor:
-        cursor.execute(_USED_MODELS_SQL.format(condition=condition), [since])
-        return [UsedModel(provider=provider, model=model) for provider, model in cursor.fetchall()]
+    return fetch_all(UsedModel, _USED_MODELS_SQL.format(condition=condition), [since])

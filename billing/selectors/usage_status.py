@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from django.contrib.auth import get_user_model
-from django.db import connection
 from django.utils import timezone
 
 from billing import plans, policies, redis_counters
 from billing.errors import CountersUnavailable, UnknownUser
 from billing.models import Account, UsageRecord, UsageReset
+from config.core.db import fetch_all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +55,11 @@ class UsageStatus:
 
 # One index lookup for the account and one per window, in a single round trip.
 _USAGE_STATUS_SQL = """
-    SELECT account.user_id, account.id, account.credit_balance_cents,
-           account.tier, account.daily_limit_override_microdollars,
-           account.weekly_limit_override_microdollars, account.entitlement_version,
-           coalesce(day.used_microdollars, 0), coalesce(day.version, 0),
-           coalesce(week.used_microdollars, 0), coalesce(week.version, 0)
+    SELECT account.user_id, account.id AS account_id, account.credit_balance_cents, account.tier,
+           account.daily_limit_override_microdollars AS daily_override_microdollars,
+           account.weekly_limit_override_microdollars AS weekly_override_microdollars, account.entitlement_version,
+           coalesce(day.used_microdollars, 0) AS daily_used_microdollars, coalesce(day.version, 0) AS daily_version,
+           coalesce(week.used_microdollars, 0) AS weekly_used_microdollars, coalesce(week.version, 0) AS weekly_version
     FROM billing_account AS account
     LEFT JOIN billing_usagewindow AS day
         ON day.account_id = account.id AND day.kind = 'DAY' AND day.starts_on = %s
@@ -66,6 +67,20 @@ _USAGE_STATUS_SQL = """
         ON week.account_id = account.id AND week.kind = 'WEEK' AND week.starts_on = %s
     WHERE account.user_id = ANY(%s)
 """
+
+
+class _StatusRow(NamedTuple):
+    user_id: int
+    account_id: int
+    credit_balance_cents: int
+    tier: str
+    daily_override_microdollars: int | None
+    weekly_override_microdollars: int | None
+    entitlement_version: int
+    daily_used_microdollars: int
+    daily_version: int
+    weekly_used_microdollars: int
+    weekly_version: int
 
 
 def get_usage_status(user_id: int, now: datetime) -> UsageStatus:
@@ -91,28 +106,31 @@ def get_usage_status(user_id: int, now: datetime) -> UsageStatus:
 def iterate_usage_statuses(user_ids: Collection[int], now: datetime) -> Iterator[UsageStatus]:
     """Yield the statuses of users who have accounts, in no particular order, with one query for all."""
     day, week, rules = plans.get_day_window(now), plans.get_week_window(now), policies.get_rules()
-    with connection.cursor() as cursor:
-        cursor.execute(_USAGE_STATUS_SQL, [day.starts_on, week.starts_on, list(user_ids)])
-        rows = cursor.fetchall()
-    for user_id, account_id, balance, tier, daily, weekly, version, *use in rows:
+    for row in fetch_all(_StatusRow, _USAGE_STATUS_SQL, [day.starts_on, week.starts_on, list(user_ids)]):
         entitlement = plans.Entitlement(
-            tier=tier,
-            daily_override_microdollars=daily,
-            weekly_override_microdollars=weekly,
-            version=version,
+            tier=row.tier,
+            daily_override_microdollars=row.daily_override_microdollars,
+            weekly_override_microdollars=row.weekly_override_microdollars,
+            version=row.entitlement_version,
         )
         daily_limit, weekly_limit = rules.get_limits_microdollars(entitlement)
         yield UsageStatus(
-            user_id=user_id,
-            account_id=account_id,
+            user_id=row.user_id,
+            account_id=row.account_id,
             entitlement=entitlement,
             daily=WindowUsage(
-                window=day, used_microdollars=use[0], version=use[1], limit_microdollars=daily_limit
+                window=day,
+                used_microdollars=row.daily_used_microdollars,
+                version=row.daily_version,
+                limit_microdollars=daily_limit,
             ),
             weekly=WindowUsage(
-                window=week, used_microdollars=use[2], version=use[3], limit_microdollars=weekly_limit
+                window=week,
+                used_microdollars=row.weekly_used_microdollars,
+                version=row.weekly_version,
+                limit_microdollars=weekly_limit,
             ),
-            balance_cents=balance,
+            balance_cents=row.credit_balance_cents,
         )
 
 

@@ -17,7 +17,7 @@ import stripe
 import structlog
 from django.conf import settings
 
-from billing import metrics, staff_alerts
+from billing import metrics
 from billing.errors import (
     CardDeclined,
     PaymentResourceMissing,
@@ -169,7 +169,7 @@ def _convert_error(problem: stripe.StripeError, operation: str) -> tuple[Payment
         log.warning("stripe_unavailable", **fields)
         return PaymentServiceUnavailable(), "down"
     if status in (401, 403):
-        staff_alerts.alert_staff(
+        metrics.alert_staff(
             "stripe_key_refused", "Stripe refused the API key for this operation.", operation=operation
         )
     elif problem.code == "resource_missing":

@@ -12,7 +12,7 @@ import structlog
 from django.conf import settings
 from django.db import transaction
 
-from billing import metrics, notices, staff_alerts
+from billing import metrics, notices
 from billing.errors import BillingRequestRefused
 from billing.models import Account
 from billing.stripe import api_client, checkout_api, objects, payment_api, subscription_api, webhook_events
@@ -80,7 +80,7 @@ def _fail_and_alert(event: ClaimedEvent, error: str) -> None:
 
 def _alert_event_failed(event: ClaimedEvent, error: str) -> None:
     _count_event(event, "failed")
-    staff_alerts.alert_staff("event_failed", error, stripe_event=event.event_id, type=event.type)
+    metrics.alert_staff("event_failed", error, stripe_event=event.event_id, type=event.type)
 
 
 def _count_event(event: ClaimedEvent, state: str) -> None:
@@ -128,9 +128,7 @@ def _handle_dispute(event: ClaimedEvent, deadline: api_client.StripeDeadline) ->
     reinstated = event.type == "charge.dispute.funds_reinstated"
     applied = refunds.apply_dispute(dispute, deadline, reinstated=reinstated)
     if event.type == "charge.dispute.created":  # last, so that a retry does not alert staff each time
-        staff_alerts.alert_staff(
-            "dispute", "A payment is disputed.", dispute=dispute.id, charge=dispute.charge_id
-        )
+        metrics.alert_staff("dispute", "A payment is disputed.", dispute=dispute.id, charge=dispute.charge_id)
     return applied
 
 

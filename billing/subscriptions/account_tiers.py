@@ -25,7 +25,7 @@ def write_tier(account: Account, tier: str) -> None:
     Account.objects.filter(pk=account.pk).update(tier=tier)
     accounts.publish_entitlement_on_commit(account.pk)
     if plans.get_tier_rank(tier) > plans.get_tier_rank(account.tier):
-        signals.notify_limit_lifted(account.user_id)
+        signals.send_limit_lifted(account.user_id)
     account.tier = tier
 
 

@@ -63,8 +63,8 @@ def _post_failure_notice(
 
 def lapse_overdue_subscriptions() -> int:
     """Lapse subscriptions still past due after their grace period, and return how many were checked."""
-    due = Subscription.objects.filter(status="past_due", entitles=True, grace_until__lte=timezone.now())
-    account_ids = list(due.values_list("account_id", flat=True))
+    overdue = Subscription.objects.overdue(timezone.now())
+    account_ids = list(overdue.values_list("account_id", flat=True))
     for account_id in account_ids:
         try:
             sync_subscription(account_id)  # sync sees either the payment or that the grace period is over
@@ -79,10 +79,8 @@ def _lapse_subscription(account_id: int) -> None:
     """Lapse by the last known state, because there is no key to ask Stripe with."""
     with transaction.atomic():
         account = account_tiers.lock_account(account_id)
-        lapsed = Subscription.objects.filter(
-            account=account, status="past_due", entitles=True, grace_until__lte=timezone.now()
-        )
-        mirror = lapsed.first()
-        if mirror is not None and lapsed.update(entitles=False) and account.tier != "ENTERPRISE":
+        overdue = Subscription.objects.overdue(timezone.now()).filter(account=account)
+        mirror = overdue.first()
+        if mirror is not None and overdue.update(entitles=False) and account.tier != "ENTERPRISE":
             account_tiers.write_tier(account, account_tiers.get_fallback_tier(account))
             post_lapsed_notice(account, mirror)

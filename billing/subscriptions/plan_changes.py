@@ -1,4 +1,4 @@
-"""Change an account's plan under a lease, from the request to the outcome, and end subscriptions of erased users."""
+"""Change an account's plan under a lease, from the request to the outcome, and end subscriptions of deleted accounts."""
 
 from __future__ import annotations
 
@@ -304,11 +304,11 @@ def _get_portal_url(
     )
 
 
-# --- Erasure ---
+# --- Account deletion ---
 
 
 def erase_subscription(user_id: int) -> int:
-    """End everything that could still be charged. Called on request and again when the erasure begins.
+    """End everything that could still be charged. Called on request and again when the deletion begins.
 
     Raises if Stripe cannot be reached, so that the caller retries. Ledger, usage and audit rows stay.
     """

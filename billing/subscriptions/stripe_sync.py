@@ -9,7 +9,7 @@ from django.conf import settings
 from django.db import connection, transaction
 from django.utils import timezone
 
-from billing import accounts, notices, plans, policies, staff_alerts
+from billing import accounts, metrics, notices, plans, policies
 from billing.errors import PaymentServiceError
 from billing.models import Account, PlanChange, Subscription, TierPolicy
 from billing.stripe import api_client, objects, subscription_api
@@ -122,7 +122,7 @@ def _choose_subscription(
 
     live = sorted((subscription for subscription in subscriptions if subscription.is_live), key=order)
     for surplus in live[1:]:
-        staff_alerts.alert_staff(
+        metrics.alert_staff(
             "several_subscriptions",
             "A customer had more than one subscription.",
             account=account_id,
@@ -196,7 +196,7 @@ def _apply_tier(
         return
     if subscription is not None and mirror is not None and mirror.entitles:
         if mirror.tier is None:
-            staff_alerts.alert_staff(
+            metrics.alert_staff(
                 "unknown_price",
                 "No tier has the price of this subscription. The account keeps its tier.",
                 account=account.pk,

@@ -87,12 +87,12 @@ def _check_request(account: Account, request: AutoTopUpRequest) -> None:
 
 def disable_auto_top_up(account_id: int, reason: str) -> bool:
     """Switch off without the user's request. Return False if it was already off."""
-    on = AutoTopUp.objects.filter(account=account_id, enabled=True)
+    on = AutoTopUp.objects.enabled().filter(account=account_id)
     return bool(on.update(enabled=False, disabled_reason=reason, failures=F("failures") + 1))
 
 
 def erase_auto_top_up(user_id: int) -> int:
-    gone = AutoTopUp.objects.filter(account__user=user_id, enabled=True)
+    gone = AutoTopUp.objects.enabled().filter(account__user=user_id)
     return gone.update(enabled=False, disabled_reason="erased")
 
 
@@ -102,7 +102,7 @@ def erase_auto_top_up(user_id: int) -> int:
 def top_up_if_low(account_id: int) -> None:
     """Start a top-up if the balance is still low. Of concurrent calls, one charges."""
     account = Account.objects.select_related("user").get(pk=account_id)
-    auto_top_up = AutoTopUp.objects.filter(account=account, enabled=True).first()
+    auto_top_up = AutoTopUp.objects.enabled().filter(account=account).first()
     if (
         auto_top_up is None
         or account.credit_balance_cents >= auto_top_up.threshold_cents
@@ -125,7 +125,7 @@ def _start_auto_top_up(account: Account, cents: int) -> TopUp | None:
     with transaction.atomic():
         Account.objects.select_for_update(no_key=True).get(pk=account.pk)
         mine = TopUp.objects.filter(account=account, kind=TopUp.Kind.AUTO)
-        is_open = mine.filter(state__in=TopUp.UNFINISHED).exists()
+        is_open = mine.unfinished().exists()
         if is_open or mine.filter(created_at__gte=today).count() >= most:
             return None
         return TopUp.objects.create(account=account, kind=TopUp.Kind.AUTO, amount_cents=cents)
@@ -195,7 +195,7 @@ def retry_stuck_charges() -> int:
     )
     top_ups = list(stuck.select_related("account"))
     for top_up in top_ups:
-        if not AutoTopUp.objects.filter(account=top_up.account_id, enabled=True).exists():
+        if not AutoTopUp.objects.enabled().filter(account=top_up.account_id).exists():
             purchases.move_top_up(
                 top_up.pk, purchases.TopUpState.FAILED
             )  # switched off; if it was paid after all, the webhook credits it

@@ -12,7 +12,7 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from billing import accounts, ledger, policies, staff_alerts
+from billing import accounts, ledger, metrics, policies
 from billing.errors import InvalidRequest, PaymentsDisabled
 from billing.models import Account, TopUp
 from billing.selectors import plan_status
@@ -178,7 +178,7 @@ def _find_mismatch(top_up: TopUp, session: objects.CheckoutSession) -> str:
 
 def move_to_review(top_up: TopUp, mismatch: str) -> None:
     if move_top_up(top_up.pk, TopUpState.REVIEW, checkout_url=""):
-        staff_alerts.alert_staff(
+        metrics.alert_staff(
             "top_up_review",
             f"The payment doesn't match the top-up: {mismatch}.",
             top_up=str(top_up.pk),

@@ -23,8 +23,8 @@ def reconcile_open_top_ups() -> int:
     if not settings.STRIPE_SECRET_KEY:
         return 0
     now = timezone.now()
-    unfinished = TopUp.objects.filter(
-        state__in=TopUp.UNFINISHED, created_at__lt=now - RECONCILE_AFTER, created_at__gt=now - RECONCILE_UNTIL
+    unfinished = TopUp.objects.unfinished().filter(
+        created_at__lt=now - RECONCILE_AFTER, created_at__gt=now - RECONCILE_UNTIL
     )
     top_ups = list(unfinished.select_related("account"))
     for top_up in top_ups:

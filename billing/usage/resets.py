@@ -45,7 +45,7 @@ def buy_usage_reset(user_id: int, *, key: str | None = None) -> Reset:
             return _build_result(user_id, finished)
         reset = _buy_reset(account.pk, user_id, key)
         _publish_or_undo(reset, user_id)
-    signals.notify_limit_lifted(user_id)
+    signals.send_limit_lifted(user_id)
     return _build_result(user_id, reset)
 
 
@@ -68,7 +68,7 @@ def reset_usage_as_staff(user_id: int, *, weekly: bool, actor_id: int | None, re
         )
         _lower_usage(status, day, week if weekly else 0)
     published = redis_counters.try_publish_copies(_build_current_copies(user_id))
-    signals.notify_limit_lifted(user_id)
+    signals.send_limit_lifted(user_id)
     return published
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Literal
+from typing import Literal, NamedTuple
 from uuid import UUID
 
 import structlog
@@ -16,6 +16,7 @@ from billing import accounts, metrics, plans, policies, pricing, redis_counters
 from billing.models import UsageRecord
 from billing.redis_counters import WindowAmount
 from billing.usage import windows
+from config.core.db import fetch_one
 
 log = structlog.get_logger(__name__)
 SqlParameter = UUID | datetime | date | str | int | None
@@ -90,8 +91,8 @@ _RECORD_SQL = f"""
             updated_at = excluded.updated_at
         RETURNING kind, used_microdollars, version
     )
-    SELECT EXISTS (SELECT FROM payer), EXISTS (SELECT FROM recorded),
-           (SELECT array_agg(ARRAY[used_microdollars, version] ORDER BY kind) FROM bumped)
+    SELECT EXISTS (SELECT FROM payer) AS payer_known, EXISTS (SELECT FROM recorded) AS inserted,
+           (SELECT array_agg(ARRAY[used_microdollars, version] ORDER BY kind) FROM bumped) AS windows
 """  # noqa: S608 - constants alone
 
 
@@ -168,12 +169,17 @@ class RecordStatementResult:
     windows: tuple[WindowAmount, ...]
 
 
+class _RecordRow(NamedTuple):
+    payer_known: bool
+    inserted: bool
+    windows: list[tuple[int, int]] | None  # amount and version of the day and the week
+
+
 def _execute_record(parameters: dict[str, SqlParameter]) -> RecordStatementResult:
-    with connection.cursor() as cursor:
-        cursor.execute(_RECORD_SQL, parameters)
-        payer_known, inserted, bumped = cursor.fetchone()
-    amounts = (WindowAmount(used_microdollars=used, version=version) for used, version in bumped or ())
-    return RecordStatementResult(payer_known=payer_known, inserted=inserted, windows=tuple(amounts))
+    row = fetch_one(_RecordRow, _RECORD_SQL, parameters)
+    assert row is not None  # the statement always returns one
+    amounts = (WindowAmount(used_microdollars=used, version=version) for used, version in row.windows or ())
+    return RecordStatementResult(payer_known=row.payer_known, inserted=row.inserted, windows=tuple(amounts))
 
 
 def _load_recorded(call_id: UUID) -> RecordedUsage:
@@ -192,3 +198,50 @@ def _log_cost_problem(call: UsageCall, decision: pricing.CostDecision) -> None:
         log.error("reported_cost_invalid", **fields)
     elif decision.complaint == "negative":
         log.warning("reported_cost_negative", **fields)
+
+
+# --- Rollup of old records ---
+
+ROLLUP_BATCH_SIZE = 5_000
+_SUMMED_COLUMNS = (
+    "input_tokens",
+    "output_tokens",
+    "cache_read_tokens",
+    "cache_write_5m_tokens",
+    "cache_write_1h_tokens",
+    "cost_microdollars",
+)
+
+# One statement, so that exactly the deleted rows are added, even with concurrent runs or a crash.
+_ROLLUP_SQL = f"""
+    WITH chosen AS (
+        SELECT call_id FROM billing_usagerecord WHERE occurred_at < %s
+        ORDER BY occurred_at LIMIT %s FOR UPDATE SKIP LOCKED
+    ), gone AS (
+        DELETE FROM billing_usagerecord USING chosen
+        WHERE billing_usagerecord.call_id = chosen.call_id RETURNING billing_usagerecord.*
+    ), sums AS (
+        INSERT INTO billing_monthlyusage AS kept (account_id, month, provider, model, calls, {", ".join(_SUMMED_COLUMNS)})
+        SELECT account_id, date_trunc('month', occurred_at AT TIME ZONE 'UTC')::date, provider, model, count(*),
+               {", ".join(f"sum({name})" for name in _SUMMED_COLUMNS)}
+        FROM gone GROUP BY 1, 2, 3, 4
+        ON CONFLICT (account_id, month, provider, model) DO UPDATE SET calls = kept.calls + excluded.calls,
+            {", ".join(f"{name} = kept.{name} + excluded.{name}" for name in _SUMMED_COLUMNS)}
+        RETURNING 1
+    )
+    SELECT count(*) FROM gone
+"""  # noqa: S608 - the names are ours
+
+
+def roll_up_old_records() -> int:
+    """Roll up in batches, so that no statement locks many rows for long. Return the number of records."""
+    rolled_up = 0
+    while batch_count := _roll_up_batch():
+        rolled_up += batch_count
+    return rolled_up
+
+
+def _roll_up_batch() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(_ROLLUP_SQL, [timezone.now() - windows.RECORD_RETENTION, ROLLUP_BATCH_SIZE])
+        return int(cursor.fetchone()[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
@@ -14,8 +13,9 @@ from billing.models import UsageWindow
 from billing.redis_counters import RedisCopy, WindowAmount
 from billing.selectors import usage_status
 from billing.selectors.usage_status import UsageStatus
-from billing.usage.rollup import RECORD_RETENTION
+from config.core.db import fetch_all
 
+RECORD_RETENTION = timedelta(days=400)  # older records are rolled up
 REPUBLISH_PERIOD = timedelta(minutes=10)  # how long failed publishes are repeated
 WINDOW_BATCH_SIZE = 500
 
@@ -118,7 +118,7 @@ def _build_window(kind: str, starts_on: date) -> plans.LimitWindow:
 # --- Verification ---
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class WindowMismatch:
     """A row that differs from the sum of its records minus what was forgiven."""
 
@@ -131,7 +131,7 @@ class WindowMismatch:
 
 _MISMATCHES_SQL = f"""
     SELECT due.account_id, due.kind, due.starts_on, counted.used_microdollars,
-           coalesce(lost.used_microdollars, 0)
+           coalesce(lost.used_microdollars, 0) AS right_microdollars
     FROM (
         SELECT account_id, kind, starts_on, false FROM billing_usagewindow
         UNION
@@ -158,19 +158,9 @@ _REPAIR_SQL = f"""
 """  # noqa: S608 - constants alone
 
 
-def find_window_mismatches() -> Iterator[WindowMismatch]:
-    """Yield mismatches of windows whose records all still exist; older ones cannot be verified."""
-    with connection.cursor() as cursor:
-        cursor.execute(_MISMATCHES_SQL, [(timezone.now() - RECORD_RETENTION).date()])
-        rows = cursor.fetchall()
-    for account_id, kind, starts_on, used, right in rows:
-        yield WindowMismatch(
-            account_id=account_id,
-            kind=kind,
-            starts_on=starts_on,
-            used_microdollars=used,
-            right_microdollars=right,
-        )
+def find_window_mismatches() -> list[WindowMismatch]:
+    """Find mismatches of windows whose records all still exist; older ones cannot be verified."""
+    return fetch_all(WindowMismatch, _MISMATCHES_SQL, [(timezone.now() - RECORD_RETENTION).date()])
 
 
 def repair_window(mismatch: WindowMismatch) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from datetime import date
-from decimal import Decimal
 from typing import Literal
 from urllib.parse import urlencode
-from uuid import uuid4
+from uuid import UUID
 
 from django.conf import settings
 from django.contrib import messages
@@ -24,7 +22,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from billing import plans, redirects
 from billing.errors import RESET_REFUSAL_MESSAGES, BillingRequestRefused
-from billing.models import LedgerEntry
+from billing.models import LedgerEntry, TopUp
 from billing.selectors import credit_statements, plan_status, usage_status
 from billing.selectors.credit_statements import StatementFilters
 from billing.selectors.plan_status import PlanOffer, PlanPageState
@@ -34,19 +32,12 @@ from billing.subscriptions.plan_changes import PlanChangeRequest
 from billing.subscriptions.plan_checkouts import CheckoutUrls
 from billing.top_ups import auto_top_ups, purchases
 from billing.usage import resets
-
-_FORM_KEY_PATTERN = re.compile(r"[A-Za-z0-9-]{1,64}")
+from billing.web.forms import AutoTopUpForm, KeyForm, PlanForm, TopUpForm
 
 
 def get_user_id(request: HttpRequest) -> int:
     assert isinstance(request.user, User)  # guaranteed by login_required
     return request.user.pk
-
-
-def get_form_key(request: HttpRequest) -> str:
-    """Return the form's idempotency key, which makes two clicks one, or "" if it is not one of ours."""
-    key = request.POST.get("key", "")
-    return key if _FORM_KEY_PATTERN.fullmatch(key) else ""
 
 
 # --- Usage and history ---
@@ -82,7 +73,7 @@ def usage_page(request: HttpRequest) -> HttpResponse:
         "left_cents": status.balance_cents - shown.reset_cost_cents,
         "can_reset": not refusal,
         "why_not": _explain_reset_refusal(refusal, status),
-        "key": uuid4(),
+        "form": KeyForm(),
         "currency": settings.BILLING_CURRENCY,
     }
     return render(request, "billing/usage.html", context)
@@ -100,12 +91,14 @@ def _explain_reset_refusal(refusal: str, status: UsageStatus) -> str:
 @login_required
 @require_POST
 def reset_usage(request: HttpRequest) -> HttpResponse:
+    form = KeyForm.from_request(request)
+    key = form.cleaned_data["key"] if form.is_valid() else ""
     try:
-        resets.buy_usage_reset(get_user_id(request), key=get_form_key(request) or None)
+        resets.buy_usage_reset(get_user_id(request), key=key or None)
     except BillingRequestRefused as refusal:
         messages.error(request, refusal.message)
     else:
-        messages.success(request, _("Your daily limit was reset. Waiting messages are being sent now."))
+        messages.success(request, _("Daily limit reset. Waiting messages are being sent now."))
     return redirect("billing_usage")
 
 
@@ -181,6 +174,12 @@ class PlanCard:
 @never_cache
 @require_safe
 def plan_page(request: HttpRequest) -> HttpResponse:
+    return _render_plan(request)
+
+
+def _render_plan(
+    request: HttpRequest, *, top_up: TopUpForm | None = None, auto: AutoTopUpForm | None = None
+) -> HttpResponse:
     user_id = get_user_id(request)
     state = plan_status.get_plan_state(user_id)
     offers = [
@@ -199,8 +198,32 @@ def plan_page(request: HttpRequest) -> HttpResponse:
         "waits": "paid" in request.GET and state.checkout_open,
         "credits": credit_statements.get_credits(user_id),
         "currency": settings.BILLING_CURRENCY,
+        **_build_top_up_context(request, top_up, auto),
     }
-    return render(request, "billing/plan.html", context)
+    refused = top_up or auto
+    return render(request, "billing/plan.html", context, status=refused.status if refused else 200)
+
+
+def _build_top_up_context(
+    request: HttpRequest, top_up: TopUpForm | None, auto: AutoTopUpForm | None
+) -> dict[str, object]:
+    automatic = auto_top_ups.get_auto_top_up(get_user_id(request))
+    return {
+        "payments": plan_status.are_payments_enabled(),
+        "top_up_form": top_up or TopUpForm(),
+        "automatic": automatic,
+        "auto_form": auto or AutoTopUpForm(saved=automatic),
+        "bought": _find_returned_top_up(request),
+    }
+
+
+def _find_returned_top_up(request: HttpRequest) -> TopUp | None:
+    """Return the top-up whose checkout the browser returns from."""
+    try:
+        top_up_id = UUID(request.GET.get("top_up", ""))
+    except ValueError:
+        return None
+    return credit_statements.get_top_up(get_user_id(request), top_up_id)
 
 
 def _build_plan_card(offer: PlanOffer, state: PlanPageState) -> PlanCard:
@@ -239,12 +262,12 @@ def _choose_button(offer: PlanOffer, state: PlanPageState) -> PlanButton:
 @require_POST
 def submit_plan_change(request: HttpRequest) -> HttpResponse:
     """Change the plan and redirect back to the page, whatever the outcome."""
-    tier = request.POST.get("tier", "")
-    if tier not in plans.REQUESTABLE_TIERS:
+    form = PlanForm.from_request(request)
+    if not form.is_valid():
         return redirect("billing_plan")
     try:
         status = plan_changes.change_plan(
-            get_user_id(request), PlanChangeRequest(tier=tier, urls=build_own_urls())
+            get_user_id(request), PlanChangeRequest(tier=form.cleaned_data["tier"], urls=build_own_urls())
         )
     except BillingRequestRefused as refusal:
         messages.error(request, refusal.message)
@@ -276,58 +299,41 @@ def redirect_to_portal(request: HttpRequest) -> HttpResponse:
 
 # --- Top-ups ---
 
-AMOUNT_PATTERN = re.compile(
-    r"[0-9]{1,9}(?:[.,][0-9]{1,4})?"
-)  # no exponents: `1e99999` has a hundred thousand digits
-
 
 @login_required
 @require_POST
 def buy_credits(request: HttpRequest) -> HttpResponse:
-    page = redirects.get_plan_page_url()
+    form = TopUpForm.from_request(request)
+    if form.is_valid():
+        with form.refusals_as_errors():
+            top_up = _start_top_up(request, form)
+            if not top_up.checkout_url:  # an old page, submitted before: show what became of that top-up
+                return redirect(f"{reverse('billing_plan')}?top_up={top_up.pk}#credits")
+            return render(request, "billing/onward.html", {"url": top_up.checkout_url, "action": "checkout"})
+    return _render_plan(request, top_up=form)
+
+
+def _start_top_up(request: HttpRequest, form: TopUpForm) -> TopUp:
+    page, key, cents = redirects.get_plan_page_url(), form.cleaned_data["key"], form.get_amount_cents()
     purchase = purchases.TopUpPurchase(
-        amount_cents=parse_cents(request.POST.get("other") or request.POST.get("amount", "")),
+        amount_cents=cents,
         success_url=f"{page}?top_up={{top_up}}#credits",
         cancel_url=page,
-        save_card="save_card" in request.POST,
+        save_card=form.cleaned_data["save_card"],
     )
-    key = get_form_key(request)
-    try:
-        top_up = purchases.start_top_up(
-            get_user_id(request), purchase, key=f"page:{key}:{purchase.amount_cents}" if key else None
-        )
-    except BillingRequestRefused as refusal:
-        messages.error(request, refusal.message)
-        return redirect("billing_plan")
-    if not top_up.checkout_url:  # an old page, submitted before: show what became of that top-up
-        return redirect(f"{reverse('billing_plan')}?top_up={top_up.pk}#credits")
-    return render(request, "billing/onward.html", {"url": top_up.checkout_url, "action": "checkout"})
+    return purchases.start_top_up(get_user_id(request), purchase, key=f"page:{key}:{cents}" if key else None)
 
 
 @login_required
 @require_POST
 def save_auto_top_up(request: HttpRequest) -> HttpResponse:
-    enabled = request.POST.get("enabled") == "yes"
-    settings_request = auto_top_ups.AutoTopUpRequest(
-        enabled=enabled,
-        threshold_cents=parse_cents(request.POST.get("threshold", "")),
-        amount_cents=parse_cents(request.POST.get("amount", "")),
-        consent="consent" in request.POST,
-    )
-    try:
-        auto_top_ups.configure_auto_top_up(get_user_id(request), settings_request)
-    except BillingRequestRefused as refusal:
-        messages.error(request, refusal.message)
-    else:
-        messages.success(
-            request, _("Automatic top-ups are on.") if enabled else _("Automatic top-ups are off.")
-        )
-    return redirect("billing_plan")
-
-
-def parse_cents(text: str) -> int:
-    """Parse `12.50` or `12,50` as 1250. Anything else is 0, which no form accepts."""
-    if not AMOUNT_PATTERN.fullmatch(text.strip()):
-        return 0
-    amount = Decimal(text.strip().replace(",", ".")) * 100
-    return int(amount) if amount == amount.to_integral_value() else 0
+    user_id = get_user_id(request)
+    form = AutoTopUpForm.from_request(request, saved=auto_top_ups.get_auto_top_up(user_id))
+    if form.is_valid():
+        with form.refusals_as_errors():
+            enabled = auto_top_ups.configure_auto_top_up(user_id, form.build_request()).enabled
+            messages.success(
+                request, _("Automatic top-ups are on.") if enabled else _("Automatic top-ups are off.")
+            )
+            return redirect("billing_plan")
+    return _render_plan(request, auto=form)
