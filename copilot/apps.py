@@ -1,4 +1,4 @@
-"""Configure copilot at start: signals, service bindings, secrets to redact and the model catalogue."""
+"""Configure copilot at start: signals, secrets to redact and the model catalogue."""
 
 from __future__ import annotations
 
@@ -12,26 +12,17 @@ class CopilotConfig(AppConfig):
     verbose_name = "Conversations"
 
     def ready(self) -> None:
+        from billing import signals as billing_signals
         from config.core import redaction
-        from copilot import checks, tasks  # noqa: F401 - checks register themselves
+        from copilot import checks  # noqa: F401 - checks register themselves
         from copilot.accounts import audit_signals, devices
-        from copilot.chat import commands, compaction_requests, next_turn, service_bindings, stop, submission
+        from copilot.chat import commands, next_turn
         from copilot.providers import catalogue, catalogue_store, prompt_cache
 
         audit_signals.connect_signals()
         devices.connect_signals()
-
-        service_bindings.bind_services(
-            start_kept_turn=next_turn.start_kept_turn,
-            wake_worker=tasks.wake_worker,
-            submit_internal_message=submission.submit_internal_message,
-            withdraw_queued_message=submission.withdraw_queued_message,
-            stop_child_turn=submission.stop_child_turn,
-            enqueue_background_job=tasks.enqueue_background_job,
-            compact_after_turn=compaction_requests.compact_after_turn,
-            enqueue_scan=tasks.enqueue_scan,
-            enqueue_data_job=tasks.enqueue_data_job,
-            end_session_activity=stop.end_session_activity,
+        billing_signals.limit_lifted.connect(
+            next_turn.start_after_limit_lifted, dispatch_uid="copilot.start_after_limit_lifted"
         )
 
         for name in filter(str.isupper, dir(settings)):

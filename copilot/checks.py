@@ -13,7 +13,6 @@ from django.core.checks import CheckMessage, Error, register
 from django.core.checks import Warning as CheckWarning
 from django.core.exceptions import ImproperlyConfigured
 from django.core.files.storage import FileSystemStorage, InvalidStorageError, Storage, storages
-from django.utils.module_loading import import_string
 
 from config.core import privileges
 from copilot.accounts import sign_up
@@ -229,19 +228,6 @@ def check_scan_hook(app_configs: Sequence[AppConfig] | None, **kwargs: object) -
     except ImportError as problem:
         return [Error(f"WORKSPACE_SCAN_HOOK cannot be imported: {problem}", id="copilot.E007")]
     return []
-
-
-@register
-def check_erasure_hooks(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
-    """Import the steps of account deletions and exports at start, not when somebody's data is due."""
-    found: list[CheckMessage] = []
-    for setting in ("ERASURE_CLOSINGS", "ERASURE_STEPS", "EXPORT_PARTS"):
-        for name in getattr(settings, setting):
-            try:
-                import_string(name)
-            except ImportError as problem:
-                found.append(Error(f"{setting}: {name} cannot be imported: {problem}", id="copilot.E020"))
-    return found
 
 
 @register

@@ -104,7 +104,7 @@ imports = Counter(
     "Imports of chats by outcome: stored, already_imported, invalid_document, refused (for another reason).",
     ["outcome"],
 )
-erasures = Counter(
+account_deletions = Counter(
     "pilothouse_erasures_total", "Account deletions by act: requested, cancelled, finished.", ["act"]
 )
 stray_objects = Counter(

@@ -6,7 +6,7 @@ A task message is only a wake-up. The row is the truth, and a sweep sends lost m
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import assert_never
+from typing import Literal, assert_never
 from uuid import UUID
 
 import structlog
@@ -15,10 +15,12 @@ from django.conf import settings
 from kombu.exceptions import OperationalError
 
 from config.core.redis import REDIS_OUTAGE_ERRORS
-from copilot.chat import service_bindings
 from copilot.realtime import turn_queue
 
 log = structlog.get_logger(__name__)
+
+BackgroundJob = Literal["title", "goal", "compaction"]  # what an ended turn leaves to do
+DataJob = Literal["export", "deletion"]
 
 PURGE_BATCH_SIZE = 500
 LOST_CALLS_LOOKBACK = timedelta(days=1)
@@ -76,8 +78,8 @@ def enqueue_scan(file_id: UUID, *, after_seconds: int = 0) -> None:
         )
 
 
-@shared_task(name="copilot.tasks.send_lost_scans", ignore_result=True)
-def send_lost_scans() -> None:
+@shared_task(name="copilot.tasks.resend_lost_scans", ignore_result=True)
+def resend_lost_scans() -> None:
     """Enqueue pending scans again whose task was lost."""
     from copilot.files import services as files
 
@@ -85,8 +87,8 @@ def send_lost_scans() -> None:
         enqueue_scan(file_id)
 
 
-@shared_task(name="copilot.tasks.tend_storage", ignore_result=True)
-def tend_storage() -> None:
+@shared_task(name="copilot.tasks.reconcile_storage", ignore_result=True)
+def reconcile_storage() -> None:
     """Find stored objects without rows and rows without objects."""
     from copilot.files import reconciliation
 
@@ -112,15 +114,15 @@ def purge_accounts() -> None:
     login_limits.purge_login_records()
 
 
-@shared_task(name="copilot.tasks.mail_new_device", ignore_result=True)
-def mail_new_device(device_id: str, address: str) -> None:
+@shared_task(name="copilot.tasks.send_new_device_email", ignore_result=True)
+def send_new_device_email(device_id: str, address: str) -> None:
     from copilot.accounts import devices
 
     devices.send_new_device_email(UUID(device_id), address)
 
 
-@shared_task(name="copilot.tasks.answer_aside", ignore_result=True)
-def answer_aside(session_id: str, side_id: str) -> None:
+@shared_task(name="copilot.tasks.answer_side_question", ignore_result=True)
+def answer_side_question(session_id: str, side_id: str) -> None:
     from copilot.worker import turn_worker
 
     turn_worker.answer_side_question(UUID(session_id), side_id)
@@ -129,25 +131,25 @@ def answer_aside(session_id: str, side_id: str) -> None:
 def enqueue_side_question(session_id: UUID, side_id: str) -> bool:
     """Enqueue a side question; False when the broker is down, so that the caller can refuse it at once."""
     try:
-        answer_aside.apply_async(
+        answer_side_question.apply_async(
             args=(str(session_id), side_id), retry=False, expires=SIDE_QUESTION_EXPIRY_SECONDS
         )
     except (OperationalError, OSError) as problem:
-        log.warning("task_not_sent", task="answer_aside", error_kind=type(problem).__name__)
+        log.warning("task_not_sent", task="answer_side_question", error_kind=type(problem).__name__)
         return False
     return True
 
 
-@shared_task(name="copilot.tasks.tick", ignore_result=True)
-def tick() -> None:
+@shared_task(name="copilot.tasks.run_due_schedules", ignore_result=True)
+def run_due_schedules() -> None:
     """Run the schedules that are due."""
     from copilot.schedules import runner
 
     runner.run_due_schedules()
 
 
-@shared_task(name="copilot.tasks.settle_calls", ignore_result=True)
-def settle_calls() -> None:
+@shared_task(name="copilot.tasks.record_forgotten_calls", ignore_result=True)
+def record_forgotten_calls() -> None:
     """Record model calls of the last day whose cost nobody recorded. The sweep looks only at recent ones."""
     from copilot.chat import model_calls
 
@@ -155,38 +157,39 @@ def settle_calls() -> None:
         pass
 
 
-@shared_task(name="copilot.tasks.run_errand", ignore_result=True)
-def run_errand(errand: service_bindings.BackgroundJob, turn_id: str) -> None:
+@shared_task(name="copilot.tasks.run_background_job", ignore_result=True)
+def run_background_job(job: BackgroundJob, turn_id: str) -> None:
     """Run a background job of an ended turn. Nobody waits for it."""
     from copilot.agent import goal_judgement, titles
+    from copilot.chat import compaction_requests
 
-    match errand:
+    match job:
         case "title":
             titles.name_session(UUID(turn_id))
         case "goal":
             goal_judgement.judge_goal(UUID(turn_id))
         case "compaction":
-            service_bindings.compact_after_turn(UUID(turn_id))
+            compaction_requests.compact_after_turn(UUID(turn_id))
         case unreachable:
             assert_never(unreachable)
 
 
-def enqueue_background_job(errand: service_bindings.BackgroundJob, turn_id: UUID) -> None:
+def enqueue_background_job(job: BackgroundJob, turn_id: UUID) -> None:
     """Enqueue a job of an ended turn. One that is lost is made up for after a later turn of the session."""
     try:
-        run_errand.apply_async(args=(errand, str(turn_id)), retry=False)
+        run_background_job.apply_async(args=(job, str(turn_id)), retry=False)
     except (OperationalError, OSError) as problem:
         log.warning(
             "task_not_sent",
-            task="run_errand",
-            job=errand,
+            task="run_background_job",
+            job=job,
             turn_id=str(turn_id),
             error_kind=type(problem).__name__,
         )
 
 
-@shared_task(name="copilot.tasks.run_job", ignore_result=True)
-def run_job(job: service_bindings.DataJob, job_id: str) -> None:
+@shared_task(name="copilot.tasks.run_data_job", ignore_result=True)
+def run_data_job(job: DataJob, job_id: str) -> None:
     """Run an export or an account deletion, each of which has a row of its own."""
     from copilot.accounts import deletion
     from copilot.exports import services as exports
@@ -194,27 +197,27 @@ def run_job(job: service_bindings.DataJob, job_id: str) -> None:
     match job:
         case "export":
             exports.run_export(UUID(job_id))
-        case "erasure":
+        case "deletion":
             deletion.run_deletion(UUID(job_id))
         case unreachable:
             assert_never(unreachable)
 
 
-def enqueue_data_job(job: service_bindings.DataJob, job_id: UUID) -> None:
+def enqueue_data_job(job: DataJob, job_id: UUID) -> None:
     try:
-        run_job.apply_async(args=(job, str(job_id)), retry=False)
+        run_data_job.apply_async(args=(job, str(job_id)), retry=False)
     except (OperationalError, OSError) as problem:
         log.warning(
             "task_not_sent",
-            task="run_job",
+            task="run_data_job",
             job=job,
             job_id=str(job_id),
             error_kind=type(problem).__name__,
         )
 
 
-@shared_task(name="copilot.tasks.look_after_jobs", ignore_result=True)
-def look_after_jobs() -> None:
+@shared_task(name="copilot.tasks.sweep_data_jobs", ignore_result=True)
+def sweep_data_jobs() -> None:
     """Resume exports and account deletions whose task or worker was lost, start due ones, and expire old exports."""
     from copilot.accounts import deletion
     from copilot.exports import services as exports

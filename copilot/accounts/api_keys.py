@@ -16,8 +16,8 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from config.core.audit import record_audit_event
+from config.core.encryption import find_pepper, get_site_peppers, hash_secret, is_current_hash
 from config.core.errors import Conflict, Forbidden, InvalidRequest, NotFound
-from config.core.hashed_keys import find_pepper, get_site_peppers, hash_secret, is_current_hash
 from copilot.models import ApiKey
 
 SCOPES = ("read", "chat", "manage", "billing", "staff")
@@ -105,7 +105,7 @@ def revoke_all_api_keys(user_id: int) -> int:
 
 
 def _unrevoked_keys(user_id: int) -> QuerySet[ApiKey]:
-    return ApiKey.objects.filter(user_id=user_id, revoked_at=None)
+    return ApiKey.objects.unrevoked().filter(user_id=user_id)
 
 
 def _is_valid(row: ApiKey) -> bool:
@@ -123,7 +123,7 @@ def _check_scopes(user: User, scopes: tuple[str, ...]) -> None:
 
 def count_old_hashes() -> int:
     """Count usable keys whose hash was made under another SECRET_KEY, or in an old format."""
-    rows = ApiKey.objects.filter(revoked_at=None).exclude(expires_at__lte=Now())
+    rows = ApiKey.objects.active()
     stored = rows.values_list("secret_hash", flat=True).iterator()
     return sum(
         not is_current_hash(_PEPPER_NAME, secret_hash, get_site_peppers()[0]) for secret_hash in stored

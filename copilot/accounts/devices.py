@@ -136,7 +136,7 @@ def _drop_oldest(user_id: int) -> None:
 def _enqueue_email(device_id: UUID, address: str) -> None:
     """Send the mail from a worker, so that the sign-in does not wait for the mail server."""
     try:
-        tasks.mail_new_device.apply_async(args=(str(device_id), address), retry=False)
+        tasks.send_new_device_email.apply_async(args=(str(device_id), address), retry=False)
     except (OperationalError, OSError) as problem:
         log.warning("broker_unavailable", mail="new_device", error_kind=type(problem).__name__)
         send_new_device_email(device_id, address)

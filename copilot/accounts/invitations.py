@@ -66,7 +66,7 @@ def create_setup_link() -> NewInvitation:
         _lock_setup()
         if has_administrator():
             raise Conflict(_("There is already an administrator."), code="already_set_up")
-        Invitation.objects.filter(makes_admin=True, used_at=None, revoked_at=None).update(revoked_at=Now())
+        Invitation.objects.unused().filter(makes_admin=True).update(revoked_at=Now())
         invitation = _create_invitation(
             email="", lifetime=timedelta(hours=SETUP_LINK_HOURS), makes_admin=True
         )
@@ -163,7 +163,7 @@ def _create_invitation(
 
 
 def _usable_invitations() -> QuerySet[Invitation]:
-    return Invitation.objects.filter(used_at=None, revoked_at=None, expires_at__gt=Now())
+    return Invitation.objects.pending()
 
 
 def _lock_setup() -> None:

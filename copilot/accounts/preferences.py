@@ -47,14 +47,18 @@ def update_preferences(owner_id: int, changes: PreferenceUpdate) -> UserPreferen
 
 def check_instructions(text: str) -> None:
     if len(text) > MAX_INSTRUCTIONS_CHARACTERS:
-        raise InvalidRequest(f"Instructions can be up to {MAX_INSTRUCTIONS_CHARACTERS:,} characters.")
+        raise InvalidRequest(
+            f"Instructions can be up to {MAX_INSTRUCTIONS_CHARACTERS:,} characters.", field="instructions"
+        )
 
 
 def check_personality(personality_id: int | None) -> None:
     if personality_id is not None and not any(
         personality.pk == personality_id for personality in list_personalities()
     ):
-        raise InvalidRequest("That personality doesn't exist.", code="unknown_personality")
+        raise InvalidRequest(
+            "That personality doesn't exist.", code="unknown_personality", field="personality"
+        )
 
 
 def list_personalities() -> list[Personality]:
@@ -68,7 +72,9 @@ def list_time_zones() -> list[str]:
 def _check_time_zone(name: str) -> None:
     """Check that both Python and Postgres know the zone, because both use it."""
     unknown = InvalidRequest(
-        "That time zone doesn't exist. Use a name like Europe/Berlin.", code="unknown_timezone"
+        "That time zone doesn't exist. Use a name like Europe/Berlin.",
+        code="unknown_timezone",
+        field="timezone",
     )
     if name not in available_timezones():
         raise unknown

@@ -25,7 +25,7 @@ BATCH_SIZE = 500
 SESSIONS_PER_BATCH = 50
 # Apps whose rows must be kept for legal and accounting reasons, under the pseudonym.
 KEPT_APPS = frozenset({"billing", "diagnostics", "admin"})
-KEPT_MODELS = frozenset({"copilot.ErasureJob"})
+KEPT_MODELS = frozenset({"copilot.AccountDeletion"})
 
 
 # --- Steps, in order ---------------------------------------------------------------------------------
@@ -33,7 +33,7 @@ KEPT_MODELS = frozenset({"copilot.ErasureJob"})
 
 def end_turns(user_id: int) -> int:
     """End turns under a higher fence, so that their workers cannot write any more."""
-    unfinished = Turn.objects.filter(session__owner=user_id, status__in=Turn.UNFINISHED)
+    unfinished = Turn.objects.unfinished().filter(session__owner=user_id)
     unfinished_turns = list(unfinished.values_list("pk", "fence")[:BATCH_SIZE])
     for turn_id, fence in unfinished_turns:
         try:

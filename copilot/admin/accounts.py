@@ -17,11 +17,11 @@ from django.http import HttpRequest
 from config.core.admin import ReadOnlyAdmin, TypedModelAdmin
 from config.core.errors import NotFound
 from copilot.accounts import api_keys, invitations, sign_up
-from copilot.models import ApiKey, ErasureJob, Invitation, SignUpRequest
+from copilot.models import AccountDeletion, ApiKey, Invitation, SignUpRequest
 
 
-@admin.register(ErasureJob)
-class ErasureJobAdmin(ReadOnlyAdmin):
+@admin.register(AccountDeletion)
+class AccountDeletionAdmin(ReadOnlyAdmin):
     list_display = [
         "id",
         "user",

@@ -37,7 +37,7 @@ class SessionAdmin(ConversationAdmin):
     ordering = ["-active_at"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
-        unfinished = Turn.objects.filter(session=OuterRef("pk"), status__in=Turn.UNFINISHED)
+        unfinished = Turn.objects.unfinished().filter(session=OuterRef("pk"))
         status = Subquery(unfinished.values("status")[:1])
         rows: QuerySet[Model] = super().get_queryset(request).annotate(turn_status=status)
         return rows

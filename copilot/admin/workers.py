@@ -5,10 +5,10 @@ from __future__ import annotations
 from django.contrib import admin
 
 from config.core.admin import ReadOnlyAdmin
-from copilot.models import WorkerBeat
+from copilot.models import WorkerHeartbeat
 
 
-@admin.register(WorkerBeat)
+@admin.register(WorkerHeartbeat)
 class WorkerBeatAdmin(ReadOnlyAdmin):
     list_display = [
         "worker",
@@ -16,15 +16,14 @@ class WorkerBeatAdmin(ReadOnlyAdmin):
         "pid",
         "version",
         "started_at",
-        "beat_at",
+        "last_beat_at",
         "draining",
         "running",
-        "gone_at",
     ]
     list_filter = ["draining", "version"]
     search_fields = ["worker", "host"]
-    ordering = ["-beat_at"]
+    ordering = ["-last_beat_at"]
 
     @admin.display(description="turns")
-    def running(self, beat: WorkerBeat) -> int:
+    def running(self, beat: WorkerHeartbeat) -> int:
         return len(beat.turns)

@@ -17,6 +17,7 @@ from django.conf import settings
 from config.core.batching import run_shielded
 from config.core.db import run_in_thread, run_in_thread_with_retry
 from config.core.errors import FenceLost, TurnConflict
+from copilot import signals
 from copilot.agent import queued_messages, titles
 from copilot.agent.budget import can_extend_turn
 from copilot.agent.loop import AgentLoop
@@ -26,12 +27,12 @@ from copilot.agent.resume import close_unfinished_work
 from copilot.agent.services import ProcessServices
 from copilot.agent.tool_approvals import ApprovedCalls
 from copilot.agent.tool_runs import UnfinishedCall
-from copilot.chat import announcements, approvals, model_calls, questions, turn_hooks, turn_transitions, turns
+from copilot.chat import announcements, approvals, model_calls, questions, turn_transitions, turns
 from copilot.chat import selectors as chat_selectors
 from copilot.chat import serializers as chat_serializers
 from copilot.chat.approvals import ApprovalCandidate
+from copilot.chat.next_turn import start_kept_turn
 from copilot.chat.notices import NO_SOURCE, FailureSource, LimitCode
-from copilot.chat.service_bindings import BackgroundJob, enqueue_background_job, start_kept_turn, wake_worker
 from copilot.chat.turn_transitions import EndedTurn
 from copilot.chat.turns import ClaimedTurn
 from copilot.models import Turn
@@ -49,6 +50,7 @@ from copilot.realtime.events import (
 )
 from copilot.realtime.lease import KEEP_WHOLE_QUEUE, SessionRelease
 from copilot.realtime.payloads import ApprovalPayload, ContextPayload, ContextUsage
+from copilot.tasks import BackgroundJob, enqueue_background_job, wake_worker
 from copilot.tools.calls import STOPPED_MESSAGE, make_error_outcome
 
 
@@ -249,7 +251,7 @@ async def _end_turn(
                 summary=summary,
                 context=context,
                 unless_pending=unless_pending,
-                call_hooks=False,
+                send_signal=False,
             )
         except TurnConflict:  # the first try may have been committed before the connection broke
             ended = turn_transitions.find_own_ending(turn_id, fence, to) if number > 1 else None
@@ -299,9 +301,9 @@ async def _publish_ending(
         await run_in_thread(announcements.mark_unpublished, run.turn.session_id)  # the sweep publishes it
     if released.verdict == "kept":
         await run_in_thread(start_kept_turn, run.turn.session_id, next_turn, next_token, keep_through)
-    if turn_hooks.has_turn_hooks(run.turn.origin):
+    if signals.concerns_other_apps(run.turn.origin):
         run.services.run_in_background(
-            run_in_thread(turn_hooks.call_turn_hooks_on_commit, run.turn.turn_id, run.turn.origin, "ended")
+            run_in_thread(signals.send_turn_signal, signals.turn_ended, run.turn.turn_id, run.turn.origin)
         )
 
 

@@ -17,11 +17,11 @@ from copilot.agent.model_context import PROMPTS_DIRECTORY
 from copilot.agent.one_shot_requests import OneShotCause, OneShotQuestion
 from copilot.chat import goals, messages, queue
 from copilot.chat import selectors as chat_selectors
-from copilot.chat.commands import InternalMessage
+from copilot.chat.admission import submit_message
+from copilot.chat.commands import SendMessage, clean_text
 from copilot.chat.goals import GOAL_AUTHOR, format_goal_message
 from copilot.chat.permissions import Permissions, intersect_permissions
 from copilot.chat.prompt_tags import escape_server_tags
-from copilot.chat.service_bindings import submit_internal_message
 from copilot.models import Message, Session, Turn
 from copilot.providers.base import ProviderFailure
 from copilot.realtime import event_log
@@ -108,11 +108,11 @@ def _continue_goal(turn: Turn, judgement: GoalJudgement) -> None:
     if not goals.count_goal_continuation(session.pk, session.goal, number, judgement.reason):
         return
     try:
-        submit_internal_message(
-            InternalMessage(
+        submit_message(
+            SendMessage(
                 user_id=session.owner_id,
                 session_id=session.pk,
-                text=format_goal_message(session.goal, judgement.next_step),
+                text=clean_text(format_goal_message(session.goal, judgement.next_step)),
                 origin="goal",
                 permissions=_goal_permissions(turn),
                 tier=turn.tier,

@@ -35,15 +35,19 @@ class PreparedTurn:
     mcp_servers: tuple[mcp.McpServerConfig, ...] = ()
 
 
-def prepare_turn(turn: ClaimedTurn) -> PreparedTurn:
-    """Read everything that the loop needs from Postgres before its first request, in one thread call."""
+def prepare_turn(turn: ClaimedTurn, rows: list[MessageRow] | None = None) -> PreparedTurn:
+    """Read everything that the loop needs from Postgres before its first request, in one thread call.
+
+    `rows` are the session's messages as they were read with the claim.
+    """
     chain = catalogue_store.resolve_chain(turn.tier, turn.mode)
     taken = (
         queued_messages.take_at_turn_start(turn)
         if turn.pending and not turn.calls and turn.purpose == "reply"
         else []
     )
-    rows = message_history.list_rows_for_model(turn.session_id)
+    if taken or rows is None:
+        rows = message_history.list_rows_for_model(turn.session_id)
     chain = tuple(
         _apply_image_mode(entry) for entry in (_remaining_chain(chain, turn, rows) if turn.resumed else chain)
     )

@@ -199,7 +199,7 @@ class TurnRunner(RunState):
         turn = self.turn
         return trace_context.start_span(
             "turn",
-            parent=turn.arrival.traceparent,
+            parent=turn.inbound_context.traceparent,
             seed=f"{turn.turn_id}:{turn.fence}",
             follows=f"{turn.turn_id}:{turn.fence - 1}" if turn.resumed else "",
             turn_id=str(turn.turn_id),
@@ -219,7 +219,7 @@ class TurnRunner(RunState):
             origin=turn.origin,
             permissions=turn.permissions,
             channel=turn.channel,
-            arrival=turn.arrival,
+            inbound_context=turn.inbound_context,
             deadline=datetime.now(UTC) + timedelta(seconds=settings.TURN_MAX_SECONDS - turn.running_seconds),
             timezone=turn.session_config.timezone,
         )

@@ -27,9 +27,9 @@ def build_session_prompt(config: SessionConfig, *, mcp_instructions: str = "") -
     `mcp_instructions` consists of complete blocks that are already escaped.
     """
     blocks = (
-        _personality_block(config.voice),
+        _personality_block(config.personality),
         _instructions_block(config),
-        _builder_block() if config.builds else "",
+        _builder_block() if config.is_builder else "",
         mcp_instructions,
     )
     return "\n\n".join(text for text in blocks if text)
@@ -47,7 +47,7 @@ def _personality_block(voice: PersonalityPrompt | None) -> str:
 def _instructions_block(config: SessionConfig) -> str:
     """Join the user's instructions: for all conversations, for this one, and of the agent that it runs."""
     sections = (
-        ("What the user asks of every conversation:", config.standing),
+        ("What the user asks of every conversation:", config.user_instructions),
         ("What the user asks of this conversation:", config.instructions),
         (
             "This conversation runs an agent of the user. Its instructions:",

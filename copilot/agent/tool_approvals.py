@@ -133,7 +133,7 @@ class TurnApprovalPolicy:
 
     def _can_be_asked(self) -> bool:
         turn = self._context
-        return not turn.arrival.unattended and (turn.channel.interactive or turn.origin == "parent")
+        return not turn.inbound_context.unattended and (turn.channel.interactive or turn.origin == "parent")
 
     async def _request_approvals(self, calls: Sequence[ToolCall]) -> tuple[ApprovalNeeded, ...]:
         candidates, refusals, automatic = await run_in_thread(self._assess_calls, calls)

@@ -67,10 +67,12 @@ def edit_agent(
     before = get_version(owner_id, agent_id)
     draft = _check_draft(replace(_draft_from_version(before), **changes))
     with transaction.atomic():
-        updated = Agent.objects.filter(
-            pk=agent_id, owner=owner_id, deleted_at=None, version=expected_version
-        ).update(
-            version=expected_version + 1, name=draft.name, description=draft.description, changed_at=Now()
+        updated = (
+            Agent.objects.visible_to(owner_id)
+            .filter(pk=agent_id, version=expected_version)
+            .update(
+                version=expected_version + 1, name=draft.name, description=draft.description, changed_at=Now()
+            )
         )
         if not updated:
             raise Conflict(
@@ -83,7 +85,7 @@ def edit_agent(
 
 def delete_agent(owner_id: int, agent_id: UUID) -> None:
     """Delete an agent; its runs and versions stay readable."""
-    rows = Agent.objects.filter(pk=agent_id, owner=owner_id, deleted_at=None)
+    rows = Agent.objects.visible_to(owner_id).filter(pk=agent_id)
     if not rows.update(deleted_at=Now()):
         raise NotFound
 
@@ -158,7 +160,7 @@ def _is_tool_name(name: str) -> bool:
 
 def get_agent(owner_id: int, agent_id: UUID) -> Agent:
     """Return an agent of the owner. Foreign, deleted and unknown ones are reported as not found."""
-    agent = Agent.objects.filter(pk=agent_id, owner=owner_id, deleted_at=None).first()
+    agent = Agent.objects.visible_to(owner_id).filter(pk=agent_id).first()
     if agent is None:
         raise NotFound
     return agent
@@ -178,7 +180,7 @@ def list_versions(owner_id: int, agent_id: UUID) -> list[AgentVersion]:
 
 def list_agents(owner_id: int, *, after: UUID | None = None, limit: int = AGENTS_PER_PAGE) -> list[Agent]:
     """Return a page of agents by name; `after` is the last one of the previous page."""
-    rows = Agent.objects.filter(owner=owner_id, deleted_at=None).order_by("name", "pk")
+    rows = Agent.objects.visible_to(owner_id).order_by("name", "pk")
     if after is not None:
         last = Agent.objects.filter(pk=after, owner=owner_id).first()
         if last is None:
@@ -196,6 +198,7 @@ def build_run_prompt(version: AgentVersion, inputs: Mapping[str, JSON]) -> str:
         raise InvalidRequest(
             f"The inputs don't match the agent's schema: {problems[0]}",
             code="inputs_invalid",
+            field="inputs",
             details={"errors": problems},
         )
     if not inputs:

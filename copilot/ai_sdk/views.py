@@ -19,7 +19,7 @@ from pydantic import Field
 
 from config.core.db import run_in_thread
 from config.core.errors import InvalidRequest, NotFound, RequestRefused
-from config.core.validation import parse_uuid
+from config.core.json_values import parse_uuid
 from copilot.ai_sdk.ui_messages import UIMessagePart, UIMessageWriter
 from copilot.chat import selectors as chat_selectors
 from copilot.chat.turn_results import TurnResult, build_session_url
@@ -165,9 +165,7 @@ def _create_session(user_id: int, name: str, request: TurnRequest) -> UUID:
 
 
 def _find_last_user_message(session_id: UUID) -> UUID:
-    rows = Message.objects.filter(
-        session=session_id, kind=Message.Kind.USER, hidden="", sequence__isnull=False
-    )
+    rows = Message.objects.visible().filter(session=session_id, kind=Message.Kind.USER)
     last = rows.order_by("-sequence").first()
     if last is None:
         raise InvalidRequest("There is no message to answer again.")

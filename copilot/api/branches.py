@@ -13,7 +13,7 @@ from rest_framework.request import Request
 from config.core.api.schema import IDEMPOTENCY_KEY_HEADER
 from config.core.api.views import document_operation, respond_json
 from config.core.errors import NotFound
-from config.core.validation import parse_uuid, validate_body
+from config.core.json_values import parse_uuid, validate_body
 from copilot.api.base import AuthenticatedApiView
 from copilot.api.messages import Started, parse_fields_with_run_id, serialize_started
 from copilot.chat import branches

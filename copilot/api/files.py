@@ -19,7 +19,7 @@ from config.core.api.parsing import QueryParams, RequestBody, parse_body, parse_
 from config.core.api.schema import MULTIPART_FILES_SCHEMA
 from config.core.api.views import document_operation, respond_json, respond_no_content
 from config.core.errors import ErrorDetailValue, InvalidRequest, NotFound, PayloadTooLarge, RequestRefused
-from config.core.validation import parse_uuid
+from config.core.json_values import parse_uuid
 from copilot import metrics
 from copilot.api.base import AuthenticatedApiView, CleanText
 from copilot.api.uploads import MAX_FILES_PER_REQUEST, CappedUploadHandler, OversizedFile

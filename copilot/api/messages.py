@@ -16,7 +16,7 @@ from config.core.api.views import document_operation, respond_json
 from config.core.errors import InvalidRequest
 from config.core.json_values import JSON
 from copilot.api.base import AuthenticatedApiView
-from copilot.chat import admission_outcomes, slash_commands, stop, submission
+from copilot.chat import admission_outcomes, slash_commands, stop
 from copilot.chat import selectors as chat_selectors
 from copilot.chat.commands import MessageBody, SendMessage, parse_message
 from copilot.chat.permissions import Permissions
@@ -111,7 +111,7 @@ class MessagesView(AuthenticatedApiView):
         parameters=[IDEMPOTENCY_KEY_HEADER],
     )
     def post(self, request: Request, session_id: UUID) -> HttpResponse:
-        outcome = submission.submit_input(
+        outcome = slash_commands.submit_input(
             parse_send_command(request, session_id, self.caller_id, self.turn_permissions)
         )
         match outcome:

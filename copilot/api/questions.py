@@ -11,7 +11,7 @@ from config.core.api.parsing import RequestBody, parse_body
 from config.core.api.views import document_operation, respond_no_content
 from config.core.errors import InvalidRequest
 from copilot.api.base import AuthenticatedApiView
-from copilot.chat import submission
+from copilot.chat import questions
 
 
 class Answer(RequestBody):
@@ -27,5 +27,5 @@ class AnswerView(AuthenticatedApiView):
         body = parse_body(request, Answer)
         if (body.text is None) == (body.choice is None):
             raise InvalidRequest("Send either text or choice.")
-        submission.answer_question(self.caller_id, question_id, text=body.text, choice=body.choice)
+        questions.record_answer(self.caller_id, question_id, text=body.text, choice=body.choice)
         return respond_no_content()

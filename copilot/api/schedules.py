@@ -14,7 +14,7 @@ from rest_framework.request import Request
 from config.core.api.parsing import RequestBody, parse_body
 from config.core.api.views import document_operation, respond_json, respond_no_content
 from config.core.errors import NotFound
-from config.core.validation import parse_uuid
+from config.core.json_values import parse_uuid
 from copilot.api.base import AuthenticatedApiView, CleanText, format_instant_or_none
 from copilot.models import Schedule, ScheduleRun
 from copilot.realtime import payloads

@@ -109,7 +109,7 @@ def _accept_message(
     page = command.page_context or PageContext()
     context = model_context.build_message_context(
         sent=messages.SENT_TIME_PLACEHOLDER,
-        speaker=command.author if command.arrival.reply else "",
+        speaker=command.author if command.inbound_context.reply else "",
         page_url=page.url,
         page_text=page.text,
         attachments=attachments,
@@ -162,7 +162,7 @@ def _resolve_attachments(command: SendMessage) -> tuple[list[AttachmentPayload],
     if not command.attachments:
         return [], []
     # In a channel the speaker need not be the owner, so only files of that session may be attached.
-    only_session = command.session_id if command.arrival.reply else None
+    only_session = command.session_id if command.inbound_context.reply else None
     attachments, ignored = files.resolve_attachments(
         command.user_id, command.attachments, session_id=only_session
     )
@@ -243,7 +243,7 @@ def _place_hold_if_needed(new_turn: turns.NewTurn, user_id: int) -> None:
 
 
 def _is_still_pending(message_id: UUID) -> bool:
-    return Message.objects.filter(pk=message_id, sequence=None, dropped_at=None).exists()
+    return Message.objects.queued().filter(pk=message_id).exists()
 
 
 def _announce_or_hand_over(

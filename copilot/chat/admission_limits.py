@@ -133,7 +133,7 @@ def apply_plan_to_message(command: SendMessage) -> SendMessage:
     A choice of the sender is kept or refused, never changed. Without a mode a turn thinks; on a plan
     without thinking it does not.
     """
-    get_channel(command.origin, command.arrival.reply)
+    get_channel(command.origin, command.inbound_context.reply)
     catalogue_store.resolve_chain(command.tier, command.mode)
     if not plan_status.restricts_models():
         return command

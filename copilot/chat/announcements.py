@@ -62,7 +62,7 @@ def publish_events(
 
 def mark_unpublished(*session_ids: UUID) -> None:
     try:
-        Session.objects.filter(pk__in=session_ids).update(untold_at=Now())
+        Session.objects.filter(pk__in=session_ids).update(publish_failed_at=Now())
     except DatabaseError:
         log.warning("unpublished_sessions_not_marked", sessions=len(session_ids))
 
@@ -74,15 +74,19 @@ class UnpublishedSession:
 
 
 def list_unpublished_sessions(limit: int = 200) -> list[UnpublishedSession]:
-    rows = Session.objects.filter(untold_at__isnull=False).order_by("untold_at")
+    rows = Session.objects.filter(publish_failed_at__isnull=False).order_by("publish_failed_at")
     return [
-        UnpublishedSession(pk, at) for pk, at in rows.values_list("pk", "untold_at")[:limit] if at is not None
+        UnpublishedSession(pk, at)
+        for pk, at in rows.values_list("pk", "publish_failed_at")[:limit]
+        if at is not None
     ]
 
 
 def mark_published(unpublished: UnpublishedSession) -> None:
     """Clear the mark, unless another publish has failed since it was read."""
-    Session.objects.filter(pk=unpublished.session_id, untold_at=unpublished.failed_at).update(untold_at=None)
+    Session.objects.filter(pk=unpublished.session_id, publish_failed_at=unpublished.failed_at).update(
+        publish_failed_at=None
+    )
 
 
 def publish_session_change(

@@ -1,6 +1,6 @@
 """Request, decide and close approvals of tool calls, and count what sessions spend without asking.
 
-Only this module writes Approval and `Session.auto_approve_taken`. Whoever decides, abandons, cancels or expires
+Only this module writes Approval and `Session.auto_approve_spent`. Whoever decides, abandons, cancels or expires
 an approval locks the paused turn first (`turn_transitions.lock_paused_turn`).
 """
 
@@ -17,7 +17,8 @@ from django.db.models.functions import Greatest, Now
 
 from config.core.errors import Conflict, FenceLost, NotFound, TurnConflict
 from config.core.json_values import JSON
-from copilot.chat import turn_hooks, turn_transitions, turns
+from copilot import signals
+from copilot.chat import turn_transitions, turns
 from copilot.models import Approval, Session, Turn
 from copilot.realtime.payloads import AutoApprovePayload
 
@@ -71,7 +72,7 @@ def approve_automatically(
     turn_id: UUID, fence: int, candidates: Sequence[ApprovalCandidate]
 ) -> AutoApprovalResult:
     with transaction.atomic():
-        turn = Turn.objects.select_for_update().filter(pk=turn_id, fence=fence, status=turns.RUNNING).first()
+        turn = Turn.objects.running().select_for_update().filter(pk=turn_id, fence=fence).first()
         if turn is None:
             raise FenceLost(f"turn {turn_id} is not held under fence {fence}")
         is_enabled = get_auto_approve(Session.objects.select_related("root").get(pk=turn.session_id)).enabled
@@ -96,7 +97,7 @@ def request_approvals(turn_id: UUID, fence: int, candidates: Sequence[ApprovalCa
             _build_approval(turn, candidate, state=REQUESTED, position=position)
             for position, candidate in enumerate(candidates)
         )
-        turn_hooks.call_turn_hooks_on_commit(turn_id, turn.origin, "asked")
+        signals.send_turn_signal(signals.turn_awaits_person, turn_id, turn.origin)
     return list_requested_approvals(turn_id, fence)
 
 
@@ -208,9 +209,7 @@ class ResumedTurn:
 
 def get_owned_approvals(user_id: int, approval_ids: Collection[UUID]) -> dict[UUID, Approval]:
     """Return the owner's approvals; raise NotFound for unknown ones and for those of others alike."""
-    rows = Approval.objects.filter(
-        pk__in=approval_ids, session__owner_id=user_id, session__deleted_at=None
-    ).select_related("turn")
+    rows = Approval.objects.visible_to(user_id).filter(pk__in=approval_ids).select_related("turn")
     found = {row.pk: row for row in rows}
     if len(found) != len(set(approval_ids)):
         raise NotFound
@@ -236,7 +235,7 @@ def record_decisions(
             _record_decision(row, decision, user_id, paused_turns[row.turn_id])
         for paused in paused_turns.values():
             assert paused is not None  # otherwise the first of its decisions raised Conflict
-            if not Approval.objects.filter(turn=paused.turn_id, state=REQUESTED).exists():
+            if not Approval.objects.requested().filter(turn=paused.turn_id).exists():
                 may_resume(paused.turn_id)
                 fence = turn_transitions.resume_turn(paused.turn_id, paused.fence)
                 resumed.append(
@@ -298,8 +297,13 @@ def close_approvals(
 
 
 def list_expired_turns(older_than_seconds: float) -> list[UUID]:
-    rows = Approval.objects.filter(state=REQUESTED, turn__status=turns.WAITING).extra(
-        where=["copilot_approval.created_at < now() - %s * interval '1 second'"], params=[older_than_seconds]
+    rows = (
+        Approval.objects.requested()
+        .filter(turn__status=turns.WAITING)
+        .extra(
+            where=["copilot_approval.created_at < now() - %s * interval '1 second'"],
+            params=[older_than_seconds],
+        )
     )
     return list(rows.values_list("turn_id", flat=True).distinct()[:200])
 
@@ -309,7 +313,7 @@ def list_expired_turns(older_than_seconds: float) -> list[UUID]:
 _UPDATE_AUTO_APPROVE = """
 UPDATE copilot_session SET auto_approve = %(enabled)s, auto_approve_cap = %(cap)s,
        auto_approve_children = %(enabled)s AND %(children)s,
-       auto_approve_taken = CASE WHEN auto_approve OR NOT %(enabled)s THEN auto_approve_taken ELSE COALESCE(
+       auto_approve_spent = CASE WHEN auto_approve OR NOT %(enabled)s THEN auto_approve_spent ELSE COALESCE(
            (SELECT SUM(a.reserved_microdollars) FROM copilot_approval a JOIN copilot_session c ON c.id = a.session_id
             WHERE %(session)s IN (c.root_id, c.id) AND a.state IN ('approved', 'running')), 0) END
 WHERE id = %(session)s AND owner_id = %(owner)s AND deleted_at IS NULL
@@ -377,7 +381,7 @@ def _add_to_spent(session_id: UUID, amount: int) -> None:
     if amount:
         for charged_id in _sessions_to_charge(session_id):
             rows = Session.objects.filter(pk=charged_id)
-            rows.update(auto_approve_taken=Greatest(F("auto_approve_taken") + amount, 0))
+            rows.update(auto_approve_spent=Greatest(F("auto_approve_spent") + amount, 0))
 
 
 def _sessions_to_charge(session_id: UUID) -> list[UUID]:
@@ -414,7 +418,7 @@ def _list_caps(session: Session) -> list[tuple[int, int]]:
         return []
     charged = [session] if session.root is None else [session.root, session]
     return [
-        (member.auto_approve_cap, member.auto_approve_taken)
+        (member.auto_approve_cap, member.auto_approve_spent)
         for member in charged
         if member.auto_approve and member.auto_approve_cap is not None
     ]

@@ -37,7 +37,7 @@ OLDER_BRANCH, UNDONE = Message.Hidden.OLDER_BRANCH, Message.Hidden.UNDONE
 
 
 def shown_messages(session_id: UUID) -> QuerySet[Message]:
-    return Message.objects.filter(session=session_id, hidden="", sequence__isnull=False)
+    return Message.objects.visible().filter(session=session_id)
 
 
 def has_no_shown_messages(session_id: UUID) -> bool:
@@ -82,7 +82,7 @@ def store_new_version(session_id: UUID, message_id: UUID, version_id: UUID) -> N
 
 def _hide_as_older_branch(session_id: UUID, version_id: UUID, sequence: int) -> None:
     shown_messages(session_id).filter(sequence__gte=sequence).update(
-        hidden=OLDER_BRANCH, kept_under=version_id
+        hidden=OLDER_BRANCH, hidden_with_version=version_id
     )
 
 
@@ -106,7 +106,7 @@ def show_version(session_id: UUID, message_id: UUID, branch: int) -> SwitchedVer
         if chosen is None:
             raise Conflict("This message has no such version.", code="no_such_branch")
         _hide_as_older_branch(session_id, shown.pk, shown.sequence)
-        Message.objects.filter(kept_under=chosen.pk).update(hidden="", kept_under=None)
+        Message.objects.filter(hidden_with_version=chosen.pk).update(hidden="", hidden_with_version=None)
     return SwitchedVersion(message_id=chosen.pk, branch=branch)
 
 
@@ -196,9 +196,7 @@ def _wait_for_twin_outcome(command: ResendMessage, *, deciding: bool) -> Submiss
     deadline = time.monotonic() + FIRST_OUTCOME_TIMEOUT_SECONDS
     while True:
         is_final = not deciding or command.run_id is None or time.monotonic() > deadline
-        is_final = (
-            is_final or Turn.objects.filter(session=command.session_id, status__in=Turn.UNFINISHED).exists()
-        )
+        is_final = is_final or Turn.objects.unfinished().filter(session=command.session_id).exists()
         if (first := _replay_first_resend(command)) is not None or is_final:
             return first
         time.sleep(LOCK_POLL_SECONDS)
@@ -341,7 +339,7 @@ class UndoResult:
 
 def undo_last_turn(user_id: int, session_id: UUID) -> UndoResult:
     session = selectors.get_session(user_id, session_id)
-    paused = Turn.objects.filter(session=session_id, status=Turn.Status.WAITING).first()
+    paused = Turn.objects.waiting().filter(session=session_id).first()
     if paused is not None:
         stop_session(user_id, session_id, turn_id=paused.pk)
     lock = lock_idle_session(session_id)

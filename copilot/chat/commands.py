@@ -11,8 +11,7 @@ from uuid import UUID
 from pydantic import Field
 
 from config.core.errors import InvalidRequest, NotFound
-from config.core.json_values import JSON
-from config.core.validation import StrictModel, parse_uuid, validate_body
+from config.core.json_values import JSON, StrictModel, parse_uuid, validate_body
 from copilot.chat.permissions import Permissions
 from copilot.chat.prompt_tags import strip_server_tags
 from copilot.chat.turn_context import InboundContext
@@ -66,14 +65,14 @@ class SendMessage:
     permissions: Permissions
     author: str = ""
     parent: ParentTurn | None = None  # the turn that sends it, if one does
-    arrival: InboundContext = field(default_factory=InboundContext)
+    inbound_context: InboundContext = field(default_factory=InboundContext)
 
     @property
     def of_owner(self) -> bool:
         """Tell whether the owner speaks, and not a member of a channel, a schedule, a goal or a turn."""
         if self.origin in ORIGINS_WITHOUT_SPEAKER:
             return False
-        return not self.author if self.arrival.reply is None else self.arrival.reply.of_payer
+        return not self.author if self.inbound_context.reply is None else self.inbound_context.reply.of_payer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +136,7 @@ def validate_text(text: str) -> str:
         raise InvalidRequest(
             f"Messages can be up to {limit:,} characters (yours has {len(text):,}).",
             code="message_too_long",
+            field="text",
         )
     return clean_text(text)
 
@@ -263,27 +263,3 @@ class ParentTurn:
     turn_id: UUID
     fence: int
     budget_microdollars: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class InternalMessage:
-    """A message the server sends for a user: a sub-session's prompt, a schedule, a goal's next step."""
-
-    user_id: int
-    session_id: UUID
-    text: str
-    origin: str
-    permissions: Permissions
-    tier: str = ""
-    mode: str = ""
-    run_id: str | None = None
-    author: str = ""
-    parent: ParentTurn | None = None
-    arrival: InboundContext = field(default_factory=InboundContext)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SubmitReceipt:
-    message_id: UUID
-    turn_id: UUID  # its own turn, or the one it waits behind
-    queued: bool

@@ -21,7 +21,7 @@ def replay_first_outcome(command: SendMessage) -> SubmissionStarted | Submission
 
     Return None when the first request was refused in the meantime, so that this one may try.
     """
-    session = Session.objects.filter(pk=command.session_id, owner=command.user_id, deleted_at=None)
+    session = Session.objects.visible_to(command.user_id).filter(pk=command.session_id)
     if not session.exists():
         raise NotFound
     if not session.filter(owner__is_active=True).exists():

@@ -3,22 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
-from django.db import connection
 from django.db.models import Max
 
+from config.core.db import Query, fetch_all
 from copilot.chat.message_rows import MessageRow
 from copilot.models import Message
-from copilot.realtime.payloads import AttachmentPayload
+from copilot.realtime.payloads import AttachmentPayload, MessageKind
 
 _COLUMNS = """
-SELECT m.id::text, m.sequence, m.kind, m.content, m.data, m.call_id, m.turn_id::text, m.hidden, m.streaming,
+SELECT m.id::text AS id, m.sequence, m.kind, m.content, m.data, m.call_id, m.turn_id::text AS turn_id, m.hidden, m.streaming,
        m.attachments, m.server_context, m.replay, m.mid_turn, m.model
 FROM copilot_message m
 """
+
+
+class StoredRow(NamedTuple):
+    """The columns above; jsonb comes as text."""
+
+    id: str
+    sequence: int
+    kind: MessageKind
+    content: str
+    data: str
+    call_id: str | None
+    turn_id: str | None
+    hidden: str
+    streaming: bool
+    attachments: str
+    server_context: str
+    replay: str
+    mid_turn: bool
+    model: str
+
+
 # A summary replaces everything up to its anchor, except the rows it keeps, which follow it word for word.
 _NEWEST_SUMMARY = """
 WITH newest AS MATERIALIZED (
@@ -37,6 +58,9 @@ WHERE m.hidden = '' AND m.id = ANY (ARRAY(
     SELECT id FROM newest UNION ALL SELECT jsonb_array_elements_text(kept)::uuid FROM newest))
 """
 _SELECT_ROWS_FOR_MODEL = _NEWEST_SUMMARY + _COLUMNS + _AFTER_SUMMARY + _COLUMNS + _SUMMARY_AND_KEPT_ROWS
+_SELECT_ROWS_OF_TURN = _SELECT_ROWS_FOR_MODEL.replace(
+    "%(session)s", "(SELECT session_id FROM copilot_turn WHERE id = %(turn)s)"
+)
 _SELECT_REQUESTS = (
     _COLUMNS
     + """
@@ -61,22 +85,25 @@ _SELECT_TOOL_ROWS = _ROUNDS + _COLUMNS + _LAST_ROUNDS
 
 def list_rows_for_model(session_id: UUID) -> list[MessageRow]:
     """List everything since the newest valid summary, which comes first, in order."""
-    with connection.cursor() as cursor:
-        cursor.execute(_SELECT_ROWS_FOR_MODEL, {"session": session_id})
-        rows = [_parse_row(row) for row in cursor.fetchall()]
-    return sorted(rows, key=lambda row: (row.kind != "summary", row.sequence))
+    return parse_rows_for_model(fetch_all(StoredRow, _SELECT_ROWS_FOR_MODEL, {"session": session_id}))
+
+
+def build_rows_query(turn_id: UUID) -> Query[StoredRow]:
+    """Build the query of list_rows_for_model for the session of a turn."""
+    return Query(StoredRow, _SELECT_ROWS_OF_TURN, {"turn": turn_id})
+
+
+def parse_rows_for_model(rows: Sequence[StoredRow]) -> list[MessageRow]:
+    return sorted(map(_parse_row, rows), key=lambda row: (row.kind != "summary", row.sequence))
 
 
 def list_requests_of_turn(turn_id: UUID) -> list[MessageRow]:
-    with connection.cursor() as cursor:
-        cursor.execute(_SELECT_REQUESTS, [turn_id])
-        return [_parse_row(row) for row in cursor.fetchall()]
+    return [_parse_row(row) for row in fetch_all(StoredRow, _SELECT_REQUESTS, [turn_id])]
 
 
 def list_tool_rows(turn_id: UUID, *, before: int, rounds: int) -> list[MessageRow]:
-    with connection.cursor() as cursor:
-        cursor.execute(_SELECT_TOOL_ROWS, {"turn": turn_id, "before": before, "rounds": rounds})
-        return [_parse_row(row) for row in cursor.fetchall()]
+    rows = fetch_all(StoredRow, _SELECT_TOOL_ROWS, {"turn": turn_id, "before": before, "rounds": rounds})
+    return [_parse_row(row) for row in rows]
 
 
 def get_last_sequence(session_id: UUID) -> int:
@@ -89,28 +116,27 @@ def has_content_to_compact(session_id: UUID) -> bool:
 
 
 def list_rows_by_id(row_ids: Sequence[UUID]) -> list[MessageRow]:
-    with connection.cursor() as cursor:
-        cursor.execute(_COLUMNS + "WHERE m.id = ANY(%s)", [list(row_ids)])
-        rows_by_id = {row[0]: _parse_row(row) for row in cursor.fetchall()}
+    rows = fetch_all(StoredRow, _COLUMNS + "WHERE m.id = ANY(%s)", [list(row_ids)])
+    rows_by_id = {row.id: _parse_row(row) for row in rows}
     return [rows_by_id[str(row_id)] for row_id in row_ids]
 
 
-def _parse_row(row: tuple[Any, ...]) -> MessageRow:
+def _parse_row(row: StoredRow) -> MessageRow:
     return MessageRow(
-        id=row[0],
-        sequence=row[1],
-        kind=row[2],
-        content=row[3],
-        data=msgspec.json.decode(row[4]),
-        call_id=row[5],
-        turn_id=row[6],
-        hidden=row[7],
-        streaming=row[8],
-        attachments=msgspec.json.decode(row[9], type=tuple[AttachmentPayload, ...]),
-        server_context=row[10],
-        replay=msgspec.json.decode(row[11], type=tuple[str, ...]),
-        mid_turn=row[12],
-        model=row[13],
+        id=row.id,
+        sequence=row.sequence,
+        kind=row.kind,
+        content=row.content,
+        data=msgspec.json.decode(row.data),
+        call_id=row.call_id,
+        turn_id=row.turn_id,
+        hidden=row.hidden,
+        streaming=row.streaming,
+        attachments=msgspec.json.decode(row.attachments, type=tuple[AttachmentPayload, ...]),
+        server_context=row.server_context,
+        replay=msgspec.json.decode(row.replay, type=tuple[str, ...]),
+        mid_turn=row.mid_turn,
+        model=row.model,
     )
 
 

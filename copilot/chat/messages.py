@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import NamedTuple
 from uuid import UUID, uuid4
 
 import msgspec
@@ -13,7 +14,7 @@ from django.db.models import Max
 
 from config.core import trace_context
 from config.core.client_address import hash_client_address
-from config.core.db import ASYNC_COMMIT
+from config.core.db import ASYNC_COMMIT, fetch_one
 from config.core.errors import FenceLost
 from config.core.json_values import JSON
 from copilot.chat.commands import SendMessage
@@ -23,20 +24,24 @@ from copilot.models import Message
 from copilot.realtime.payloads import AttachmentPayload
 
 
-def lock_running_turn(turn_id: UUID, fence: int) -> tuple[UUID, bool]:
-    """Lock the turn against takeover and stop. Return its session and whether a stop was requested."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            """
-            SELECT session_id, stop_requested_at IS NOT NULL FROM copilot_turn
-            WHERE id = %s AND fence = %s AND status = 'running' FOR UPDATE
-            """,
-            [turn_id, fence],
-        )
-        row = cursor.fetchone()
-    if row is None:
+class LockedTurn(NamedTuple):
+    session_id: UUID
+    stopped: bool  # a stop was requested
+
+
+def lock_running_turn(turn_id: UUID, fence: int) -> LockedTurn:
+    """Lock the turn against takeover and stop."""
+    turn = fetch_one(
+        LockedTurn,
+        """
+        SELECT session_id, stop_requested_at IS NOT NULL AS stopped FROM copilot_turn
+        WHERE id = %s AND fence = %s AND status = 'running' FOR UPDATE
+        """,
+        [turn_id, fence],
+    )
+    if turn is None:
         raise FenceLost(f"turn {turn_id} is not held under fence {fence}")
-    return row[0], row[1]
+    return turn
 
 
 # --- Inbound messages --------------------------------------------------------------------------------
@@ -82,14 +87,14 @@ _USER_CONTEXT_MARKUP = dict(
 # whole table.
 _INSERT_MESSAGE = f"""
 WITH held AS (
-    SELECT s.id, s.builds_id, COALESCE(NULLIF(p.timezone, ''), 'UTC') AS zone
+    SELECT s.id, s.built_agent_id, COALESCE(NULLIF(p.timezone, ''), 'UTC') AS zone
     FROM copilot_session s JOIN auth_user u ON u.id = s.owner_id
     LEFT JOIN copilot_preferences p ON p.owner_id = s.owner_id
     WHERE s.id = %(session_id)s AND s.owner_id = %(user_id)s AND s.deleted_at IS NULL AND u.is_active
       AND (%(durable)s OR {ASYNC_COMMIT})
     FOR NO KEY UPDATE OF s
 ), numbered AS (
-    SELECT held.id, held.builds_id, nextval('copilot_accept_numbers') AS number,
+    SELECT held.id, held.built_agent_id, nextval('copilot_accept_numbers') AS number,
            to_char(now() AT TIME ZONE held.zone, 'FMDay, YYYY-MM-DD HH24:MI') || ' (' || held.zone || ')' AS sent,
            (SELECT MAX(e.sequence) FROM copilot_message e WHERE e.session_id = held.id) IS NULL
            AND NOT EXISTS (SELECT 1 FROM copilot_message e WHERE e.session_id = held.id
@@ -108,7 +113,8 @@ WITH held AS (
     RETURNING accept_number, created_at
 )
 SELECT stored.accept_number, stored.created_at,
-       n.first AND EXISTS (SELECT 1 FROM copilot_memoryitem i WHERE i.owner_id = %(user_id)s), n.builds_id
+       n.first AND EXISTS (SELECT 1 FROM copilot_memoryitem i WHERE i.owner_id = %(user_id)s) AS wants_memories,
+       n.built_agent_id AS built_agent_id
 FROM stored CROSS JOIN numbered n
 """  # noqa: S608 - both texts are ours
 _ADD_USER_CONTEXT = f"""
@@ -130,36 +136,38 @@ def insert_message(
     Return None when the session is not the user's, or the run_id is taken. Without `durable`, the caller
     must open a turn with the message or flush the WAL before anything is acknowledged.
     """
-    with connection.cursor() as cursor:
-        cursor.execute(
-            _INSERT_MESSAGE,
-            {
-                "id": message_id,
-                "durable": durable,
-                "session_id": command.session_id,
-                "user_id": command.user_id,
-                "content": command.text,
-                "author": command.author,
-                "attachments": _json.encode(list(attachments)).decode(),
-                "run_id": command.run_id,
-                "origin": command.origin,
-                "tier": command.tier,
-                "mode": command.mode,
-                "page_context": _json.encode(command.page_context).decode() if command.page_context else None,
-                "permissions": _json.encode(command.permissions.to_json()).decode(),
-                "server_context": server_context.split(SENT_TIME_PLACEHOLDER),
-                "data": _json.encode(_build_message_data(command)).decode(),
-                "introduces": may_include_user_context(command),
-                **_USER_CONTEXT_MARKUP,
-            },
-        )
-        row = cursor.fetchone()
-    return AcceptedMessage(*row) if row else None
+    return fetch_one(
+        AcceptedMessage,
+        _INSERT_MESSAGE,
+        {
+            "id": message_id,
+            "durable": durable,
+            "session_id": command.session_id,
+            "user_id": command.user_id,
+            "content": command.text,
+            "author": command.author,
+            "attachments": _json.encode(list(attachments)).decode(),
+            "run_id": command.run_id,
+            "origin": command.origin,
+            "tier": command.tier,
+            "mode": command.mode,
+            "page_context": _json.encode(command.page_context).decode() if command.page_context else None,
+            "permissions": _json.encode(command.permissions.to_json()).decode(),
+            "server_context": server_context.split(SENT_TIME_PLACEHOLDER),
+            "data": _json.encode(_build_message_data(command)).decode(),
+            "introduces": may_include_user_context(command),
+            **_USER_CONTEXT_MARKUP,
+        },
+    )
 
 
 def may_include_user_context(command: SendMessage) -> bool:
     """Allow the owner's name only where nobody else reads it: not in a channel, and not without a speaker."""
-    return command.of_owner and command.arrival.reply is None and command.permissions.files == "workspace"
+    return (
+        command.of_owner
+        and command.inbound_context.reply is None
+        and command.permissions.files == "workspace"
+    )
 
 
 def add_user_context(message_id: UUID, user_id: int) -> None:
@@ -175,15 +183,15 @@ def _build_message_data(command: SendMessage) -> dict[str, JSON]:
     if command.page_context is not None and command.page_context.text:
         data["context_sources"] = ["the page that was open"]
     # Messages of chat platforms come from the platform's own addresses, which say nothing about the sender.
-    address = hash_client_address() if command.origin in ("web", "api") else None
-    arrival = replace(
-        command.arrival,
+    address_hash = hash_client_address() if command.origin in ("web", "api") else None
+    inbound_context = replace(
+        command.inbound_context,
         request_id=trace_context.get_request_id(),
         traceparent=trace_context.get_traceparent(),
-        address=address,
+        address_hash=address_hash,
     )
-    if arrival != InboundContext():
-        data["arrival"] = msgspec.to_builtins(arrival)
+    if inbound_context != InboundContext():
+        data["inbound_context"] = msgspec.to_builtins(inbound_context)
     return data
 
 
@@ -208,7 +216,7 @@ def append_server_context(message_id: UUID, text: str, *, sources: Sequence[str]
 
 
 def discard_pending_message(message_id: UUID) -> bool:
-    deleted, _ = Message.objects.filter(pk=message_id, sequence=None, dropped_at=None).delete()
+    deleted, _ = Message.objects.queued().filter(pk=message_id).delete()
     return bool(deleted)
 
 
@@ -285,7 +293,7 @@ def append_messages(rows: Sequence[NewMessage]) -> dict[UUID, PlacedMessage]:
                 not all(row.streaming and not row.content for row in rows),
             ],
         )
-        return {identifier: PlacedMessage(sequence, at) for identifier, sequence, at in cursor.fetchall()}
+        return {message_id: PlacedMessage(sequence, at) for message_id, sequence, at in cursor.fetchall()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from typing import NamedTuple
 from uuid import UUID, uuid4, uuid5
 
 from django.db import connection
@@ -14,6 +15,7 @@ from django.db.models.functions import Length, Now
 
 from billing import pricing
 from billing.usage import usage_records
+from config.core.db import fetch_one
 from config.core.redis import REDIS_OUTAGE_ERRORS
 from config.core.text import make_storable
 from copilot import metrics
@@ -57,7 +59,7 @@ def make_call_id(turn_id: UUID, number: int) -> UUID:
 LIMIT_CHECK_VALID_SECONDS = 5.0  # a turn that waited longer for a worker checks its limit again
 
 # Part of the statement that claims turns: each turn without a call gets the row of its first one. It reads `claimed`
-# (id, tier, calls, stopped, purpose, throttle, waited) and takes the parameters of `build_first_call_parameters`. A
+# (id, tier, calls, stopped, purpose, throttled_by, waited_seconds) and takes the parameters of `build_first_call_parameters`. A
 # turn that waited long gets no row yet: it may find its limit used up and make no call.
 INSERT_FIRST_CALLS = f"""
 INSERT INTO copilot_modelcall (id, turn_id, number, provider, model, purpose)
@@ -66,8 +68,8 @@ FROM claimed
 JOIN unnest(%(turn_ids)s::uuid[], %(call_ids)s::uuid[]) AS first (turn_id, call_id) ON first.turn_id = claimed.id
 JOIN unnest(%(tiers)s::text[], %(providers)s::text[], %(models)s::text[]) AS model (tier, provider, model)
   ON model.tier = COALESCE(NULLIF(claimed.tier, ''), 'standard')
-WHERE claimed.calls = 0 AND NOT claimed.stopped AND claimed.throttle = ''
-  AND claimed.waited < {LIMIT_CHECK_VALID_SECONDS}
+WHERE claimed.calls = 0 AND NOT claimed.stopped AND claimed.throttled_by = ''
+  AND claimed.waited_seconds < {LIMIT_CHECK_VALID_SECONDS}
 ON CONFLICT DO NOTHING
 RETURNING turn_id
 """  # noqa: S608 - a constant
@@ -219,18 +221,18 @@ WITH RECURSIVE family AS (
     SELECT f.heir, SUM(c.cost_microdollars) AS cost FROM family f JOIN copilot_modelcall c ON c.turn_id = f.id
     GROUP BY f.heir
 )
-SELECT (SELECT COALESCE(SUM(cost), 0) FROM costs)::bigint,
+SELECT (SELECT COALESCE(SUM(cost), 0) FROM costs)::bigint AS spent,
        COALESCE(SUM(GREATEST(0, f.given - COALESCE(costs.cost, 0)))
-                FILTER (WHERE f.runs AND f.id = f.heir AND f.id <> %(turn)s), 0)::bigint,
-       COALESCE(MAX(f.given) FILTER (WHERE f.id = %(turn)s), 0)::bigint
+                FILTER (WHERE f.runs AND f.id = f.heir AND f.id <> %(turn)s), 0)::bigint AS reserved,
+       COALESCE(MAX(f.given) FILTER (WHERE f.id = %(turn)s), 0)::bigint AS budget
 FROM family f LEFT JOIN costs ON costs.heir = f.heir
 """
 
 
 def get_turn_spending(turn_id: UUID) -> TurnSpending:
-    with connection.cursor() as cursor:
-        cursor.execute(_SELECT_SPENDING, {"turn": turn_id})
-        return TurnSpending(*cursor.fetchone())
+    spending = fetch_one(TurnSpending, _SELECT_SPENDING, {"turn": turn_id})
+    assert spending is not None  # an aggregate has one row
+    return spending
 
 
 def record_tool_cost(
@@ -278,7 +280,7 @@ def record_tool_cost(
 
 
 def withdraw_unsent_call(turn_id: UUID, number: int) -> None:
-    ModelCall.objects.filter(turn=turn_id, number=number, ended_at=None).update(ended_at=Now(), aborted=True)
+    ModelCall.objects.open().filter(turn=turn_id, number=number).update(ended_at=Now(), aborted=True)
 
 
 def get_last_model(turn_id: UUID) -> tuple[str, str] | None:
@@ -298,27 +300,47 @@ class EarlierUsage:
 
 
 _SELECT_EARLIER_USAGE = """
-SELECT count(*) FILTER (WHERE NOT aborted AND ending NOT IN ('cut', 'refused', 'context_overflow')), count(*) FILTER (WHERE ending = 'cut'),
-       COALESCE(sum(input_tokens), 0)::bigint, COALESCE(sum(cache_read_tokens), 0)::bigint,
-       COALESCE(sum(cache_write_5m_tokens), 0)::bigint, COALESCE(sum(cache_write_1h_tokens), 0)::bigint,
-       COALESCE(sum(output_tokens), 0)::bigint, COALESCE(sum(reasoning_tokens), 0)::bigint,
-       COALESCE(sum(latency_ms - first_token_ms), 0)::float8 / 1000,
-       min(created_at + first_token_ms * interval '1 millisecond')
+SELECT count(*) FILTER (WHERE NOT aborted AND ending NOT IN ('cut', 'refused', 'context_overflow')) AS rounds,
+       count(*) FILTER (WHERE ending = 'cut') AS cut_texts,
+       COALESCE(sum(input_tokens), 0)::bigint AS input, COALESCE(sum(cache_read_tokens), 0)::bigint AS cache_read,
+       COALESCE(sum(cache_write_5m_tokens), 0)::bigint AS cache_write_5m,
+       COALESCE(sum(cache_write_1h_tokens), 0)::bigint AS cache_write_1h,
+       COALESCE(sum(output_tokens), 0)::bigint AS output, COALESCE(sum(reasoning_tokens), 0)::bigint AS reasoning,
+       COALESCE(sum(latency_ms - first_token_ms), 0)::float8 / 1000 AS generation_seconds,
+       min(created_at + first_token_ms * interval '1 millisecond') AS first_token_at
 FROM copilot_modelcall WHERE turn_id = %(turn)s AND purpose = 'reply' AND ended_at IS NOT NULL
 """
 
 
+class _UsageRow(NamedTuple):
+    rounds: int
+    cut_texts: int
+    input: int
+    cache_read: int
+    cache_write_5m: int
+    cache_write_1h: int
+    output: int
+    reasoning: int
+    generation_seconds: float
+    first_token_at: datetime | None
+
+
 def get_earlier_usage(turn_id: UUID) -> EarlierUsage:
-    with connection.cursor() as cursor:
-        cursor.execute(_SELECT_EARLIER_USAGE, {"turn": turn_id})
-        rounds, cut_texts, *counts, seconds, first_token_at = cursor.fetchone()
-    names = ("input", "cache_read", "cache_write_5m", "cache_write_1h", "output", "reasoning")
+    row = fetch_one(_UsageRow, _SELECT_EARLIER_USAGE, {"turn": turn_id})
+    assert row is not None  # an aggregate has one row
     return EarlierUsage(
-        rounds=rounds,
-        cut_texts=cut_texts,
-        tokens=Tokens(**dict(zip(names, counts, strict=True))),
-        generation_seconds=seconds,
-        first_token_at=first_token_at,
+        rounds=row.rounds,
+        cut_texts=row.cut_texts,
+        tokens=Tokens(
+            input=row.input,
+            cache_read=row.cache_read,
+            cache_write_5m=row.cache_write_5m,
+            cache_write_1h=row.cache_write_1h,
+            output=row.output,
+            reasoning=row.reasoning,
+        ),
+        generation_seconds=row.generation_seconds,
+        first_token_at=row.first_token_at,
     )
 
 
@@ -420,7 +442,7 @@ def record_forgotten_calls(*, turns_of: timedelta) -> int:
 
 
 def _open_calls() -> QuerySet[ModelCall]:
-    return ModelCall.objects.filter(ended_at=None).select_related("turn__session", "session")
+    return ModelCall.objects.open().select_related("turn__session", "session")
 
 
 def _record_at_estimate(call: ModelCall) -> None:
@@ -483,7 +505,7 @@ def _continues_cut_text(call: ModelCall) -> bool:
 
 def _estimate_tokens(session_id: UUID) -> Tokens:
     """Estimate tokens by characters: finished messages were input, streaming ones output."""
-    rows = Message.objects.filter(session=session_id, hidden="", sequence__isnull=False)
+    rows = Message.objects.visible().filter(session=session_id)
     sums = rows.aggregate(
         given=Sum(Length("content"), filter=Q(streaming=False), default=0),
         made=Sum(Length("content"), filter=Q(streaming=True), default=0),

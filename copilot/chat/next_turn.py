@@ -104,7 +104,7 @@ def _get_owner_and_activity(session_id: UUID) -> tuple[int, bool]:
     return Session.objects.values_list("owner_id", "owner__is_active").get(pk=session_id)
 
 
-def queue_member_of(message: queue.PendingMessage) -> QueueMember:
+def queue_member_of(message: queue.PendingMessage | queue.DroppedMessage) -> QueueMember:
     return QueueMember(message.accept_number, message.run_id is not None, str(message.id))
 
 
@@ -120,8 +120,8 @@ def start_stranded_messages(session_id: UUID) -> bool:
     return True
 
 
-def start_after_limit_lifted(user_id: int) -> None:
-    """Start what a limit kept queued; billing calls this when it lifts one."""
+def start_after_limit_lifted(user_id: int, **_signal: object) -> None:
+    """Receive `billing.signals.limit_lifted`: start what a limit kept queued."""
     for session_id in turn_selectors.list_stranded_sessions(owner_id=user_id):
         start_stranded_messages(session_id)
 

@@ -2,7 +2,7 @@
 
 Text that others wrote (web pages, search results, MCP servers, other people's files) may contain instructions. Rows
 record where such text came from: `data.sources` of tool results, `data.context_sources` for the context of a message,
-and `arrival.sources` where a model wrote the message. So the next turn knows what the session has read, and
+and `inbound_context.sources` where a model wrote the message. So the next turn knows what the session has read, and
 sub-sessions, memories and schedules inherit it.
 
 Once a session has read untrusted text, tools that could send data out or outlive the session ask a person first. A URL
@@ -23,6 +23,7 @@ from uuid import UUID
 from django.db import connection
 from yarl import URL
 
+from config.core.db import fetch_all, fetch_one
 from copilot.models import Session, WorkspaceFile
 
 MAX_SOURCES = 20  # more change nothing
@@ -47,25 +48,26 @@ _SELECT_SOURCES = """
 SELECT source FROM copilot_message m
 CROSS JOIN LATERAL jsonb_array_elements_text(
     COALESCE(m.data->'sources', '[]') || COALESCE(m.data->'context_sources', '[]')
-    || COALESCE(m.data->'arrival'->'sources', '[]')) AS source
+    || COALESCE(m.data->'inbound_context'->'sources', '[]')) AS source
 WHERE m.session_id = %s AND m.hidden = '' AND m.sequence IS NOT NULL
 GROUP BY source ORDER BY min(m.sequence) LIMIT %s
 """
 _SELECT_IMPORT_STATE = """
-SELECT s.imported, EXISTS (
+SELECT s.imported AS is_imported, EXISTS (
     SELECT 1 FROM copilot_message m JOIN copilot_turn t ON t.id = m.turn_id
-    WHERE m.session_id = s.id AND m.hidden = '' AND m.kind = 'tool_result' AND t.origin = 'import')
+    WHERE m.session_id = s.id AND m.hidden = '' AND m.kind = 'tool_result' AND t.origin = 'import') AS has_imported_results
 FROM copilot_session s WHERE s.id = %s
 """
 # A goal's next step and a message that a model wrote are not a person's words, and imported results are not trusted.
 _SELECT_ROWS_NAMING_HOST = """
-SELECT m.kind = 'user', COALESCE(m.data->>'tool', ''), concat_ws(' ', m.content, m.page_context->>'url')
+SELECT m.kind = 'user' AS is_message, COALESCE(m.data->>'tool', '') AS tool,
+       concat_ws(' ', m.content, m.page_context->>'url') AS content
 FROM copilot_message m
 WHERE m.session_id = %(session)s AND m.hidden = '' AND m.sequence IS NOT NULL
   AND concat_ws(' ', m.content, m.page_context->>'url') ILIKE ANY (ARRAY[%(host)s, %(raw_host)s])
   AND CASE m.kind
       WHEN 'user' THEN m.origin <> 'goal' AND NOT (%(imported)s AND m.origin = 'import')
-           AND COALESCE(m.data->'arrival'->'sources', '[]') = '[]'
+           AND COALESCE(m.data->'inbound_context'->'sources', '[]') = '[]'
       WHEN 'tool_result' THEN m.data->>'tool' IN ('web_search', 'web_fetch') AND NOT EXISTS (
            SELECT 1 FROM copilot_turn t WHERE t.id = m.turn_id AND t.origin = 'import')
       ELSE false END
@@ -85,6 +87,11 @@ class _NamingRow(NamedTuple):
     is_message: bool
     tool: str
     content: str
+
+
+class _ImportState(NamedTuple):
+    is_imported: bool
+    has_imported_results: bool
 
 
 @dataclass
@@ -130,28 +137,26 @@ class ReadSources:
     def _rows_naming(self, text: str) -> list[_NamingRow]:
         url = URL(text)
         imported = Session.objects.filter(pk=self.session_id, imported=True).exists()
-        with connection.cursor() as cursor:
-            cursor.execute(
-                _SELECT_ROWS_NAMING_HOST,
-                {
-                    "session": self.session_id,
-                    "imported": imported,
-                    "host": _like_pattern((url.host or "").rstrip(".")),
-                    "raw_host": _like_pattern((url.raw_host or "").rstrip(".")),
-                    "most": MAX_ROWS_SEARCHED,
-                },
-            )
-            return [_NamingRow(*row) for row in cursor.fetchall()]
+        return fetch_all(
+            _NamingRow,
+            _SELECT_ROWS_NAMING_HOST,
+            {
+                "session": self.session_id,
+                "imported": imported,
+                "host": _like_pattern((url.host or "").rstrip(".")),
+                "raw_host": _like_pattern((url.raw_host or "").rstrip(".")),
+                "most": MAX_ROWS_SEARCHED,
+            },
+        )
 
 
 def list_session_sources(session_id: UUID) -> tuple[str, ...]:
     with connection.cursor() as cursor:
         cursor.execute(_SELECT_SOURCES, [session_id, MAX_SOURCES])
         sources = [source for (source,) in cursor.fetchall()]
-        cursor.execute(_SELECT_IMPORT_STATE, [session_id])
-        imported, has_imported_results = cursor.fetchone() or (False, False)
-    if imported or has_imported_results:
-        sources.insert(0, IMPORTED_SOURCE if imported else SENT_RESULTS_SOURCE)
+    state = fetch_one(_ImportState, _SELECT_IMPORT_STATE, [session_id])
+    if state is not None and (state.is_imported or state.has_imported_results):
+        sources.insert(0, IMPORTED_SOURCE if state.is_imported else SENT_RESULTS_SOURCE)
     return tuple(sources)
 
 

@@ -7,11 +7,10 @@ from typing import Literal
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
-from django.db.models import Q
 from django.db.models.functions import Now
 
 from config.core.errors import Conflict, FenceLost, InvalidRequest, NotFound
-from copilot.chat import turn_hooks
+from copilot import signals
 from copilot.chat.commands import clean_text
 from copilot.models import Question, Turn
 
@@ -38,7 +37,7 @@ def ask_question(
         if turn is None:
             raise FenceLost(f"turn {turn_id} is not held under fence {fence}")
         existing = Question.objects.filter(turn_id=turn_id, call_id=call_id).first()
-        turn_hooks.call_turn_hooks_on_commit(turn_id, turn.origin, "asked")
+        signals.send_turn_signal(signals.turn_awaits_person, turn_id, turn.origin)
         return existing or _insert_question(
             Question(
                 turn=turn,
@@ -65,14 +64,14 @@ def _insert_question(question: Question, timeout_seconds: int) -> Question:
 
 def record_answer(user_id: int, question_id: UUID, *, text: str | None, choice: str | None) -> Question:
     """Record the owner's answer. The first one in time wins; every later one is a Conflict."""
-    question = Question.objects.filter(
-        pk=question_id, session__owner_id=user_id, session__deleted_at=None
-    ).first()
+    question = Question.objects.visible_to(user_id).filter(pk=question_id).first()
     if question is None:
         raise NotFound
     answer = _check_answer(question, text, choice)
-    updated = Question.objects.filter(pk=question_id, outcome=OPEN, deadline__gt=Now()).update(
-        outcome=Question.Outcome.ANSWERED, answer=answer, closed_at=Now()
+    updated = (
+        Question.objects.open()
+        .filter(pk=question_id, deadline__gt=Now())
+        .update(outcome=Question.Outcome.ANSWERED, answer=answer, closed_at=Now())
     )
     if not updated:
         raise Conflict("This question is closed.", code="question_closed")
@@ -100,22 +99,18 @@ def _check_answer(question: Question, text: str | None, choice: str | None) -> s
 
 
 def close_question(question_id: UUID, outcome: ClosingOutcome) -> bool:
-    return bool(
-        Question.objects.filter(pk=question_id, outcome=OPEN).update(outcome=outcome, closed_at=Now())
-    )
+    return bool(Question.objects.open().filter(pk=question_id).update(outcome=outcome, closed_at=Now()))
 
 
 def refresh_question(question_id: UUID) -> Question:
     """Return the question as it is now, closed if its time is up by the database's clock."""
-    question = Question.objects.annotate(due=Q(deadline__lte=Now())).get(pk=question_id)
-    if question.due and question.outcome == OPEN:
-        close_question(question_id, "timed_out")
-        question.refresh_from_db()
-    return question
+    overdue = Question.objects.open().filter(pk=question_id, deadline__lte=Now())
+    overdue.update(outcome=Question.Outcome.TIMED_OUT, closed_at=Now())
+    return Question.objects.get(pk=question_id)
 
 
 def close_questions_of_turn(turn_id: UUID, outcome: ClosingOutcome) -> list[UUID]:
-    candidates = Question.objects.filter(turn_id=turn_id, outcome=OPEN).values_list("id", flat=True)
+    candidates = Question.objects.open().filter(turn_id=turn_id).values_list("id", flat=True)
     return [question_id for question_id in candidates if close_question(question_id, outcome)]
 
 

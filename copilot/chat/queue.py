@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
 from django.db import connection, transaction
 from django.db.models import Max
 
+from config.core.db import fetch_all
 from config.core.json_values import JSON
 from copilot.chat.messages import lock_running_turn
 from copilot.chat.permissions import UNRESTRICTED, Permissions, PermissionsJSON, intersect_permissions
@@ -34,57 +36,59 @@ class PendingMessage:
 
 
 _SELECT_PENDING = """
-SELECT id, accept_number, queue_order, content, run_id, permissions, page_context->>'url',
-       ARRAY(SELECT file->>'file_id' FROM jsonb_array_elements(attachments) AS file),
-       created_at > now() - interval '5 seconds'
+SELECT id, accept_number, queue_order, content, run_id, permissions, page_context->>'url' AS page_url,
+       ARRAY(SELECT file->>'file_id' FROM jsonb_array_elements(attachments) AS file) AS file_ids,
+       created_at > now() - interval '5 seconds' AS is_arriving
 FROM copilot_message
 WHERE session_id = %s AND sequence IS NULL AND dropped_at IS NULL
 ORDER BY queue_order, accept_number
 """
 
 
+class _PendingRow(NamedTuple):
+    id: UUID
+    accept_number: int
+    queue_order: float
+    content: str
+    run_id: str | None
+    permissions: str | None
+    page_url: str | None
+    file_ids: list[str]
+    is_arriving: bool
+
+
 def list_pending_messages(session_id: UUID | str, *, lock: bool = False) -> list[PendingMessage]:
-    with connection.cursor() as cursor:
-        cursor.execute(_SELECT_PENDING + (" FOR UPDATE" if lock else ""), [session_id])
-        return [_parse_pending_row(*row) for row in cursor.fetchall()]
-
-
-def _parse_pending_row(
-    message_id: UUID,
-    accept_number: int,
-    queue_order: float,
-    text: str,
-    run_id: str | None,
-    permissions: str | None,
-    page_url: str | None,
-    file_ids: list[str],
-    arriving: bool,
-) -> PendingMessage:
-    return PendingMessage(
-        id=message_id,
-        accept_number=accept_number,
-        queue_order=queue_order,
-        text=text,
-        run_id=run_id,
-        permissions=msgspec.json.decode(permissions, type=PermissionsJSON) if permissions else None,
-        page_url=page_url or "",
-        file_ids=tuple(file_ids),
-        is_arriving=arriving,
-    )
+    rows = fetch_all(_PendingRow, _SELECT_PENDING + (" FOR UPDATE" if lock else ""), [session_id])
+    return [
+        PendingMessage(
+            id=row.id,
+            accept_number=row.accept_number,
+            queue_order=row.queue_order,
+            text=row.content,
+            run_id=row.run_id,
+            permissions=msgspec.json.decode(row.permissions, type=PermissionsJSON)
+            if row.permissions
+            else None,
+            page_url=row.page_url or "",
+            file_ids=tuple(row.file_ids),
+            is_arriving=row.is_arriving,
+        )
+        for row in rows
+    ]
 
 
 def get_last_pending_number(session_id: UUID) -> int | None:
-    rows = Message.objects.filter(session=session_id, sequence=None, dropped_at=None)
+    rows = Message.objects.queued().filter(session=session_id)
     return rows.aggregate(last=Max("accept_number"))["last"]  # type: ignore[no-any-return]
 
 
 def list_pending_of_parent(turn_id: UUID) -> list[tuple[UUID, UUID]]:
-    rows = Message.objects.filter(sequence=None, dropped_at=None, data__parent_turn=str(turn_id))
+    rows = Message.objects.queued().filter(data__parent_turn=str(turn_id))
     return list(rows.values_list("session_id", "pk"))
 
 
 def has_pending_messages(session_id: UUID) -> bool:
-    return Message.objects.filter(session=session_id, sequence=None, dropped_at=None).exists()
+    return Message.objects.queued().filter(session=session_id).exists()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +178,8 @@ def _choose_sequences(
 
 
 _SELECT_UNANSWERED = """
-SELECT m.sequence, COALESCE(m.queue_order, m.accept_number), m.sequence - COALESCE(before.sequence, 0) - 1
+SELECT m.sequence, COALESCE(m.queue_order, m.accept_number) AS queue_order,
+       m.sequence - COALESCE(before.sequence, 0) - 1 AS free_places
 FROM copilot_message m CROSS JOIN LATERAL (
     SELECT MAX(b.sequence) AS sequence FROM copilot_message b
     WHERE b.session_id = m.session_id AND b.sequence < m.sequence) before
@@ -185,6 +190,12 @@ ORDER BY m.sequence
 """
 
 
+class _UnansweredRow(NamedTuple):
+    sequence: int
+    queue_order: float
+    free_places: int
+
+
 def _choose_sequences_before(
     session_id: UUID, earlier: list[PendingMessage], start: StartingMessage
 ) -> dict[UUID, int]:
@@ -192,15 +203,13 @@ def _choose_sequences_before(
 
     That is the starting message, or an earlier one whose turn was stopped before it began. Each left room.
     """
-    with connection.cursor() as cursor:
-        cursor.execute(_SELECT_UNANSWERED, {"session": session_id})
-        unanswered: list[tuple[int, float, int]] = cursor.fetchall()
+    unanswered = fetch_all(_UnansweredRow, _SELECT_UNANSWERED, {"session": session_id})
     groups: dict[int, list[PendingMessage]] = {start.sequence: []}
     for message in earlier:
         later = (
-            sequence
-            for sequence, order, free_places in unanswered
-            if order > message.queue_order and len(groups.get(sequence, ())) < free_places
+            row.sequence
+            for row in unanswered
+            if row.queue_order > message.queue_order and len(groups.get(row.sequence, ())) < row.free_places
         )
         groups.setdefault(next(later, start.sequence), []).append(message)
     return {
@@ -211,7 +220,7 @@ def _choose_sequences_before(
 
 
 def edit_pending_message(session_id: UUID, message_id: UUID, text: str, permissions: Permissions) -> bool:
-    rows = Message.objects.filter(pk=message_id, session=session_id, sequence=None, dropped_at=None)
+    rows = Message.objects.queued().filter(pk=message_id, session=session_id)
     if permissions == UNRESTRICTED:
         return bool(rows.update(content=text))
     with transaction.atomic():
@@ -247,17 +256,22 @@ def renumber_pending_message(message_id: UUID, queue_order: float) -> int | None
     return row[0] if row else None
 
 
+class DroppedMessage(NamedTuple):
+    id: UUID
+    accept_number: int
+    run_id: str | None
+
+
 def drop_pending_messages(
     session_id: UUID, *, through: int | None = None, message_id: UUID | None = None
-) -> list[PendingMessage]:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            """
-            UPDATE copilot_message SET dropped_at = now()
-            WHERE session_id = %s AND sequence IS NULL AND dropped_at IS NULL
-              AND (%s::bigint IS NULL OR accept_number <= %s) AND (%s::uuid IS NULL OR id = %s)
-            RETURNING id, accept_number, queue_order, content, run_id
-            """,
-            [session_id, through, through, message_id, message_id],
-        )
-        return [PendingMessage(*row) for row in cursor.fetchall()]
+) -> list[DroppedMessage]:
+    return fetch_all(
+        DroppedMessage,
+        """
+        UPDATE copilot_message SET dropped_at = now()
+        WHERE session_id = %s AND sequence IS NULL AND dropped_at IS NULL
+          AND (%s::bigint IS NULL OR accept_number <= %s) AND (%s::uuid IS NULL OR id = %s)
+        RETURNING id, accept_number, run_id
+        """,
+        [session_id, through, through, message_id, message_id],
+    )

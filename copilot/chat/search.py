@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import NamedTuple
 from uuid import UUID
 
 from django.db import connection, transaction
 
+from config.core.db import fetch_all
 from copilot.chat.selectors import list_messages_page
 from copilot.models import Message, SearchProgress
 from copilot.realtime.payloads import MessagePayload, format_timestamp
@@ -48,6 +50,11 @@ ORDER BY ended_at FETCH FIRST %s ROWS WITH TIES
 """
 
 
+class _EndedTurn(NamedTuple):
+    id: UUID
+    ended_at: datetime
+
+
 def index_new_turns(batch: int = TURNS_PER_BATCH) -> int:
     """Index one batch of ended turns and return its size; 0 when none is left or another process does it."""
     SearchProgress.objects.get_or_create(pk=1, defaults={"through": INDEX_START})
@@ -55,13 +62,12 @@ def index_new_turns(batch: int = TURNS_PER_BATCH) -> int:
         progress = SearchProgress.objects.select_for_update(skip_locked=True).filter(pk=1).first()
         if progress is None:
             return 0
-        cursor.execute(_SELECT_TURNS_TO_INDEX, [progress.through, MIN_ENDING_AGE_SECONDS, batch])
-        turns = cursor.fetchall()
+        turns = fetch_all(
+            _EndedTurn, _SELECT_TURNS_TO_INDEX, [progress.through, MIN_ENDING_AGE_SECONDS, batch]
+        )
         if turns:
-            cursor.execute(
-                _INSERT_ENTRIES.format(which="m.turn_id = ANY(%s)"), [[turn_id for turn_id, _ in turns]]
-            )
-            progress.through = turns[-1][1]
+            cursor.execute(_INSERT_ENTRIES.format(which="m.turn_id = ANY(%s)"), [[turn.id for turn in turns]])
+            progress.through = turns[-1].ended_at
             progress.save()
         return len(turns)
 
@@ -92,6 +98,17 @@ class SearchHit:
     snippet: list[SnippetPart]
 
 
+class _HitRow(NamedTuple):
+    session_id: UUID
+    title: str
+    archived: bool
+    message_id: UUID
+    sequence: int
+    kind: str
+    created_at: datetime
+    headline: str
+
+
 CANDIDATES_SQL = """
 SELECT e.message_id, e.sent_at FROM copilot_searchentry e
 WHERE e.owner_id = %(owner)s AND e.words @@ %(mine)s::tsquery
@@ -100,8 +117,8 @@ ORDER BY e.sent_at DESC LIMIT %(candidates)s
 # OFFSET 0 makes the planner look up one message per candidate, whatever it believes about the session's length.
 _SELECT_HITS = f"""
 WITH found AS MATERIALIZED ({CANDIDATES_SQL})
-SELECT s.id, s.title, s.archived_at IS NOT NULL, m.id, m.sequence, m.kind, m.created_at,
-       ts_headline('simple', left(m.content, {MAX_HEADLINE_CHARACTERS}), %(words)s::tsquery, %(look)s)
+SELECT s.id AS session_id, s.title, s.archived_at IS NOT NULL AS archived, m.id AS message_id, m.sequence, m.kind, m.created_at,
+       ts_headline('simple', left(m.content, {MAX_HEADLINE_CHARACTERS}), %(words)s::tsquery, %(look)s) AS headline
 FROM found
 CROSS JOIN LATERAL (SELECT * FROM copilot_message WHERE id = found.message_id OFFSET 0) m
 JOIN copilot_session s ON s.id = m.session_id
@@ -123,9 +140,7 @@ def search_messages(owner_id: int, text: str, *, limit: int = MAX_HITS) -> list[
         "look": HEADLINE_OPTIONS,
         "limit": limit,
     }
-    with connection.cursor() as cursor:
-        cursor.execute(_SELECT_HITS, fields)
-        return [_parse_hit(*row) for row in cursor.fetchall()]
+    return [_parse_hit(row) for row in fetch_all(_HitRow, _SELECT_HITS, fields)]
 
 
 def build_search_query(text: str) -> str:
@@ -139,25 +154,16 @@ def _escape_lexeme(word: str) -> str:
     return word.replace("\\", "\\\\").replace("'", "''")
 
 
-def _parse_hit(
-    session_id: UUID,
-    title: str,
-    archived: bool,
-    message_id: UUID,
-    sequence: int,
-    kind: str,
-    created_at: datetime,
-    headline: str,
-) -> SearchHit:
+def _parse_hit(row: _HitRow) -> SearchHit:
     return SearchHit(
-        session_id=str(session_id),
-        title=title,
-        archived=archived,
-        message_id=str(message_id),
-        sequence=sequence,
-        role=kind,
-        created_at=format_timestamp(created_at),
-        snippet=split_headline(headline),
+        session_id=str(row.session_id),
+        title=row.title,
+        archived=row.archived,
+        message_id=str(row.message_id),
+        sequence=row.sequence,
+        role=row.kind,
+        created_at=format_timestamp(row.created_at),
+        snippet=split_headline(row.headline),
     )
 
 
@@ -174,7 +180,7 @@ def split_headline(headline: str) -> list[SnippetPart]:
 
 
 def list_messages_around(session_id: UUID, message_id: UUID) -> tuple[list[MessagePayload], bool] | None:
-    shown = Message.objects.filter(session=session_id, hidden="", sequence__isnull=False)
+    shown = Message.objects.visible().filter(session=session_id)
     sequence = shown.filter(pk=message_id).values_list("sequence", flat=True).first()
     if sequence is None:
         return None

@@ -6,14 +6,14 @@ import base64
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 from uuid import UUID
 
 import msgspec
-from django.db import connection
 from django.db.models import Case, Exists, OuterRef, Q, When
 from django.db.models.fields.json import KeyTransform
 
+from config.core.db import fetch_all
 from config.core.errors import InvalidRequest, NotFound
 from copilot.chat.approvals import get_auto_approve
 from copilot.chat.commands import REQUEST_LIMITS
@@ -84,7 +84,7 @@ class SessionPayload:
 
 def get_session(user_id: int, session_id: UUID) -> Session:
     """Return the user's session; raise NotFound for unknown, deleted and other people's sessions alike."""
-    session = Session.objects.filter(pk=session_id, owner=user_id, deleted_at=None).first()
+    session = Session.objects.visible_to(user_id).filter(pk=session_id).first()
     if session is None:
         raise NotFound
     return session
@@ -95,8 +95,8 @@ def get_session_state(session_id: UUID) -> SessionState:
 
 
 def _get_session_states(session_ids: Iterable[UUID]) -> dict[UUID, SessionState]:
-    open_questions = Question.objects.filter(turn=OuterRef("pk"), outcome=Question.Outcome.OPEN)
-    rows = Turn.objects.filter(session__in=list(session_ids), status__in=Turn.UNFINISHED)
+    open_questions = Question.objects.open().filter(turn=OuterRef("pk"))
+    rows = Turn.objects.unfinished().filter(session__in=list(session_ids))
     return {
         session_id: "waiting" if waits or status == Turn.Status.WAITING else "running"
         for session_id, status, waits in rows.values_list("session_id", "status", Exists(open_questions))
@@ -138,7 +138,7 @@ def list_sessions_page(
     parent_id: UUID | None = None,
     limit: int = REQUEST_LIMITS.sessions_per_page,
 ) -> CursorPage[SessionPayload]:
-    rows_query = Session.objects.filter(owner=user_id, deleted_at=None, archived_at__isnull=not archived)
+    rows_query = Session.objects.visible_to(user_id).filter(archived_at__isnull=not archived)
     rows_query = rows_query.filter(depth=0) if parent_id is None else rows_query.filter(parent=parent_id)
     if q:
         rows_query = rows_query.filter(title__icontains=q)
@@ -191,7 +191,7 @@ def build_notice_posted(row_id: UUID, code: str) -> NoticePosted:
 def list_messages_page(
     session_id: UUID, *, before: int | None = None, limit: int = MESSAGES_PER_PAGE
 ) -> tuple[list[MessagePayload], bool]:
-    rows = Message.objects.filter(session=session_id, hidden="", kind__in=SHOWN_KINDS, sequence__isnull=False)
+    rows = Message.objects.visible().filter(session=session_id, kind__in=SHOWN_KINDS)
     if before is not None:
         rows = rows.filter(sequence__lt=before)
     newest = list(rows.annotate(turn_ms=_TURN_DURATION_MS).order_by("-sequence")[: limit + 1])
@@ -206,25 +206,30 @@ def serialize_messages_by_id(message_ids: Iterable[UUID]) -> list[MessagePayload
 # The version grows with every transaction that this read sees and an earlier read did not: it is the newest
 # transaction that has ended, less the earlier ones that have not.
 _SELECT_QUEUE = """
-SELECT pg_snapshot_xmax(seen)::text::bigint * 1024 - LEAST((SELECT count(*) FROM pg_snapshot_xip(seen)), 1023),
-       m.id, m.content, m.run_id
+SELECT pg_snapshot_xmax(seen)::text::bigint * 1024 - LEAST((SELECT count(*) FROM pg_snapshot_xip(seen)), 1023)
+       AS version, m.id, m.content, m.run_id
 FROM (SELECT pg_current_snapshot() AS seen) s
 LEFT JOIN copilot_message m ON m.session_id = %s AND m.sequence IS NULL AND m.dropped_at IS NULL
 ORDER BY m.queue_order, m.accept_number
 """
 
 
+class _QueueRow(NamedTuple):
+    version: int
+    id: UUID | None  # null in the only row of an empty queue
+    content: str
+    run_id: str | None
+
+
 def get_queue(session_id: UUID) -> QueueChanged:
     """Return the queued messages in order, with a version that tells which of two reads is newer."""
-    with connection.cursor() as cursor:
-        cursor.execute(_SELECT_QUEUE, [session_id])
-        rows = cursor.fetchall()
-    queued = [row[1:] for row in rows if row[1] is not None]
+    rows = fetch_all(_QueueRow, _SELECT_QUEUE, [session_id])
+    queued = [row for row in rows if row.id is not None]
     items = [
-        QueueItem(id=str(pk), text=text, run_id=run_id, position=position)
-        for position, (pk, text, run_id) in enumerate(queued, start=1)
+        QueueItem(id=str(row.id), text=row.content, run_id=row.run_id, position=position)
+        for position, row in enumerate(queued, start=1)
     ]
-    return QueueChanged(items=items, version=rows[0][0])
+    return QueueChanged(items=items, version=rows[0].version)
 
 
 def get_queue_items(session_id: UUID) -> list[QueueItem]:
@@ -242,7 +247,7 @@ def was_approved(turn_id: UUID, call_id: str) -> bool:
 
 
 def get_turn(user_id: int, turn_id: UUID) -> Turn:
-    turn = Turn.objects.filter(pk=turn_id, session__owner=user_id, session__deleted_at=None).first()
+    turn = Turn.objects.visible_to(user_id).filter(pk=turn_id).first()
     if turn is None:
         raise NotFound
     return turn
@@ -296,7 +301,7 @@ def _derive_session_state(turn: TurnPayload | None, *, has_questions: bool) -> S
 
 
 def _serialize_unfinished_turn(session_id: UUID) -> TurnPayload | None:
-    turn = Turn.objects.filter(session=session_id, status__in=Turn.UNFINISHED).first()
+    turn = Turn.objects.unfinished().filter(session=session_id).first()
     if turn is None:
         return None
     return TurnPayload(
@@ -306,12 +311,12 @@ def _serialize_unfinished_turn(session_id: UUID) -> TurnPayload | None:
         run_ids=list(turn.run_ids),
         attempt=turn.attempts,
         messages=[],
-        throttle=get_throttle_reason(turn) if turn.status == Turn.Status.QUEUED and turn.throttle else "",
+        throttle=get_throttle_reason(turn) if turn.status == Turn.Status.QUEUED and turn.throttled_by else "",
     )
 
 
 def get_throttle_reason(turn: Turn) -> ThrottleReason:
-    return "address" if turn.throttle == Turn.Throttle.ADDRESS else "user"
+    return "address" if turn.throttled_by == Turn.Throttle.ADDRESS else "user"
 
 
 def _with_streamed_text(session_id: UUID, rows: list[MessagePayload]) -> list[MessagePayload]:

@@ -116,7 +116,7 @@ def serialize_notice(code: str, details: str = "", source: FailureSource = NO_SO
 
 
 def list_open_approvals(session_id: UUID) -> list[ApprovalPayload]:
-    rows = Approval.objects.filter(session=session_id, state=Approval.State.REQUESTED)
+    rows = Approval.objects.requested().filter(session=session_id)
     return serialize_approvals(rows.order_by("created_at", "position"))
 
 
@@ -143,7 +143,7 @@ def serialize_approvals(rows: Iterable[Approval]) -> list[ApprovalPayload]:
 
 
 def list_open_questions(session_id: UUID) -> list[QuestionPayload]:
-    rows = Question.objects.filter(session=session_id, outcome=Question.Outcome.OPEN).order_by("created_at")
+    rows = Question.objects.open().filter(session=session_id).order_by("created_at")
     return [serialize_question(row) for row in rows]
 
 

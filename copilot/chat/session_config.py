@@ -29,14 +29,14 @@ class AgentConfig:
 class SessionConfig:
     """Configuration of the session and its owner at the time its turn was claimed."""
 
-    voice: PersonalityPrompt | None = None
-    standing: str = ""  # the user's instructions for every session
+    personality: PersonalityPrompt | None = None
+    user_instructions: str = ""  # the user's instructions for every session
     instructions: str = ""  # … and for this one
     agent: AgentConfig | None = None
-    builds: bool = False
+    is_builder: bool = False
     allowed_tools: list[str] | None = None
     timezone: str = "UTC"
-    memory: bool = True  # the user has memories switched on
+    memory_enabled: bool = True
 
     def restrict_permissions(self, permissions: Permissions) -> Permissions:
         for names in (self.allowed_tools, self.agent.tools if self.agent else None):
@@ -44,8 +44,8 @@ class SessionConfig:
                 permissions = intersect_permissions(
                     permissions, replace(UNRESTRICTED, tools=frozenset(names))
                 )
-        if self.builds:
+        if self.is_builder:
             permissions = intersect_permissions(
                 permissions, replace(UNRESTRICTED, denied_tools=BUILDER_DENIED_TOOLS)
             )
-        return permissions if self.memory else replace(permissions, memory=False)
+        return permissions if self.memory_enabled else replace(permissions, memory=False)

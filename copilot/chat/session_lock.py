@@ -40,7 +40,7 @@ def lock_idle_session(session_id: UUID) -> SessionLock:
             time.sleep(LOCK_POLL_SECONDS)
     except REDIS_OUTAGE_ERRORS as problem:
         raise ServiceUnavailable from problem
-    unfinished = Turn.objects.filter(session=session_id, status__in=Turn.UNFINISHED).first()
+    unfinished = Turn.objects.unfinished().filter(session=session_id).first()
     if unfinished is not None:
         lease.release_lease(str(session_id), str(lock.token))
         if unfinished.status != Turn.Status.WAITING:

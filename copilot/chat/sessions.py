@@ -14,6 +14,7 @@ from django.db import IntegrityError, connection, transaction
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from config.core.db import ASYNC_COMMIT
 from config.core.errors import Conflict, FenceLost, InvalidRequest, NotFound, RequestRefused
 from copilot.accounts import preferences
 from copilot.chat import selectors
@@ -62,14 +63,14 @@ def create_platform_session(owner_id: int, *, platform: str) -> Session:
 
 
 def get_or_create_builder_session(owner_id: int, agent: Agent) -> Session:
-    sessions = Session.objects.filter(owner=owner_id, builds=agent, deleted_at=None)
+    sessions = Session.objects.visible_to(owner_id).filter(built_agent=agent)
     if (existing := sessions.first()) is not None:
         return existing
     title = _clean_title(f"Build: {agent.name}")
     try:
         with transaction.atomic():
             created = Session.objects.create(
-                owner_id=owner_id, title=title, title_origin="manual", builds=agent
+                owner_id=owner_id, title=title, title_origin="manual", built_agent=agent
             )
     except IntegrityError:
         return sessions.get()
@@ -78,13 +79,26 @@ def get_or_create_builder_session(owner_id: int, agent: Agent) -> Session:
     return created
 
 
-def create_unlisted_session(owner_id: int) -> Session:
+# The message that follows makes the row durable, so this commit need not wait for the disk.
+_CREATE_UNLISTED_SESSION = f"""
+INSERT INTO copilot_session (id, owner_id, title, title_origin, pinned, todos, fence, depth, instructions)
+SELECT %(id)s, %(owner)s, '', '', false, '[]', 0, 1, %(instructions)s WHERE {ASYNC_COMMIT}
+"""
+
+
+def create_unlisted_session(owner_id: int, instructions: str = "") -> UUID:
     """Create a session for one answer to a program, at a depth that no list shows."""
-    return Session.objects.create(owner_id=owner_id, depth=1)
+    preferences.check_instructions(instructions)
+    session_id = uuid4()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _CREATE_UNLISTED_SESSION, {"id": session_id, "owner": owner_id, "instructions": instructions}
+        )
+    return session_id
 
 
 def list_session(owner_id: int, session_id: UUID) -> None:
-    if Session.objects.filter(pk=session_id, owner=owner_id, parent=None, deleted_at=None).update(depth=0):
+    if Session.objects.visible_to(owner_id).filter(pk=session_id, parent=None).update(depth=0):
         publish_session_change(Session.objects.get(pk=session_id))
 
 
@@ -131,14 +145,15 @@ class SessionSettings(TypedDict, total=False):
 def update_session_settings(owner_id: int, session_id: UUID, changes: SessionSettings) -> None:
     preferences.check_instructions(changes.get("instructions", ""))
     preferences.check_personality(changes.get("personality_id"))
-    sessions = Session.objects.filter(pk=session_id, owner=owner_id, deleted_at=None)
+    sessions = Session.objects.visible_to(owner_id).filter(pk=session_id)
     if not (sessions.update(**changes) if changes else sessions.exists()):
         raise NotFound
 
 
-_DELETE_SESSION_TREE = """
+_DELETE_SESSION_TREES = """
 WITH RECURSIVE family AS (
-    SELECT id FROM copilot_session WHERE id = %(id)s AND owner_id = %(owner)s AND deleted_at IS NULL
+    SELECT id FROM copilot_session
+    WHERE id = ANY(%(ids)s) AND owner_id = ANY(%(owners)s) AND deleted_at IS NULL
     UNION ALL
     SELECT child.id FROM copilot_session child JOIN family ON child.parent_id = family.id
 )
@@ -162,13 +177,26 @@ def delete_session(owner_id: int, session_id: UUID) -> list[UUID]:
 
     Return the deleted ids. The caller stops what runs in them.
     """
-    with connection.cursor() as cursor:
-        cursor.execute(_DELETE_SESSION_TREE, {"id": session_id, "owner": owner_id})
-        deleted_ids = [row[0] for row in cursor.fetchall()]
+    deleted_ids = _delete_trees([session_id], [owner_id])
     if not deleted_ids:
         raise NotFound
     publish_session_change(Session.objects.get(pk=session_id))
     return deleted_ids
+
+
+def delete_unlisted_sessions(sessions: Sequence[tuple[int, UUID]]) -> list[UUID]:
+    """Delete sessions, given as owner and id, whose one answer was delivered. No client follows them: nothing is published.
+
+    Return their sub-sessions, which were deleted too. The caller stops what runs in them.
+    """
+    owner_ids, session_ids = zip(*sessions, strict=True)
+    return [deleted for deleted in _delete_trees(session_ids, owner_ids) if deleted not in session_ids]
+
+
+def _delete_trees(session_ids: Sequence[UUID], owner_ids: Sequence[int]) -> list[UUID]:
+    with connection.cursor() as cursor:
+        cursor.execute(_DELETE_SESSION_TREES, {"ids": list(session_ids), "owners": list(owner_ids)})
+        return [row[0] for row in cursor.fetchall()]
 
 
 def restore_session(owner_id: int, session_id: UUID) -> Session:

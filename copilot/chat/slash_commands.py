@@ -1,4 +1,4 @@
-"""Parse and run slash commands such as `/rename Boats`, the same for every client."""
+"""Take what people send: run slash commands such as `/rename Boats`, and submit everything else as a message."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from uuid import UUID
 
 from config.core.errors import InvalidRequest
 from config.core.text import gettext_noop as _
-from copilot.chat import sessions
+from copilot.chat import selectors, sessions
 from copilot.chat.admission import submit_message
+from copilot.chat.admission_outcomes import SubmissionQueued, SubmissionStarted
 from copilot.chat.branches import undo_last_turn
 from copilot.chat.commands import SendMessage
 from copilot.chat.compaction_requests import request_compaction
@@ -30,6 +31,20 @@ class CommandResult:
     side_id: str | None = None  # the side question whose event log has the answer, from `cursor` on
     cursor: str = ""
     state: Literal["obeyed"] = "obeyed"
+
+
+def submit_input(message: SendMessage) -> SubmissionStarted | SubmissionQueued | CommandResult:
+    """Run a slash command, or submit a message.
+
+    A message with a run_id or with files is never a command: it is promised a turn of its own.
+    """
+    slash_command = parse_slash_command(message.text)
+    if slash_command is None or message.run_id is not None or message.attachments:
+        return submit_message(message)
+    if not slash_command.is_known:
+        return replace(submit_message(message), hint=slash_command.explain_not_run())
+    selectors.get_session(message.user_id, message.session_id)
+    return COMMAND_HANDLERS[slash_command.name](message, slash_command)
 
 
 def _run_new(message: SendMessage, parsed: ParsedSlashCommand) -> CommandResult:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
@@ -85,6 +86,13 @@ def delete_session_and_stop(user_id: int, session_id: UUID) -> None:
         end_session_activity(deleted_id)
 
 
+def delete_answered_sessions(answered: Sequence[tuple[int, UUID]]) -> list[None]:
+    """Delete unlisted sessions, given as owner and id, whose turn has ended, and stop what their tools left running."""
+    for sub_session_id in sessions.delete_unlisted_sessions(answered):
+        end_session_activity(sub_session_id)
+    return [None] * len(answered)
+
+
 def _signal_or_cancel(session_id: UUID, stopping: turn_transitions.StopRequest) -> None:
     """Signal the worker that runs the turn, or end the turn here; then do the same for its child turns."""
     if stopping.status == Turn.Status.RUNNING or not cancel_turn_without_worker(session_id, stopping):
@@ -103,7 +111,7 @@ def stop_child_turns(turn_id: UUID) -> None:
     """
     for session_id, message_id in queue.list_pending_of_parent(turn_id):
         drop_queued_messages(session_id, None, message_id, by="parent")
-    started = Turn.objects.filter(parent=turn_id, status__in=Turn.UNFINISHED)
+    started = Turn.objects.unfinished().filter(parent=turn_id)
     for session_id, child_id in started.values_list("session_id", "pk"):
         if (stopping := turn_transitions.request_stop(session_id, child_id, by="parent")) is not None:
             _signal_or_cancel(session_id, stopping)

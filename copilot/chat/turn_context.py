@@ -54,7 +54,7 @@ class InboundContext:
     reply: ReplyAddress | None = None
     request_id: str = ""  # of the request that brought it, for the logs
     traceparent: str = ""  # the span it came in, where tracing is on
-    address: int | None = None  # a keyed hash of the network address it came from
+    address_hash: int | None = None  # a keyed hash of the network address it came from
     sources: tuple[str, ...] = ()  # untrusted text that its author, a model, had read
     unattended: bool = False  # no person follows the turn or its parents
 
@@ -91,7 +91,7 @@ class TurnContext:
     origin: str
     permissions: Permissions
     channel: Channel
-    arrival: InboundContext = field(default_factory=InboundContext)
+    inbound_context: InboundContext = field(default_factory=InboundContext)
     deadline: datetime = NO_DEADLINE
     timezone: str = "UTC"
 
@@ -102,11 +102,11 @@ class TurnContext:
 
     @property
     def locale(self) -> str:
-        return self.arrival.locale
+        return self.inbound_context.locale
 
     @property
     def reply(self) -> ReplyAddress | None:
-        return self.arrival.reply
+        return self.inbound_context.reply
 
     def seconds_left(self, now: datetime) -> float:
         return max(0.0, (self.deadline - now).total_seconds())

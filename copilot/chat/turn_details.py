@@ -28,7 +28,7 @@ class TurnDetails:
     status: str
     origin: str
     run_ids: tuple[str, ...]
-    arrival: InboundContext
+    inbound_context: InboundContext
     created_at: datetime
     ended_at: datetime | None
     failure_code: str
@@ -42,7 +42,7 @@ class TurnDetails:
 
     @property
     def reply(self) -> ReplyAddress | None:
-        return self.arrival.reply
+        return self.inbound_context.reply
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +72,7 @@ def get_unfinished_turn(session_id: UUID) -> TurnDetails | None:
 
 def list_turns_waiting_since(*, seconds: float, within: float) -> list[UUID]:
     age, now = timedelta(seconds=seconds), Now()
-    requests = Approval.objects.filter(
-        state=Approval.State.REQUESTED,
+    requests = Approval.objects.requested().filter(
         turn__status=Turn.Status.WAITING,
         created_at__lte=now - age,
         created_at__gt=now - age - timedelta(seconds=within),
@@ -89,7 +88,7 @@ _COPIED_FIELDS = (
 
 
 def _find_turn_details(condition: Q) -> TurnDetails | None:
-    fields = ("pk", "run_ids", "arrival", "session__owner_id", "session__deleted_at", *_COPIED_FIELDS)
+    fields = ("pk", "run_ids", "inbound_context", "session__owner_id", "session__deleted_at", *_COPIED_FIELDS)
     row = Turn.objects.filter(condition).values(*fields).first()
     if row is None:
         return None
@@ -97,20 +96,17 @@ def _find_turn_details(condition: Q) -> TurnDetails | None:
         turn_id=row["pk"],
         owner_id=row["session__owner_id"],
         run_ids=tuple(row["run_ids"]),
-        arrival=msgspec.convert(row["arrival"], InboundContext),
+        inbound_context=msgspec.convert(row["inbound_context"], InboundContext),
         is_session_deleted=row["session__deleted_at"] is not None,
         **{name: row[name] for name in _COPIED_FIELDS},
     )
 
 
 def find_turn_of_run(session_id: UUID, run_id: str) -> UUID | Literal["waiting", "gone"]:
-    row = (
-        Message.objects.filter(session=session_id, run_id=run_id).values_list("turn_id", "dropped_at").first()
-    )
-    if row is None or row[1] is not None:
+    message = Message.objects.filter(session=session_id, run_id=run_id).only("turn_id", "dropped_at").first()
+    if message is None or message.dropped_at is not None:
         return "gone"
-    turn_id: UUID | None = row[0]
-    return "waiting" if turn_id is None else turn_id
+    return "waiting" if message.turn_id is None else message.turn_id
 
 
 def find_session_of_run(session_ids: Sequence[UUID], run_id: str) -> UUID | None:
@@ -119,11 +115,11 @@ def find_session_of_run(session_ids: Sequence[UUID], run_id: str) -> UUID | None
 
 
 def list_pending_platform_messages(session_id: UUID) -> list[PendingPlatformMessage]:
-    rows = Message.objects.filter(session=session_id, sequence=None, dropped_at=None, data__has_key="arrival")
+    rows = Message.objects.queued().filter(session=session_id, data__has_key="inbound_context")
     return [
-        PendingPlatformMessage(message_id=pk, run_id=run_id, speaker=arrival.reply.speaker)
+        PendingPlatformMessage(message_id=pk, run_id=run_id, speaker=inbound_context.reply.speaker)
         for pk, run_id, data in rows.order_by("queue_order").values_list("pk", "run_id", "data")
-        if (arrival := msgspec.convert(data["arrival"], InboundContext)).reply is not None
+        if (inbound_context := msgspec.convert(data["inbound_context"], InboundContext)).reply is not None
     ]
 
 

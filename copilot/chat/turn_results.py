@@ -100,7 +100,9 @@ async def wait_for_turn(
 
 def get_turn_result(user_id: int, turn_id: UUID, *, run_id: str | None = None) -> TurnResult:
     turn = selectors.get_turn(user_id, turn_id)
-    return _build_result(_read_status(_FollowedMessage(turn.session_id, turn_id, run_id)), turn.session_id)
+    return _build_result(
+        _read_status(_FollowedMessage(turn.session_id, turn_id, run_id), turn), turn.session_id
+    )
 
 
 async def submit_and_wait(
@@ -123,11 +125,11 @@ class _FollowedMessage:
 
 @dataclass(frozen=True)
 class _TurnStatus:
-    """The status of a message. `own` is False while it has no turn of its own and waits behind another."""
+    """The status of a message. `turn` is None while it has no turn of its own and waits behind another."""
 
     turn_id: UUID
     status: TurnResultStatus
-    own: bool = True
+    turn: Turn | None = None
 
 
 async def _wait_until_final(
@@ -154,9 +156,10 @@ async def _wait_for_event(feed: EventFeed, seconds: float) -> None:
         await asyncio.sleep(min(seconds, 1.0))  # the feed is over: from here on only the rows are read
 
 
-def _read_status(followed: _FollowedMessage) -> _TurnStatus:
+def _read_status(followed: _FollowedMessage, known: Turn | None = None) -> _TurnStatus:
+    """Read the status of a message. `known` is the followed turn, if it has just been read."""
     if followed.run_id is None:
-        return _TurnStatus(followed.turn_id, _get_status(followed.turn_id))
+        return _read_turn_status(followed.turn_id, known)
     message = (
         Message.objects.filter(session_id=followed.session_id, run_id=followed.run_id)
         .only("turn_id", "dropped_at")
@@ -165,24 +168,25 @@ def _read_status(followed: _FollowedMessage) -> _TurnStatus:
     if message is None:
         raise NotFound
     if message.turn_id is not None:
-        return _TurnStatus(message.turn_id, _get_status(message.turn_id))
+        return _read_turn_status(message.turn_id, known)
     if message.dropped_at is None:
-        return _TurnStatus(followed.turn_id, "queued", own=False)
+        return _TurnStatus(followed.turn_id, "queued")
     ending = Turn.objects.filter(session_id=followed.session_id, run_ids__contains=[followed.run_id]).first()
-    return _TurnStatus(ending.id if ending else followed.turn_id, "cancelled", own=False)
+    return _TurnStatus(ending.id if ending else followed.turn_id, "cancelled")
 
 
-def _get_status(turn_id: UUID) -> TurnResultStatus:
-    value = Turn.objects.values_list("status", flat=True).get(pk=turn_id)
-    match value:
+def _read_turn_status(turn_id: UUID, known: Turn | None) -> _TurnStatus:
+    if known is None or known.pk != turn_id:
+        known = Turn.objects.only("status", "summary", "failure_code").get(pk=turn_id)
+    match known.status:
         case "succeeded" | "failed" | "cancelled" | "running" | "waiting":
-            return value
+            return _TurnStatus(turn_id, known.status, known)
         case _:
-            return "queued"
+            return _TurnStatus(turn_id, "queued", known)
 
 
 def _build_result(status: _TurnStatus, session_id: UUID) -> TurnResult:
-    if not status.own:
+    if status.turn is None:
         return TurnResult(turn_id=str(status.turn_id), status=status.status)
     messages = Message.objects.filter(turn=status.turn_id, hidden="", kind__in=selectors.SHOWN_KINDS)
     rows = [serializers.serialize_message(row) for row in messages.order_by("sequence")]
@@ -193,8 +197,8 @@ def _build_result(status: _TurnStatus, session_id: UUID) -> TurnResult:
             row.content for row in rows if row.kind == "assistant" and isinstance(row.content, str)
         ),
         tool_calls=_build_tool_calls(rows),
-        usage=_sum_tokens(status.turn_id),
-        error=_build_error(status.turn_id, rows) if status.status == "failed" else None,
+        usage=_sum_tokens(status.turn),
+        error=_build_error(status.turn.failure_code, rows) if status.status == "failed" else None,
         link=build_session_url(session_id) if status.status == "waiting" else None,
     )
 
@@ -222,23 +226,19 @@ def _build_tool_calls(rows: list[MessagePayload]) -> list[ToolCallResult]:
     return calls
 
 
-def _sum_tokens(turn_id: UUID) -> Tokens:
+def _sum_tokens(turn: Turn) -> Tokens:
     """Sum the turn's tokens, not its cost, which only staff see.
 
     The last call may be recorded after the ending, so the larger of both counts is used.
     """
     names = ("input", "cache_read", "cache_write_5m", "cache_write_1h", "output", "reasoning")
-    sums = ModelCall.objects.filter(turn_id=turn_id).aggregate(
-        **{name: Sum(f"{name}_tokens") for name in names}
-    )
+    sums = ModelCall.objects.filter(turn=turn).aggregate(**{name: Sum(f"{name}_tokens") for name in names})
     recorded = Tokens(**{name: sums[name] or 0 for name in names})
-    summary = Turn.objects.values_list("summary", flat=True).get(pk=turn_id)
-    ending = msgspec.convert(summary.get("tokens", {}), Tokens)
+    ending = msgspec.convert(turn.summary.get("tokens", {}), Tokens)
     return max(recorded, ending, key=lambda tokens: tokens.input + tokens.output)
 
 
-def _build_error(turn_id: UUID, rows: list[MessagePayload]) -> TurnResultError:
-    code = Turn.objects.values_list("failure_code", flat=True).get(pk=turn_id)
+def _build_error(code: str, rows: list[MessagePayload]) -> TurnResultError:
     notices = [
         row.content for row in rows if isinstance(row.content, NoticeContent) and row.content.code == code
     ]

@@ -43,7 +43,7 @@ def get_turn_owner_ids(ids: Iterable[UUID]) -> dict[UUID, int]:
 
 
 def count_pending_messages() -> int:
-    return Message.objects.filter(sequence=None, dropped_at=None).count()
+    return Message.objects.queued().count()
 
 
 # Used by the sweep that starts stranded messages and by the diagnostics that count them. The limit is high, because
@@ -91,7 +91,7 @@ class TurnOverview:
     queued_at: datetime
     dispatched_at: datetime | None
     started_at: datetime | None
-    begun_at: datetime | None
+    attempt_started_at: datetime | None
     recovered_at: datetime | None
     ended_at: datetime | None
     attempts: int
@@ -106,7 +106,7 @@ class TurnOverview:
 
 _DESCRIBED_FIELDS = (
     "id", "session_id", "parent_id", "origin", "status", "created_at", "queued_at", "dispatched_at", "started_at",
-    "begun_at", "recovered_at", "ended_at", "attempts", "handovers", "fence", "worker", "stop_requested_at",
+    "attempt_started_at", "recovered_at", "ended_at", "attempts", "handovers", "fence", "worker", "stop_requested_at",
     "dispatch_count", "failure_code",
 )  # fmt: skip
 
@@ -132,7 +132,7 @@ def describe_failure(code: str) -> str:
 
 def list_unfinished_ids(turn_ids: Sequence[str]) -> set[str]:
     known = [turn_id for turn_id in turn_ids if _is_uuid(turn_id)]
-    found = Turn.objects.filter(pk__in=known, status__in=UNFINISHED).values_list("pk", flat=True)
+    found = Turn.objects.unfinished().filter(pk__in=known).values_list("pk", flat=True)
     return {str(turn_id) for turn_id in found}
 
 
@@ -148,7 +148,7 @@ def list_unfinished_descendants(turn_ids: Sequence[UUID]) -> list[UUID]:
     found: list[UUID] = []
     level = list(turn_ids)
     while level:
-        children = Turn.objects.filter(parent__in=level, status__in=UNFINISHED)
+        children = Turn.objects.unfinished().filter(parent__in=level)
         level = [turn_id for turn_id in children.values_list("pk", flat=True) if turn_id not in found]
         found += level
     return found
@@ -166,7 +166,10 @@ class SessionOwner:
 
 def list_session_owners(session_ids: Sequence[UUID]) -> list[SessionOwner]:
     rows = Session.objects.filter(pk__in=session_ids).values_list("pk", "owner_id", "owner__email")
-    return [SessionOwner(session_id=row[0], user_id=row[1], email=row[2]) for row in rows]
+    return [
+        SessionOwner(session_id=session_id, user_id=user_id, email=email)
+        for session_id, user_id, email in rows
+    ]
 
 
 def last_turns_of_sessions(session_ids: Sequence[UUID]) -> TurnQuerySet:
@@ -175,6 +178,6 @@ def last_turns_of_sessions(session_ids: Sequence[UUID]) -> TurnQuerySet:
 
 
 def get_oldest_pending_at() -> datetime | None:
-    pending = Message.objects.filter(sequence=None, dropped_at=None)
+    pending = Message.objects.queued()
     oldest = pending.order_by("created_at").first()
     return oldest.created_at if oldest is not None else None

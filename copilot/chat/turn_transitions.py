@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, get_args
+from typing import Literal, NamedTuple, get_args
 from uuid import UUID
 
 import msgspec
@@ -14,9 +13,9 @@ from django.db import connection, transaction
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
+from config.core.db import fetch_one
 from config.core.errors import Conflict, FenceLost, TurnConflict
-from copilot import metrics
-from copilot.chat import service_bindings, turn_hooks
+from copilot import metrics, signals
 from copilot.chat.notices import LimitCode
 from copilot.chat.turn_context import CHANNELS_BY_ORIGIN
 from copilot.chat.turns import (
@@ -24,7 +23,6 @@ from copilot.chat.turns import (
     CANCELLED,
     FAILED,
     NEXT_THROTTLED_TURNS,
-    QUEUED,
     RUNNING,
     WAITING,
     decode_jsonb,
@@ -32,6 +30,7 @@ from copilot.chat.turns import (
 from copilot.models import Turn
 from copilot.realtime.events import CancelReason, Event, GoalJudged, SessionChanged, TurnSummary
 from copilot.realtime.payloads import ContextUsage
+from copilot.tasks import wake_worker
 
 MAX_HANDOVERS = 5  # planned shutdowns that do not count as lost attempts
 
@@ -39,7 +38,7 @@ MAX_HANDOVERS = 5  # planned shutdowns that do not count as lost attempts
 # --- Stopping ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class StopRequest:
     turn_id: UUID
     status: str
@@ -52,22 +51,16 @@ class StopRequest:
 def request_stop(
     session_id: UUID, turn_id: UUID | None = None, *, by: CancelReason = "user"
 ) -> StopRequest | None:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            """
-            UPDATE copilot_turn SET stop_requested_at = COALESCE(stop_requested_at, now()),
-                   cancel_reason = CASE WHEN stop_requested_at IS NULL THEN %s ELSE cancel_reason END,
-                   stop_through = (SELECT MAX(accept_number) FROM copilot_message WHERE session_id = %s)
-            WHERE session_id = %s AND status IN ('queued', 'running', 'waiting') AND (%s::uuid IS NULL OR id = %s)
-            RETURNING id, status, fence, token, stop_through, stop_requested_at = now()
-            """,
-            [by, session_id, session_id, turn_id, turn_id],
-        )
-        row = cursor.fetchone()
-    if row is None:
-        return None
-    return StopRequest(
-        turn_id=row[0], status=row[1], fence=row[2], token=row[3], stop_through=row[4], is_first=row[5]
+    return fetch_one(
+        StopRequest,
+        """
+        UPDATE copilot_turn SET stop_requested_at = COALESCE(stop_requested_at, now()),
+               cancel_reason = CASE WHEN stop_requested_at IS NULL THEN %s ELSE cancel_reason END,
+               stop_through = (SELECT MAX(accept_number) FROM copilot_message WHERE session_id = %s)
+        WHERE session_id = %s AND status IN ('queued', 'running', 'waiting') AND (%s::uuid IS NULL OR id = %s)
+        RETURNING id AS turn_id, status, fence, token, stop_through, stop_requested_at = now() AS is_first
+        """,
+        [by, session_id, session_id, turn_id, turn_id],
     )
 
 
@@ -97,11 +90,11 @@ WITH fenced AS (
     RETURNING s.fence, t.attempts >= %(most)s AND %(lost)s = 1 AS used_up
 )
 UPDATE copilot_turn t
-SET status = 'queued', throttle = '', fence = fenced.fence, queued_at = now(), worker = '', dispatched_at = now(),
+SET status = 'queued', throttled_by = '', fence = fenced.fence, queued_at = now(), worker = '', dispatched_at = now(),
     dispatch_count = dispatch_count + 1, attempts = LEAST(attempts + %(lost)s, %(most)s), handovers = handovers + %(planned)s,
     recovered_at = CASE WHEN %(lost)s = 1 THEN now() ELSE recovered_at END
 FROM fenced WHERE t.id = %(turn)s AND t.fence = %(fence)s AND t.status = 'running'
-RETURNING t.fence, t.attempts, fenced.used_up
+RETURNING t.fence, t.attempts, fenced.used_up AS has_no_attempts_left
 """
 
 
@@ -114,31 +107,29 @@ class RequeuedTurn:
 
 def requeue_turn(turn_id: UUID, fence: int, *, lost: bool) -> RequeuedTurn | None:
     """Requeue a running turn for another worker under a higher fence; None when somebody else acted first."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            _REQUEUE_TURN,
-            {
-                "turn": turn_id,
-                "fence": fence,
-                "lost": 1 if lost else 0,
-                "planned": 0 if lost else 1,
-                "most": settings.TURN_MAX_ATTEMPTS,
-            },
-        )
-        row = cursor.fetchone()
-    return RequeuedTurn(*row) if row else None
+    return fetch_one(
+        RequeuedTurn,
+        _REQUEUE_TURN,
+        {
+            "turn": turn_id,
+            "fence": fence,
+            "lost": 1 if lost else 0,
+            "planned": 0 if lost else 1,
+            "most": settings.TURN_MAX_ATTEMPTS,
+        },
+    )
 
 
 def mark_sent_again(turn_id: UUID) -> bool:
     return bool(
-        Turn.objects.filter(pk=turn_id, status=QUEUED).update(
-            dispatched_at=Now(), dispatch_count=F("dispatch_count") + 1
-        )
+        Turn.objects.queued()
+        .filter(pk=turn_id)
+        .update(dispatched_at=Now(), dispatch_count=F("dispatch_count") + 1)
     )
 
 
 def requeue_waiting_turn(turn_id: UUID, guard: Q) -> bool:
-    rows = Turn.objects.filter(guard, pk=turn_id, status=QUEUED)
+    rows = Turn.objects.queued().filter(guard, pk=turn_id)
     return bool(rows.update(queued_at=Now(), dispatched_at=Now(), dispatch_count=F("dispatch_count") + 1))
 
 
@@ -171,12 +162,12 @@ def pause_turn(turn_id: UUID, fence: int) -> None:
     if row is None:
         raise TurnConflict(f"turn {turn_id} cannot wait under fence {fence}")
     for throttled_turn_id in row[0]:
-        transaction.on_commit(partial(service_bindings.wake_worker, throttled_turn_id))
+        transaction.on_commit(partial(wake_worker, throttled_turn_id))
 
 
 def lock_paused_turn(*, turn_id: UUID | None = None, session_id: UUID | None = None) -> PausedTurn | None:
     """Lock the turn if it waits. Deciding, abandoning, stopping and expiring all take this lock first."""
-    rows = Turn.objects.select_for_update().filter(status=WAITING)
+    rows = Turn.objects.waiting().select_for_update()
     rows = rows.filter(pk=turn_id) if turn_id is not None else rows.filter(session=session_id)
     turn = rows.only("session_id", "fence", "token", "stop_requested_at").first()
     if turn is None:
@@ -206,7 +197,7 @@ WITH fenced AS (
     RETURNING s.fence
 )
 UPDATE copilot_turn t
-SET status = 'queued', throttle = '', fence = fenced.fence, queued_at = now(), worker = '', dispatched_at = now(),
+SET status = 'queued', throttled_by = '', fence = fenced.fence, queued_at = now(), worker = '', dispatched_at = now(),
     dispatch_count = dispatch_count + 1, paused_at = NULL,
     paused_seconds = paused_seconds + extract(epoch FROM now() - COALESCE(paused_at, now()))
 FROM fenced WHERE t.id = %(turn)s AND t.fence = %(fence)s AND t.status = 'waiting'
@@ -266,7 +257,7 @@ WITH ended AS (
       AND NOT (%(unless_pending)s AND stop_requested_at IS NULL AND EXISTS (
           SELECT 1 FROM copilot_message m WHERE m.session_id = copilot_turn.session_id
           AND m.sequence IS NULL AND m.dropped_at IS NULL))
-    RETURNING session_id, run_ids, stop_through, cancel_reason, origin, payer_id, address,
+    RETURNING session_id, run_ids, stop_through, cancel_reason, origin, payer_id, address_hash,
               extract(epoch FROM ended_at - created_at)::float8 AS seconds
 )
 UPDATE copilot_session s SET active_at = now(), fence = GREATEST(s.fence, %(fence)s + %(raise)s),
@@ -274,11 +265,27 @@ UPDATE copilot_session s SET active_at = now(), fence = GREATEST(s.fence, %(fenc
        goal_state = CASE WHEN %(pause)s <> '' AND s.goal_state = 'active' THEN 'paused' ELSE s.goal_state END,
        goal_reason = CASE WHEN %(pause)s <> '' AND s.goal_state = 'active' THEN %(pause)s ELSE s.goal_reason END
 FROM ended JOIN copilot_session old ON old.id = ended.session_id WHERE s.id = ended.session_id
-RETURNING ended.run_ids, ended.stop_through, s.title, s.pinned, s.archived_at IS NOT NULL, s.title_origin,
-          ended.cancel_reason, s.depth > 0, s.goal_state,
-          CASE WHEN old.goal_state = 'active' AND s.goal_state = 'paused' THEN s.goal_reason ELSE '' END,
-          ended.origin, ended.seconds, {NEXT_THROTTLED_TURNS.format(turn="ended")}
+RETURNING ended.run_ids, ended.stop_through, s.title, s.pinned, s.archived_at IS NOT NULL AS archived, s.title_origin,
+          ended.cancel_reason, s.depth > 0 AS child, s.goal_state,
+          CASE WHEN old.goal_state = 'active' AND s.goal_state = 'paused' THEN s.goal_reason ELSE '' END AS goal_paused,
+          ended.origin, ended.seconds, {NEXT_THROTTLED_TURNS.format(turn="ended")} AS throttled_turn_ids
 """  # noqa: S608 - the texts are ours
+
+
+class _EndedRow(NamedTuple):
+    run_ids: str | list[str]
+    stop_through: int | None
+    title: str
+    pinned: bool
+    archived: bool
+    title_origin: str
+    cancel_reason: Literal[CancelReason, ""]
+    child: bool
+    goal_state: str
+    goal_paused: str
+    origin: str
+    seconds: float
+    throttled_turn_ids: list[UUID]
 
 
 def end_turn(
@@ -294,7 +301,7 @@ def end_turn(
     override: bool = False,
     unless_pending: bool = False,
     unless_running: bool = False,
-    call_hooks: bool = True,
+    send_signal: bool = True,
 ) -> EndedTurn:
     """End the turn: the only statement that does, and it succeeds once.
 
@@ -303,67 +310,59 @@ def end_turn(
     `unless_pending` refuses while messages wait that the turn might still take; one statement checks and
     ends.
 
-    `call_hooks` is off when the caller calls the turn hooks itself, once the costs are recorded.
+    `send_signal` is off when the caller sends `turn_ended` itself, once the costs are recorded.
     """
-    with connection.cursor() as cursor:
-        cursor.execute(
-            _END_TURN,
-            {
-                "to": to,
-                "turn": turn_id,
-                "fence": fence,
-                "raise": 1 if override else 0,
-                "from": [
-                    status.value
-                    for status in ALLOWED_TRANSITIONS[to]
-                    if not (unless_running and status == RUNNING)
-                ],
-                "failure": failure_code,
-                "limit": limit_code,
-                "reason": reason,
-                "cancelled": to == CANCELLED,
-                "summary": _json.encode(summary).decode() if summary else "{}",
-                "model": summary.model if summary else "",
-                "context": _json.encode(context).decode() if context else None,
-                "unless_pending": unless_pending,
-                "pause": _goal_pause_reason(
-                    to, failure_code=failure_code, limit_code=limit_code, reason=reason
-                ),
-            },
-        )
-        row = cursor.fetchone()
+    row = fetch_one(
+        _EndedRow,
+        _END_TURN,
+        {
+            "to": to,
+            "turn": turn_id,
+            "fence": fence,
+            "raise": 1 if override else 0,
+            "from": [
+                status.value
+                for status in ALLOWED_TRANSITIONS[to]
+                if not (unless_running and status == RUNNING)
+            ],
+            "failure": failure_code,
+            "limit": limit_code,
+            "reason": reason,
+            "cancelled": to == CANCELLED,
+            "summary": _json.encode(summary).decode() if summary else "{}",
+            "model": summary.model if summary else "",
+            "context": _json.encode(context).decode() if context else None,
+            "unless_pending": unless_pending,
+            "pause": _goal_pause_reason(to, failure_code=failure_code, limit_code=limit_code, reason=reason),
+        },
+    )
     if row is None:
         raise TurnConflict(f"turn {turn_id} cannot become {to} under fence {fence}")
-    if call_hooks:
-        turn_hooks.call_turn_hooks_on_commit(turn_id, row[10], "ended")
-    for throttled_turn_id in row[12]:
-        transaction.on_commit(partial(service_bindings.wake_worker, throttled_turn_id))
+    if send_signal:
+        signals.send_turn_signal(signals.turn_ended, turn_id, row.origin)
+    for throttled_turn_id in row.throttled_turn_ids:
+        transaction.on_commit(partial(wake_worker, throttled_turn_id))
     transaction.on_commit(
         partial(
             _count_ending,
             to,
             code=limit_code or failure_code,
-            origin=row[10],
-            seconds=row[11],
+            origin=row.origin,
+            seconds=row.seconds,
             summary=summary,
         )
     )
-    return _parse_ended_row(row)
-
-
-def _parse_ended_row(row: Sequence[Any]) -> EndedTurn:
-    """Parse a row in the order of the statement's RETURNING."""
     return EndedTurn(
-        run_ids=decode_jsonb(row[0], list[str]),
-        stop_through=row[1],
-        title=row[2],
-        pinned=row[3],
-        archived=row[4],
-        title_origin=row[5],
-        cancel_reason=row[6] or "user",
-        child=row[7],
-        goal_state=row[8],
-        goal_paused=row[9],
+        run_ids=decode_jsonb(row.run_ids, list[str]),
+        stop_through=row.stop_through,
+        title=row.title,
+        pinned=row.pinned,
+        archived=row.archived,
+        title_origin=row.title_origin,
+        cancel_reason=row.cancel_reason or "user",
+        child=row.child,
+        goal_state=row.goal_state,
+        goal_paused=row.goal_paused,
     )
 
 

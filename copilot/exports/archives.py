@@ -13,10 +13,11 @@ from uuid import UUID
 import msgspec
 from django.conf import settings
 from django.contrib.auth.models import User
-from django.utils.module_loading import import_string
 
+from billing.selectors import credit_statements
 from config.core.errors import PayloadTooLarge, StorageUnavailable
 from config.core.filenames import make_unique_archive_names
+from copilot import signals
 from copilot.exports.session_reader import ExportFormat, ExportOptions, SessionExport
 from copilot.files import services as files
 from copilot.files.storage import CHUNK_BYTES
@@ -31,11 +32,11 @@ AccountValues = dict[str, Any]  # JSON values; times are serialised when written
 def describe_account(owner_id: int) -> AccountValues:
     """Return everything an account holds besides its sessions, without secrets or working share links.
 
-    Other apps add their own data through EXPORT_PARTS.
+    Apps that copilot does not import add theirs by the signal `account_exporting`.
     """
-    values: AccountValues = {}
-    for name in settings.EXPORT_PARTS:
-        values |= import_string(name)(owner_id)
+    values: AccountValues = credit_statements.export_credits(owner_id)
+    for _receiver, part in signals.account_exporting.send(sender=User, user_id=owner_id):
+        values |= part  # type: ignore[arg-type]  # the stubs expect receivers to return text
     user = User.objects.get(pk=owner_id)
     preferences = Preferences.objects.filter(owner=owner_id).values("timezone", "instructions").first()
     return values | {
@@ -47,9 +48,7 @@ def describe_account(owner_id: int) -> AccountValues:
         },
         "preferences": preferences or {},
         "memories": _list_rows(MemoryItem.objects.filter(owner=owner_id).values("text", "created_at")),
-        "agents": _list_rows(
-            Agent.objects.filter(owner=owner_id, deleted_at=None).values("name", "description", "version")
-        ),
+        "agents": _list_rows(Agent.objects.visible_to(owner_id).values("name", "description", "version")),
         "schedules": _list_rows(
             Schedule.objects.filter(owner=owner_id, cancelled_at=None).values(
                 "name", "prompt", "cron", "timezone", "created_at"
@@ -66,7 +65,7 @@ def describe_account(owner_id: int) -> AccountValues:
 
 
 def _list_files(owner_id: int) -> list[AccountValues]:
-    own = WorkspaceFile.objects.filter(owner=owner_id, deleted_at=None, purged_at=None)
+    own = WorkspaceFile.objects.available().filter(owner=owner_id)
     listed = own.exclude(source=WorkspaceFile.Source.TOOL_OUTPUT).order_by("created_at", "id")
     return [dict(row) for row in listed.values("id", "name", "mime", "size_bytes", "sha256", "created_at")]
 
@@ -109,7 +108,7 @@ def write_archive(
 
 def write_account_archive(target: IO[bytes], owner_id: int) -> None:
     """Write every session as a document, and a list of everything else. Files are downloaded one by one."""
-    sessions = Session.objects.filter(owner=owner_id, deleted_at=None).order_by("created_at", "pk")
+    sessions = Session.objects.visible_to(owner_id).order_by("created_at", "pk")
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
         archive.writestr(_make_zip_info("account.json"), msgspec.json.encode(describe_account(owner_id)))
         for number, session in enumerate(sessions.iterator(), start=1):

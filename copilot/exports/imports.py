@@ -173,30 +173,29 @@ def import_history(
     instructions: str,
     listed: bool,
     session_id: UUID | None = None,
-) -> Session:
+) -> UUID:
     """Create a session whose past is given by the caller, as rows of ended turns.
 
     `messages` have the form of the export document, and are validated like one. An unlisted session serves
     one answer; its caller deletes it.
     """
     document = _parse_history(messages, at)
-    session = (
-        sessions.create_session(owner_id, pk=session_id)
-        if listed
-        else sessions.create_unlisted_session(owner_id)
-    )
-    if instructions:
-        sessions.update_session_settings(owner_id, session.pk, {"instructions": instructions})
+    if listed:
+        session_id = sessions.create_session(owner_id, pk=session_id).pk
+        if instructions:
+            sessions.update_session_settings(owner_id, session_id, {"instructions": instructions})
+    else:
+        session_id = sessions.create_unlisted_session(owner_id, instructions)
     if document.messages:
         mapped = import_mapping.map_document(document, NO_FILE_NAMES)
         with transaction.atomic():
             accepted = imported_history.insert_imported_messages(
-                session.pk, mapped.rows, origin=HISTORY_ORIGIN
+                session_id, mapped.rows, origin=HISTORY_ORIGIN
             )
             imported_history.insert_imported_turns(
-                session.pk, mapped.turns, origin=HISTORY_ORIGIN, accepted=accepted
+                session_id, mapped.turns, origin=HISTORY_ORIGIN, accepted=accepted
             )
-    return session
+    return session_id
 
 
 def _parse_history(messages: Sequence[dict[str, JSON]], at: str) -> import_parser.ImportedDocument:

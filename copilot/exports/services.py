@@ -19,9 +19,8 @@ from django.db.models.functions import Now
 from config.core.audit import record_audit_event
 from config.core.errors import NotFound, RequestRefused, StorageUnavailable
 from config.core.redis import REDIS_OUTAGE_ERRORS
-from copilot import metrics
+from copilot import metrics, tasks
 from copilot.chat import selectors as chat_selectors
-from copilot.chat import service_bindings
 from copilot.exports import archives
 from copilot.exports.session_reader import ExportOptions, SessionExport, is_long_export
 from copilot.files import storage
@@ -92,7 +91,7 @@ def _save_and_enqueue(job: ExportJob) -> ExportJob:
         target = ("session", job.session_id) if job.session_id else ("user", job.owner_id)
         record_audit_event("export.requested", actor=job.owner, target=target, format=job.format)
     job.refresh_from_db()
-    transaction.on_commit(lambda: service_bindings.enqueue_data_job("export", job.pk))
+    transaction.on_commit(lambda: tasks.enqueue_data_job("export", job.pk))
     return job
 
 
@@ -246,7 +245,7 @@ def sweep_exports(limit: int = 200) -> None:
         if job.state == JobState.RUNNING and job.attempts >= MAX_ATTEMPTS:
             _record_failure(job, "worker_lost", retry=False)
         else:
-            service_bindings.enqueue_data_job("export", job.pk)
+            tasks.enqueue_data_job("export", job.pk)
     for job in ExportJob.objects.filter(state=JobState.READY, expires_at__lte=Now())[:limit]:
         try:
             storage.delete_object(job.storage_key)

@@ -48,12 +48,8 @@ def is_long_export(session_id: UUID, options: ExportOptions) -> bool:
 
 
 def _exported_rows(session_id: UUID, options: ExportOptions) -> QuerySet[Message]:
-    return Message.objects.filter(
-        session=session_id,
-        hidden="",
-        streaming=False,
-        sequence__isnull=False,
-        kind__in=options.get_kinds_choice().list_kinds(),
+    return Message.objects.visible().filter(
+        session=session_id, streaming=False, kind__in=options.get_kinds_choice().list_kinds()
     )
 
 
@@ -113,9 +109,7 @@ class SessionExport:
         )
 
     def _get_last_tier(self) -> str:
-        messages = Message.objects.filter(
-            session=self._session, kind="user", hidden="", sequence__isnull=False
-        )
+        messages = Message.objects.visible().filter(session=self._session, kind="user")
         return messages.exclude(tier="").order_by("-sequence").values_list("tier", flat=True).first() or ""
 
     def _iter_messages(self, known: set[str] | None = None) -> Iterator[documents.ExportedMessage]:

@@ -32,7 +32,7 @@ def list_turn_artifacts(turn_id: UUID) -> list[ArtifactPayload]:
 
 
 def _live_artifacts() -> QuerySet[WorkspaceFile]:
-    return WorkspaceFile.objects.filter(source=WorkspaceFile.Source.AGENT, deleted_at=None, purged_at=None)
+    return WorkspaceFile.objects.available().filter(source=WorkspaceFile.Source.AGENT)
 
 
 def _view_newest(artifacts: QuerySet[WorkspaceFile]) -> list[ArtifactPayload]:

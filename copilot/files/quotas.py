@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypedDict
 
-from django.db import connection
 from django.db.models import F
 
 from billing.selectors import plan_status
+from config.core.db import fetch_all
 from config.core.errors import Conflict, PayloadTooLarge
 from copilot.models import StorageUse
 
@@ -109,7 +109,7 @@ def release_space(owner_id: int, size: int) -> None:
 
 
 _DRIFTS_SQL = """
-SELECT u.owner_id, u.used_bytes - coalesce(sum(f.size_bytes), 0), u.used_files - count(f.id)
+SELECT u.owner_id, (u.used_bytes - coalesce(sum(f.size_bytes), 0))::bigint AS size, u.used_files - count(f.id) AS files
 FROM copilot_storageuse u
 LEFT JOIN copilot_workspacefile f
     ON f.owner_id = u.owner_id AND f.purged_at IS NULL AND f.source <> 'tool_output'
@@ -118,7 +118,7 @@ HAVING u.used_bytes <> coalesce(sum(f.size_bytes), 0) OR u.used_files <> count(f
 """
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class UsageDrift:
     """Bytes and files that are reserved but not there: of a running upload, or of one whose process was killed."""
 
@@ -128,12 +128,7 @@ class UsageDrift:
 
 
 def find_drifts() -> list[UsageDrift]:
-    with connection.cursor() as cursor:
-        cursor.execute(_DRIFTS_SQL)
-        return [
-            UsageDrift(owner_id=owner, size=int(size), files=count)
-            for owner, size, count in cursor.fetchall()
-        ]
+    return fetch_all(UsageDrift, _DRIFTS_SQL)
 
 
 def correct_drift(drift: UsageDrift) -> None:

@@ -95,5 +95,5 @@ def _is_purged(file: WorkspaceFile) -> bool:
 
 
 def _unpurged_rows(after: str) -> QuerySet[WorkspaceFile]:
-    rows = WorkspaceFile.objects.filter(purged_at=None)
+    rows = WorkspaceFile.objects.stored()
     return rows.filter(storage_key__gt=after).order_by("storage_key") if after else rows

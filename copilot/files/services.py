@@ -19,9 +19,8 @@ from django.db.models.functions import Now
 
 from config.core.errors import Conflict, Forbidden, InvalidRequest, NotFound, StorageUnavailable
 from config.core.filenames import clean_filename, get_basename
-from config.core.validation import parse_uuid
-from copilot import metrics
-from copilot.chat import service_bindings
+from config.core.json_values import parse_uuid
+from copilot import metrics, tasks
 from copilot.files import artifacts, content_types, quotas, storage, virus_scan
 from copilot.models import Message, Session, WorkspaceFile
 from copilot.realtime.payloads import AttachmentPayload
@@ -101,7 +100,7 @@ def _write_file(file: WorkspaceFile, stream: storage.ReadableStream, size: int) 
 
 def _request_scan(file: WorkspaceFile) -> None:
     if file.scan == WorkspaceFile.Scan.PENDING:
-        transaction.on_commit(partial(service_bindings.enqueue_scan, file.id))
+        transaction.on_commit(partial(tasks.enqueue_scan, file.id))
 
 
 # --- Read --------------------------------------------------------------------------------------------
@@ -109,9 +108,7 @@ def _request_scan(file: WorkspaceFile) -> None:
 
 def get_file(owner_id: int, file_id: UUID) -> WorkspaceFile:
     """Return one live file. Foreign, deleted and unknown files are all reported as not found."""
-    file = WorkspaceFile.objects.filter(
-        pk=file_id, owner_id=owner_id, deleted_at=None, purged_at=None
-    ).first()
+    file = WorkspaceFile.objects.available().filter(pk=file_id, owner_id=owner_id).first()
     if file is None:
         raise NotFound
     return file
@@ -172,7 +169,7 @@ def find_file(owner_id: int, reference: str, *, session_id: UUID | None = None) 
 
 
 def _visible_files(owner_id: int, session_id: UUID | None) -> QuerySet[WorkspaceFile]:
-    live = WorkspaceFile.objects.filter(owner_id=owner_id, deleted_at=None, purged_at=None)
+    live = WorkspaceFile.objects.available().filter(owner_id=owner_id)
     live = live.exclude(source=WorkspaceFile.Source.TOOL_OUTPUT)
     return live if session_id is None else live.filter(session_id=session_id)
 
@@ -208,7 +205,7 @@ def to_attachment_view(file: WorkspaceFile) -> AttachmentPayload:
 
 def rename_file(owner_id: int, file_id: UUID, name: str) -> WorkspaceFile:
     if not get_basename(name):
-        raise InvalidRequest("A file needs a name.", code="invalid_name")
+        raise InvalidRequest("A file needs a name.", code="invalid_name", field="name")
     if not _visible_files(owner_id, None).filter(pk=file_id).update(name=clean_filename(name)):
         raise NotFound
     return get_file(owner_id, file_id)
@@ -222,11 +219,8 @@ def trash_file(owner_id: int, file_id: UUID) -> None:
 
 
 def restore_file(owner_id: int, file_id: UUID) -> WorkspaceFile:
-    trashed = WorkspaceFile.objects.filter(
-        pk=file_id,
-        owner_id=owner_id,
-        purged_at=None,
-        deleted_at__gt=Now() - timedelta(days=settings.WORKSPACE_TRASH_DAYS),
+    trashed = WorkspaceFile.objects.stored().filter(
+        pk=file_id, owner_id=owner_id, deleted_at__gt=Now() - timedelta(days=settings.WORKSPACE_TRASH_DAYS)
     )
     if not trashed.update(deleted_at=None):
         raise NotFound
@@ -248,9 +242,8 @@ def purge_due_files(limit: int = 100) -> int:
         Now() - timedelta(days=settings.WORKSPACE_TRASH_DAYS),
         Now() - timedelta(days=TOOL_OUTPUT_RETENTION_DAYS),
     )
-    due = WorkspaceFile.objects.filter(
-        Q(deleted_at__lte=trash) | Q(source=WorkspaceFile.Source.TOOL_OUTPUT, created_at__lte=outputs),
-        purged_at=None,
+    due = WorkspaceFile.objects.stored().filter(
+        Q(deleted_at__lte=trash) | Q(source=WorkspaceFile.Source.TOOL_OUTPUT, created_at__lte=outputs)
     )
     return sum(_purge_file(file) for file in due.order_by("created_at")[:limit])
 
@@ -258,7 +251,7 @@ def purge_due_files(limit: int = 100) -> int:
 def _purge_file(file: WorkspaceFile) -> bool:
     """Mark the row before deleting the bytes, so that concurrent sweeps release the space once."""
     with transaction.atomic():
-        if not WorkspaceFile.objects.filter(pk=file.pk, purged_at=None).update(purged_at=Now()):
+        if not WorkspaceFile.objects.stored().filter(pk=file.pk).update(purged_at=Now()):
             return False
         if file.source != WorkspaceFile.Source.TOOL_OUTPUT:
             quotas.release_space(file.owner_id, file.size_bytes)
@@ -271,7 +264,7 @@ def _purge_file(file: WorkspaceFile) -> bool:
 
 def scan_file(file_id: UUID) -> str:
     """Let the hook scan a pending file, and return the new state. Raises whatever the hook raises."""
-    pending = WorkspaceFile.objects.filter(pk=file_id, scan=WorkspaceFile.Scan.PENDING, purged_at=None)
+    pending = WorkspaceFile.objects.stored().filter(pk=file_id, scan=WorkspaceFile.Scan.PENDING)
     file = pending.first()
     if file is None:
         return ""
@@ -313,7 +306,7 @@ def record_scan_failure(file_id: UUID) -> int | None:
 def retry_scan(owner_id: int, file_id: UUID) -> WorkspaceFile:
     """Scan a file again whose scan was given up. A file in any other state is left as it is."""
     file = get_file(owner_id, file_id)
-    given_up = WorkspaceFile.objects.filter(pk=file.pk, scan=WorkspaceFile.Scan.FAILED, purged_at=None)
+    given_up = WorkspaceFile.objects.stored().filter(pk=file.pk, scan=WorkspaceFile.Scan.FAILED)
     with transaction.atomic():
         if given_up.update(scan=WorkspaceFile.Scan.PENDING, scan_attempts=0):
             file.scan = WorkspaceFile.Scan.PENDING
@@ -323,7 +316,7 @@ def retry_scan(owner_id: int, file_id: UUID) -> WorkspaceFile:
 
 def list_lost_scans(limit: int = 500) -> list[UUID]:
     lost = Now() - timedelta(minutes=SCAN_LOST_AFTER_MINUTES)
-    rows = WorkspaceFile.objects.filter(scan=WorkspaceFile.Scan.PENDING, purged_at=None, created_at__lte=lost)
+    rows = WorkspaceFile.objects.stored().filter(scan=WorkspaceFile.Scan.PENDING, created_at__lte=lost)
     return list(rows.order_by("created_at").values_list("pk", flat=True)[:limit])
 
 
@@ -406,8 +399,8 @@ def _list_ancestor_sessions(user_id: int, session_id: UUID) -> list[UUID]:
 
 
 def _find_output(session_id: UUID, call_id: str) -> str | None:
-    outputs = WorkspaceFile.objects.filter(
-        session_id=session_id, call_id=call_id, source=WorkspaceFile.Source.TOOL_OUTPUT, purged_at=None
+    outputs = WorkspaceFile.objects.stored().filter(
+        session_id=session_id, call_id=call_id, source=WorkspaceFile.Source.TOOL_OUTPUT
     )
     file = outputs.order_by("-created_at").first()
     if file is not None:
@@ -444,8 +437,8 @@ def load_image(file: WorkspaceFile) -> ImageContent | None:
 
 def load_images(owner_id: int, file_ids: Sequence[str], *, most_bytes: int) -> dict[str, ImageContent]:
     """Load images of a session by id, up to `most_bytes`. Missing ones are left out."""
-    usable = WorkspaceFile.objects.filter(
-        pk__in=file_ids, owner_id=owner_id, deleted_at=None, purged_at=None, scan__in=USABLE_SCANS
+    usable = WorkspaceFile.objects.available().filter(
+        pk__in=file_ids, owner_id=owner_id, scan__in=USABLE_SCANS
     )
     rows = {str(file.id): file for file in usable}
     found: dict[str, ImageContent] = {}

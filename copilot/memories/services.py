@@ -17,7 +17,7 @@ from django.db.models.functions import Now
 from config.core.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from config.core.text import make_storable
 from copilot.chat.prompt_tags import build_server_block, escape_text, strip_server_tags
-from copilot.models import MemoryItem, MemorySwitch
+from copilot.models import MemoryItem, MemoryPreference
 
 MAX_MEMORY_CHARACTERS = 1_000
 MAX_MEMORIES = 500
@@ -79,23 +79,23 @@ def edit_memory(owner_id: int, item_id: UUID, text: str) -> MemoryItem:
 
 def set_memory_enabled(owner_id: int, *, on: bool) -> None:
     """Switch memory on or off. While off, memories are kept but neither added nor shown to models."""
-    MemorySwitch.objects.update_or_create(owner_id=owner_id, defaults={"on": on})
+    MemoryPreference.objects.update_or_create(owner_id=owner_id, defaults={"enabled": on})
 
 
 def _lock_owner(owner_id: int) -> None:
     """Serialise additions per user, so that the limit holds."""
-    MemorySwitch.objects.bulk_create([MemorySwitch(owner_id=owner_id)], ignore_conflicts=True)
-    if not MemorySwitch.objects.select_for_update().get(owner_id=owner_id).on:
+    MemoryPreference.objects.bulk_create([MemoryPreference(owner_id=owner_id)], ignore_conflicts=True)
+    if not MemoryPreference.objects.select_for_update().get(owner_id=owner_id).enabled:
         raise Forbidden("The user has switched memory off.", code="memory_off")
 
 
 def _clean_text(text: str) -> str:
     clean = strip_server_tags(make_storable(text)).strip()
     if not clean:
-        raise InvalidRequest("Enter some text.", code="invalid_text")
+        raise InvalidRequest("Enter some text.", code="invalid_text", field="text")
     if len(clean) > MAX_MEMORY_CHARACTERS:
         raise InvalidRequest(
-            f"Memories can be up to {MAX_MEMORY_CHARACTERS:,} characters.", code="invalid_text"
+            f"Memories can be up to {MAX_MEMORY_CHARACTERS:,} characters.", code="invalid_text", field="text"
         )
     return clean
 
@@ -104,7 +104,7 @@ def _clean_text(text: str) -> str:
 
 
 def is_memory_enabled(owner_id: int) -> bool:
-    return not MemorySwitch.objects.filter(owner_id=owner_id, on=False).exists()
+    return not MemoryPreference.objects.filter(owner_id=owner_id, enabled=False).exists()
 
 
 def list_memories(owner_id: int) -> list[MemoryItem]:
@@ -171,5 +171,5 @@ def _fit_lines(lines: Iterable[str]) -> list[str]:
 
 def erase_memories(owner_id: int) -> int:
     removed, _ = MemoryItem.objects.filter(owner=owner_id).delete()
-    switches, _ = MemorySwitch.objects.filter(owner=owner_id).delete()
+    switches, _ = MemoryPreference.objects.filter(owner=owner_id).delete()
     return removed + switches

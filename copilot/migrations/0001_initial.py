@@ -100,7 +100,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
-                    "kept_under",
+                    "hidden_with_version",
                     models.UUIDField(
                         blank=True,
                         help_text="The version whose branch this row waits in while another is shown.",
@@ -212,7 +212,7 @@ class Migration(migrations.Migration):
             ],
         ),
         migrations.CreateModel(
-            name="WorkerBeat",
+            name="WorkerHeartbeat",
             fields=[
                 ("worker", models.CharField(max_length=64, primary_key=True, serialize=False)),
                 (
@@ -226,13 +226,12 @@ class Migration(migrations.Migration):
                 ("version", models.CharField(max_length=64)),
                 ("queues", models.JSONField(default=list)),
                 ("started_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ("beat_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                ("last_beat_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 ("draining", models.BooleanField(default=False)),
                 (
                     "turns",
                     models.JSONField(default=list, help_text="[turn id, fence] of every turn it runs."),
                 ),
-                ("gone_at", models.DateTimeField(blank=True, null=True)),
             ],
         ),
         migrations.CreateModel(
@@ -326,7 +325,7 @@ class Migration(migrations.Migration):
             ],
         ),
         migrations.CreateModel(
-            name="ErasureJob",
+            name="AccountDeletion",
             fields=[
                 (
                     "id",
@@ -357,7 +356,7 @@ class Migration(migrations.Migration):
                         blank=True,
                         db_default=models.Value({}, output_field=models.JSONField()),
                         default=dict,
-                        help_text="What each step has erased so far.",
+                        help_text="How much each step has removed so far.",
                     ),
                 ),
                 ("attempts", models.PositiveIntegerField(db_default=0, default=0)),
@@ -376,7 +375,7 @@ class Migration(migrations.Migration):
                     "user",
                     models.ForeignKey(
                         on_delete=django.db.models.deletion.PROTECT,
-                        related_name="erasures",
+                        related_name="deletions",
                         to=settings.AUTH_USER_MODEL,
                     ),
                 ),
@@ -581,7 +580,7 @@ class Migration(migrations.Migration):
             ],
         ),
         migrations.CreateModel(
-            name="MemorySwitch",
+            name="MemoryPreference",
             fields=[
                 (
                     "id",
@@ -589,12 +588,12 @@ class Migration(migrations.Migration):
                         auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
                     ),
                 ),
-                ("on", models.BooleanField(default=True)),
+                ("enabled", models.BooleanField(default=True)),
                 (
                     "owner",
                     models.OneToOneField(
                         on_delete=django.db.models.deletion.CASCADE,
-                        related_name="memory_switch",
+                        related_name="memory_preference",
                         to=settings.AUTH_USER_MODEL,
                     ),
                 ),
@@ -773,10 +772,10 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
-                    "untold_at",
+                    "publish_failed_at",
                     models.DateTimeField(
                         blank=True,
-                        help_text="Something stands in the rows that the log could not be told then.",
+                        help_text="When events of committed rows could not be published; the sweep publishes them again.",
                         null=True,
                     ),
                 ),
@@ -810,7 +809,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
-                    "auto_approve_taken",
+                    "auto_approve_spent",
                     models.BigIntegerField(
                         db_default=0, default=0, help_text="Spent and reserved, in microdollars."
                     ),
@@ -879,11 +878,11 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
-                    "builds",
+                    "built_agent",
                     models.ForeignKey(
                         blank=True,
                         db_index=False,
-                        help_text="The agent this builder session is bound to.",
+                        help_text="The agent that this builder session edits.",
                         null=True,
                         on_delete=django.db.models.deletion.SET_NULL,
                         related_name="builders",
@@ -948,7 +947,7 @@ class Migration(migrations.Migration):
                 ("timezone", models.CharField(max_length=64)),
                 ("permissions", models.JSONField()),
                 (
-                    "arrival",
+                    "inbound_context",
                     models.JSONField(
                         blank=True,
                         default=dict,
@@ -1335,7 +1334,7 @@ class Migration(migrations.Migration):
                 ("mode", models.CharField(blank=True, db_default="", default="", max_length=8)),
                 ("permissions", models.JSONField()),
                 (
-                    "arrival",
+                    "inbound_context",
                     models.JSONField(
                         blank=True,
                         db_default=models.Value({}, output_field=models.JSONField()),
@@ -1356,7 +1355,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
-                    "address",
+                    "address_hash",
                     models.BigIntegerField(
                         blank=True,
                         help_text="A keyed hash of the network address it came from, to count those that run at once.",
@@ -1364,7 +1363,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
-                    "throttle",
+                    "throttled_by",
                     models.CharField(
                         blank=True,
                         choices=[
@@ -1442,7 +1441,7 @@ class Migration(migrations.Migration):
                 ("dispatch_count", models.PositiveIntegerField(db_default=0, default=0)),
                 ("started_at", models.DateTimeField(blank=True, null=True)),
                 (
-                    "begun_at",
+                    "attempt_started_at",
                     models.DateTimeField(blank=True, help_text="When the present run began.", null=True),
                 ),
                 ("recovered_at", models.DateTimeField(blank=True, null=True)),
@@ -1899,39 +1898,39 @@ class Migration(migrations.Migration):
             constraint=models.UniqueConstraint(fields=("agent", "number"), name="one_version_per_number"),
         ),
         migrations.AddIndex(
-            model_name="erasurejob",
+            model_name="accountdeletion",
             index=models.Index(
                 condition=models.Q(("cancelled_at", None), ("finished_at", None)),
                 fields=["due_at"],
-                name="standing_erasures",
+                name="pending_deletions",
             ),
         ),
         migrations.AddConstraint(
-            model_name="erasurejob",
+            model_name="accountdeletion",
             constraint=models.UniqueConstraint(
                 condition=models.Q(("cancelled_at", None), ("finished_at", None)),
                 fields=("user",),
-                name="one_standing_erasure_per_account",
+                name="one_pending_deletion_per_account",
             ),
         ),
         migrations.AddConstraint(
-            model_name="erasurejob",
+            model_name="accountdeletion",
             constraint=models.CheckConstraint(
                 condition=models.Q(
                     ("cancelled_at__isnull", True),
                     models.Q(("finished_at__isnull", True), ("started_at__isnull", True)),
                     _connector="OR",
                 ),
-                name="a_begun_erasure_is_not_cancelled",
+                name="a_started_deletion_is_not_cancelled",
             ),
         ),
         migrations.AddConstraint(
-            model_name="erasurejob",
+            model_name="accountdeletion",
             constraint=models.CheckConstraint(
                 condition=models.Q(
                     ("finished_at__isnull", True), ("started_at__isnull", False), _connector="OR"
                 ),
-                name="a_finished_erasure_was_begun",
+                name="a_finished_deletion_was_started",
             ),
         ),
         migrations.AddIndex(
@@ -2003,7 +2002,9 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="session",
             index=models.Index(
-                condition=models.Q(("untold_at__isnull", False)), fields=["untold_at"], name="untold_sessions"
+                condition=models.Q(("publish_failed_at__isnull", False)),
+                fields=["publish_failed_at"],
+                name="sessions_with_a_failed_publish",
             ),
         ),
         migrations.AddIndex(
@@ -2045,7 +2046,9 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="session",
             index=models.Index(
-                condition=models.Q(("builds__isnull", False)), fields=["builds"], name="sessions_that_build"
+                condition=models.Q(("built_agent__isnull", False)),
+                fields=["built_agent"],
+                name="builder_sessions",
             ),
         ),
         migrations.AddIndex(
@@ -2059,16 +2062,16 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="session",
             constraint=models.UniqueConstraint(
-                condition=models.Q(("builds__isnull", False), ("deleted_at", None)),
-                fields=("owner", "builds"),
+                condition=models.Q(("built_agent__isnull", False), ("deleted_at", None)),
+                fields=("owner", "built_agent"),
                 name="one_builder_session_per_agent",
             ),
         ),
         migrations.AddConstraint(
             model_name="session",
             constraint=models.CheckConstraint(
-                condition=models.Q(("auto_approve_taken__gte", 0)),
-                name="what_auto_approval_took_is_never_negative",
+                condition=models.Q(("auto_approve_spent__gte", 0)),
+                name="auto_approved_spending_is_never_negative",
             ),
         ),
         migrations.AddIndex(
@@ -2182,9 +2185,9 @@ class Migration(migrations.Migration):
             model_name="turn",
             index=models.Index(
                 condition=models.Q(
-                    ("address__isnull", False), ("parent", None), ("status__in", ["queued", "running"])
+                    ("address_hash__isnull", False), ("parent", None), ("status__in", ["queued", "running"])
                 ),
-                fields=["address", "status", "created_at"],
+                fields=["address_hash", "status", "created_at"],
                 name="turns_at_once_of_an_address",
             ),
         ),
@@ -2254,7 +2257,9 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="modelcall",
             index=models.Index(
-                condition=models.Q(("session__isnull", False)), fields=["created_at"], name="questions_aside"
+                condition=models.Q(("session__isnull", False)),
+                fields=["created_at"],
+                name="calls_of_side_questions",
             ),
         ),
         migrations.AddConstraint(
@@ -2269,7 +2274,7 @@ class Migration(migrations.Migration):
                     models.Q(("purpose", "side"), ("session__isnull", False), ("turn__isnull", True)),
                     _connector="OR",
                 ),
-                name="a_model_call_is_a_turns_or_a_question_aside",
+                name="a_model_call_is_of_a_turn_or_a_side_question",
             ),
         ),
         migrations.AddIndex(
@@ -2299,8 +2304,8 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="message",
             index=models.Index(
-                condition=models.Q(("kept_under__isnull", False)),
-                fields=["kept_under"],
+                condition=models.Q(("hidden_with_version__isnull", False)),
+                fields=["hidden_with_version"],
                 name="rows_of_an_older_branch",
             ),
         ),
@@ -2354,13 +2359,14 @@ class Migration(migrations.Migration):
             model_name="message",
             constraint=models.CheckConstraint(
                 condition=models.Q(
-                    models.Q(("hidden", "older_branch"), ("kept_under__isnull", False)),
+                    models.Q(("hidden", "older_branch"), ("hidden_with_version__isnull", False)),
                     models.Q(
-                        models.Q(("hidden", "older_branch"), _negated=True), ("kept_under__isnull", True)
+                        models.Q(("hidden", "older_branch"), _negated=True),
+                        ("hidden_with_version__isnull", True),
                     ),
                     _connector="OR",
                 ),
-                name="only_rows_of_an_older_branch_are_kept_under_a_version",
+                name="only_rows_of_an_older_branch_are_hidden_with_a_version",
             ),
         ),
         migrations.AddIndex(

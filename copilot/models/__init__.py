@@ -23,7 +23,7 @@ from copilot.models.catalogue import (
     TierEntry,
 )
 from copilot.models.data_jobs import (
-    ErasureJob,
+    AccountDeletion,
     ExportJob,
     ImportRecord,
 )
@@ -35,7 +35,7 @@ from copilot.models.installation import Installation
 from copilot.models.mcp_server import McpServer
 from copilot.models.memory import (
     MemoryItem,
-    MemorySwitch,
+    MemoryPreference,
 )
 from copilot.models.message import Message
 from copilot.models.model_call import ModelCall
@@ -55,15 +55,15 @@ from copilot.models.share import (
     SharedFile,
 )
 from copilot.models.turn import Turn
-from copilot.models.worker_heartbeat import WorkerBeat
+from copilot.models.worker_heartbeat import WorkerHeartbeat
 
 __all__ = [
+    "AccountDeletion",
     "Agent",
     "AgentVersion",
     "ApiKey",
     "Approval",
     "Credential",
-    "ErasureJob",
     "ExportJob",
     "ImportRecord",
     "Installation",
@@ -71,7 +71,7 @@ __all__ = [
     "KnownDevice",
     "McpServer",
     "MemoryItem",
-    "MemorySwitch",
+    "MemoryPreference",
     "Message",
     "ModelCall",
     "ModelEntry",
@@ -90,6 +90,6 @@ __all__ = [
     "StorageUse",
     "TierEntry",
     "Turn",
-    "WorkerBeat",
+    "WorkerHeartbeat",
     "WorkspaceFile",
 ]

@@ -10,6 +10,15 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 
+class InvitationQuerySet(models.QuerySet["Invitation"]):
+    def unused(self) -> InvitationQuerySet:
+        return self.filter(used_at=None, revoked_at=None)
+
+    def pending(self) -> InvitationQuerySet:
+        """Choose invitations that can be accepted now."""
+        return self.unused().filter(expires_at__gt=Now())
+
+
 class Invitation(models.Model):
     """A one-use sign-up link. Only `copilot.accounts.invitations` writes it."""
 
@@ -27,6 +36,8 @@ class Invitation(models.Model):
     used_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
     )
+
+    objects = InvitationQuerySet.as_manager()
 
     class Meta:
         constraints = [

@@ -9,6 +9,11 @@ from django.db import models
 from django.db.models.functions import Now
 
 
+class AgentQuerySet(models.QuerySet["Agent"]):
+    def visible_to(self, user_id: int) -> AgentQuerySet:
+        return self.filter(owner=user_id, deleted_at=None)
+
+
 class Agent(models.Model):
     """Saved instructions, model and tools. Only `copilot.agents.services` writes it. Name and description repeat the newest version."""
 
@@ -20,6 +25,8 @@ class Agent(models.Model):
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     changed_at = models.DateTimeField(db_default=Now())
     deleted_at = models.DateTimeField(null=True, blank=True)
+
+    objects = AgentQuerySet.as_manager()
 
     class Meta:
         indexes = [models.Index(fields=["owner", "-changed_at", "id"], name="agents_of_an_owner")]

@@ -9,6 +9,14 @@ from django.db import models
 from django.db.models.functions import Now
 
 
+class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
+    def unrevoked(self) -> ApiKeyQuerySet:
+        return self.filter(revoked_at=None)
+
+    def active(self) -> ApiKeyQuerySet:
+        return self.unrevoked().exclude(expires_at__lte=Now())
+
+
 class ApiKey(models.Model):
     """An API key of a user, stored as a hash. Only `copilot.accounts.api_keys` writes it."""
 
@@ -22,6 +30,8 @@ class ApiKey(models.Model):
     last_used_at = models.DateTimeField(null=True, blank=True)
     expires_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
+
+    objects = ApiKeyQuerySet.as_manager()
 
     def __str__(self) -> str:
         return self.name or self.prefix

@@ -14,6 +14,15 @@ from copilot.models.session import Session
 from copilot.models.turn import Turn
 
 
+class ApprovalQuerySet(models.QuerySet["Approval"]):
+    def requested(self) -> ApprovalQuerySet:
+        """Choose calls that wait for a decision."""
+        return self.filter(state=Approval.State.REQUESTED)
+
+    def visible_to(self, user_id: int) -> ApprovalQuerySet:
+        return self.filter(session__owner=user_id, session__deleted_at=None)
+
+
 class Approval(models.Model):
     """A tool call that needs a person's approval. Only `copilot.chat.approvals` writes it."""
 
@@ -57,6 +66,8 @@ class Approval(models.Model):
     decided_at = models.DateTimeField(null=True, blank=True)
     feedback = models.CharField(max_length=2000, blank=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    objects = ApprovalQuerySet.as_manager()
 
     class Meta:
         constraints = [

@@ -95,11 +95,11 @@ class ImportRecord(models.Model):
         return f"import of session {self.session_id}"
 
 
-class ErasureJob(models.Model):
+class AccountDeletion(models.Model):
     """The deletion of an account. Only `copilot.accounts.deletion` writes it."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="erasures")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="deletions")
     requested_at = models.DateTimeField(db_default=Now(), editable=False)
     due_at = models.DateTimeField(help_text="Until then a login cancels it.")
     cancelled_at = models.DateTimeField(null=True, blank=True)
@@ -108,7 +108,7 @@ class ErasureJob(models.Model):
         max_length=200, blank=True, default="", db_default="", help_text="The step it is at; empty: waiting."
     )
     progress = models.JSONField(
-        default=dict, db_default=EMPTY_OBJECT, blank=True, help_text="What each step has erased so far."
+        default=dict, db_default=EMPTY_OBJECT, blank=True, help_text="How much each step has removed so far."
     )
     attempts = models.PositiveIntegerField(default=0, db_default=0)
     next_try_at = models.DateTimeField(null=True, blank=True, help_text="After storage or a step failed.")
@@ -120,22 +120,22 @@ class ErasureJob(models.Model):
             models.UniqueConstraint(
                 fields=["user"],
                 condition=Q(cancelled_at=None, finished_at=None),
-                name="one_standing_erasure_per_account",
+                name="one_pending_deletion_per_account",
             ),
             models.CheckConstraint(
                 condition=Q(cancelled_at__isnull=True) | Q(started_at__isnull=True, finished_at__isnull=True),
-                name="a_begun_erasure_is_not_cancelled",
+                name="a_started_deletion_is_not_cancelled",
             ),
             models.CheckConstraint(
                 condition=Q(finished_at__isnull=True) | Q(started_at__isnull=False),
-                name="a_finished_erasure_was_begun",
+                name="a_finished_deletion_was_started",
             ),
         ]
         indexes = [
             models.Index(
-                fields=["due_at"], name="standing_erasures", condition=Q(cancelled_at=None, finished_at=None)
+                fields=["due_at"], name="pending_deletions", condition=Q(cancelled_at=None, finished_at=None)
             ),
         ]
 
     def __str__(self) -> str:
-        return f"erasure {self.id}"
+        return f"account deletion {self.id}"

@@ -12,6 +12,16 @@ from django.db.models.functions import Now
 from copilot.models.session import Session
 
 
+class WorkspaceFileQuerySet(models.QuerySet["WorkspaceFile"]):
+    def stored(self) -> WorkspaceFileQuerySet:
+        """Choose files whose bytes exist, including those in the trash."""
+        return self.filter(purged_at=None)
+
+    def available(self) -> WorkspaceFileQuerySet:
+        """Choose files that are neither in the trash nor purged."""
+        return self.stored().filter(deleted_at=None)
+
+
 class WorkspaceFile(models.Model):
     """A file of a user's workspace, whose bytes never change. Only `copilot.files.services` writes it."""
 
@@ -47,6 +57,8 @@ class WorkspaceFile(models.Model):
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     deleted_at = models.DateTimeField(null=True, blank=True)
     purged_at = models.DateTimeField(null=True, blank=True)
+
+    objects = WorkspaceFileQuerySet.as_manager()
 
     class Meta:
         constraints = [

@@ -39,13 +39,13 @@ class MemoryItem(models.Model):
         return f"memory {self.id}"
 
 
-class MemorySwitch(models.Model):
+class MemoryPreference(models.Model):
     """A user's setting for memories; no row means on. Only `copilot.memories.services` writes it."""
 
     owner = models.OneToOneField(
-        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memory_switch"
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memory_preference"
     )
-    on = models.BooleanField(default=True)
+    enabled = models.BooleanField(default=True)
 
     def __str__(self) -> str:
-        return "on" if self.on else "off"
+        return "on" if self.enabled else "off"

@@ -14,6 +14,16 @@ from copilot.models.session import Session
 from copilot.models.turn import Turn
 
 
+class MessageQuerySet(models.QuerySet["Message"]):
+    def queued(self) -> MessageQuerySet:
+        """Choose messages that wait for a turn."""
+        return self.filter(sequence=None, dropped_at=None)
+
+    def visible(self) -> MessageQuerySet:
+        """Choose messages that have a place in the transcript and are not hidden."""
+        return self.filter(hidden="", sequence__isnull=False)
+
+
 class Message(models.Model):
     """One row of the transcript. Only modules of `copilot.chat` write it. A user message without a sequence is queued."""
 
@@ -53,7 +63,7 @@ class Message(models.Model):
     version_of = models.UUIDField(
         null=True, blank=True, help_text="The first version of a message that has several, also on itself."
     )
-    kept_under = models.UUIDField(
+    hidden_with_version = models.UUIDField(
         null=True, blank=True, help_text="The version whose branch this row waits in while another is shown."
     )
     hidden = models.CharField(max_length=16, choices=Hidden.choices, blank=True, default="", db_default="")
@@ -80,6 +90,8 @@ class Message(models.Model):
     )
     dropped_at = models.DateTimeField(null=True, blank=True, help_text="Left the queue without a place.")
 
+    objects = MessageQuerySet.as_manager()
+
     class Meta:
         constraints = [
             models.UniqueConstraint(fields=["session", "sequence"], name="one_message_per_place"),
@@ -101,9 +113,9 @@ class Message(models.Model):
                 name="a_user_message_and_only_a_user_message_is_accepted",
             ),
             models.CheckConstraint(
-                condition=Q(hidden="older_branch", kept_under__isnull=False)
-                | (~Q(hidden="older_branch") & Q(kept_under__isnull=True)),
-                name="only_rows_of_an_older_branch_are_kept_under_a_version",
+                condition=Q(hidden="older_branch", hidden_with_version__isnull=False)
+                | (~Q(hidden="older_branch") & Q(hidden_with_version__isnull=True)),
+                name="only_rows_of_an_older_branch_are_hidden_with_a_version",
             ),
         ]
         indexes = [
@@ -119,7 +131,9 @@ class Message(models.Model):
                 fields=["version_of"], name="versions_of_a_message", condition=Q(version_of__isnull=False)
             ),
             models.Index(
-                fields=["kept_under"], name="rows_of_an_older_branch", condition=Q(kept_under__isnull=False)
+                fields=["hidden_with_version"],
+                name="rows_of_an_older_branch",
+                condition=Q(hidden_with_version__isnull=False),
             ),
             models.Index(
                 fields=["session", "-sequence"],

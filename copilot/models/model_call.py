@@ -12,6 +12,12 @@ from copilot.models.session import Session
 from copilot.models.turn import Turn
 
 
+class ModelCallQuerySet(models.QuerySet["ModelCall"]):
+    def open(self) -> ModelCallQuerySet:
+        """Choose calls whose end is not recorded."""
+        return self.filter(ended_at=None)
+
+
 class ModelCall(models.Model):
     """One model call. Only `copilot.chat.model_calls` writes it. Billing records its cost under the same id."""
 
@@ -58,17 +64,21 @@ class ModelCall(models.Model):
     ended_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
+    objects = ModelCallQuerySet.as_manager()
+
     class Meta:
         constraints = [
             models.UniqueConstraint(fields=["turn", "number"], name="one_model_call_per_number"),
             models.CheckConstraint(
                 condition=Q(turn__isnull=False, session__isnull=True)
                 | Q(turn__isnull=True, session__isnull=False, purpose="side"),
-                name="a_model_call_is_a_turns_or_a_question_aside",
+                name="a_model_call_is_of_a_turn_or_a_side_question",
             ),
         ]
         indexes = [
-            models.Index(fields=["created_at"], name="questions_aside", condition=Q(session__isnull=False)),
+            models.Index(
+                fields=["created_at"], name="calls_of_side_questions", condition=Q(session__isnull=False)
+            ),
         ]
 
     def __str__(self) -> str:

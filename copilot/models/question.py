@@ -12,6 +12,14 @@ from copilot.models.session import Session
 from copilot.models.turn import Turn
 
 
+class QuestionQuerySet(models.QuerySet["Question"]):
+    def open(self) -> QuestionQuerySet:
+        return self.filter(outcome=Question.Outcome.OPEN)
+
+    def visible_to(self, user_id: int) -> QuestionQuerySet:
+        return self.filter(session__owner=user_id, session__deleted_at=None)
+
+
 class Question(models.Model):
     """A question that the agent asks a person. Only `copilot.chat.questions` writes it."""
 
@@ -34,6 +42,8 @@ class Question(models.Model):
     answer = models.CharField(max_length=4000, blank=True)
     closed_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    objects = QuestionQuerySet.as_manager()
 
     class Meta:
         constraints = [

@@ -37,7 +37,7 @@ class Schedule(models.Model):
     cron = models.CharField(max_length=100)
     timezone = models.CharField(max_length=64)
     permissions: models.JSONField[PermissionsJSON, PermissionsJSON] = models.JSONField()
-    arrival = models.JSONField(
+    inbound_context = models.JSONField(
         default=dict,
         blank=True,
         help_text="Where it was asked for, if its runs answer there too.",

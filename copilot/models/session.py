@@ -13,6 +13,11 @@ from copilot.chat.permissions import PermissionsJSON
 from copilot.models.defaults import EMPTY_OBJECT
 
 
+class SessionQuerySet(models.QuerySet["Session"]):
+    def visible_to(self, user_id: int) -> SessionQuerySet:
+        return self.filter(owner=user_id, deleted_at=None)
+
+
 class Session(models.Model):
     """A conversation of a user, with its settings."""
 
@@ -33,8 +38,10 @@ class Session(models.Model):
     deleted_at = models.DateTimeField(null=True, blank=True)
     todos = models.JSONField(default=list, blank=True)
     fence = models.BigIntegerField(default=0, help_text="Grows with every turn and takeover; never falls.")
-    untold_at = models.DateTimeField(
-        null=True, blank=True, help_text="Something stands in the rows that the log could not be told then."
+    publish_failed_at = models.DateTimeField(
+        null=True,
+        blank=True,
+        help_text="When events of committed rows could not be published; the sweep publishes them again.",
     )
 
     # Of a sub-session:
@@ -53,14 +60,14 @@ class Session(models.Model):
     agent_version = models.ForeignKey(
         "AgentVersion", on_delete=models.PROTECT, null=True, blank=True, related_name="runs", db_index=False
     )
-    builds = models.ForeignKey(
+    built_agent = models.ForeignKey(
         "Agent",
         on_delete=models.SET_NULL,
         null=True,
         blank=True,
         related_name="builders",
         db_index=False,
-        help_text="The agent this builder session is bound to.",
+        help_text="The agent that this builder session edits.",
     )
     personality = models.ForeignKey(
         "Personality", on_delete=models.SET_NULL, null=True, blank=True, related_name="+", db_index=False
@@ -74,7 +81,7 @@ class Session(models.Model):
     auto_approve_children = models.BooleanField(
         default=False, db_default=False, help_text="In its sub-sessions too, under the same cap."
     )
-    auto_approve_taken = models.BigIntegerField(
+    auto_approve_spent = models.BigIntegerField(
         default=0, db_default=0, help_text="Spent and reserved, in microdollars."
     )
 
@@ -99,22 +106,28 @@ class Session(models.Model):
     active_at = models.DateTimeField(db_default=Now(), help_text="The last message or ending.")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
+    objects = SessionQuerySet.as_manager()
+
     class Meta:
         constraints = [
             models.UniqueConstraint(
-                fields=["owner", "builds"],
-                condition=Q(builds__isnull=False, deleted_at=None),
+                fields=["owner", "built_agent"],
+                condition=Q(built_agent__isnull=False, deleted_at=None),
                 name="one_builder_session_per_agent",
             ),
             models.CheckConstraint(
-                condition=Q(auto_approve_taken__gte=0), name="what_auto_approval_took_is_never_negative"
+                condition=Q(auto_approve_spent__gte=0), name="auto_approved_spending_is_never_negative"
             ),
         ]
         indexes = [
             models.Index(
                 F("owner"), F("pinned").desc(), F("active_at").desc(), F("id"), name="sessions_of_an_owner"
             ),
-            models.Index(fields=["untold_at"], condition=Q(untold_at__isnull=False), name="untold_sessions"),
+            models.Index(
+                fields=["publish_failed_at"],
+                condition=Q(publish_failed_at__isnull=False),
+                name="sessions_with_a_failed_publish",
+            ),
             models.Index(
                 fields=["deleted_at"], condition=Q(deleted_at__isnull=False), name="sessions_in_the_trash"
             ),
@@ -127,7 +140,7 @@ class Session(models.Model):
                     ("parent", "sessions_of_a_parent"),
                     ("root", "sessions_of_a_root"),
                     ("agent_version", "sessions_of_an_agent"),
-                    ("builds", "sessions_that_build"),
+                    ("built_agent", "builder_sessions"),
                     ("personality", "sessions_of_a_personality"),
                 )
             ),

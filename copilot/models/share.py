@@ -14,6 +14,12 @@ from copilot.models.file import WorkspaceFile
 from copilot.models.session import Session
 
 
+class ShareQuerySet(models.QuerySet["Share"]):
+    def unrevoked(self) -> ShareQuerySet:
+        """Choose shares that are not revoked. Expired ones can be extended until their payload is purged."""
+        return self.filter(revoked_at=None, purged_at=None)
+
+
 class Share(models.Model):
     """A published snapshot of a session or file. Only `copilot.sharing.services` writes it.
 
@@ -63,6 +69,8 @@ class Share(models.Model):
     view_count = models.BigIntegerField(default=0, db_default=0)
     last_viewed_at = models.DateTimeField(null=True, blank=True)
     purged_at = models.DateTimeField(null=True, blank=True, help_text="When its payload was emptied.")
+
+    objects = ShareQuerySet.as_manager()
 
     class Meta:
         constraints = [

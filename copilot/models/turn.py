@@ -13,6 +13,24 @@ from copilot.models.defaults import EMPTY_LIST, EMPTY_OBJECT
 from copilot.models.session import Session
 
 
+class TurnQuerySet(models.QuerySet["Turn"]):
+    def unfinished(self) -> TurnQuerySet:
+        return self.filter(status__in=Turn.UNFINISHED)
+
+    def queued(self) -> TurnQuerySet:
+        return self.filter(status=Turn.Status.QUEUED)
+
+    def running(self) -> TurnQuerySet:
+        return self.filter(status=Turn.Status.RUNNING)
+
+    def waiting(self) -> TurnQuerySet:
+        """Choose turns that wait for a person."""
+        return self.filter(status=Turn.Status.WAITING)
+
+    def visible_to(self, user_id: int) -> TurnQuerySet:
+        return self.filter(session__owner=user_id, session__deleted_at=None)
+
+
 class Turn(models.Model):
     """One run of the agent in answer to messages. Only modules of `copilot.chat` write it."""
 
@@ -43,7 +61,7 @@ class Turn(models.Model):
     tier = models.CharField(max_length=16, blank=True, default="", db_default="")
     mode = models.CharField(max_length=8, blank=True, default="", db_default="")
     permissions: models.JSONField[PermissionsJSON, PermissionsJSON] = models.JSONField()
-    arrival = models.JSONField(
+    inbound_context = models.JSONField(
         default=dict,
         db_default=EMPTY_OBJECT,
         blank=True,
@@ -62,12 +80,12 @@ class Turn(models.Model):
         default=0, db_default=0, help_text="What its parent gave it; 0 means the default."
     )
     payer_id = models.IntegerField(null=True, blank=True, help_text="The session's owner, who pays for it.")
-    address = models.BigIntegerField(
+    address_hash = models.BigIntegerField(
         null=True,
         blank=True,
         help_text="A keyed hash of the network address it came from, to count those that run at once.",
     )
-    throttle = models.CharField(
+    throttled_by = models.CharField(
         max_length=8,
         choices=Throttle.choices,
         blank=True,
@@ -111,7 +129,7 @@ class Turn(models.Model):
     dispatched_at = models.DateTimeField(null=True, blank=True)
     dispatch_count = models.PositiveIntegerField(default=0, db_default=0)
     started_at = models.DateTimeField(null=True, blank=True)
-    begun_at = models.DateTimeField(null=True, blank=True, help_text="When the present run began.")
+    attempt_started_at = models.DateTimeField(null=True, blank=True, help_text="When the present run began.")
     recovered_at = models.DateTimeField(null=True, blank=True)
     stop_requested_at = models.DateTimeField(null=True, blank=True)
     stop_through = models.BigIntegerField(
@@ -124,6 +142,8 @@ class Turn(models.Model):
     summary = models.JSONField(
         default=dict, db_default=EMPTY_OBJECT, blank=True, help_text="Duration, rounds, tokens."
     )
+
+    objects = TurnQuerySet.as_manager()
 
     class Meta:
         constraints = [
@@ -158,9 +178,9 @@ class Turn(models.Model):
                 condition=Q(parent=None, status__in=["queued", "running"]),
             ),
             models.Index(
-                fields=["address", "status", "created_at"],
+                fields=["address_hash", "status", "created_at"],
                 name="turns_at_once_of_an_address",
-                condition=Q(address__isnull=False) & Q(parent=None, status__in=["queued", "running"]),
+                condition=Q(address_hash__isnull=False) & Q(parent=None, status__in=["queued", "running"]),
             ),
         ]
 

@@ -6,7 +6,7 @@ from django.db import models
 from django.db.models.functions import Now
 
 
-class WorkerBeat(models.Model):
+class WorkerHeartbeat(models.Model):
     """The heartbeat of a worker process. Only `copilot.worker.heartbeat` writes it."""
 
     worker = models.CharField(max_length=64, primary_key=True)
@@ -16,10 +16,9 @@ class WorkerBeat(models.Model):
     version = models.CharField(max_length=64)
     queues = models.JSONField(default=list)
     started_at = models.DateTimeField(db_default=Now())
-    beat_at = models.DateTimeField(db_default=Now())
+    last_beat_at = models.DateTimeField(db_default=Now())
     draining = models.BooleanField(default=False)
     turns = models.JSONField(default=list, help_text="[turn id, fence] of every turn it runs.")
-    gone_at = models.DateTimeField(null=True, blank=True)
 
     def __str__(self) -> str:
         return self.worker

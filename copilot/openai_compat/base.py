@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from config.core import rate_limits
 from config.core.db import run_in_thread
 from config.core.errors import Forbidden, InvalidRequest, NotFound, RequestRefused, TooManyRequests
-from config.core.validation import validate_body
+from config.core.json_values import validate_body
 from copilot.accounts import api_keys
 from copilot.openai_compat.errors import (
     HANDLED_EXCEPTIONS,

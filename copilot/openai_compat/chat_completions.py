@@ -13,7 +13,7 @@ from django.http.response import HttpResponseBase
 from pydantic import Field
 
 from config.core.db import run_in_thread
-from copilot.chat.turn_results import TurnResult, wait_for_turn
+from copilot.chat.turn_results import TurnResult
 from copilot.openai_compat import requests, serializers
 from copilot.openai_compat.base import (
     ApiCaller,
@@ -103,13 +103,7 @@ async def create_completion(request: HttpRequest, caller: ApiCaller) -> HttpResp
     if body.stream:
         return await render_event_stream(_stream_frames(caller, order, body))
     async with run_turn(caller, order) as run:
-        outcome = await wait_for_turn(
-            caller.user_id,
-            run.turn_id,
-            run_id=run.run_id,
-            timeout_seconds=OUTCOME_TIMEOUT_SECONDS,
-            connection=caller.connection,
-        )
+        outcome = await run.wait_for_outcome(OUTCOME_TIMEOUT_SECONDS)
         reason = await run_in_thread(_get_finish_reason, run, outcome)
     message = {"role": "assistant", "content": outcome.text + format_waiting_note(outcome), "refusal": None}
     choice: dict[str, object] = {

@@ -90,13 +90,7 @@ async def create_response(request: HttpRequest, caller: ApiCaller) -> HttpRespon
     if body.stream:
         return await render_event_stream(_stream_frames(caller, order, body))
     async with run_turn(caller, order) as run:
-        outcome = await turn_results.wait_for_turn(
-            caller.user_id,
-            run.turn_id,
-            run_id=run.run_id,
-            timeout_seconds=OUTCOME_TIMEOUT_SECONDS,
-            connection=caller.connection,
-        )
+        outcome = await run.wait_for_outcome(OUTCOME_TIMEOUT_SECONDS)
         limited = await run_in_thread(_is_limited, run, outcome)
     if outcome.status in ("running", "queued") and not run.kept:
         raise TurnTimedOut("The answer took too long.", hint="Use stream: true to wait longer.")

@@ -18,6 +18,7 @@ from uuid import UUID
 
 import msgspec
 
+from config.core.batching import GroupCommit
 from config.core.db import run_in_thread
 from config.core.errors import InvalidRequest, NotFound
 from config.core.json_values import JSON
@@ -28,7 +29,7 @@ from copilot.chat.commands import ResendMessage, SendMessage, clean_text, parse_
 from copilot.chat.permissions import UNRESTRICTED, intersect_permissions, permissions_for_scopes
 from copilot.chat.turn_results import ROW_POLL_SECONDS, TurnResult, wait_for_turn
 from copilot.exports.imports import import_history
-from copilot.models import Message
+from copilot.models import Message, Turn
 from copilot.openai_compat.base import ApiCaller
 from copilot.openai_compat.requests import RequestMessage, TurnRequest
 from copilot.realtime.event_log import LogEntry
@@ -54,7 +55,7 @@ class TurnOrder:
     retry_message_id: UUID | None = None  # the message of the session to answer again
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class AcceptedTurn:
     """A turn that was accepted. While not `started`, `turn_id` is the turn it waits behind."""
 
@@ -65,12 +66,30 @@ class AcceptedTurn:
     cursor: str
     started: bool
     kept: bool
+    has_ended: bool = False  # as far as its caller has seen
 
-    def get_outcome(self) -> turn_results.TurnResult:
-        return turn_results.get_turn_result(self.caller.user_id, self.turn_id, run_id=self.run_id or None)
+    def get_outcome(self) -> TurnResult:
+        return self._note_outcome(
+            turn_results.get_turn_result(self.caller.user_id, self.turn_id, run_id=self.run_id or None)
+        )
 
-    def get_limit_code(self, outcome: turn_results.TurnResult) -> str:
-        return chat_selectors.get_turn(self.caller.user_id, UUID(outcome.turn_id)).limit_code
+    async def wait_for_outcome(self, timeout_seconds: float) -> TurnResult:
+        return self._note_outcome(
+            await wait_for_turn(
+                self.caller.user_id,
+                self.turn_id,
+                run_id=self.run_id or None,
+                timeout_seconds=timeout_seconds,
+                connection=self.caller.connection,
+            )
+        )
+
+    def _note_outcome(self, outcome: TurnResult) -> TurnResult:
+        self.has_ended = outcome.status in ("succeeded", "failed", "cancelled")
+        return outcome
+
+    def get_limit_code(self, outcome: TurnResult) -> str:
+        return Turn.objects.values_list("limit_code", flat=True).get(pk=outcome.turn_id)
 
 
 @asynccontextmanager
@@ -86,13 +105,20 @@ async def run_turn(caller: ApiCaller, order: TurnOrder) -> AsyncIterator[Accepte
         await asyncio.shield(cleanup)
 
 
+# Sessions whose answers end together are deleted by one statement.
+_answered_sessions: GroupCommit[tuple[int, UUID], None] = GroupCommit(stop.delete_answered_sessions)
 _cleanup_tasks: set[asyncio.Task[None]] = set()  # the event loop keeps only weak references to tasks
 
 
 async def _clean_up_when_started(start: asyncio.Task[AcceptedTurn]) -> None:
     await asyncio.wait([start])
-    if start.exception() is None and not start.result().kept:
-        await run_in_thread(_clean_up_session, start.result())
+    if start.exception() is not None or start.result().kept:
+        return
+    run = start.result()
+    if run.has_ended:
+        await _answered_sessions.write((run.caller.user_id, run.session_id))
+    else:
+        await run_in_thread(_clean_up_session, run)
 
 
 def _begin_turn(caller: ApiCaller, order: TurnOrder) -> AcceptedTurn:
@@ -161,10 +187,10 @@ def _find_or_create_session(user_id: int, order: TurnOrder) -> tuple[UUID, bool]
             "",
         )
     at = format_timestamp(datetime.now(UTC))
-    session = import_history(
+    session_id = import_history(
         user_id, build_history_document(history, at), at=at, instructions=instructions, listed=order.kept
     )
-    return session.pk, True
+    return session_id, True
 
 
 def build_history_document(history: list[RequestMessage], at: str) -> list[dict[str, JSON]]:
@@ -213,7 +239,7 @@ def _build_history_entry(
 
 
 def _clean_up_session(run: AcceptedTurn) -> None:
-    """Delete a session that was created for one answer; list it instead if it waits for a person."""
+    """Delete a session whose caller left early, and stop its turn; list it instead if it waits for a person."""
     try:
         if run.get_outcome().status == "waiting":
             sessions.list_session(run.caller.user_id, run.session_id)
@@ -347,14 +373,7 @@ async def follow_log(reader: TurnLogReader[T]) -> AsyncGenerator[list[T] | KeepA
         except FeedOverflowed:
             continue  # the client is too slow; continue from its cursor
         except CursorLost:
-            run = reader.run
-            await wait_for_turn(
-                run.caller.user_id,
-                run.turn_id,
-                run_id=run.run_id or None,
-                timeout_seconds=LOST_LOG_TIMEOUT_SECONDS,
-                connection=run.caller.connection,
-            )
+            await reader.run.wait_for_outcome(LOST_LOG_TIMEOUT_SECONDS)
             return
 
 

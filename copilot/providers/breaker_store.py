@@ -14,7 +14,7 @@ log = structlog.get_logger(__name__)
 
 def count_model_failure(model: str, code: str, *, failures: int, seconds: int) -> bool:
     try:
-        opened = get_script("trip")(
+        opened = get_script("count_breaker_failure")(
             keys=[redis_keys.model_failures_key(model), redis_keys.OPEN_BREAKERS_KEY],
             args=[str(uuid4()), model, code, failures, seconds, seconds],
         )

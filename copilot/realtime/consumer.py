@@ -15,7 +15,7 @@ from channels.consumer import AsyncConsumer
 from django.conf import settings
 from django.db import DatabaseError
 
-from config.core import trace_context, validation
+from config.core import json_values, trace_context
 from config.core.client_address import bind_client_address
 from config.core.db import run_in_thread
 from config.core.errors import (
@@ -33,11 +33,11 @@ from copilot.chat import (
     branches,
     commands,
     goals,
+    questions,
     queue_commands,
     side_questions,
     slash_commands,
     stop,
-    submission,
 )
 from copilot.chat import selectors as chat_selectors
 from copilot.chat.commands import REQUEST_LIMITS
@@ -306,7 +306,7 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
                 self._require_scope("chat")
                 question_id = _parse_id(command.question_id)
                 await run_in_thread(
-                    submission.answer_question, user_id, question_id, text=command.text, choice=command.choice
+                    questions.record_answer, user_id, question_id, text=command.text, choice=command.choice
                 )
                 return {}
             case protocol.EditMessageCommand() | protocol.RetryMessageCommand():
@@ -365,7 +365,7 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
             origin=self.principal.origin,
             permissions=self.principal.permissions,
         )
-        outcome = await run_in_thread(submission.submit_input, message)
+        outcome = await run_in_thread(slash_commands.submit_input, message)
         if isinstance(outcome, slash_commands.CommandResult) and outcome.side_id is not None:
             await self._subscribe_side_question(outcome.side_id, outcome.cursor)
         return protocol.serialize_outcome(outcome)
@@ -649,7 +649,7 @@ def _get_client_address(scope: Mapping[str, object]) -> str:
 
 
 def _parse_id(text: str) -> UUID:
-    parsed = validation.parse_uuid(text)
+    parsed = json_values.parse_uuid(text)
     if parsed is None:
         raise NotFound
     return parsed

@@ -112,11 +112,14 @@ def append_events(
     )
     names, args = build_publish_arguments([batch])
     if wake is None:
-        return get_script("publish")(keys=names, args=args)[0].decode()  # type: ignore[no-any-return]
+        return get_script("publish_events")(keys=names, args=args)[0].decode()  # type: ignore[no-any-return]
     with get_redis().pipeline(transaction=False) as pipe:
-        pipe.eval(load_script_source("publish"), len(names), *names, *args)
+        pipe.eval(load_script_source("publish_events"), len(names), *names, *args)
         pipe.eval(
-            load_script_source("wake"), 1, redis_keys.WAKEUPS_KEY, *turn_queue.build_wake_arguments(wake)
+            load_script_source("push_wakeup"),
+            1,
+            redis_keys.WAKEUPS_KEY,
+            *turn_queue.build_wake_arguments(wake),
         )
         answers, _ = pipe.execute()
     return answers[0].decode()  # type: ignore[no-any-return]

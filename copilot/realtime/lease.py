@@ -100,7 +100,7 @@ class SessionRelease:
 
 def enqueue_member(session_id: str, member: QueueMember, order: float) -> int | None:
     """Queue behind a paused turn, which holds no lease; return the position, or None when the queue is full."""
-    position = get_script("queue_up")(
+    position = get_script("enqueue_member")(
         keys=[redis_keys.queue_key(session_id)], args=[str(member), order, QUEUE_CAPACITY]
     )
     return int(position) or None
@@ -108,7 +108,7 @@ def enqueue_member(session_id: str, member: QueueMember, order: float) -> int | 
 
 def release_or_keep(release: SessionRelease) -> ReleaseResult:
     return parse_release_result(
-        get_script("take_or_release")(keys=release.script_keys(), args=release.script_args())
+        get_script("release_or_keep")(keys=release.script_keys(), args=release.script_args())
     )
 
 
@@ -122,13 +122,13 @@ def is_session_held(session_id: str) -> bool:
 
 
 def release_lease(session_id: str, token: str) -> bool:
-    return bool(get_script("give_back")(keys=[redis_keys.lease_key(session_id)], args=[token]))
+    return bool(get_script("release_lease")(keys=[redis_keys.lease_key(session_id)], args=[token]))
 
 
 def take_over_lease(session_id: str, *, turn_id: str, token: str, fence: int) -> bool:
     """Give the session's lease to a turn under a higher fence; False when the fence is already higher."""
     return bool(
-        get_script("take_over")(
+        get_script("take_over_lease")(
             keys=[redis_keys.lease_key(session_id), redis_keys.fence_key(session_id)],
             args=[turn_id, token, fence, FENCE_LIFETIME_SECONDS],
         )
@@ -190,7 +190,7 @@ async def renew_leases(
     holdings: Sequence[HeldLease], *, recreate: bool = False
 ) -> list[Literal["renewed", "guarded", "missing", "lost"]]:
     """Renew all leases of a process in one pipeline. A single one is sent alone, which saves a check for the script."""
-    renewal = get_async_script("renew")
+    renewal = get_async_script("renew_lease")
     pipe = get_async_redis().pipeline(transaction=False) if len(holdings) > 1 else None
     answers = [
         await renewal(

@@ -9,8 +9,7 @@ from pydantic import BaseModel, Field
 
 from config.core import json_values
 from config.core.errors import InvalidRequest, RequestRefused
-from config.core.json_values import JSON
-from config.core.validation import StrictModel, validate_body
+from config.core.json_values import JSON, StrictModel, validate_body
 from copilot.chat import (
     admission_outcomes,
     approval_decisions,

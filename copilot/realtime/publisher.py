@@ -259,12 +259,12 @@ async def _run_publish_script(
 ) -> tuple[list[bytes], list[ReleaseResult]]:
     """Publish, and release sessions in the same transaction, so that nobody sees one without the other."""
     if not releases:
-        return await get_async_script("publish")(keys=names, args=args), []
+        return await get_async_script("publish_events")(keys=names, args=args), []
     async with get_async_redis().pipeline(transaction=True) as pipe:
-        pipe.eval(load_script_source("publish"), len(names), *names, *args)
+        pipe.eval(load_script_source("publish_events"), len(names), *names, *args)
         for release in releases:
             assert release is not None
             keys = release.script_keys()
-            pipe.eval(load_script_source("take_or_release"), len(keys), *keys, *release.script_args())
+            pipe.eval(load_script_source("release_or_keep"), len(keys), *keys, *release.script_args())
         answers, *results = await pipe.execute()
     return answers, [parse_release_result(result) for result in results]

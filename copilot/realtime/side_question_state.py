@@ -20,7 +20,7 @@ class PendingSideQuestion:
 def claim_side_question(session_id: str, side_id: str, *, user_id: int, question: str) -> bool:
     """Store a side question; False while another one is in progress."""
     args: list[str | int] = [side_id, user_id, question, UNCLAIMED_LIFETIME_SECONDS]
-    return bool(get_script("claim_aside")(keys=[redis_keys.side_question_key(session_id)], args=args))
+    return bool(get_script("claim_side_question")(keys=[redis_keys.side_question_key(session_id)], args=args))
 
 
 def get_pending_side_question(session_id: str, side_id: str) -> PendingSideQuestion | None:
@@ -39,7 +39,7 @@ def get_current_side_id(session_id: str) -> str | None:
 async def renew_side_question(session_id: str, side_id: str) -> bool:
     """Extend the lifetime while the answer is written; False when the question was stopped."""
     return bool(
-        await get_async_script("keep_aside")(
+        await get_async_script("renew_side_question")(
             keys=[redis_keys.side_question_key(session_id)], args=[side_id, CLAIMED_LIFETIME_SECONDS]
         )
     )
@@ -47,4 +47,6 @@ async def renew_side_question(session_id: str, side_id: str) -> bool:
 
 def release_side_question(session_id: str, side_id: str) -> bool:
     """Remove an answered or stopped side question; False when another one is in progress."""
-    return bool(get_script("keep_aside")(keys=[redis_keys.side_question_key(session_id)], args=[side_id, 0]))
+    return bool(
+        get_script("renew_side_question")(keys=[redis_keys.side_question_key(session_id)], args=[side_id, 0])
+    )

@@ -19,7 +19,7 @@ ANSWER_TIMEOUT_SECONDS = 4.0  # beyond POLL_SECONDS; a connection that is silent
 
 
 def push_wakeup(turn_id: UUID) -> None:
-    get_script("wake")(keys=[redis_keys.WAKEUPS_KEY], args=build_wake_arguments(turn_id))
+    get_script("push_wakeup")(keys=[redis_keys.WAKEUPS_KEY], args=build_wake_arguments(turn_id))
 
 
 def build_wake_arguments(turn_id: UUID) -> list[str | int]:

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from config.core.errors import InvalidRequest
-from config.core.time_zones import find_time_zone
+from config.core.text import find_time_zone
 
 MIN_INTERVAL_MINUTES = 15
 CRON_FIELDS = 5
@@ -53,13 +53,16 @@ def parse_cron(line: str, timezone: str) -> CronExpression:
         raise InvalidRequest(
             f"Use {CRON_FIELDS} fields: minute hour day month weekday, e.g. 30 8 * * 1-5 ({problem}).",
             code="invalid_cron",
+            field="cron",
         ) from problem
     if _smallest_gap_minutes(sim) < MIN_INTERVAL_MINUTES:
         raise InvalidRequest(
-            f"Tasks can run at most every {MIN_INTERVAL_MINUTES} minutes.", code="interval_too_small"
+            f"Tasks can run at most every {MIN_INTERVAL_MINUTES} minutes.",
+            code="interval_too_small",
+            field="cron",
         )
     if cron.next_after(datetime.now(UTC)) is None:
-        raise InvalidRequest("This schedule would never run.", code="invalid_cron")
+        raise InvalidRequest("This schedule would never run.", code="invalid_cron", field="cron")
     return cron
 
 
@@ -76,6 +79,8 @@ def _get_zone(name: str) -> ZoneInfo:
     zone = find_time_zone(name)
     if zone is None:
         raise InvalidRequest(
-            "That time zone doesn't exist. Use a name like Europe/Berlin.", code="invalid_timezone"
+            "That time zone doesn't exist. Use a name like Europe/Berlin.",
+            code="invalid_timezone",
+            field="timezone",
         )
     return zone

@@ -12,9 +12,10 @@ from config.core.redis import REDIS_OUTAGE_ERRORS
 from copilot.agents import services as agents
 from copilot.chat import messages, sessions
 from copilot.chat import selectors as chat_selectors
-from copilot.chat.commands import InternalMessage, SubmitReceipt
+from copilot.chat.admission import submit_message
+from copilot.chat.admission_outcomes import SubmissionQueued, SubmissionStarted
+from copilot.chat.commands import SendMessage, clean_text
 from copilot.chat.permissions import UNRESTRICTED, Permissions, intersect_permissions
-from copilot.chat.service_bindings import submit_internal_message
 from copilot.chat.turn_context import InboundContext
 from copilot.models import Message, Schedule, ScheduleRun, Turn
 from copilot.realtime import event_log
@@ -58,7 +59,7 @@ def _start_run(schedule: Schedule, run: ScheduleRun) -> bool:
         schedules.record_outcome(run, RunOutcome.SKIPPED, STILL_RUNNING_REASON)
         return False
     try:
-        receipt = _submit_prompt(schedule, run)
+        outcome = _submit_prompt(schedule, run)
     except RequestRefused as refusal:
         log.warning("scheduled_run_refused", schedule_id=str(schedule.pk), code=refusal.code)
         # A reached limit or an unavailable server is temporary and not the task's fault.
@@ -66,12 +67,12 @@ def _start_run(schedule: Schedule, run: ScheduleRun) -> bool:
         if schedules.record_outcome(run, RunOutcome.REFUSED, refusal.code, counts=counts):
             post_disabled_notice(schedule, None)
         return False
-    if not receipt.queued:
-        schedules.attach_turn(run, receipt.turn_id)
+    if isinstance(outcome, SubmissionStarted):
+        schedules.attach_turn(run, outcome.turn_id)
     return True
 
 
-def _submit_prompt(schedule: Schedule, run: ScheduleRun) -> SubmitReceipt:
+def _submit_prompt(schedule: Schedule, run: ScheduleRun) -> SubmissionStarted | SubmissionQueued:
     """Submit the prompt like any other message, with the stored permissions that are still valid."""
     session_id, text, version = schedule.session_id, schedule.prompt, None
     if schedule.agent_id is not None:  # the current version: edits count from the next run on
@@ -81,17 +82,17 @@ def _submit_prompt(schedule: Schedule, run: ScheduleRun) -> SubmitReceipt:
     if session_id is None:
         fresh = sessions.create_session(schedule.owner_id, title=schedule.name, agent_version=version)
     try:
-        return submit_internal_message(
-            InternalMessage(
+        return submit_message(
+            SendMessage(
                 user_id=schedule.owner_id,
                 session_id=session_id or fresh.pk,  # type: ignore[union-attr]
-                text=text,
+                text=clean_text(text),
                 origin="schedule",
                 permissions=intersect_permissions(Permissions.from_json(schedule.permissions), UNRESTRICTED),
                 tier=version.tier if version is not None else "",
                 run_id=_make_run_id(run),
                 author=schedule.name,
-                arrival=msgspec.convert(schedule.arrival, InboundContext),
+                inbound_context=msgspec.convert(schedule.inbound_context, InboundContext),
             )
         )
     except RequestRefused:

@@ -46,7 +46,7 @@ class ScheduleRequest:
     name: str = ""
     session_id: UUID | None = None
     # Where runs answer besides the session.
-    arrival: InboundContext = field(default_factory=InboundContext)
+    inbound_context: InboundContext = field(default_factory=InboundContext)
 
 
 # --- Create and cancel -------------------------------------------------------------------------------
@@ -57,7 +57,9 @@ def create_schedule(owner_id: int, request: ScheduleRequest, permissions: Permis
     prompt = validate_text(request.prompt).strip()
     agent = _check_agent(owner_id, request)
     if bool(prompt) == (agent is not None):
-        raise InvalidRequest("A task needs either a prompt or an agent.", code="empty_message")
+        raise InvalidRequest(
+            "A task needs either a prompt or an agent.", code="empty_message", field="prompt"
+        )
     expression = cron.parse_cron(request.cron, request.timezone)
     if request.session_id is not None:
         _check_own_session(owner_id, request.session_id)
@@ -73,16 +75,16 @@ def create_schedule(owner_id: int, request: ScheduleRequest, permissions: Permis
             cron=expression.line,
             timezone=request.timezone,
             permissions=permissions.to_json(),
-            arrival=_serialize_arrival(request.arrival),
+            inbound_context=_serialize_inbound_context(request.inbound_context),
             next_run=expression.next_after(datetime.now(UTC)),
         )
 
 
-def _serialize_arrival(arrival: InboundContext) -> dict[str, JSON]:
+def _serialize_inbound_context(inbound_context: InboundContext) -> dict[str, JSON]:
     """Keep where runs answer and the origins of untrusted text; the rest belonged to that request."""
-    if arrival.reply is None and not arrival.sources:
+    if inbound_context.reply is None and not inbound_context.sources:
         return {}
-    kept: dict[str, JSON] = msgspec.to_builtins(arrival)
+    kept: dict[str, JSON] = msgspec.to_builtins(inbound_context)
     return kept
 
 
@@ -119,7 +121,7 @@ def enable_schedule(owner_id: int, schedule_id: UUID) -> Schedule:
 
 
 def _check_own_session(owner_id: int, session_id: UUID) -> None:
-    if not Session.objects.filter(pk=session_id, owner=owner_id, deleted_at=None).exists():
+    if not Session.objects.visible_to(owner_id).filter(pk=session_id).exists():
         raise NotFound
 
 

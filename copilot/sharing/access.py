@@ -19,7 +19,7 @@ from django.utils.crypto import salted_hmac
 
 from config.core import rate_limits
 from config.core.errors import TooManyRequests
-from config.core.validation import parse_uuid
+from config.core.json_values import parse_uuid
 from copilot import metrics
 from copilot.files import services as files
 from copilot.models import Share, WorkspaceFile
@@ -93,21 +93,21 @@ def find_shared_file(token: UUID, file_id: UUID, key: str) -> WorkspaceFile | No
         unlocked |= Q(
             shared_in__share=grant.share_id, shared_in__share__password_version=grant.password_version
         )
-    return WorkspaceFile.objects.filter(
-        _live_share_filter("shared_in__share__"),
-        unlocked,
-        pk=file_id,
-        shared_in__share__token=token,
-        deleted_at=None,
-        purged_at=None,
-        scan__in=files.USABLE_SCANS,
-    ).first()
+    return (
+        WorkspaceFile.objects.available()
+        .filter(
+            _live_share_filter("shared_in__share__"),
+            unlocked,
+            pk=file_id,
+            shared_in__share__token=token,
+            scan__in=files.USABLE_SCANS,
+        )
+        .first()
+    )
 
 
 def list_shared_files(share: Share) -> list[WorkspaceFile]:
-    listed = WorkspaceFile.objects.filter(
-        shared_in__share=share, deleted_at=None, purged_at=None, scan__in=files.USABLE_SCANS
-    )
+    listed = WorkspaceFile.objects.available().filter(shared_in__share=share, scan__in=files.USABLE_SCANS)
     found = {str(file.pk): file for file in listed}
     return [found[file.id] for file in load_payload(share).files if file.id in found]
 

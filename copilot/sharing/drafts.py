@@ -102,9 +102,7 @@ def _shareable_rows(session: Session, request: ShareRequest) -> QuerySet[Message
     if request.include_reasoning:
         kinds.append(Message.Kind.REASONING)
     ended = Q(turn__isnull=True) | Q(turn__ended_at__isnull=False)
-    rows = Message.objects.filter(
-        ended, session=session, hidden="", sequence__isnull=False, kind__in=kinds, streaming=False
-    )
+    rows = Message.objects.visible().filter(ended, session=session, kind__in=kinds, streaming=False)
     return (
         rows
         if request.through is None
@@ -113,7 +111,7 @@ def _shareable_rows(session: Session, request: ShareRequest) -> QuerySet[Message
 
 
 def _get_sequence(session: Session, message_id: UUID) -> int:
-    rows = Message.objects.filter(pk=message_id, session=session, hidden="", sequence__isnull=False)
+    rows = Message.objects.visible().filter(pk=message_id, session=session)
     sequence = rows.values_list("sequence", flat=True).first()
     if sequence is None:
         raise NotFound("That message isn't in this chat.")
@@ -176,9 +174,9 @@ def _load_results(
         session=session, kind=Message.Kind.TOOL_RESULT, hidden="", call_id__in=call_ids
     )
     most = sharing_payloads.MAX_TOOL_CHARACTERS + 1 if with_output else 0
-    found = found.annotate(head=Left("content", most)) if most else found.annotate(head=F("kind"))
     outcomes: dict[str, tuple[SharedCallOutcome, str]] = {}
-    rows = found.values_list("call_id", "data__success", "data__cancelled", "head")
+    beginning = Left("content", most) if most else F("kind")
+    rows = found.values_list("call_id", "data__success", "data__cancelled", beginning)
     for call_id, success, cancelled, head in rows:
         outcome: SharedCallOutcome = "done" if success else "stopped" if cancelled else "failed"
         outcomes[str(call_id)] = (outcome, head if most else "")
@@ -197,9 +195,11 @@ def _find_candidates(
     hold: bool,
 ) -> list[FileCandidate]:
     named = sharing_payloads.find_file_ids(payload)
-    usable = WorkspaceFile.objects.filter(
-        pk__in=named, owner=session.owner_id, deleted_at=None, purged_at=None, scan__in=files.USABLE_SCANS
-    ).order_by("pk")  # a fixed order of locks prevents deadlocks
+    usable = (
+        WorkspaceFile.objects.available()
+        .filter(pk__in=named, owner=session.owner_id, scan__in=files.USABLE_SCANS)
+        .order_by("pk")
+    )  # a fixed order of locks prevents deadlocks
     if hold:
         usable = usable.select_for_update(no_key=True)
     own = sharing_payloads.find_own_file_ids(payload, rows)

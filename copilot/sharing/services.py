@@ -133,7 +133,8 @@ def _hash_password(password: str) -> str:
         return ""
     if not MIN_PASSWORD_CHARACTERS <= len(password) <= MAX_PASSWORD_CHARACTERS:
         raise InvalidRequest(
-            f"Use a password of {MIN_PASSWORD_CHARACTERS} to {MAX_PASSWORD_CHARACTERS} characters."
+            f"Use a password of {MIN_PASSWORD_CHARACTERS} to {MAX_PASSWORD_CHARACTERS} characters.",
+            field="password",
         )
     return make_password(password)
 
@@ -143,7 +144,9 @@ def _expiry_expression(seconds: int | None) -> Combinable | None:
     if seconds is None:
         return None
     if not 0 < seconds <= settings.SHARE_MAX_DAYS * DAY_SECONDS:
-        raise InvalidRequest(f"Links can last up to {settings.SHARE_MAX_DAYS} days, or never expire.")
+        raise InvalidRequest(
+            f"Links can last up to {settings.SHARE_MAX_DAYS} days, or never expire.", field="expires_in"
+        )
     return Now() + Value(timedelta(seconds=seconds))
 
 
@@ -190,20 +193,19 @@ def _lock_file(owner_id: int, file_id: UUID) -> WorkspaceFile:
 
 
 def get_session_share(owner_id: int, session_id: UUID) -> Share:
-    return _get_one(_standing_shares(owner_id).filter(session=session_id, session__deleted_at=None))
+    return _get_one(_unrevoked_shares(owner_id).filter(session=session_id, session__deleted_at=None))
 
 
 def get_file_share(owner_id: int, file_id: UUID) -> Share:
-    return _get_one(_standing_shares(owner_id).filter(file=file_id))
+    return _get_one(_unrevoked_shares(owner_id).filter(file=file_id))
 
 
 def get_share(owner_id: int, share_id: UUID) -> Share:
-    return _get_one(_standing_shares(owner_id).filter(pk=share_id))
+    return _get_one(_unrevoked_shares(owner_id).filter(pk=share_id))
 
 
-def _standing_shares(owner_id: int) -> QuerySet[Share]:
-    """Return shares that are not revoked. Expired ones can be extended until their payload is purged."""
-    return Share.objects.filter(owner=owner_id, revoked_at=None, purged_at=None)
+def _unrevoked_shares(owner_id: int) -> QuerySet[Share]:
+    return Share.objects.unrevoked().filter(owner=owner_id)
 
 
 def _get_one(rows: QuerySet[Share]) -> Share:
@@ -224,7 +226,7 @@ def update_share(share: Share, changes: ShareUpdate) -> Share:
     if "show_author" in changes:
         author = drafts.format_author(share.owner) if changes["show_author"] else ""
         values["options"] = {**share.options, "author": author}
-    rows = _standing_shares(share.owner_id).filter(pk=share.pk)
+    rows = _unrevoked_shares(share.owner_id).filter(pk=share.pk)
     if not (rows.update(**values) if values else rows.exists()):
         raise NotFound
     share.refresh_from_db()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 from uuid import UUID
 
 import structlog
@@ -17,6 +17,7 @@ from django.conf import settings
 from django.db import NotSupportedError, ProgrammingError, connection
 from django.db.models.functions import Now
 
+from config.core.db import fetch_one
 from copilot.models import Installation
 from copilot.worker import heartbeat
 
@@ -27,7 +28,8 @@ RestoreVerdict = Literal["same", "unknown", "restored", "other", "shared"]
 # The name of the WAL file contains the timeline, which changes with every promotion and point-in-time recovery. The epoch
 # alone is not enough: a promoted standby that lagged may have lost less than one epoch.
 _SELECT_INSTALLATION = """
-SELECT i.id, i.epoch, (SELECT oid FROM pg_database WHERE datname = current_database())::text, {timeline}
+SELECT i.id, i.epoch, (SELECT oid FROM pg_database WHERE datname = current_database())::text AS database_oid,
+       {timeline} AS timeline
 FROM copilot_installation i
 """
 _TIMELINE = "substring(pg_walfile_name(pg_current_wal_lsn()) FROM 1 FOR 8)"
@@ -116,19 +118,23 @@ def _read_database_identity() -> DatabaseIdentity:
         Installation.objects.bulk_create([Installation()], ignore_conflicts=True)
         found = _read_row()
     assert found is not None
-    identifier, epoch, oid, timeline = found
-    return DatabaseIdentity(installation_id=identifier, epoch=epoch, incarnation=f"{oid}/{timeline}")
+    return DatabaseIdentity(
+        installation_id=found.id, epoch=found.epoch, incarnation=f"{found.database_oid}/{found.timeline}"
+    )
 
 
-def _read_row() -> tuple[UUID, int, str, str] | None:
-    with connection.cursor() as cursor:
-        if _state.has_timeline:
-            try:
-                cursor.execute(_SELECT_INSTALLATION.format(timeline=_TIMELINE))
-            except (NotSupportedError, ProgrammingError):  # some hosted servers hide it
-                log.warning("postgres_timeline_unavailable")  # restores are detected by the epoch alone
-                _state.has_timeline = False
-        if not _state.has_timeline:
-            cursor.execute(_SELECT_INSTALLATION.format(timeline="'-'"))
-        row: tuple[UUID, int, str, str] | None = cursor.fetchone()
-    return row
+class _InstallationRow(NamedTuple):
+    id: UUID
+    epoch: int
+    database_oid: str
+    timeline: str
+
+
+def _read_row() -> _InstallationRow | None:
+    if _state.has_timeline:
+        try:
+            return fetch_one(_InstallationRow, _SELECT_INSTALLATION.format(timeline=_TIMELINE))
+        except (NotSupportedError, ProgrammingError):  # some hosted servers hide it
+            log.warning("postgres_timeline_unavailable")  # restores are detected by the epoch alone
+            _state.has_timeline = False
+    return fetch_one(_InstallationRow, _SELECT_INSTALLATION.format(timeline="'-'"))

@@ -15,7 +15,7 @@ from django.db.models.functions import Cast, Extract, Now
 
 from config.core.errors import ServiceUnavailable
 from config.core.redis import REDIS_OUTAGE_ERRORS, RedisCommandRefused, get_redis
-from copilot.models import WorkerBeat
+from copilot.models import WorkerHeartbeat
 from copilot.realtime import session_keys, turn_queue
 from copilot.realtime.session_keys import LeaseRecord, SessionKeySurvey
 from copilot.worker import heartbeat
@@ -122,8 +122,8 @@ def get_work_ages(names: Sequence[str]) -> dict[str, float]:
 
 def list_workers() -> list[WorkerStatus]:
     """List every worker that has a row, latest heartbeat first. Ages are measured by the database's clock."""
-    workers = WorkerBeat.objects.annotate(
-        silent_seconds=_seconds_since("beat_at"), uptime_seconds=_seconds_since("started_at")
+    workers = WorkerHeartbeat.objects.annotate(
+        silent_seconds=_seconds_since("last_beat_at"), uptime_seconds=_seconds_since("started_at")
     )
     return [
         WorkerStatus(
@@ -137,7 +137,7 @@ def list_workers() -> list[WorkerStatus]:
             uptime_seconds=round(beat.uptime_seconds, 1),
             active_turns=len(beat.turns),
         )
-        for beat in workers.order_by("-beat_at")
+        for beat in workers.order_by("-last_beat_at")
     ]
 
 

@@ -1,6 +1,6 @@
 """Send and read heartbeats: of workers in Postgres and Redis, and in Redis of sweeps, periodic work and leaders.
 
-This module alone writes `WorkerBeat`.
+This module alone writes `WorkerHeartbeat`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from django.conf import settings
 from django.db import connection
 from django.db.utils import DatabaseError
 
+from config.core.db import build_connection_string
 from config.core.errors import ServiceUnavailable
-from config.core.postgres import build_connection_string
 from config.core.redis import REDIS_OUTAGE_ERRORS, get_redis, get_script
-from copilot.models import WorkerBeat
+from copilot.models import WorkerHeartbeat
 from copilot.realtime import redis_keys
 
 log = structlog.get_logger(__name__)
@@ -156,11 +156,11 @@ def record_work(name: str, *, only_if_unknown: bool = False) -> bool:
 def acquire_leadership(role: str, holder: str, *, rank: int, life_seconds: float) -> bool:
     """Take or keep the lead. Leadership only saves work: two leaders at once must do no harm."""
     arguments: list[str | int] = [holder, rank, int(life_seconds * 1000)]
-    return bool(get_script("lead")(keys=[redis_keys.leader_key(role)], args=arguments))
+    return bool(get_script("acquire_leadership")(keys=[redis_keys.leader_key(role)], args=arguments))
 
 
 def release_leadership(role: str, holder: str) -> None:
-    get_script("step_down")(keys=[redis_keys.leader_key(role)], args=[holder])
+    get_script("release_leadership")(keys=[redis_keys.leader_key(role)], args=[holder])
 
 
 def take_leadership(
@@ -278,7 +278,7 @@ class HeartbeatThread(threading.Thread):
             if thread.is_alive():
                 thread.join(timeout=5)
         try:
-            WorkerBeat.objects.filter(pk=self.identity.worker).delete()
+            WorkerHeartbeat.objects.filter(pk=self.identity.worker).delete()
             delete_redis_heartbeat(self.identity.worker)
         except (DatabaseError, *REDIS_OUTAGE_ERRORS):
             log.warning("heartbeat_not_removed")  # it is purged later
@@ -302,9 +302,9 @@ class HeartbeatThread(threading.Thread):
         with connection.cursor() as cursor:
             cursor.execute(
                 """
-                INSERT INTO copilot_workerbeat (worker, lock_key, host, pid, version, queues, turns, draining)
+                INSERT INTO copilot_workerheartbeat (worker, lock_key, host, pid, version, queues, turns, draining)
                 VALUES (%(worker)s, %(lock)s, %(host)s, %(pid)s, %(version)s, %(queues)s, %(turns)s, %(draining)s)
-                ON CONFLICT (worker) DO UPDATE SET beat_at = now(), turns = excluded.turns,
+                ON CONFLICT (worker) DO UPDATE SET last_beat_at = now(), turns = excluded.turns,
                        queues = excluded.queues, draining = excluded.draining
                 """,
                 {
@@ -329,8 +329,8 @@ def list_dead_workers() -> list[str]:
     with connection.cursor() as cursor:
         cursor.execute(
             """
-            SELECT b.worker FROM copilot_workerbeat b
-            WHERE b.beat_at < now() - %(life)s * interval '1 second' AND NOT EXISTS (
+            SELECT b.worker FROM copilot_workerheartbeat b
+            WHERE b.last_beat_at < now() - %(life)s * interval '1 second' AND NOT EXISTS (
                 SELECT 1 FROM pg_locks l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
                   AND l.classid = %(space)s AND l.objid = (b.lock_key & 4294967295)
                   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()))
@@ -345,13 +345,13 @@ def list_dead_workers() -> list[str]:
 
 def delete_worker(worker: str) -> None:
     """Delete a worker's row. Should the worker live after all, its next heartbeat inserts the row again."""
-    WorkerBeat.objects.filter(pk=worker).delete()
+    WorkerHeartbeat.objects.filter(pk=worker).delete()
 
 
 def purge_old_workers(hours: int = 24) -> int:
     with connection.cursor() as cursor:
         cursor.execute(
-            "DELETE FROM copilot_workerbeat WHERE beat_at < now() - %s * interval '1 hour'",
+            "DELETE FROM copilot_workerheartbeat WHERE last_beat_at < now() - %s * interval '1 hour'",
             [hours],
         )
         return int(cursor.rowcount)

@@ -8,8 +8,8 @@ from typing import Literal
 from uuid import UUID
 
 from django.conf import settings
-from django.db import connection
 
+from config.core.db import fetch_all
 from config.core.errors import ServiceUnavailable
 from config.core.redis import REDIS_OUTAGE_ERRORS
 from copilot.worker import heartbeat
@@ -22,7 +22,7 @@ MAX_TURNS_JUDGED = 2000  # per sweep, oldest first, so that no turn is left out 
 Liveness = Literal["live", "dead", "unknown"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TurnEvidence:
     """A running turn and what Postgres knows about its worker."""
 
@@ -40,23 +40,23 @@ class TurnEvidence:
 # Locks and lists are read once per worker, not once per turn: a process may run hundreds of turns.
 _SELECT_EVIDENCE = """
 WITH beat AS MATERIALIZED (
-    SELECT b.worker, b.turns, b.beat_at > now() - %(life)s * interval '1 second' AS fresh, NOT EXISTS (
+    SELECT b.worker, b.turns, b.last_beat_at > now() - %(life)s * interval '1 second' AS fresh, NOT EXISTS (
         SELECT 1 FROM pg_locks l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
           AND l.classid = %(space)s AND l.objid = (b.lock_key & 4294967295)
           AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())) AS lock_free
-    FROM copilot_workerbeat b
+    FROM copilot_workerheartbeat b
 ), listed AS (
     SELECT beat.worker, (pair ->> 0)::uuid AS turn_id, (pair ->> 1)::bigint AS fence
     FROM beat CROSS JOIN LATERAL jsonb_array_elements(beat.turns) AS pair WHERE beat.fresh
 )
-SELECT t.id::text, t.session_id::text, t.fence, t.attempts, t.stop_requested_at IS NOT NULL,
-       COALESCE(t.begun_at > now() - %(life)s * interval '1 second', false),
+SELECT t.id::text AS turn_id, t.session_id::text, t.fence, t.attempts, t.stop_requested_at IS NOT NULL AS stopped,
+       COALESCE(t.attempt_started_at > now() - %(life)s * interval '1 second', false) AS young,
        EXISTS (SELECT 1 FROM listed WHERE listed.turn_id = t.id AND listed.fence = t.fence
-               AND listed.worker = t.worker),
-       COALESCE(b.lock_free, false), t.worker
+               AND listed.worker = t.worker) AS listed,
+       COALESCE(b.lock_free, false) AS lock_free, t.worker
 FROM copilot_turn t LEFT JOIN beat b ON b.worker = t.worker
 WHERE t.status = 'running' AND (%(turn_id)s::uuid IS NULL OR t.id = %(turn_id)s)
-ORDER BY t.begun_at
+ORDER BY t.attempt_started_at
 LIMIT %(limit)s
 """
 
@@ -65,30 +65,16 @@ def list_turn_evidence(
     *, turn_id: UUID | None = None, limit: int | None = MAX_TURNS_JUDGED
 ) -> list[TurnEvidence]:
     """List running turns, or only `turn_id`, with the evidence that Postgres has about their workers."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            _SELECT_EVIDENCE,
-            {
-                "life": settings.WORKER_BEAT_LIFE_SECONDS,
-                "space": WORKER_LOCK_SPACE,
-                "limit": limit,
-                "turn_id": turn_id,
-            },
-        )
-        return [
-            TurnEvidence(
-                turn_id=row[0],
-                session_id=row[1],
-                fence=row[2],
-                attempts=row[3],
-                stopped=row[4],
-                young=row[5],
-                listed=row[6],
-                lock_free=row[7],
-                worker=row[8],
-            )
-            for row in cursor.fetchall()
-        ]
+    return fetch_all(
+        TurnEvidence,
+        _SELECT_EVIDENCE,
+        {
+            "life": settings.WORKER_BEAT_LIFE_SECONDS,
+            "space": WORKER_LOCK_SPACE,
+            "limit": limit,
+            "turn_id": turn_id,
+        },
+    )
 
 
 def judge_liveness_in_time(found: Sequence[TurnEvidence]) -> dict[str, Liveness]:

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import islice
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -25,6 +25,7 @@ from django.db.models.functions import Now
 from billing import redis_counters
 from billing.errors import CountersUnavailable
 from billing.usage import limit_checks
+from config.core.db import fetch_all
 from config.core.errors import TurnConflict
 from config.core.redis import REDIS_OUTAGE_ERRORS
 from copilot import metrics, tasks
@@ -226,9 +227,7 @@ def publish_lost_endings() -> int:
         suspicious, ended_at__gt=Now() - ENDING_LOOKBACK, ended_at__lt=Now() - STOP_OVERRIDE_AGE
     )
     published = repair_each(recent.select_related("session")[:REPAIR_STEP_ITEMS], _publish_ending)
-    repair_each(
-        Turn.objects.filter(worker__in=dead_workers, status=turns.WAITING)[:REPAIR_STEP_ITEMS], _publish_pause
-    )
+    repair_each(Turn.objects.waiting().filter(worker__in=dead_workers)[:REPAIR_STEP_ITEMS], _publish_pause)
     for worker in dead_workers:
         heartbeat.delete_worker(worker)
     return published
@@ -342,60 +341,65 @@ def _expire_turn(turn_id: UUID) -> bool:
 _SELECT_STARTABLE = """
 SELECT candidate.id, candidate.session_id, candidate.dispatch_count
 FROM (SELECT DISTINCT payer_id FROM copilot_turn
-      WHERE status = 'queued' AND parent_id IS NULL AND throttle <> '' AND ended_at IS NULL) AS payer
+      WHERE status = 'queued' AND parent_id IS NULL AND throttled_by <> '' AND ended_at IS NULL) AS payer
 CROSS JOIN LATERAL (
-    SELECT billing_turns_at_once(payer.payer_id) AS seats, count(*) AS busy FROM copilot_turn t
+    SELECT billing_turns_at_once(payer.payer_id) AS allowed, count(*) AS running FROM copilot_turn t
     WHERE t.payer_id = payer.payer_id AND t.parent_id IS NULL AND t.status = 'running') AS capacity
 CROSS JOIN LATERAL (
     SELECT t.* FROM copilot_turn t
     WHERE t.payer_id = payer.payer_id AND t.parent_id IS NULL AND t.status = 'queued'
     ORDER BY t.created_at, t.id
-    LIMIT CASE WHEN capacity.seats = 0 THEN %(limit)s ELSE greatest(capacity.seats - capacity.busy, 0) END) AS candidate
-WHERE candidate.throttle <> ''
+    LIMIT CASE WHEN capacity.allowed = 0 THEN %(limit)s ELSE greatest(capacity.allowed - capacity.running, 0) END) AS candidate
+WHERE candidate.throttled_by <> ''
   AND COALESCE(candidate.dispatched_at, candidate.queued_at) < now() - interval '1 second' *
       CASE WHEN candidate.dispatch_count <= 1 THEN %(seconds)s ELSE %(again_seconds)s END
-  AND (candidate.throttle = 'user' OR %(per_address)s = 0 OR %(per_address)s > (
+  AND (candidate.throttled_by = 'user' OR %(per_address)s = 0 OR %(per_address)s > (
        SELECT count(*) FROM copilot_turn r
-       WHERE r.address = candidate.address AND r.parent_id IS NULL AND r.status = 'running'))
+       WHERE r.address_hash = candidate.address_hash AND r.parent_id IS NULL AND r.status = 'running'))
 LIMIT %(limit)s
 """
 
 
+class _QueuedTurn(NamedTuple):
+    id: UUID
+    session_id: UUID
+    dispatch_count: int
+
+
 def resend_queued_turns() -> int:
     """Enqueue queued turns again that no worker picked up, and throttled ones that may start by now."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            """
-            SELECT id, session_id, dispatch_count FROM copilot_turn WHERE status = 'queued' AND ended_at IS NULL
-              AND throttle = '' AND COALESCE(dispatched_at, queued_at) < now() - %s * interval '1 second'
-            ORDER BY queued_at LIMIT 200
-            """,
-            [settings.QUEUED_TOO_LONG_SECONDS],
-        )
-        unclaimed = cursor.fetchall()
-        cursor.execute(
-            _SELECT_STARTABLE,
-            {
-                "limit": REPAIR_STEP_ITEMS,
-                "seconds": THROTTLED_RETRY_SECONDS,
-                "again_seconds": settings.QUEUED_TOO_LONG_SECONDS,
-                "per_address": settings.TURNS_AT_ONCE_PER_ADDRESS,
-            },
-        )
-        startable = cursor.fetchall()
+    unclaimed = fetch_all(
+        _QueuedTurn,
+        """
+        SELECT id, session_id, dispatch_count FROM copilot_turn WHERE status = 'queued' AND ended_at IS NULL
+          AND throttled_by = '' AND COALESCE(dispatched_at, queued_at) < now() - %s * interval '1 second'
+        ORDER BY queued_at LIMIT 200
+        """,
+        [settings.QUEUED_TOO_LONG_SECONDS],
+    )
+    startable = fetch_all(
+        _QueuedTurn,
+        _SELECT_STARTABLE,
+        {
+            "limit": REPAIR_STEP_ITEMS,
+            "seconds": THROTTLED_RETRY_SECONDS,
+            "again_seconds": settings.QUEUED_TOO_LONG_SECONDS,
+            "per_address": settings.TURNS_AT_ONCE_PER_ADDRESS,
+        },
+    )
     return repair_each([*startable, *unclaimed], _resend_turn)
 
 
-def _resend_turn(row: tuple[UUID, UUID, int]) -> bool:
-    turn_id, session_id, dispatch_count = row
-    if not turn_transitions.mark_sent_again(turn_id):
+def _resend_turn(turn: _QueuedTurn) -> bool:
+    if not turn_transitions.mark_sent_again(turn.id):
         return False
-    if dispatch_count <= 1:  # repeating it every half minute counts as one repair
-        record_repair("send_again", turn_id, status=turns.QUEUED)
+    if turn.dispatch_count <= 1:  # repeating it every half minute counts as one repair
+        record_repair("send_again", turn.id, status=turns.QUEUED)
     try:
-        announcements.publish_snapshot(session_id)  # its request may have died before it published anything
+        # Its request may have died before it published anything.
+        announcements.publish_snapshot(turn.session_id)
     finally:
-        tasks.enqueue_turn(turn_id)
+        tasks.enqueue_turn(turn.id)
     return True
 
 
@@ -495,7 +499,7 @@ def remove_stale_leases() -> int:
 
 
 def _is_unfinished(turn_id: str) -> bool:
-    return Turn.objects.filter(pk=turn_id, status__in=Turn.UNFINISHED).exists()
+    return Turn.objects.unfinished().filter(pk=turn_id).exists()
 
 
 # --- Repairs by staff --------------------------------------------------------------------------------

@@ -30,12 +30,13 @@ from copilot.agent.runner import TurnRunner
 from copilot.agent.services import CHECKPOINT_SECONDS, ProcessServices
 from copilot.chat import announcements, model_calls, turns
 from copilot.chat import selectors as chat_selectors
-from copilot.chat.service_bindings import wake_worker
+from copilot.chat.message_rows import MessageRow
 from copilot.models import Turn
 from copilot.providers import catalogue, clients
 from copilot.providers.clients import close_all_clients
 from copilot.realtime import stop_signal, turn_queue
 from copilot.realtime.events import TurnThrottled
+from copilot.tasks import wake_worker
 from copilot.tools import registry
 from copilot.worker import heartbeat
 from copilot.worker.lease_keeper import LeaseKeeper
@@ -77,22 +78,22 @@ def claim_and_prepare_turns(turn_ids: list[UUID], worker: str) -> ClaimedBatch:
     for turn_id in found.startable:
         wake_worker(turn_id)
     alone = len(found.claimed) == 1 and not found.claimed[0].stopped
-    runs = [(turn, _prepare_or_none(turn) if alone else None) for turn in found.claimed]
+    runs = [(turn, _prepare_or_none(turn, found.messages) if alone else None) for turn in found.claimed]
     return ClaimedBatch(runs=runs, throttled=found.throttled)
 
 
 def publish_throttled_turns(turn_ids: list[UUID]) -> None:
     """Publish why these turns wait. Turns that have started meanwhile are left out."""
-    waiting = Turn.objects.filter(pk__in=turn_ids, status=turns.QUEUED).exclude(throttle="")
+    waiting = Turn.objects.queued().filter(pk__in=turn_ids).exclude(throttled_by="")
     for turn in waiting.select_related("session"):
         event = TurnThrottled(reason=chat_selectors.get_throttle_reason(turn))
         announcements.publish_events(turn.session_id, turn.session.owner_id, [(event, str(turn.pk))])
 
 
-def _prepare_or_none(turn: turns.ClaimedTurn) -> PreparedTurn | None:
+def _prepare_or_none(turn: turns.ClaimedTurn, rows: list[MessageRow] | None) -> PreparedTurn | None:
     """Return None when preparation fails: the turn is claimed all the same, and its run prepares it again or ends it."""
     try:
-        return prepare_turn(turn)
+        return prepare_turn(turn, rows)
     except Exception:
         log.exception("turn_preparation_failed", turn_id=str(turn.turn_id))
         return None

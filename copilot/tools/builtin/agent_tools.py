@@ -29,7 +29,7 @@ class BuilderBinding:
 
 def get_builder_binding(context: TurnContext) -> BuilderBinding:
     return BuilderBinding(
-        bound_to=Session.objects.values_list("builds_id", flat=True).get(pk=context.session_id)
+        bound_to=Session.objects.values_list("built_agent_id", flat=True).get(pk=context.session_id)
     )
 
 

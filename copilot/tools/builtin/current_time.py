@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import Field
 
-from config.core.time_zones import find_time_zone
+from config.core.text import find_time_zone
 from copilot.tools.base import Tool, ToolArguments, ToolError, ToolInvocation, ToolOutput, load_description
 
 

@@ -10,8 +10,8 @@ from pydantic import Field
 from config.core.db import run_in_thread
 from config.core.json_values import JSON
 from copilot.chat import serializers as chat_serializers
-from copilot.chat import service_bindings
 from copilot.chat.provenance import list_session_sources
+from copilot.chat.stop import drop_queued_messages, stop_session
 from copilot.chat.turn_context import TurnContext
 from copilot.models import Message
 from copilot.realtime.payloads import MessagePayload, NoticeContent, ToolCallContent, ToolResultContent
@@ -68,18 +68,16 @@ def _find_prompt(context: TurnContext, session_id: str) -> SubSessionPrompt:
 def _cancel_prompt(context: TurnContext, prompt: SubSessionPrompt) -> bool:
     """Stop the prompt, and return whether there was anything left to stop."""
     user_id, session_id = context.user_id, prompt.session_id
-    if prompt.message_id is not None and service_bindings.withdraw_queued_message(
-        user_id, session_id, prompt.message_id
+    if prompt.message_id is not None and drop_queued_messages(
+        session_id, None, prompt.message_id, by="parent"
     ):
         return True
-    return service_bindings.stop_child_turn(user_id, session_id, prompt.turn_id)
+    return stop_session(user_id, session_id, turn_id=prompt.turn_id, by="parent").state == "stopping"
 
 
 def _read_progress(prompt: SubSessionPrompt) -> dict[str, JSON]:
     """Return the last rows of the sub-session; a failed read only omits them."""
-    rows = Message.objects.filter(
-        session=prompt.session_id, hidden="", sequence__isnull=False, kind__in=PROGRESS_KINDS
-    )
+    rows = Message.objects.visible().filter(session=prompt.session_id, kind__in=PROGRESS_KINDS)
     try:
         count = rows.count()
         last = [

@@ -22,7 +22,7 @@ async def list_scheduled_tasks(arguments: ListScheduledTasks, invocation: ToolIn
 def _list_tasks(owner_id: int) -> ToolOutput:
     rows = list(schedules.list_schedules(owner_id))
     runs = schedules.get_last_runs(rows)
-    sources = dict.fromkeys(source for row in rows for source in row.arrival.get("sources", ()))
+    sources = dict.fromkeys(source for row in rows for source in row.inbound_context.get("sources", ()))
     return ToolOutput(
         value={"tasks": [_describe_task(row, runs.get(row.pk)) for row in rows]}, sources=tuple(sources)
     )

@@ -65,7 +65,7 @@ def _send_prompt(context: TurnContext, arguments: RunSubSession) -> SubSessionPr
 
 def _check_not_busy(context: TurnContext, child: Session) -> None:
     """Refuse to queue behind work that has more permissions than the caller."""
-    running = Turn.objects.filter(session=child, status__in=Turn.UNFINISHED).first()
+    running = Turn.objects.unfinished().filter(session=child).first()
     if running is not None and not Permissions.from_json(running.permissions).is_within(context.permissions):
         raise ToolError(
             "busy_other_permissions",

@@ -60,7 +60,7 @@ async def schedule_task(arguments: ScheduleTask, invocation: ToolInvocation) -> 
     if in_this_session and context.reply is not None and not context.channel.async_delivery:
         return ToolOutput(value={"delivery_unsupported": True, "error": NO_DELIVERY_MESSAGE}, success=False)
     sources = await run_in_thread(list_session_sources, UUID(context.session_id))
-    arrival = context.arrival if in_this_session else InboundContext()
+    inbound_context = context.inbound_context if in_this_session else InboundContext()
     request = schedules.ScheduleRequest(
         prompt=redact_secret_patterns(arguments.prompt),
         agent_id=arguments.agent_id,
@@ -69,7 +69,7 @@ async def schedule_task(arguments: ScheduleTask, invocation: ToolInvocation) -> 
         timezone=arguments.timezone,
         name=arguments.name,
         session_id=UUID(context.session_id) if in_this_session else None,
-        arrival=replace(arrival, sources=sources),
+        inbound_context=replace(inbound_context, sources=sources),
     )
     schedule = await run_in_thread(schedules.create_schedule, context.user_id, request, context.permissions)
     return ToolOutput(

@@ -15,8 +15,9 @@ from billing.selectors import plan_status
 from config.core.db import run_in_thread
 from config.core.errors import FenceLost, RequestRefused
 from config.core.json_values import JSON
-from copilot.chat import model_calls, service_bindings, sessions, sub_sessions, turn_results, turn_transitions
-from copilot.chat.commands import InternalMessage, ParentTurn
+from copilot.chat import model_calls, sessions, sub_sessions, turn_results, turn_transitions
+from copilot.chat.admission import submit_message
+from copilot.chat.commands import ParentTurn, SendMessage, clean_text
 from copilot.chat.permissions import Permissions
 from copilot.chat.provenance import list_session_sources
 from copilot.chat.turn_context import InboundContext, TurnContext
@@ -60,7 +61,7 @@ def get_sub_session(context: TurnContext, session_id: str) -> Session:
         raise make_not_found_error() from None
     parent_id = context.session_id
     family = Q(parent=parent_id) | Q(parent__parent=parent_id) | Q(parent__parent__parent=parent_id)
-    child = Session.objects.filter(family, pk=child_id, owner=context.user_id, deleted_at=None).first()
+    child = Session.objects.visible_to(context.user_id).filter(family, pk=child_id).first()
     if child is None:
         raise make_not_found_error()
     return child
@@ -75,7 +76,7 @@ def find_latest_prompt(session: Session) -> SubSessionPrompt:
     last = Turn.objects.filter(session=session).order_by("-created_at").first()
     if last is None:
         raise ToolError("nothing_started", "Nothing was started in this sub-session.")
-    queued = Message.objects.filter(session=session, sequence=None, dropped_at=None, origin="parent")
+    queued = Message.objects.queued().filter(session=session, origin="parent")
     message = queued.order_by("-accept_number").first()
     return SubSessionPrompt(
         session_id=session.pk,
@@ -114,19 +115,19 @@ def prompt_sub_session(
     if not budget:
         raise ToolError("budget_reached", "Nothing is left of this turn's budget. Finish with what you have.")
     parent = ParentTurn(turn_id=UUID(context.turn_id), fence=context.fence, budget_microdollars=budget)
-    submission = service_bindings.submit_internal_message(
-        InternalMessage(
+    submission = submit_message(
+        SendMessage(
             user_id=context.user_id,
             session_id=child.pk,
-            text=text,
+            text=clean_text(text),
             origin="parent",
             permissions=permissions,
             tier=tier,
             run_id=run_id,
             parent=parent,
-            arrival=InboundContext(
+            inbound_context=InboundContext(
                 sources=list_session_sources(UUID(context.session_id)),
-                unattended=context.arrival.unattended or context.origin == "schedule",
+                unattended=context.inbound_context.unattended or context.origin == "schedule",
             ),
         )
     )

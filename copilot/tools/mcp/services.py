@@ -403,7 +403,9 @@ def _save_unique(server: McpServer) -> None:
         with transaction.atomic():
             server.save()
     except IntegrityError as problem:
-        raise Conflict(f"You already have a server named {server.name}.", code="name_taken") from problem
+        raise Conflict(
+            f"You already have a server named {server.name}.", code="name_taken", field="name"
+        ) from problem
 
 
 def _encrypt_secrets(secrets: Mapping[str, str]) -> str:

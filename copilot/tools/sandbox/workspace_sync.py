@@ -22,7 +22,7 @@ from typing import IO
 from uuid import UUID
 
 from config.core.errors import NotFound, RequestRefused
-from config.core.validation import parse_uuid
+from config.core.json_values import parse_uuid
 from copilot.files import services as files
 from copilot.models import Message, WorkspaceFile
 from copilot.tools.sandbox import directory_tree

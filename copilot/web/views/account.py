@@ -8,7 +8,6 @@ from django.contrib import messages
 from django.contrib.auth import logout
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.models import User
-from django.core.files.uploadedfile import UploadedFile
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
@@ -17,13 +16,12 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from config.core import rate_limits
-from config.core.errors import Conflict, InvalidRequest, RequestRefused, TooManyRequests
+from config.core.errors import InvalidRequest, RequestRefused, TooManyRequests
 from copilot.accounts import deletion, invitations
 from copilot.accounts.recent_login import is_login_recent, recent_login_required
 from copilot.exports import imports
 from copilot.exports import services as exports
-from copilot.exports.import_parser import InvalidDocument
-from copilot.web import i18n
+from copilot.web.forms import AccountDeletionForm, ImportForm
 from copilot.web.views.base import get_request_user
 
 MAX_ATTEMPTS, ATTEMPT_WINDOW_SECONDS = 5, 15 * 60
@@ -60,14 +58,19 @@ def open_invitation(request: HttpRequest, token: str) -> HttpResponse:
 @never_cache
 @require_GET
 def show_account_data(request: HttpRequest) -> HttpResponse:
-    return _render_account_data(request)
+    return _render_account_data(request, ImportForm())
 
 
-def _render_account_data(request: HttpRequest, *, status: int = 200, **context: object) -> HttpResponse:
+def _render_account_data(request: HttpRequest, form: ImportForm, **context: object) -> HttpResponse:
     jobs = exports.list_exports(get_request_user(request).pk)
     is_running = any(job.state in ("queued", "running") for job in jobs)
-    defaults = {"exports": jobs, "going": is_running, "import_megabytes": settings.IMPORT_ZIP_MAX // 2**20}
-    return render(request, "copilot/account.html", defaults | context, status=status)
+    defaults = {
+        "exports": jobs,
+        "going": is_running,
+        "import_megabytes": settings.IMPORT_ZIP_MAX // 2**20,
+        "form": form,
+    }
+    return render(request, "copilot/account.html", defaults | context, status=form.status)
 
 
 @login_required
@@ -82,29 +85,19 @@ def request_account_export(request: HttpRequest) -> HttpResponse:
 @require_POST
 def import_conversation(request: HttpRequest) -> HttpResponse:
     """Redirect to the imported conversation, or show what is wrong with the document."""
-    document = request.FILES.get("document")
-    try:
-        if not isinstance(document, UploadedFile) or document.file is None:
-            raise InvalidRequest(_("Choose a file first."))
-        force = request.POST.get("force") == "on"
-        session = imports.import_document(get_request_user(request).pk, document.file, force=force)
-    except InvalidDocument as refusal:
-        return _render_account_data(
-            request,
-            status=400,
-            import_error=i18n.translate_refusal(refusal),
-            problems=refusal.details.get("problems"),
-        )
-    except Conflict as refusal:
-        known = refusal.details.get("session_id")
-        return _render_account_data(
-            request, status=409, import_error=i18n.translate_refusal(refusal), known_session=known
-        )
-    except RequestRefused as refusal:
-        return _render_account_data(
-            request, status=refusal.status, import_error=i18n.translate_refusal(refusal)
-        )
-    return redirect("chat_session", session.pk)
+    form, context = ImportForm.from_request(request), {}
+    if form.is_valid():
+        document, force = form.cleaned_data["document"].file, form.cleaned_data["force"]
+        try:
+            session = imports.import_document(get_request_user(request).pk, document, force=force)
+            return redirect("chat_session", session.pk)
+        except RequestRefused as refusal:
+            form.add_problems([form.describe_refusal(refusal)], field="document", status=refusal.status)
+            context = {
+                "problems": refusal.details.get("problems"),
+                "known_session": refusal.details.get("session_id"),
+            }
+    return _render_account_data(request, form, **context)
 
 
 # --- Account deletion ---
@@ -115,46 +108,30 @@ def import_conversation(request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_http_methods(["GET", "POST"])
 def delete_account(request: HttpRequest) -> HttpResponse:
+    """Schedule the deletion; after this, only signing in again brings the account back."""
     user = get_request_user(request)
-    if request.method == "POST":
-        try:
-            return _schedule_deletion(request, user)
-        except RequestRefused as refusal:
-            messages.error(request, i18n.translate_refusal(refusal))
-            return _render_deletion_form(request, user, status=refusal.status)
-    return _render_deletion_form(request, user)
-
-
-def _render_deletion_form(request: HttpRequest, user: User, *, status: int = 200) -> HttpResponse:
+    form = AccountDeletionForm.from_request(request, user=user)
+    if form.is_valid():
+        with form.refusals_as_errors():
+            password = form.cleaned_data.get("password", "")
+            _verify_identity(request, user, password)
+            job = deletion.request_deletion(user, password=password)
+            logout(request)
+            closed = {"due_at": job.due_at, "days": settings.ACCOUNT_DELETION_GRACE_DAYS}
+            return render(request, "copilot/account_closed.html", closed)
     context = {
-        "phrase": _get_confirmation_phrase(user),
+        "form": form,
         "has_password": user.has_usable_password(),
         "is_fresh": is_login_recent(request),
-        "days": settings.ERASURE_GRACE_DAYS,
+        "days": settings.ACCOUNT_DELETION_GRACE_DAYS,
     }
-    return render(request, "copilot/account_delete.html", context, status=status)
-
-
-def _schedule_deletion(request: HttpRequest, user: User) -> HttpResponse:
-    """Schedule the deletion; after this, only signing in again brings the account back."""
-    if request.POST.get("phrase", "").strip() != _get_confirmation_phrase(user):
-        raise InvalidRequest(_("The name doesn't match."))
-    password = request.POST.get("password", "")
-    _verify_identity(request, user, password)
-    job = deletion.request_deletion(user, password=password if user.has_usable_password() else "")
-    logout(request)
-    context = {"due_at": job.due_at, "days": settings.ERASURE_GRACE_DAYS}
-    return render(request, "copilot/account_closed.html", context)
-
-
-def _get_confirmation_phrase(user: User) -> str:
-    return user.email or user.get_username()
+    return render(request, "copilot/account_delete.html", context, status=form.status)
 
 
 def _verify_identity(request: HttpRequest, user: User, password: str) -> None:
     """Check the password, or a recent login for accounts without one; attempts are limited."""
     retry_after_seconds = rate_limits.count_request(
-        "erasure", str(user.pk), limit=MAX_ATTEMPTS, seconds=ATTEMPT_WINDOW_SECONDS
+        "account_deletion", str(user.pk), limit=MAX_ATTEMPTS, seconds=ATTEMPT_WINDOW_SECONDS
     )
     if retry_after_seconds is not None:
         raise TooManyRequests(
@@ -162,6 +139,6 @@ def _verify_identity(request: HttpRequest, user: User, password: str) -> None:
         )
     if user.has_usable_password():
         if not user.check_password(password):
-            raise InvalidRequest(_("Wrong password."))
+            raise InvalidRequest(_("Wrong password."), field="password")
     elif not is_login_recent(request):
         raise InvalidRequest(_("Sign out and sign in again first, to confirm that it's you."))

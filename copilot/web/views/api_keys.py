@@ -13,10 +13,9 @@ from django.utils.translation import ngettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
-from config.core.errors import RequestRefused
 from copilot.accounts import api_keys
 from copilot.accounts.recent_login import recent_login_required
-from copilot.web import i18n
+from copilot.web.forms import ApiKeyForm
 from copilot.web.views.base import get_request_user, parse_offset, perform_and_redirect
 
 KEYS_PER_PAGE = 25
@@ -29,45 +28,23 @@ KEYS_PER_PAGE = 25
 def manage_api_keys(request: HttpRequest) -> HttpResponse:
     """List and create keys. The secret is shown on this page only."""
     user = get_request_user(request)
-    secret = ""
-    if request.method == "POST":
-        try:
+    form, secret = ApiKeyForm.from_request(request, user=user), ""
+    if form.is_valid():
+        with form.refusals_as_errors():
             created = api_keys.create_api_key(
-                user,
-                name=request.POST.get("name", "").strip()[:100],
-                scopes=tuple(request.POST.getlist("scopes")),
+                user, name=form.cleaned_data["name"], scopes=tuple(form.cleaned_data["scopes"])
             )
-            secret = created.token
-        except RequestRefused as problem:
-            messages.error(request, i18n.translate_refusal(problem))
+            form, secret = ApiKeyForm(user=user), created.token
     offset = parse_offset(request)
     found = api_keys.list_api_keys(user.pk)[offset : offset + KEYS_PER_PAGE + 1]
     context = {
+        "form": form,
         "keys": found[:KEYS_PER_PAGE],
         "newer": max(offset - KEYS_PER_PAGE, 0) if offset else None,
         "older": offset + KEYS_PER_PAGE if len(found) > KEYS_PER_PAGE else None,
         "secret": secret,
-        "scopes": [
-            (name, description)
-            for name, description in _list_scope_descriptions()
-            if name != "staff" or user.is_staff
-        ],
-        "usual": api_keys.DEFAULT_SCOPES,
     }
-    return render(request, "copilot/api_keys.html", context)
-
-
-def _list_scope_descriptions() -> list[tuple[str, str]]:
-    descriptions = {
-        "read": _("read everything you can see"),
-        "chat": _("use chats: send messages, decide, upload files"),
-        "manage": _(
-            "manage shared links, agents, tasks, memory, MCP servers and connected chats, and export"
-        ),
-        "billing": _("change your plan and buy credits"),
-        "staff": _("read diagnostics and everybody's billing"),
-    }
-    return [(scope, descriptions[scope]) for scope in api_keys.SCOPES]
+    return render(request, "copilot/api_keys.html", context, status=form.status)
 
 
 @login_required

@@ -9,6 +9,7 @@ from django.contrib import messages
 from django.contrib.auth.models import User
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
+from django.urls import reverse
 
 from config.core.errors import NotFound, RequestRefused
 from copilot.web import i18n
@@ -38,7 +39,7 @@ def perform_and_redirect(
         messages.error(request, i18n.translate_refusal(problem))
     else:
         messages.success(request, message)
-    return redirect(then)
+    return redirect_to_list(request, then)
 
 
 MAX_OFFSET_DIGITS = 5
@@ -48,3 +49,9 @@ def parse_offset(request: HttpRequest) -> int:
     """Return the offset into a list; anything invalid is 0."""
     text = request.GET.get("offset", "")
     return int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_OFFSET_DIGITS else 0
+
+
+def redirect_to_list(request: HttpRequest, name: str) -> HttpResponse:
+    """Redirect to the page of a list that the request names by its offset."""
+    offset = parse_offset(request)
+    return redirect(f"{reverse(name)}?offset={offset}" if offset else name)

@@ -18,18 +18,18 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
 from billing.selectors import plan_status
-from config.core.errors import InvalidRequest, RequestRefused
-from config.core.json_values import JSON
-from config.core.time_zones import find_time_zone
-from copilot.chat import search, sessions, slash_commands, submission
+from config.core.errors import InvalidRequest
+from config.core.text import find_time_zone
+from copilot.chat import search, sessions, slash_commands
 from copilot.chat import selectors as chat_selectors
-from copilot.chat.commands import REQUEST_LIMITS, parse_message
+from copilot.chat.commands import REQUEST_LIMITS, SendMessage, parse_message
 from copilot.chat.permissions import UNRESTRICTED
 from copilot.files import quotas
 from copilot.providers import catalogue
 from copilot.realtime.events import SessionSnapshot
 from copilot.realtime.payloads import MessagePayload
 from copilot.web import i18n, transcript
+from copilot.web.forms import MessageForm
 from copilot.web.views.base import get_request_user, not_found_as_404, perform_and_redirect
 
 UTC = ZoneInfo("UTC")
@@ -67,49 +67,31 @@ def show_chat(request: HttpRequest, session_id: UUID) -> HttpResponse:
 @require_POST
 def start_chat(request: HttpRequest) -> HttpResponse:
     """Send the first message without scripts. The session is created only once the text is valid."""
-    user = get_request_user(request)
-    try:
-        parse_message(
-            _read_message_fields(request),
-            session_id=UUID(int=0),
-            user_id=user.pk,
-            origin="web",
-            permissions=UNRESTRICTED,
-        )
-        with sessions.create_session_for_first_message(user.pk) as session:
-            session_id = _submit_input(request, session.pk)
-    except RequestRefused as problem:
-        context = _build_page_context(request) | {
-            "send_error": i18n.translate_refusal(problem),
-            "draft": request.POST.get("text", ""),
-        }
-        return render(request, "copilot/chat.html", context, status=problem.status)
-    return redirect("chat_session", session_id)
+    user, form = get_request_user(request), MessageForm.from_request(request)
+    if form.is_valid():
+        with form.refusals_as_errors():
+            _parse_message(user.pk, form, UUID(int=0))
+            with sessions.create_session_for_first_message(user.pk) as session:
+                session_id = _submit_input(request, form, session.pk)
+            return redirect("chat_session", session_id)
+    context = _build_page_context(request) | _build_refusal_context(form)
+    return render(request, "copilot/chat.html", context, status=form.status)
 
 
 @login_required
 @require_POST
 def send_chat_message(request: HttpRequest, session_id: UUID) -> HttpResponse:
-    try:
-        with not_found_as_404():
-            session_id = _submit_input(request, session_id)
-    except RequestRefused as problem:
-        return _render_chat(request, session_id, problem=problem)
-    return redirect("chat_session", session_id)
+    form = MessageForm.from_request(request)
+    if form.is_valid():
+        with not_found_as_404(), form.refusals_as_errors():
+            return redirect("chat_session", _submit_input(request, form, session_id))
+    with not_found_as_404():
+        return _render_chat(request, session_id, form=form)
 
 
-def _submit_input(request: HttpRequest, session_id: UUID) -> UUID:
+def _submit_input(request: HttpRequest, form: MessageForm, session_id: UUID) -> UUID:
     """Submit the message and return the session to show: `/new` leads to another one."""
-    user = get_request_user(request)
-    outcome = submission.submit_input(
-        parse_message(
-            _read_message_fields(request),
-            session_id=session_id,
-            user_id=user.pk,
-            origin="web",
-            permissions=UNRESTRICTED,
-        )
-    )
+    outcome = slash_commands.submit_input(_parse_message(get_request_user(request).pk, form, session_id))
     if isinstance(outcome, slash_commands.CommandResult):
         messages.success(request, outcome.message)
         return outcome.session_id
@@ -118,18 +100,18 @@ def _submit_input(request: HttpRequest, session_id: UUID) -> UUID:
     return session_id
 
 
-def _read_message_fields(request: HttpRequest) -> dict[str, JSON]:
-    """Read the message fields. Browsers send line breaks as CR LF, but messages have plain ones."""
-    fields: dict[str, JSON] = {"text": request.POST.get("text", "").replace("\r\n", "\n").strip()}
-    for name in ("tier", "mode"):
-        if value := request.POST.get(name):
-            fields[name] = value
-    return fields
+def _parse_message(user_id: int, form: MessageForm, session_id: UUID) -> SendMessage:
+    return parse_message(
+        form.build_fields(), session_id=session_id, user_id=user_id, origin="web", permissions=UNRESTRICTED
+    )
 
 
-def _render_chat(
-    request: HttpRequest, session_id: UUID, *, problem: RequestRefused | None = None
-) -> HttpResponse:
+def _build_refusal_context(form: MessageForm) -> Context:
+    problems = [str(text) for texts in form.errors.values() for text in texts]
+    return {"send_error": " ".join(problems), "draft": form["text"].value() or ""}
+
+
+def _render_chat(request: HttpRequest, session_id: UUID, *, form: MessageForm | None = None) -> HttpResponse:
     """Render the snapshot that a socket would send, as HTML and as data for the script to continue from."""
     session = chat_selectors.get_session(get_request_user(request).pk, session_id)
     snapshot, cursor = chat_selectors.build_snapshot(session_id)
@@ -145,9 +127,9 @@ def _render_chat(
     if before := _parse_before(request):
         rows, has_older = chat_selectors.list_messages_page(session_id, before=before)
         context |= _build_older_page_context(rows, has_older=has_older)
-    if problem is not None:
-        context |= {"send_error": i18n.translate_refusal(problem), "draft": request.POST.get("text", "")}
-    return render(request, "copilot/chat.html", context, status=problem.status if problem else 200)
+    if form is not None:
+        context |= _build_refusal_context(form)
+    return render(request, "copilot/chat.html", context, status=form.status if form else 200)
 
 
 def _focus_on_message(

@@ -8,7 +8,7 @@ from uuid import UUID
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.http import HttpRequest, HttpResponse, QueryDict
+from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -18,11 +18,12 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
 from config.core.errors import RequestRefused
-from config.core.validation import parse_uuid
+from config.core.json_values import parse_uuid
 from copilot.files import quotas, zip_stream
 from copilot.files import services as files
 from copilot.sharing import services as sharing
 from copilot.web import i18n
+from copilot.web.forms import FileListForm, FileRenameForm, FileSelectionForm, parse_list_query
 from copilot.web.views.base import get_request_user, not_found_as_404
 
 PAGE_FILES = 25
@@ -34,14 +35,19 @@ FILE_TYPE_CHOICES = (
     ("video", gettext_lazy("Video")),
     ("application", gettext_lazy("Data and other")),
 )
-_LIST_QUERY_KEYS = ("q", "type", "offset")  # the filters and the place in the list
 
 
 @login_required
 @never_cache
 @require_GET
 def list_files(request: HttpRequest) -> HttpResponse:
-    owner_id, query = get_request_user(request).pk, _parse_list_query(request.GET)
+    return _render_files(request, parse_list_query(request.GET))
+
+
+def _render_files(
+    request: HttpRequest, query: dict[str, str], *, wrong: FileRenameForm | None = None
+) -> HttpResponse:
+    owner_id = get_request_user(request).pk
     page = files.get_file_page(
         owner_id,
         q=query.get("q", ""),
@@ -49,15 +55,24 @@ def list_files(request: HttpRequest) -> HttpResponse:
         limit=PAGE_FILES,
         offset=int(query.get("offset", 0)),
     )
-    deleted = parse_uuid(request.GET.get("deleted", ""))
+    deleted, place = parse_uuid(request.GET.get("deleted", "")), urlencode(query)
     context = {
         "page": page,
+        "items": [
+            {
+                "file": file,
+                "form": wrong
+                if wrong and wrong.file_id == file.pk
+                else FileRenameForm(file_id=file.pk, initial={"name": file.name, "place": place}),
+            }
+            for file in page.items
+        ],
         "public": sharing.find_public_files(file.pk for file in page.items),
         "use": quotas.get_usage(owner_id),
         "kinds": [{"value": value, "label": label} for value, label in FILE_TYPE_CHOICES],
         "q": query.get("q", ""),
         "type": query.get("type", ""),
-        "place": urlencode(query),
+        "place": place,
         "newer": _build_page_query(query, page.offset - PAGE_FILES) if page.offset else None,
         "older": _build_page_query(query, page.offset + PAGE_FILES) if page.has_more else None,
         "first": page.offset + 1,
@@ -65,7 +80,7 @@ def list_files(request: HttpRequest) -> HttpResponse:
         "deleted": str(deleted) if deleted else "",
         "trash_days": settings.WORKSPACE_TRASH_DAYS,
     }
-    return render(request, "copilot/files.html", context)
+    return render(request, "copilot/files.html", context, status=wrong.status if wrong else 200)
 
 
 @login_required
@@ -86,16 +101,13 @@ def show_file(request: HttpRequest, file_id: UUID) -> HttpResponse:
 @login_required
 @require_POST
 def rename_file(request: HttpRequest, file_id: UUID) -> HttpResponse:
-    try:
-        with not_found_as_404():
-            file = files.rename_file(
-                get_request_user(request).pk, file_id, request.POST.get("name", "")[:1000]
-            )
-    except RequestRefused as problem:
-        messages.error(request, i18n.translate_refusal(problem))
-    else:
-        messages.success(request, _("Renamed to %(name)s.") % {"name": file.name})
-    return _redirect_to_list(request)
+    form = FileRenameForm.from_request(request, file_id=file_id)
+    if form.is_valid():
+        with not_found_as_404(), form.refusals_as_errors():
+            file = files.rename_file(get_request_user(request).pk, file_id, form.cleaned_data["name"])
+            messages.success(request, _("Renamed to %(name)s.") % {"name": file.name})
+            return _redirect_to_list(form)
+    return _render_files(request, form.get_place(), wrong=form)
 
 
 @login_required
@@ -103,7 +115,7 @@ def rename_file(request: HttpRequest, file_id: UUID) -> HttpResponse:
 def delete_file(request: HttpRequest, file_id: UUID) -> HttpResponse:
     with not_found_as_404():
         files.trash_file(get_request_user(request).pk, file_id)
-    return _redirect_to_list(request, deleted=str(file_id))
+    return _redirect_to_list(FileListForm.from_request(request), deleted=str(file_id))
 
 
 @login_required
@@ -112,7 +124,7 @@ def restore_file(request: HttpRequest, file_id: UUID) -> HttpResponse:
     with not_found_as_404():
         file = files.restore_file(get_request_user(request).pk, file_id)
     messages.success(request, _("%(name)s restored.") % {"name": file.name})
-    return _redirect_to_list(request)
+    return _redirect_to_list(FileListForm.from_request(request))
 
 
 @login_required
@@ -121,34 +133,26 @@ def rescan_file(request: HttpRequest, file_id: UUID) -> HttpResponse:
     """Scan a file again after its scan failed."""
     with not_found_as_404():
         files.retry_scan(get_request_user(request).pk, file_id)
-    return _redirect_to_list(request)
+    return _redirect_to_list(FileListForm.from_request(request))
 
 
 @login_required
 @require_POST
 def download_files_zip(request: HttpRequest) -> HttpResponseBase:
+    form = FileSelectionForm.from_request(request)
     try:
-        chosen, absent = files.get_chosen_files(
-            get_request_user(request).pk, request.POST.getlist("ids")[: files.MAX_PAGE_FILES]
-        )
+        ids = form.cleaned_data["ids"] if form.is_valid() else []
+        chosen, absent = files.get_chosen_files(get_request_user(request).pk, ids)
         return zip_stream.build_zip_response(request, chosen, title="workspace", absent=absent)
     except RequestRefused as problem:
         messages.error(request, i18n.translate_refusal(problem))
-    return _redirect_to_list(request)
-
-
-def _parse_list_query(query: QueryDict) -> dict[str, str]:
-    """Read the list's filters and offset; anything invalid is left out."""
-    params = {name: query.get(name, "")[:255].replace("\x00", "") for name in _LIST_QUERY_KEYS}
-    if not (params["offset"].isascii() and params["offset"].isdigit() and len(params["offset"]) <= 5):
-        del params["offset"]
-    return {name: value for name, value in params.items() if value}
+    return _redirect_to_list(form)
 
 
 def _build_page_query(query: dict[str, str], offset: int) -> str:
     return urlencode(query | {"offset": str(max(offset, 0))})
 
 
-def _redirect_to_list(request: HttpRequest, **extra: str) -> HttpResponse:
-    params = _parse_list_query(QueryDict(request.POST.get("place", "")[:1000])) | extra
+def _redirect_to_list(form: FileListForm, **extra: str) -> HttpResponse:
+    params = form.get_place() | extra
     return redirect(f"{reverse('files')}?{urlencode(params)}" if params else reverse("files"))

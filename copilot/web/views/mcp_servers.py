@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from uuid import UUID
 
 from django.contrib import messages
@@ -14,11 +13,12 @@ from django.utils.translation import ngettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from config.core.errors import InvalidRequest, RequestRefused
+from config.core.errors import RequestRefused
 from copilot.tools import availability
 from copilot.tools.mcp import connection_trials
 from copilot.tools.mcp import services as mcp
 from copilot.web import i18n
+from copilot.web.forms import McpServerChangeForm, McpServerCreationForm
 from copilot.web.views.base import get_request_user, not_found_as_404, perform_and_redirect
 
 
@@ -36,26 +36,13 @@ def list_tools(request: HttpRequest) -> HttpResponse:
 @require_http_methods(["GET", "POST"])
 def manage_mcp_servers(request: HttpRequest) -> HttpResponse:
     """List and add servers. A refused form keeps its values except secrets, which are never sent back."""
-    status = 200
-    if request.method == "POST":
-        try:
-            mcp.create_server(get_request_user(request).pk, _parse_draft(request))
-        except RequestRefused as problem:
-            messages.error(request, i18n.translate_refusal(problem))
-            status = problem.status
-        else:
+    form = McpServerCreationForm.from_request(request)
+    if form.is_valid():
+        with form.refusals_as_errors():
+            mcp.create_server(get_request_user(request).pk, form.build_draft())
             messages.success(request, _("Server added. Its tools are available from your next message."))
             return redirect("mcp_servers")
-    rows = mcp.list_visible_servers(get_request_user(request).pk)
-    context = {
-        "own": [
-            {"row": row, "secrets": mcp.list_secret_names(row)} for row in rows if row.owner_id is not None
-        ],
-        "everybodys": [row for row in rows if row.owner_id is None],
-        "name": request.POST.get("name", ""),
-        "url": request.POST.get("url", ""),
-    }
-    return render(request, "copilot/mcp_servers.html", context, status=status)
+    return _render_servers(request, new=form)
 
 
 @login_required
@@ -63,19 +50,44 @@ def manage_mcp_servers(request: HttpRequest) -> HttpResponse:
 def change_mcp_server(request: HttpRequest, server_id: UUID) -> HttpResponse:
     """Save changes. Empty secrets stay as they are, unless the URL has another origin."""
     owner_id = get_request_user(request).pk
-
-    def save() -> None:
+    with not_found_as_404():
         before = mcp.get_own_server(owner_id, server_id)
-        draft = _apply_form_changes(request, mcp.draft_from_server(before))
-        saved = mcp.update_server(owner_id, server_id, draft)
-        if draft.secrets is None and before.secrets and not saved.secrets:
-            messages.warning(
-                request, _("The URL has a different host, so its headers were removed. Enter them again.")
-            )
+    form = McpServerChangeForm.from_request(request, server=before)
+    if form.is_valid():
+        with not_found_as_404(), form.refusals_as_errors():
+            draft = form.apply_to(mcp.draft_from_server(before))
+            saved = mcp.update_server(owner_id, server_id, draft)
+            if draft.secrets is None and before.secrets and not saved.secrets:
+                messages.warning(
+                    request, _("The URL has a different host, so its headers were removed. Enter them again.")
+                )
+            messages.success(request, _("Saved. It applies from your next message."))
+            return redirect("mcp_servers")
+    return _render_servers(request, wrong=form)
 
-    return perform_and_redirect(
-        request, save, _("Saved. It applies from your next message."), then="mcp_servers"
-    )
+
+def _render_servers(
+    request: HttpRequest,
+    *,
+    new: McpServerCreationForm | None = None,
+    wrong: McpServerChangeForm | None = None,
+) -> HttpResponse:
+    rows = mcp.list_visible_servers(get_request_user(request).pk)
+    context = {
+        "own": [
+            {
+                "row": row,
+                "secrets": mcp.list_secret_names(row),
+                "form": wrong if wrong and wrong.server_id == row.pk else McpServerChangeForm(server=row),
+            }
+            for row in rows
+            if row.owner_id is not None
+        ],
+        "everybodys": [row for row in rows if row.owner_id is None],
+        "form": new or McpServerCreationForm(),
+    }
+    refused = wrong or new
+    return render(request, "copilot/mcp_servers.html", context, status=refused.status if refused else 200)
 
 
 @login_required
@@ -110,35 +122,3 @@ def remove_mcp_server(request: HttpRequest, server_id: UUID) -> HttpResponse:
         _("Server removed."),
         then="mcp_servers",
     )
-
-
-def _parse_draft(request: HttpRequest) -> mcp.McpServerDraft:
-    return mcp.McpServerDraft(
-        name=request.POST.get("name", "").strip(),
-        url=request.POST.get("url", "").strip(),
-        secrets=_parse_secret_headers(request),
-    )
-
-
-def _apply_form_changes(request: HttpRequest, draft: mcp.McpServerDraft) -> mcp.McpServerDraft:
-    form = _parse_draft(request)
-    return replace(
-        draft,
-        name=form.name,
-        url=form.url,
-        secrets={} if request.POST.get("no_secrets") else form.secrets or None,
-        enabled=request.POST.get("enabled") == "1",
-    )
-
-
-def _parse_secret_headers(request: HttpRequest) -> dict[str, str]:
-    """Parse one header per line, as `Name: value`."""
-    headers: dict[str, str] = {}
-    for line in request.POST.get("secrets", "").splitlines():
-        if not line.strip():
-            continue
-        name, colon, value = line.partition(":")
-        if not colon:
-            raise InvalidRequest(_("Enter one header per line, as Name: value."))
-        headers[name.strip()] = value.strip()
-    return headers

@@ -13,7 +13,14 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
 from copilot.memories import services as memories
-from copilot.web.views.base import get_request_user, parse_offset, perform_and_redirect
+from copilot.web.forms import MemoryForm, MemorySwitchForm
+from copilot.web.views.base import (
+    get_request_user,
+    not_found_as_404,
+    parse_offset,
+    perform_and_redirect,
+    redirect_to_list,
+)
 
 MEMORIES_PER_PAGE = 25
 
@@ -22,37 +29,32 @@ MEMORIES_PER_PAGE = 25
 @never_cache
 @require_GET
 def list_memories(request: HttpRequest) -> HttpResponse:
-    owner_id, offset = get_request_user(request).pk, parse_offset(request)
-    found = memories.list_memories(owner_id)[offset : offset + MEMORIES_PER_PAGE + 1]
-    context = {
-        "items": found[:MEMORIES_PER_PAGE],
-        "newer": max(offset - MEMORIES_PER_PAGE, 0) if offset else None,
-        "older": offset + MEMORIES_PER_PAGE if len(found) > MEMORIES_PER_PAGE else None,
-        "on": memories.is_memory_enabled(owner_id),
-        "most": memories.MAX_MEMORY_CHARACTERS,
-    }
-    return render(request, "copilot/memories.html", context)
+    return _render_memories(request)
 
 
 @login_required
 @require_POST
 def switch_memory(request: HttpRequest) -> HttpResponse:
-    on = request.POST.get("on") == "1"
-    memories.set_memory_enabled(get_request_user(request).pk, on=on)
-    messages.success(request, _("Memory is on.") if on else _("Memory is off. Existing memories are kept."))
+    form = MemorySwitchForm.from_request(request)
+    if form.is_valid():
+        on = form.cleaned_data["on"]
+        memories.set_memory_enabled(get_request_user(request).pk, on=on)
+        messages.success(
+            request, _("Memory is on.") if on else _("Memory is off. Existing memories are kept.")
+        )
     return redirect("memories")
 
 
 @login_required
 @require_POST
 def edit_memory(request: HttpRequest, memory_id: UUID) -> HttpResponse:
-    text = request.POST.get("text", "")
-    return perform_and_redirect(
-        request,
-        lambda: memories.edit_memory(get_request_user(request).pk, memory_id, text),
-        _("Memory updated."),
-        then="memories",
-    )
+    form = MemoryForm.from_request(request, memory_id=memory_id)
+    if form.is_valid():
+        with not_found_as_404(), form.refusals_as_errors():
+            memories.edit_memory(get_request_user(request).pk, memory_id, form.cleaned_data["text"])
+            messages.success(request, _("Memory updated."))
+            return redirect_to_list(request, "memories")
+    return _render_memories(request, wrong=form)
 
 
 @login_required
@@ -64,3 +66,25 @@ def forget_memory(request: HttpRequest, memory_id: UUID) -> HttpResponse:
         _("Memory forgotten."),
         then="memories",
     )
+
+
+def _render_memories(request: HttpRequest, *, wrong: MemoryForm | None = None) -> HttpResponse:
+    owner_id, offset = get_request_user(request).pk, parse_offset(request)
+    found = memories.list_memories(owner_id)[offset : offset + MEMORIES_PER_PAGE + 1]
+    items = [
+        {
+            "row": row,
+            "form": wrong
+            if wrong and wrong.memory_id == row.id
+            else MemoryForm(memory_id=row.id, initial={"text": row.text}),
+        }
+        for row in found[:MEMORIES_PER_PAGE]
+    ]
+    context = {
+        "items": items,
+        "offset": offset,
+        "newer": max(offset - MEMORIES_PER_PAGE, 0) if offset else None,
+        "older": offset + MEMORIES_PER_PAGE if len(found) > MEMORIES_PER_PAGE else None,
+        "on": memories.is_memory_enabled(owner_id),
+    }
+    return render(request, "copilot/memories.html", context, status=wrong.status if wrong else 200)

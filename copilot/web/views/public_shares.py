@@ -26,6 +26,7 @@ from copilot.files import downloads, html_preview, zip_stream
 from copilot.models import Share
 from copilot.sharing import access, continuation
 from copilot.web import i18n, share_page
+from copilot.web.forms import ShareUnlockForm
 
 SHARE_KEY_COOKIE = "share_key"
 PUBLIC_SHARE_HEADERS = {
@@ -101,7 +102,7 @@ def show_share(request: HttpRequest, token: UUID) -> HttpResponse:
         metrics.share_hits.labels(door="page", outcome="refused").inc()
         raise NotFound
     if not access.is_unlocked(share, _get_share_key(request)):
-        return _render_password_form(request, token)
+        return _render_password_form(request, token, ShareUnlockForm())
     access.record_view(share, _get_client_address(request))
     metrics.share_hits.labels(door="page", outcome="served").inc()
     return render(request, "copilot/share/share.html", _build_share_context(share))
@@ -205,19 +206,23 @@ def continue_share(request: HttpRequest, token: UUID) -> HttpResponse:
 def unlock_share(request: HttpRequest, token: UUID) -> HttpResponse:
     # Each try costs a hash, even for invented tokens.
     access.check_rate_limit(_get_client_address(request), "page")
+    form = ShareUnlockForm.from_request(request)
+    password = form.cleaned_data["password"] if form.is_valid() else ""
     try:
-        key = access.unlock_share(token, request.POST.get("password", ""), _get_client_address(request))
+        key = access.unlock_share(token, password, _get_client_address(request))
     except TooManyRequests as problem:
-        response = _render_password_form(
-            request, token, _("Too many attempts. Please try again later."), problem.status
+        form.add_problems(
+            [_("Too many attempts. Please try again later.")], field="password", status=problem.status
         )
+        response = _render_password_form(request, token, form)
         response["Retry-After"] = str(problem.retry_after_seconds)
         return response
     if key is None:
         share = access.find_live_share(token)
         if share is None or not share.password_hash:
             raise NotFound
-        return _render_password_form(request, token, _("Wrong password."), 403)
+        form.add_problems([_("Wrong password.")] if password else [], field="password", status=403)
+        return _render_password_form(request, token, form)
     response = HttpResponseRedirect(reverse("share", args=[token]), status=303)
     response.set_cookie(
         SHARE_KEY_COOKIE,
@@ -231,12 +236,10 @@ def unlock_share(request: HttpRequest, token: UUID) -> HttpResponse:
     return response
 
 
-def _render_password_form(
-    request: HttpRequest, token: UUID, problem: str = "", status: int = 200
-) -> HttpResponse:
+def _render_password_form(request: HttpRequest, token: UUID, form: ShareUnlockForm) -> HttpResponse:
     """Show the password form, without revealing anything about the share."""
-    context = {"token": token, "problem": problem, "site": settings.SITE_URL}
-    return render(request, "copilot/share/locked.html", context, status=status)
+    context = {"token": token, "form": form, "site": settings.SITE_URL}
+    return render(request, "copilot/share/locked.html", context, status=form.status)
 
 
 @csrf_exempt

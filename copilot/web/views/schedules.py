@@ -12,12 +12,10 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
-from config.core.errors import RequestRefused
 from copilot.accounts import preferences
 from copilot.chat.permissions import UNRESTRICTED
-from copilot.schedules import cron
 from copilot.schedules import services as schedules
-from copilot.web import i18n
+from copilot.web.forms import ScheduleForm
 from copilot.web.views.base import get_request_user, parse_offset, perform_and_redirect
 
 SCHEDULES_PER_PAGE = 25  # disabled tasks are kept, so there may be many
@@ -29,31 +27,15 @@ SCHEDULES_PER_PAGE = 25  # disabled tasks are kept, so there may be many
 def manage_schedules(request: HttpRequest) -> HttpResponse:
     """List and create tasks; a refused form keeps what was entered."""
     owner_id = get_request_user(request).pk
-    form = {name: request.POST.get(name, "") for name in ("name", "prompt", "cron", "timezone")}
-    status = 200
-    if request.method == "POST":
-        try:
-            schedules.create_schedule(owner_id, _parse_schedule_form(form), UNRESTRICTED)
-        except RequestRefused as problem:
-            messages.error(request, i18n.translate_refusal(problem))
-            status = problem.status
-        else:
+    time_zone = preferences.get_preferences(owner_id).timezone
+    form = ScheduleForm.from_request(request, initial={"timezone": time_zone})
+    if form.is_valid():
+        with form.refusals_as_errors():
+            schedules.create_schedule(owner_id, form.build_request(), UNRESTRICTED)
             messages.success(request, _("Task scheduled."))
             return redirect("schedules")
-    form["timezone"] = form["timezone"] or preferences.get_preferences(owner_id).timezone
-    context = {
-        "form": form,
-        "smallest": cron.MIN_INTERVAL_MINUTES,
-        **_build_list_context(owner_id, parse_offset(request)),
-    }
-    return render(request, "copilot/schedules.html", context, status=status)
-
-
-def _parse_schedule_form(form: dict[str, str]) -> schedules.ScheduleRequest:
-    prompt = form["prompt"].replace("\r\n", "\n")  # browsers send line breaks as CR LF
-    return schedules.ScheduleRequest(
-        prompt=prompt, cron=form["cron"], timezone=form["timezone"], name=form["name"]
-    )
+    context = {"form": form, **_build_list_context(owner_id, parse_offset(request))}
+    return render(request, "copilot/schedules.html", context, status=form.status)
 
 
 def _build_list_context(owner_id: int, offset: int) -> dict[str, object]:
@@ -86,6 +68,6 @@ def enable_schedule(request: HttpRequest, schedule_id: UUID) -> HttpResponse:
     return perform_and_redirect(
         request,
         lambda: schedules.enable_schedule(get_request_user(request).pk, schedule_id),
-        _("Task switched on again."),
+        _("Task turned on."),
         then="schedules",
     )
