@@ -1,4 +1,4 @@
-"""Staff pages of linking: everything is looked at and no secret is shown; keys of bots are made and revoked."""
+"""Admin of linking: bot keys can be created and revoked, everything else is read-only, and no secret is shown."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from linking.models import (
     CapReservation,
     Delivery,
     DeliveryEndpoint,
+    IdempotencyKey,
     LinkToken,
     LinkUsage,
     OutboundMessage,
@@ -30,16 +31,15 @@ from linking.models import (
     PlatformLink,
     PlatformUpdate,
     PlatformUserLink,
-    StartedTurn,
 )
 from linking.models.bot_keys import BOT_KEY_SCOPES
 
-if TYPE_CHECKING:  # Django's own class takes no parameter when it runs
+if TYPE_CHECKING:  # Django's own class takes no type parameter at run time
     KeyModelForm = forms.ModelForm[BotKey]
 else:
     KeyModelForm = forms.ModelForm
 
-UPDATE_OUTCOMES = (  # of updates
+UPDATE_OUTCOMES = (
     *("started", "queued", "answered", "pressed", "command", "refused", "unlinked", "ignored"),
     *("removed", "moved", "opened", "conflict", "failed"),
 )
@@ -84,7 +84,7 @@ class BotKeyForm(KeyModelForm):
         fields = BOT_KEY_FORM_FIELDS
 
     def clean(self) -> dict[str, object]:
-        """Checked as every other way of making a key is."""
+        """Apply the same checks as every other way to create a key."""
         given: dict[str, object] = super().clean() or self.cleaned_data
         if not self.errors:
             try:
@@ -132,7 +132,7 @@ class BotKeyAdmin(TypedModelAdmin):
         return BotKeyForm if obj is None else form  # type: ignore[return-value]
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """A key is revoked and made anew, so that what it may do is never a surprise."""
+        """Refuse changes: a key is revoked and a new one created, so that its rights never change."""
         return obj is None and super().has_change_permission(request, obj)
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
@@ -163,7 +163,7 @@ class BotKeyAdmin(TypedModelAdmin):
     def response_add(
         self, request: HttpRequest, obj: Model, post_url_continue: str | None = None
     ) -> HttpResponse:
-        """The only page that ever shows the key."""
+        """Show the key on the only page that ever does."""
         context = {
             **self.admin_site.each_context(request),
             "title": "The new key",
@@ -181,7 +181,7 @@ class BotKeyAdmin(TypedModelAdmin):
             try:
                 bot_keys.revoke_bot_key(key.pk)
             except LinkNotFound:
-                continue  # it was before
+                continue  # already revoked
             self.log_change(request, key, "Revoked.")
             revoked += 1
         self.message_user(request, f"Revoked: {revoked}.")
@@ -253,7 +253,7 @@ class PlatformUpdateAdmin(ReadOnlyAdmin):
     ordering = ["-id"]
 
 
-@admin.register(StartedTurn)
+@admin.register(IdempotencyKey)
 class StartedTurnAdmin(ReadOnlyAdmin):
     list_display = ["id", "platform", "bot_account", "key", "created_at"]
     list_filter = ["platform"]
@@ -307,7 +307,7 @@ class OutboundMessageAdmin(ReadOnlyAdmin):
 class ButtonAdmin(ReadOnlyAdmin):
     list_display = ["kind", "subject_id", "conversation_id", "created_at"]
     fields = ["kind", "subject_id", "conversation_id", "created_at"]
-    list_display_links = None  # a row's address would be its code
+    list_display_links = None  # the URL of a row would reveal its code
     ordering = ["-created_at"]
 
 
@@ -328,7 +328,7 @@ class DeliveryEndpointAdmin(ReadOnlyAdmin):
     ordering = ["-created_at"]
 
     def address(self, endpoint: DeliveryEndpoint) -> str:
-        """Without its query, where receivers keep secrets of their own."""
+        """Return the URL without its query, where receivers keep secrets of their own."""
         return endpoint.url.partition("?")[0]
 
 

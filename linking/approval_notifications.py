@@ -1,4 +1,4 @@
-"""A call that waits for a person is announced where else that person can be reached: direct messages, else a mail."""
+"""Notify people of approvals that wait, by direct message on a linked platform, else by email."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from linking.outbound.notices import Notice
 from linking.platforms.base import MessageButton, OutboundAddress
 
 NOTIFY_WINDOW_SECONDS = (
-    600  # what waits longer was announced, or nobody could tell; it is not called out again
+    600  # an approval that waits longer was notified, or could not be; it is not notified again
 )
 NOTIFY_ONCE_SECONDS = 3_600
 
 
 def claim_turns_to_notify() -> list[UUID]:
-    """Turns that nobody has decided about for a while: who is there needs no call. Each is named once."""
+    """Claim turns whose approvals have waited for a while, each once. People who are present decide earlier."""
     after = settings.APPROVAL_ANNOUNCE_SECONDS
     if not after:
         return []
@@ -43,7 +43,7 @@ def notify_waiting_turn(turn_id: UUID) -> None:
     if standing is None or standing.is_session_deleted or standing.status != "waiting":
         return
     tools = [
-        one.tool
+        one.tool.replace("_", " ").capitalize()
         for one in chat_serializers.list_open_approvals(standing.session_id)
         if one.turn_id == str(turn_id)
     ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, assert_never
 
-from linking.display_names import clean_name
 from linking.inbound.commands import (
     CommandResult,
     HelpResult,
@@ -17,45 +16,44 @@ from linking.inbound.commands import (
     UnlinkResult,
 )
 from linking.inbound.controls import Decided
+from linking.models.fields import clean_name
 
 CONNECT_LABEL = "Connect"
 PRIVATE_COMMANDS = ("help", "link", "status", "settings")  # commands whose answer is for who gave them
-SERVER_NOT_LINKED = (
-    "This server is not connected to an account yet. Whoever administers it can connect it with `/link`."
-)
-ADMINS_ONLY = "Only who administers this server can connect it. Please ask them to send `/link`."
-LINK_NOT_DELIVERED = "I could not write to you privately, and a link is for your eyes alone. Open a chat with me, then ask again here."
-BUTTON_GONE = "This button is no longer in use."
+SERVER_NOT_LINKED = "This server isn't connected to an account yet. An admin can connect it with `/link`."
+ADMINS_ONLY = "Only an admin of this server can connect it. Ask one to send `/link`."
+LINK_NOT_DELIVERED = "I couldn't send you a direct message, and the link is only for you. Open a chat with me, then try again here."
+BUTTON_GONE = "This button no longer works."
 NOTED = "Noted."
 OUTCOME_REPLIES = {
-    "unlinked": "This is not connected to an account yet. Send `/link` to connect it.",
-    "ignored": "That is no command of mine. Send `/help` to see what I understand.",
+    "unlinked": "This isn't connected to an account yet. Send `/link` to connect it.",
+    "ignored": "I don't know that command. Send `/help` to see what I can do.",
 }
-CONNECTED = "Connected. You can talk to me here now."
-GROUP_HINT = "In groups I see only messages that mention me, answer me or begin with a command."
+CONNECTED = "Connected. You can chat with me here now."
+GROUP_HINT = "In groups I only see messages that mention me, reply to me or start with a command."
 
 OPEN_CHAT_LABEL = "Open the chat"
 
 
 def format_waiting(tools: Sequence[str], title: str) -> str:
     """Format a notice that calls wait for a decision, naming the tools and the chat but not the arguments."""
-    named = ", ".join(f"`{tool}`" for tool in dict.fromkeys(tools))
-    return f"**Waiting for your decision:** {named} in “{clean_name(title) or 'a chat without a name'}”."
+    named = ", ".join(dict.fromkeys(tools))
+    return f"**Approval needed:** {named} in “{clean_name(title) or 'an untitled chat'}”."
 
 
 def format_result(result: CommandResult) -> str:
     match result:
         case HelpResult():
             lines = [f"`/{name}` – {does}" for name, does in result.commands.items()]
-            return "\n".join(["**I understand**", "", *(f"- {line}" for line in lines), "", GROUP_HINT])
+            return "\n".join(["**Commands**", "", *(f"- {line}" for line in lines), "", GROUP_HINT])
         case LinkResult():
-            return "Connect this chat with your account. The link is for you alone and works for 30 minutes."
+            return "Connect this chat to your account. The link is only for you and works for 30 minutes."
         case UnlinkResult():
-            return "Disconnected. What was said stays with the account, on the web."
+            return "Disconnected. Your chats stay in your account on the web."
         case NewConversationResult():
-            return "A new conversation begins here."
+            return "Started a new chat."
         case StopResult():
-            return "Stopped." if result.stopped else "There is nothing to stop."
+            return "Stopped." if result.stopped else "Nothing to stop."
         case StatusResult():
             return _format_status(result)
         case SettingsResult():
@@ -66,23 +64,23 @@ def format_result(result: CommandResult) -> str:
 
 def _format_status(status: StatusResult) -> str:
     if not status.linked:
-        return "This chat is not connected to an account. Send `/link` to connect it."
-    state = {"idle": "I am ready.", "running": "I am working.", "waiting": "I am waiting for a decision."}
+        return "This chat isn't connected to an account. Send `/link` to connect it."
+    state = {"idle": "I'm ready.", "running": "I'm working.", "waiting": "I'm waiting for an approval."}
     lines = [state[status.state]]
     if status.waiting:
-        lines.append(f"{status.waiting} messages wait in line.")
+        lines.append(f"{status.waiting} messages are queued.")
     if status.web_url:
         lines.append(f"On the web: {status.web_url}")
     return "\n".join(lines)
 
 
 def format_queued(position: int | None) -> str:
-    return f"I am still working on the last one; yours is number {position or 1} in line."
+    return f"I'm still working on the last message. Yours is number {position or 1} in the queue."
 
 
 def format_skipped_files(count: int) -> str:
     what = "One file" if count == 1 else f"{count} files"
-    return f"{what} could not be taken: each may have 20 MB, and the account must have room for it."
+    return f"{what} couldn't be added. Files can be up to 20 MB, and the account needs enough space."
 
 
 def format_press(result: Decided | Literal["answered"]) -> str:

@@ -9,15 +9,13 @@ from urllib.parse import urlsplit
 from django.apps import AppConfig
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
-from django.utils.module_loading import import_string
 
-from copilot.chat import turn_hooks
 from linking.platforms import registry
 from linking.platforms.base import find_undeclared
 
 TELEGRAM_SECRET_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,256}")
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
-# Each platform is on with all of its first variables; the others need them.
+# A platform is enabled by all of its first variables; the other variables need them.
 PLATFORM_CREDENTIALS = {
     "Telegram": ("TELEGRAM_BOT_TOKEN", "TELEGRAM_SECRET"),
     "Discord": ("DISCORD_BOT_TOKEN", "DISCORD_APP_ID", "DISCORD_PUBLIC_KEY"),
@@ -48,21 +46,6 @@ def check_platform_credentials(
     if settings.TELEGRAM_SECRET and not TELEGRAM_SECRET_PATTERN.fullmatch(settings.TELEGRAM_SECRET):
         text = "TELEGRAM_SECRET must have 1 to 256 letters, digits, _ and -."
         found.append(Error(text, id="linking.E003"))
-    return found
-
-
-@register
-def check_turn_hooks(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
-    found: list[CheckMessage] = []
-    for hook in settings.TURN_HOOKS:
-        name, moves = turn_hooks.parse_turn_hook(hook)
-        try:
-            import_string(name)
-        except ImportError as problem:
-            found.append(Error(f"TURN_HOOKS names {name}: {problem}", id="linking.E004"))
-        if unknown := moves - turn_hooks.TURN_HOOK_EVENTS:
-            text = f"TURN_HOOKS: {name} waits for {min(unknown)!r}, which never comes."
-            found.append(Error(text, id="linking.E004"))
     return found
 
 

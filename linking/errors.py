@@ -2,18 +2,18 @@
 
 RequestRefused (config.core.errors)
 ├── LinkNotFound         404 not_found             no such token or link
-├── NotLinked            404 not_linked            nobody has claimed this server or chat account
+├── NotLinked            404 not_linked            no account is linked to this server or chat account
 ├── NotAuthorised        403 forbidden             somebody else's link
-├── NotServerAdmin       403 not_server_admin      only who administers a server may ask for its link
-├── InsufficientScope    403 insufficient_scope    the bot's key lacks it
-├── PlatformMismatch     403 platform_mismatch     a key speaks for one platform alone
-├── BotUnauthenticated   401 unauthenticated       no key or a bad one; which, is nobody's business
+├── NotServerAdmin       403 not_server_admin      only an admin of the server may ask for its link
+├── InsufficientScope    403 insufficient_scope    the bot key lacks the scope
+├── PlatformMismatch     403 platform_mismatch     the key belongs to another platform
+├── BotUnauthenticated   401 unauthenticated       no valid key; the reason is not told
 ├── AmbiguousCredentials 400 ambiguous_credentials a person's and a bot's credentials in one request
 ├── LinkFlowMismatch     400 flow_mismatch         a token for the other kind of link
 ├── LinkAlreadyExists    409 already_linked, already_yours
 ├── LinkTokenExpired     410 token_expired         used, superseded or too old
 ├── RateLimited          429 too_many_requests
-└── MessageRefused       403 or 429 …              a message in a server that its owner's settings do not admit
+└── MessageRefused       403 or 429 …              a message that the owner's settings for the server refuse
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ RefusalReason = Literal[
 
 
 class LinkNotFound(NotFound):
-    """Unknown tokens and links look the same."""
+    """Raised for unknown tokens and for links that do not exist, alike."""
 
 
 class NotLinked(RequestRefused):
     status = 404
     default_code = "not_linked"
 
-    def __init__(self, message: str = "This is not linked to an account.") -> None:
+    def __init__(self, message: str = "This isn't linked to an account.") -> None:
         super().__init__(message, hint="Ask the bot for a link, and confirm it on the web.")
 
 
@@ -74,20 +74,20 @@ class PlatformMismatch(Forbidden):
 
 
 class BotUnauthenticated(RequestRefused):
-    """Unknown, wrong, revoked, expired, from another network: one body for all."""
+    """Raised alike for unknown, wrong, revoked and expired keys, and for other networks."""
 
     status = 401
     default_code = "unauthenticated"
 
     def __init__(self) -> None:
-        super().__init__("A valid bot key is needed.", hint="Send Authorization: Bearer <bot key>.")
+        super().__init__("A valid bot key is required.", hint="Send Authorization: Bearer <bot key>.")
 
 
 class AmbiguousCredentials(InvalidRequest):
     default_code = "ambiguous_credentials"
 
     def __init__(self) -> None:
-        super().__init__("Send a bot's key or a person's credentials, not both.")
+        super().__init__("Send either a bot key or a person's credentials, not both.")
 
 
 class LinkFlowMismatch(InvalidRequest):
@@ -122,36 +122,39 @@ class RateLimited(TooManyRequests):
         )
 
 
-# What a channel is told: the remedy, never an amount or who pays.
+# Texts for channels. They name the remedy, never an amount or the payer.
 REFUSAL_MESSAGES: dict[RefusalReason, tuple[int, str]] = {
-    "bot_removed": (403, "I was removed from this server. Add me again, and ask for a new link."),
-    "link_paused": (403, "I am paused in this server. Whoever connected me can resume me in the settings."),
-    "channel_not_allowed": (403, "I may not answer in this channel. Try one where I am allowed."),
-    "role_not_allowed": (403, "Your role may not talk to me here. Ask whoever runs this server."),
-    "mention_required": (403, "Mention me when you want an answer."),
-    "member_rate_reached": (429, "You have asked a lot in the last hour. Please try again a little later."),
+    "bot_removed": (403, "I was removed from this server. Add me again, then send /link."),
+    "link_paused": (
+        403,
+        "I'm paused in this server. The person who connected me can resume me in their settings.",
+    ),
+    "channel_not_allowed": (403, "I can't answer in this channel. Try another one."),
+    "role_not_allowed": (403, "Your role can't use me here. Ask an admin of this server."),
+    "mention_required": (403, "Mention me to get an answer."),
+    "member_rate_reached": (429, "You've reached this server's hourly limit. Try again later."),
     "channel_rate_reached": (
         429,
-        "There were many messages in this channel. Please try again in some minutes.",
+        "This channel is busy. Try again in a few minutes.",
     ),
     "cap_reached": (
         429,
-        "The limit for this server is used up. Whoever connected me can raise it, or wait until it renews.",
+        "This server has reached its limit. The person who connected me can raise it, or you can wait until it resets.",
     ),
     "limit_reached": (
         429,
-        "I cannot answer here at the moment. Whoever connected me can see why in their settings.",
+        "I can't answer here right now. The person who connected me can see why in their settings.",
     ),
 }
 
 
 class MessageRefused(RequestRefused):
-    """A message that starts no turn and costs nothing. `aloud`: whether the channel is told."""
+    """Raised for a message that starts no turn and costs nothing. `is_announced`: whether the channel is told why."""
 
     def __init__(
-        self, reason: RefusalReason, *, aloud: bool = True, retry_after_seconds: int | None = None
+        self, reason: RefusalReason, *, is_announced: bool = True, retry_after_seconds: int | None = None
     ) -> None:
         self.status, sentence = REFUSAL_MESSAGES[reason]
         super().__init__(sentence, code=reason, retry_after_seconds=retry_after_seconds)
         self.reason: RefusalReason = reason
-        self.aloud = aloud
+        self.is_announced = is_announced

@@ -14,11 +14,11 @@ EventFields = Mapping[str, JSON]
 ProjectedEvent = dict[str, JSON]
 
 ENVELOPE_FIELDS = ("kind", "session_id", "turn_id", "cursor", "at")
-SHOWN_ARGUMENTS, ARGUMENT_CHARACTERS = 6, 120  # of a call that waits for a person: what its card shows
+SHOWN_ARGUMENTS, ARGUMENT_CHARACTERS = 6, 120  # of a call that waits for approval, as its card shows them
 
 
 def project_event(event: EventFields) -> ProjectedEvent | None:
-    """The event as bots get it; None for every kind that is not listed."""
+    """Return the event as bots get it, or None for kinds that are not listed."""
     reduce = PROJECTIONS.get(str(event.get("kind")))
     if reduce is None:
         return None

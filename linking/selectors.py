@@ -1,38 +1,46 @@
-"""Reads of linking: who is linked, what an owner has, what runs; never writes."""
+"""Read links, their usage, and the health of bots and deliveries. Nothing here writes."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Generic, TypeVar
+from urllib.parse import urlencode
 from uuid import UUID
 
+from django.conf import settings
 from django.contrib.auth.models import User
 from django.db.models import Count, F, Max, Q, QuerySet, Sum
 from django.db.models.functions import Now
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from config.core.errors import InvalidRequest
 from linking.errors import LinkNotFound, LinkTokenExpired, NotAuthorised
 from linking.models import (
+    BotKey,
     BotRunner,
     CapReservation,
     Delivery,
     LinkToken,
     LinkUsage,
+    Platform,
     PlatformLink,
     PlatformUpdate,
     PlatformUserLink,
 )
+from linking.models.fields import clean_name
+from linking.platforms import registry
 
 MAX_TOP_CHANNELS = 5
 
 # --- taking along ------------------------------------------------------------------------------------
 
 
-def export_links(user_id: int) -> dict[str, object]:
-    """Return the links of an account for its export, without secrets."""
+def export_links(user_id: int, **_signal: object) -> dict[str, object]:
+    """Receive `account_exporting`: return the links of the account, without secrets."""
     servers = PlatformLink.objects.filter(owner=user_id).order_by("created_at", "pk")
     people = PlatformUserLink.objects.filter(user=user_id).order_by("created_at", "pk")
     return {
@@ -51,13 +59,13 @@ def export_links(user_id: int) -> dict[str, object]:
 
 
 def find_server_link(platform: str, bot_account: str, server_id: str) -> PlatformLink | None:
-    """Find the link by which this bot acts in a server; links that other bots made are none of its."""
+    """Find the link through which this bot acts in a server; links of other bots do not count."""
     standing = PlatformLink.objects.filter(platform=platform, bot_account=bot_account, server_id=server_id)
     return standing.filter(owner__is_active=True).first()
 
 
 def find_user_link(platform: str, bot_account: str, platform_user_id: str) -> PlatformUserLink | None:
-    """Find the link by which this bot acts for a person; links that other bots made are none of its."""
+    """Find the link through which this bot acts for a person; links of other bots do not count."""
     standing = PlatformUserLink.objects.filter(
         platform=platform, bot_account=bot_account, platform_user_id=platform_user_id
     )
@@ -65,7 +73,7 @@ def find_user_link(platform: str, bot_account: str, platform_user_id: str) -> Pl
 
 
 def is_linked(kind: str, platform: str, bot_account: str, subject_id: str, *, to: int | None = None) -> bool:
-    """To this user, or to anybody. A server that the bot was removed from waits for a new link."""
+    """Return True if it is linked to this user, or to anybody. A server that removed the bot needs a new link."""
     if kind == "server":
         server = find_server_link(platform, bot_account, subject_id)
         if server is None or server.state == PlatformLink.State.BOT_REMOVED:
@@ -90,7 +98,7 @@ def find_token(digest: str) -> LinkToken | None:
 
 
 def get_pending_token(digest: str) -> LinkToken:
-    """One that can be confirmed now. Refuses LinkNotFound, LinkTokenExpired."""
+    """Return a token that can be confirmed now. Raise LinkNotFound or LinkTokenExpired."""
     row = find_token(digest)
     if row is None:
         raise LinkNotFound
@@ -100,8 +108,8 @@ def get_pending_token(digest: str) -> LinkToken:
 
 
 def is_token_pending(row: LinkToken) -> bool:
-    """By the database's clock."""
-    usable = LinkToken.objects.filter(pk=row.pk, used_at=None, superseded_at=None, expires_at__gt=Now())
+    """Compare with the database's clock."""
+    usable = LinkToken.objects.pending().filter(pk=row.pk)
     return usable.exists()
 
 
@@ -113,7 +121,7 @@ def is_token_confirmed_by(row: LinkToken, user_id: int) -> bool:
 
 
 def get_minutes_left(row: LinkToken) -> int:
-    """For people; the database decides."""
+    """Return the minutes to show; the database decides whether the token is still valid."""
     return max(1, math.ceil((row.expires_at - timezone.now()).total_seconds() / 60))
 
 
@@ -132,12 +140,16 @@ def list_server_links(user_id: int, *, cursor: str = "", limit: int = 50) -> Lin
     return _paginate(PlatformLink.objects.filter(owner=user_id), cursor, limit)
 
 
+def owns_server_link(user_id: int, link_id: UUID) -> bool:
+    return PlatformLink.objects.filter(owner=user_id, pk=link_id).exists()
+
+
 def list_user_links(user_id: int, *, cursor: str = "", limit: int = 50) -> LinksPage[PlatformUserLink]:
     return _paginate(PlatformUserLink.objects.filter(user=user_id), cursor, limit)
 
 
 def _paginate(mine: QuerySet[L], cursor: str, limit: int) -> LinksPage[L]:
-    """Newest first; the cursor is the last link seen."""
+    """Return a page, newest first; the cursor is the last link of the page before."""
     if cursor:
         moment, link_id = _parse_cursor(cursor)
         mine = mine.filter(Q(created_at__lt=moment) | Q(created_at=moment, pk__gt=link_id))
@@ -164,7 +176,7 @@ class ChannelTurns:
 
 @dataclass(frozen=True, kw_only=True)
 class LinkUsageView:
-    """Percents of the caps that are spent or set aside; null where there is none. Days and months are UTC."""
+    """Percentages of the caps that are spent or reserved; null without a cap. Days and months are UTC."""
 
     daily_percent: int | None
     monthly_percent: int | None
@@ -174,7 +186,7 @@ class LinkUsageView:
 
 
 def get_link_usage(user_id: int, link_id: UUID) -> LinkUsageView:
-    """Refuses LinkNotFound, NotAuthorised."""
+    """Raise LinkNotFound or NotAuthorised."""
     link = PlatformLink.objects.filter(pk=link_id).first()
     if link is None:
         raise LinkNotFound
@@ -203,7 +215,7 @@ def build_link_usage(link: PlatformLink) -> LinkUsageView:
 
 
 def _percent_used(taken: int | None, cap: int | None) -> int | None:
-    """A cap of nothing is always used up."""
+    """Return the percentage; a cap of 0 is always used up."""
     if cap is None:
         return None
     return 100 if cap == 0 else 100 * int(taken or 0) // cap
@@ -214,7 +226,7 @@ def _percent_used(taken: int | None, cap: int | None) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class RunnerFacts:
-    """A bot account's runner: is somebody there, and when did it last hear anything."""
+    """The runner of a bot account: whether it runs, and when it last received anything."""
 
     platform: str
     bot_account: str
@@ -237,35 +249,35 @@ def list_runners() -> list[RunnerFacts]:
 
 
 def get_last_update_at(platform: str) -> datetime | None:
-    """When a platform last told us anything, by whichever door."""
+    """Return when a platform last sent an update, by webhook or runner."""
     found = PlatformUpdate.objects.filter(platform=platform).aggregate(last=Max("received_at"))
     last: datetime | None = found["last"]
     return last
 
 
 def get_oldest_waiting_update_at() -> datetime | None:
-    """Since when the oldest unhandled update waits; None when none does."""
-    waiting = PlatformUpdate.objects.filter(done_at=None).order_by("id")
+    """Return when the oldest unhandled update arrived."""
+    waiting = PlatformUpdate.objects.unhandled().order_by("id")
     return waiting.values_list("received_at", flat=True).first()
 
 
 @dataclass(frozen=True, kw_only=True)
-class DoorFacts:
+class TrafficFacts:
     """Health figures of one direction: a platform's updates, or webhook deliveries."""
 
     name: str
     last_at: datetime | None
     handled_1h: int
     failed_1h: int
-    error_rate_1h: float | None  # nothing of nothing is no rate
-    given_up: int  # of all that are kept: nobody will try them again
+    error_rate_1h: float | None  # None without traffic
+    given_up: int  # of all stored rows: not retried any more
 
 
 DELIVERIES_NAME = "deliveries"
 
 
-def list_traffic_facts() -> list[DoorFacts]:
-    """Those by which anything came or went while it is kept."""
+def list_traffic_facts() -> list[TrafficFacts]:
+    """List the directions with stored updates or deliveries."""
     handled = Q(done_at__isnull=False)
     updates = PlatformUpdate.objects.values(name=F("platform")).annotate(
         **_build_counts("received_at", handled=handled, failed=Q(outcome="failed"))
@@ -274,7 +286,9 @@ def list_traffic_facts() -> list[DoorFacts]:
         **_build_counts("created_at", handled=~Q(state="waiting"), failed=Q(state="failed"))
     )
     found = [*updates.order_by("name"), *([{"name": DELIVERIES_NAME, **sent}] if sent["last_at"] else [])]
-    return [DoorFacts(**one, error_rate_1h=_error_rate(one["failed_1h"], one["handled_1h"])) for one in found]
+    return [
+        TrafficFacts(**one, error_rate_1h=_error_rate(one["failed_1h"], one["handled_1h"])) for one in found
+    ]
 
 
 def _build_counts(since: str, *, handled: Q, failed: Q) -> dict[str, Max | Count]:
@@ -305,7 +319,50 @@ def get_backlogs() -> Backlogs:
         waiting=Count("pk", filter=Q(state="waiting")), failed=Count("pk", filter=Q(state="failed"))
     )
     return Backlogs(
-        updates_waiting=PlatformUpdate.objects.filter(done_at=None).count(),
+        updates_waiting=PlatformUpdate.objects.unhandled().count(),
         deliveries_waiting=sent["waiting"],
         deliveries_failed=sent["failed"],
     )
+
+
+# --- Bots ---
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfferedBot:
+    platform: str
+    name: str
+    url: str
+    how: str
+
+
+def list_offered_bots() -> list[OfferedBot]:
+    """List the platforms that are configured and can be opened by a URL."""
+    found: list[OfferedBot] = []
+    if settings.TELEGRAM_BOT_TOKEN and settings.TELEGRAM_BOT_NAME:
+        url = f"https://t.me/{settings.TELEGRAM_BOT_NAME}"
+        found.append(
+            _build_offer(Platform.TELEGRAM, url, "Open the bot and press Start, or add it to a group.")
+        )
+    if settings.DISCORD_BOT_TOKEN and settings.DISCORD_APP_ID:
+        asked = {"client_id": settings.DISCORD_APP_ID, "scope": "bot applications.commands"}
+        url = f"https://discord.com/oauth2/authorize?{urlencode(asked)}"
+        found.append(_build_offer(Platform.DISCORD, url, "Add the bot to a server, or write to it."))
+    if settings.SLACK_BOT_TOKEN and settings.SLACK_APP_URL:
+        found.append(_build_offer(Platform.SLACK, settings.SLACK_APP_URL, "Open the app in your workspace."))
+    return found
+
+
+def _build_offer(platform: Platform, url: str, how: str) -> OfferedBot:
+    return OfferedBot(platform=platform.value, name=platform.label, url=url, how=how)
+
+
+def get_bot_names(accounts: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """Name the bots behind (platform, bot account) pairs as staff named them."""
+    wanted = set(accounts)
+    ours = {(adapter.platform, adapter.bot_account) for adapter in registry.iter_enabled_adapters()}
+    keys = BotKey.objects.filter(bot_account__in={account for _, account in wanted}).order_by("created_at")
+    named = {(key.platform, key.bot_account): key.name for key in keys}
+    return {
+        one: _("our own bot") if one in ours else clean_name(named.get(one, "")) or one[1] for one in wanted
+    }

@@ -11,7 +11,8 @@ from kombu.exceptions import OperationalError
 
 from linking import approval_notifications, emails
 from linking.caps import reservations
-from linking.conversations import buttons, idempotency
+from linking.conversations import idempotency
+from linking.conversations import services as conversations
 from linking.inbound import messages, update_handler, updates
 from linking.inbound.server_throttle import ServerThrottle, make_server_key
 from linking.links import services as links
@@ -69,7 +70,7 @@ def tend() -> None:
     reservations.purge_reservations()
     links.purge_link_tokens()
     idempotency.purge_idempotency_keys()
-    buttons.purge_buttons()
+    conversations.purge_buttons()
     outbox.record_missed_deliveries()
     sender.purge_deliveries()
     updates.purge_updates()
@@ -160,8 +161,8 @@ def carry(turn_id: str) -> None:
     worker.get_worker().deliver_turn(UUID(turn_id))
 
 
-def enqueue_turn_delivery(turn_id: UUID) -> None:
-    """Enqueue the delivery of a turn that started or ended (TURN_HOOKS)."""
+def enqueue_turn_delivery(turn_id: UUID, **_signal: object) -> None:
+    """Enqueue the delivery of a turn's answer; receives every signal of turns."""
     if messages.is_starting_turn() or not worker.get_own_accounts():
         return  # the submitting thread delivers it itself, or there are no bots of our own
     try:

@@ -1,4 +1,4 @@
-"""Paths of linking: pages for people, their REST, and bots' REST."""
+"""URLs of linking: pages and the REST API for people."""
 
 from __future__ import annotations
 
@@ -14,8 +14,20 @@ from linking.api.views import (
     UserLinksView,
     UserLinkView,
 )
-from linking.converters import LinkTokenConverter
 from linking.web import connected_chats, link_confirmation
+
+
+class LinkTokenConverter:
+    """Match link tokens only, so that other strings are 404 without a database query."""
+
+    regex = "[A-Za-z0-9_-]{1,64}"
+
+    def to_python(self, value: str) -> str:
+        return value
+
+    def to_url(self, value: str) -> str:
+        return value
+
 
 register_converter(LinkTokenConverter, "link_token")
 

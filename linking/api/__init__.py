@@ -1,1 +1,1 @@
-"""REST for people and their programs: tokens to confirm, links to see and change."""
+"""REST API of links and link tokens, for people and their API keys."""

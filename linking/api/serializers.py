@@ -1,19 +1,36 @@
-"""Serializers of links and of their settings for the REST API."""
+"""Parse requests about links, and serialize links and their settings, for the REST API."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
-from pydantic import Field
+from pydantic import BaseModel, Field
+from rest_framework.request import Request
 
-from linking.api.parsing import QueryParams, RequestBody
-from linking.display_names import clean_name
+from config.core.api import parsing
+from config.core.api.parsing import QueryParams, RequestBody
+from config.core.errors import PayloadTooLarge
 from linking.links.services import MAX_CAP_MICRODOLLARS, MAX_MEMBER_TURNS, ServerSettings
 from linking.models import PLATFORM_ID_PATTERN, LinkToken, PlatformLink, PlatformUserLink
+from linking.models.fields import clean_name
 from linking.models.links import MAX_LIST_ENTRIES
+
+MAX_REQUEST_BODY_BYTES = 256 * 1024
+M = TypeVar("M", bound=BaseModel)
+
+
+class NoBody(RequestBody):
+    """An empty body."""
+
+
+def parse_body(request: Request, model: type[M]) -> M:
+    if len(request._request.body) > MAX_REQUEST_BODY_BYTES:
+        raise PayloadTooLarge(f"The body can have at most {MAX_REQUEST_BODY_BYTES // 1024} KiB.")
+    return parsing.parse_body(request, model)
+
 
 MAX_PAGE_SIZE = 50
 CapMicrodollars = Annotated[int, Field(ge=0, le=MAX_CAP_MICRODOLLARS)]
@@ -47,7 +64,7 @@ class LinkListQuery(QueryParams):
 
 
 def to_server_settings(given: Caps | Changes) -> ServerSettings:
-    """Only what was named."""
+    """Return only the settings that the request names."""
     named = given.model_dump(exclude_unset=True)
     if "paused" in named:
         named["state"] = "paused" if named.pop("paused") else "active"
@@ -68,7 +85,7 @@ class TokenShown:
 class ServerLinkShown:
     id: str
     platform: str
-    bot_account: str  # the one bot that acts by it; empty: unknown, so none does
+    bot_account: str  # the bot that uses this link; empty: unknown, so none does
     server_id: str
     server_name: str
     state: str
@@ -86,7 +103,7 @@ class ServerLinkShown:
 class UserLinkShown:
     id: str
     platform: str
-    bot_account: str  # the one bot that acts by it; empty: unknown, so none does
+    bot_account: str  # the bot that uses this link; empty: unknown, so none does
     platform_user_id: str
     display_name: str
     created_at: str

@@ -1,34 +1,70 @@
-"""A token seen and confirmed over REST; the two kinds have routes of their own."""
+"""REST views of link tokens and links, for their owners."""
 
 from __future__ import annotations
 
 from uuid import UUID
 
 from django.http import HttpResponse
+from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from rest_framework.authentication import BaseAuthentication
 from rest_framework.request import Request
 
-from config.core.api.views import document_operation, respond_json
+from config.core.api.parsing import parse_query
+from config.core.api.views import UserApiView, document_operation, respond_json
 from linking import selectors
-from linking.api.base import LinkingAPIView
-from linking.api.parsing import NoBody, parse_body, parse_query
 from linking.api.serializers import (
     Caps,
     Changes,
     Deleted,
     LinkListQuery,
+    NoBody,
     ServerLinkShown,
     ServerLinksPage,
     TokenShown,
     UserLinkShown,
     UserLinksPage,
+    parse_body,
     serialize_server_link,
     serialize_token,
     serialize_user_link,
     to_server_settings,
 )
+from linking.bot_api.authentication import BOT_KEY_PREFIX, has_login_session, read_bearer_token
+from linking.errors import AmbiguousCredentials
 from linking.links import confirmation, tokens
 from linking.links import services as links
 from linking.selectors import LinkUsageView
+
+
+class LinkingAPIView(UserApiView):
+    """Accept a login session or the API key of a person, but no bot key."""
+
+    http_method_names = ["get", "head", "post", "patch", "delete"]
+    write_scopes = ("manage",)
+
+    def get_authenticators(self) -> list[BaseAuthentication]:
+        return [BotKeyConflictCheck(), *super().get_authenticators()]
+
+
+class BotKeyConflictCheck(BaseAuthentication):
+    """Refuse a bot key together with a login session, because it is unclear who asks."""
+
+    def authenticate(self, request: Request) -> None:
+        if read_bearer_token(request).startswith(BOT_KEY_PREFIX) and has_login_session(request):
+            raise AmbiguousCredentials
+
+
+class BotKeyConflictScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
+    """Keep the check out of the OpenAPI document: it authenticates nobody."""
+
+    target_class = "linking.api.views.BotKeyConflictCheck"
+    name: list[str] = []
+
+    def get_security_requirement(self, auto_schema: object) -> list[dict[str, list[object]]]:
+        return []
+
+    def get_security_definition(self, auto_schema: object) -> list[dict[str, str]]:
+        return []
 
 
 class LinkTokenView(LinkingAPIView):

@@ -10,8 +10,9 @@ from django.http import HttpResponse
 from pydantic import Field
 from rest_framework.request import Request
 
+from config.core.api.parsing import QueryParams, RequestBody, parse_query
 from config.core.api.views import document_operation, respond_json
-from linking.api.parsing import NoBody, QueryParams, RequestBody, parse_body, parse_query
+from linking.api.serializers import NoBody, parse_body
 from linking.bot_api.serializers import to_bot_account
 from linking.bot_api.views import BotAPIView
 from linking.webhook_deliveries import endpoints, sender

@@ -14,7 +14,7 @@ from rest_framework.request import Request
 
 from config.core.api.views import document_operation, respond_json
 from config.core.errors import InvalidRequest, NotFound, PayloadTooLarge
-from config.core.validation import parse_uuid
+from config.core.json_values import parse_uuid
 from copilot.files import downloads
 from copilot.files import services as files
 from linking.bot_api.serializers import to_bot_account

@@ -8,9 +8,10 @@ from django.conf import settings
 from django.http import HttpResponse
 from rest_framework.request import Request
 
+from config.core.api.parsing import RequestBody
 from config.core.api.views import document_operation, respond_json
 from linking import selectors
-from linking.api.parsing import MAX_REQUEST_BODY_BYTES, RequestBody, parse_body
+from linking.api.serializers import MAX_REQUEST_BODY_BYTES, parse_body
 from linking.bot_api.serializers import PlatformId
 from linking.bot_api.views import BotAPIView
 

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from config.core.api.parsing import RequestBody
 from config.core.errors import InvalidRequest
-from linking.api.parsing import RequestBody
 from linking.conversations.services import BotAccount, ConversationPlace
 from linking.models import PLATFORM_ID_PATTERN, BotKey
 

@@ -8,8 +8,9 @@ from django.http import HttpResponse
 from pydantic import Field
 from rest_framework.request import Request
 
+from config.core.api.parsing import RequestBody
 from config.core.api.views import document_operation, respond_json
-from linking.api.parsing import RequestBody, parse_body
+from linking.api.serializers import parse_body
 from linking.bot_api.serializers import DisplayName, OptionalPlatformId, PlatformId
 from linking.bot_api.views import BotAPIView
 from linking.links import tokens

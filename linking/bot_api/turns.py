@@ -17,7 +17,7 @@ from config.core.errors import InvalidRequest
 from copilot.chat.commands import MAX_FEEDBACK_CHARACTERS
 from copilot.chat.turn_context import Channel
 from copilot.realtime import payloads
-from linking.api.parsing import parse_body
+from linking.api.serializers import parse_body
 from linking.bot_api.serializers import (
     DisplayName,
     OptionalPlatformId,
@@ -28,7 +28,7 @@ from linking.bot_api.serializers import (
 )
 from linking.bot_api.views import BotAPIView
 from linking.conversations import services as conversations
-from linking.inbound import access, controls, messages
+from linking.inbound import controls, messages
 from linking.inbound.controls import Decided, Stopped
 from linking.inbound.messages import IncomingMessage
 from linking.models import BotKey
@@ -173,7 +173,7 @@ class BotTurnView(BotAPIView):
 
     @document_operation("Read a turn", answers={200: BotTurnShown})
     def get(self, request: Request, turn_id: UUID) -> HttpResponse:
-        turn = access.get_own_turn(to_bot_account(self.key), turn_id)
+        turn = controls.get_own_turn(to_bot_account(self.key), turn_id)
         return respond_json(
             BotTurnShown(
                 id=str(turn.turn_id),

@@ -1,4 +1,4 @@
-"""A cap's accounts: set aside under the link's row lock, settled when the turn has ended."""
+"""Reserve a part of a link's cap for each message, under the link's row lock, and settle it when the turn ends."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from linking.errors import MessageRefused, NotLinked
 from linking.models import CapReservation, LinkUsage, PlatformLink
 
 HOUR = timedelta(hours=1)
-SETTLE_GRACE = timedelta(minutes=2)  # the hook has long been called by then
-ABANDONED_AFTER = timedelta(minutes=10)  # whoever made it died before the message was submitted
+SETTLE_GRACE = timedelta(minutes=2)  # the signal has long been handled by then
+ABANDONED_AFTER = timedelta(minutes=10)  # the process died before the message was submitted
 RESERVATION_RETENTION = timedelta(days=62)  # two months, for the owner's overview
 
 
@@ -25,7 +25,7 @@ RESERVATION_RETENTION = timedelta(days=62)  # two months, for the owner's overvi
 
 
 def reserve_cap(link_id: UUID, run_id: str, container_id: str, platform_user_id: str) -> None:
-    """Once for each run_id, whoever repeats it. Refuses NotLinked, MessageRefused."""
+    """Reserve a part of the cap, once per run_id. Raise NotLinked or MessageRefused."""
     amount = settings.LINK_TURN_RESERVE_MICRODOLLARS
     with transaction.atomic():
         link = PlatformLink.objects.select_for_update().filter(pk=link_id).first()
@@ -74,7 +74,7 @@ def _check_member_rate(link: PlatformLink, member: str) -> None:
 
 
 def _check_caps(link: PlatformLink, now: datetime, amount: int) -> None:
-    """Also under a cap of 0, which lets nothing through; a day's row counts what is set aside too."""
+    """Check the daily and monthly caps. A cap of 0 allows nothing; reservations count as spent."""
     today = now.date()
     midnight = datetime(today.year, today.month, today.day, tzinfo=UTC) + timedelta(days=1)
     if (
@@ -97,7 +97,7 @@ def _sum_usage(link: PlatformLink, first: date, last: date | None = None) -> int
 
 
 def _database_now() -> datetime:
-    """The database's clock: one day for all processes."""
+    """Read the database's clock, so that all processes agree on the day."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT now()")
         moment: datetime = cursor.fetchone()[0]
@@ -112,7 +112,7 @@ def _seconds_until(now: datetime, then: datetime) -> int:
 
 
 def release_reservation(run_id: str) -> None:
-    """Nothing was said after all: it counts nowhere, not even for its member's hour."""
+    """Delete the reservation of a message that was not submitted; it does not count for its member's hour either."""
     with transaction.atomic():
         row = CapReservation.objects.select_for_update().filter(run_id=run_id, settled_at=None).first()
         if row is not None:
@@ -120,8 +120,8 @@ def release_reservation(run_id: str) -> None:
             _update_usage(row, spent=0)
 
 
-def settle_turn(turn_id: UUID) -> None:
-    """A turn has moved (TURN_HOOKS): once it is over, its messages' shares become what it cost."""
+def settle_turn(turn_id: UUID, **_signal: object) -> None:
+    """Receive `turn_ended`: replace what its messages reserved by what the turn cost."""
     turn = turn_details.get_turn_details(turn_id)
     if turn is None or not turn.has_ended or not turn.run_ids:
         return
@@ -134,7 +134,7 @@ def settle_turn(turn_id: UUID) -> None:
 
 
 def settle_stale_reservations() -> int:
-    """Once a minute: what a crash left open. How many were looked at."""
+    """Settle reservations that a crash left open; return how many were checked."""
     looked = 0
     old = CapReservation.objects.filter(settled_at=None, created_at__lt=Now() - SETTLE_GRACE)
     for row in old.order_by("created_at").iterator():
@@ -156,7 +156,7 @@ def _settle_stale(row: CapReservation) -> None:
 
 
 def _settle_reservation(row: CapReservation, cost: int) -> None:
-    """By whoever comes first: the hook, its repetition or the sweep."""
+    """Settle a reservation once, whether the signal, its repetition or the sweep comes first."""
     with transaction.atomic():
         mine = CapReservation.objects.filter(pk=row.pk, settled_at=None)
         if mine.update(settled_at=Now(), spent_microdollars=cost):

@@ -14,8 +14,8 @@ from linking.models import PlatformConversation
 
 
 def mark_unreachable(conversation_id: UUID) -> None:
-    """The platform lets the bot say nothing there; turns go on, and their answers stay on the web."""
-    some = PlatformConversation.objects.filter(pk=conversation_id, unreachable_at=None)
+    """Mark a conversation in which the platform refuses the bot's messages. Turns continue; answers stay on the web."""
+    some = PlatformConversation.objects.reachable().filter(pk=conversation_id)
     some.update(unreachable_at=Now())
 
 
@@ -28,18 +28,20 @@ def mark_container_reachable(bot: BotAccount, container_id: str) -> None:
 
 
 def move_conversations(platform: str, container_id: str, new_id: str) -> None:
-    """Of every bot there, for most are told nothing; in the caller's transaction. What began under the new id meanwhile
-    gives way to what is moved there."""
+    """Move the conversations of every bot in a container that got a new id, in the caller's transaction.
+
+    Most bots are not told of the move. Conversations that were opened under the new id meanwhile are closed.
+    """
     everywhere = PlatformConversation.objects.filter(platform=platform)
     moving = everywhere.filter(container_id=container_id)
-    same = moving.filter(closed_at=None, bot_account=OuterRef("bot_account"), thread_id=OuterRef("thread_id"))
-    everywhere.filter(Exists(same), container_id=new_id, closed_at=None).update(closed_at=Now())
+    same = moving.open().filter(bot_account=OuterRef("bot_account"), thread_id=OuterRef("thread_id"))
+    everywhere.open().filter(Exists(same), container_id=new_id).update(closed_at=Now())
     moving.update(container_id=new_id)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DirectMessagePlace:
-    """A place of one person's own."""
+    """A conversation in direct messages of one person."""
 
     conversation_id: UUID
     platform: str
@@ -48,9 +50,12 @@ class DirectMessagePlace:
 
 def list_direct_message_places(user_id: int, accounts: Mapping[str, str]) -> list[DirectMessagePlace]:
     """List the direct message places of a user, the most recently used one for each platform."""
-    rows = PlatformConversation.objects.filter(
-        scope="dm", closed_at=None, unreachable_at=None, user_link__user=user_id, platform__in=accounts
-    ).order_by("last_message_at")
+    rows = (
+        PlatformConversation.objects.open()
+        .reachable()
+        .filter(scope="dm", user_link__user=user_id, platform__in=accounts)
+        .order_by("last_message_at")
+    )
     last = {row.platform: row for row in rows if accounts[row.platform] == row.bot_account}
     return [
         DirectMessagePlace(conversation_id=row.pk, platform=row.platform, container_id=row.container_id)

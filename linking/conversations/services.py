@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 from uuid import UUID
 
 from django.db import IntegrityError, connection, transaction
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models import Exists, OuterRef, Q
 from django.db.models.functions import Now
 
-from config.core.db import ASYNC_COMMIT
+from config.core.db import ASYNC_COMMIT, fetch_one
 from copilot.chat import announcements, sessions
 from linking.errors import NotLinked
-from linking.models import PlatformConversation, PlatformLink, PlatformUpdate, PlatformUserLink
+from linking.models import Button, PlatformConversation, PlatformLink, PlatformUpdate, PlatformUserLink
+from linking.models.conversations import PlatformConversationQuerySet
 
 ConversationScope = Literal["server", "dm"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class BotAccount:
-    """One bot account; two of one platform share nothing."""
+    """A bot account; two accounts on one platform share nothing."""
 
     platform: str
     bot_account: str
@@ -29,14 +32,14 @@ class BotAccount:
 
 @dataclass(frozen=True, kw_only=True)
 class ConversationPlace:
-    """A place on a platform as one bot account sees it; its ids are the platform's own."""
+    """A place on a platform as one bot account sees it, with the platform's own ids."""
 
     platform: str
     bot_account: str
     scope: ConversationScope
     container_id: str
     thread_id: str = ""
-    server_id: str = ""  # in server scope
+    server_id: str = ""  # only in servers
 
     @property
     def bot(self) -> BotAccount:
@@ -59,24 +62,22 @@ class ConversationPlace:
 
 @dataclass(frozen=True, kw_only=True)
 class Payer:
-    """The account that a place's turns run as, by exactly one of the two kinds of link."""
+    """The account that pays for the turns of a place, through exactly one of the two kinds of link."""
 
     owner_id: int
-    speaks: bool  # whether the one who speaks is the payer
+    speaks: bool  # the speaker is the payer
     link: PlatformLink | None = None
     user_link: PlatformUserLink | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class OpenConversation:
-    """An open conversation."""
-
     conversation_id: UUID
     session_id: UUID
 
 
 def find_payer(where: ConversationPlace, platform_user_id: str) -> Payer:
-    """By a link made with this very bot: other bots' links are as good as none, and so are a disabled account's."""
+    """Find the payer through a link of this very bot. Links of other bots and of disabled accounts do not count."""
     speaker = PlatformUserLink.objects.filter(
         platform=where.platform, bot_account=where.bot_account, platform_user_id=platform_user_id
     )
@@ -97,8 +98,8 @@ def find_payer(where: ConversationPlace, platform_user_id: str) -> Payer:
 
 # --- the place's session -----------------------------------------------------------------------------
 
-# The owner is compared too: after another account has claimed the server, nothing goes into the old session.
-# Where somebody writes to the bot it may be answered again: a refusal of long ago is no reason to stay silent for ever.
+# The owner is compared too: after another account has claimed the server, nothing goes into the old session. A message
+# to the bot makes the place reachable again, however long ago the platform refused ours.
 _TOUCH_OPEN_SQL = f"""
 UPDATE linking_platformconversation c SET last_message_at = now(), unreachable_at = NULL
 FROM copilot_session s
@@ -106,51 +107,49 @@ WHERE c.platform = %(platform)s AND c.bot_account = %(bot_account)s AND c.contai
   AND c.thread_id = %(thread)s AND c.closed_at IS NULL AND s.id = c.session_id AND s.deleted_at IS NULL
   AND s.owner_id = %(owner)s AND c.link_id IS NOT DISTINCT FROM %(link)s
   AND c.user_link_id IS NOT DISTINCT FROM %(user_link)s AND {ASYNC_COMMIT}
-RETURNING c.id, c.session_id
+RETURNING c.id AS conversation_id, c.session_id
 """  # noqa: S608 - both texts are ours
 
 
 def touch_open_conversation(where: ConversationPlace, payer: Payer) -> OpenConversation | None:
-    """The open conversation of a place, if it is this payer's and its session still stands."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            _TOUCH_OPEN_SQL,
-            {
-                "platform": where.platform,
-                "bot_account": where.bot_account,
-                "container": where.container_id,
-                "thread": where.thread_id,
-                "owner": payer.owner_id,
-                "link": payer.link.pk if payer.link else None,
-                "user_link": payer.user_link.pk if payer.user_link else None,
-            },
-        )
-        row = cursor.fetchone()
-    return OpenConversation(conversation_id=row[0], session_id=row[1]) if row else None
+    """Return the open conversation of a place if it belongs to this payer and its session still exists."""
+    return fetch_one(
+        OpenConversation,
+        _TOUCH_OPEN_SQL,
+        {
+            "platform": where.platform,
+            "bot_account": where.bot_account,
+            "container": where.container_id,
+            "thread": where.thread_id,
+            "owner": payer.owner_id,
+            "link": payer.link.pk if payer.link else None,
+            "user_link": payer.user_link.pk if payer.user_link else None,
+        },
+    )
 
 
 def get_or_open_conversation(where: ConversationPlace, payer: Payer) -> OpenConversation:
-    """The place's conversation, begun if it has none; of several first messages all get the same one."""
-    return touch_open_conversation(where, payer) or _open_conversation(where, payer, anew=False)
+    """Return the place's conversation, or open one; concurrent first messages get the same one."""
+    return touch_open_conversation(where, payer) or _open_conversation(where, payer, always_new=False)
 
 
 def open_new_conversation(where: ConversationPlace, payer: Payer) -> OpenConversation:
-    """`/new`: a turn that runs in the old session goes on and answers where it began."""
-    return _open_conversation(where, payer, anew=True)
+    """Open a new conversation (`/new`). A running turn in the old session continues and answers there."""
+    return _open_conversation(where, payer, always_new=True)
 
 
-def _open_conversation(where: ConversationPlace, payer: Payer, *, anew: bool) -> OpenConversation:
+def _open_conversation(where: ConversationPlace, payer: Payer, *, always_new: bool) -> OpenConversation:
     try:
         with transaction.atomic():
             with connection.cursor() as cursor:
                 cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [where.lock_key])
-            if not anew and (found := touch_open_conversation(where, payer)) is not None:
-                return found  # somebody else was first
+            if not always_new and (found := touch_open_conversation(where, payer)) is not None:
+                return found  # another process was first
             PlatformConversation.objects.filter(where.open_filter).update(closed_at=Now())
             session = sessions.create_platform_session(payer.owner_id, platform=where.platform)
             made = _create_conversation(where, payer, session.pk)
     except IntegrityError as problem:
-        raise NotLinked from problem  # the link went while its conversation began
+        raise NotLinked from problem  # the link was removed meanwhile
     announcements.publish_session_change(session)
     return OpenConversation(conversation_id=made.pk, session_id=session.pk)
 
@@ -169,7 +168,7 @@ def _create_conversation(where: ConversationPlace, payer: Payer, session_id: UUI
 
 
 def list_place_sessions(where: ConversationPlace) -> list[UUID]:
-    """All sessions that this place has ever talked in."""
+    """List all sessions of this place, closed ones too."""
     rows = PlatformConversation.objects.filter(
         platform=where.platform,
         bot_account=where.bot_account,
@@ -180,13 +179,13 @@ def list_place_sessions(where: ConversationPlace) -> list[UUID]:
 
 
 def find_open_conversation(where: ConversationPlace) -> OpenConversation | None:
-    """The place's open conversation, whoever pays for it; nothing is begun."""
-    row = PlatformConversation.objects.filter(where.open_filter).values_list("pk", "session_id").first()
-    return OpenConversation(conversation_id=row[0], session_id=row[1]) if row else None
+    """Return the place's open conversation, whoever pays for it, or None."""
+    found = PlatformConversation.objects.filter(where.open_filter).only("session_id").first()
+    return OpenConversation(conversation_id=found.pk, session_id=found.session_id) if found else None
 
 
 _FIND_ASKING_SQL = """
-SELECT c.id, c.session_id FROM linking_platformconversation c
+SELECT c.id AS conversation_id, c.session_id FROM linking_platformconversation c
 WHERE c.platform = %s AND c.bot_account = %s AND c.container_id = %s AND c.thread_id = %s AND c.closed_at IS NULL
   AND EXISTS (SELECT 1 FROM copilot_question q WHERE q.session_id = c.session_id AND q.outcome = 'open')
   AND EXISTS (
@@ -196,23 +195,22 @@ WHERE c.platform = %s AND c.bot_account = %s AND c.container_id = %s AND c.threa
 
 
 def find_conversation_with_question(where: ConversationPlace) -> OpenConversation | None:
-    """The same, if a question waits there for an answer: for most messages one look tells that none does."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            _FIND_ASKING_SQL, [where.platform, where.bot_account, where.container_id, where.thread_id]
-        )
-        row = cursor.fetchone()
-    return OpenConversation(conversation_id=row[0], session_id=row[1]) if row else None
+    """Return the place's open conversation if a question waits there; one query for the many messages without one."""
+    return fetch_one(
+        OpenConversation,
+        _FIND_ASKING_SQL,
+        [where.platform, where.bot_account, where.container_id, where.thread_id],
+    )
 
 
 def find_conversation_in_session(bot: BotAccount, session_id: UUID) -> PlatformConversation | None:
-    """The bot's conversation in this session, open or closed; the session comes along."""
+    """Return the bot's conversation in this session, open or closed, with its session."""
     mine = _bot_conversations(bot).filter(session=session_id, session__deleted_at=None)
     return mine.select_related("session", "link").first()
 
 
 def find_conversation(bot: BotAccount, conversation_id: UUID) -> PlatformConversation | None:
-    """By its id; the session comes along."""
+    """Return a conversation of this bot with its session."""
     mine = _bot_conversations(bot).filter(pk=conversation_id, session__deleted_at=None)
     return mine.select_related("session").first()
 
@@ -227,7 +225,7 @@ def find_file_owner(bot: BotAccount, file_id: UUID) -> int | None:
     return holding.values_list("session__owner_id", flat=True).first()
 
 
-def _bot_conversations(bot: BotAccount) -> QuerySet[PlatformConversation]:
+def _bot_conversations(bot: BotAccount) -> PlatformConversationQuerySet:
     return PlatformConversation.objects.filter(platform=bot.platform, bot_account=bot.bot_account)
 
 
@@ -235,7 +233,10 @@ RECENTLY_CLOSED = timedelta(days=1)  # a turn of a conversation closed this long
 
 
 def close_link_conversations(link_id: UUID, bot_account: str | None = None) -> list[UUID]:
-    """Of all bots or of one; in the caller's transaction, before the link goes. The sessions in which turns may run."""
+    """Close the conversations of a link, of one bot or of all, in the caller's transaction before the link is deleted.
+
+    Return the sessions in which turns may still run.
+    """
     mine = PlatformConversation.objects.filter(link=link_id)
     return _close_conversations(mine if bot_account is None else mine.filter(bot_account=bot_account))
 
@@ -244,17 +245,17 @@ def close_user_link_conversations(user_link_id: UUID) -> list[UUID]:
     return _close_conversations(PlatformConversation.objects.filter(user_link=user_link_id))
 
 
-def _close_conversations(some: QuerySet[PlatformConversation]) -> list[UUID]:
+def _close_conversations(some: PlatformConversationQuerySet) -> list[UUID]:
     recent = some.filter(Q(closed_at=None) | Q(closed_at__gte=Now() - RECENTLY_CLOSED))
     sessions = list(recent.order_by().values_list("session_id", flat=True).distinct())
-    some.filter(closed_at=None).update(closed_at=Now())
+    some.open().update(closed_at=Now())
     return sessions
 
 
 def delete_user_conversations(user_id: int, limit: int = 500) -> int:
-    """An account goes: its map of places, and what came in from there. How many rows, at most a batch.
+    """Delete a batch of an account's conversations and stored updates; return the number of rows.
 
-    Where somebody else talks by now, what came and was not handled yet is theirs.
+    Unhandled updates of a place where another account talks now are kept.
     """
     mine = PlatformConversation.objects.filter(session__owner=user_id)
     places = list(mine.order_by("id").values_list("id", "platform", "container_id")[:limit])
@@ -262,8 +263,46 @@ def delete_user_conversations(user_id: int, limit: int = 500) -> int:
     for platform in {platform for _, platform, _ in places}:
         containers = {container for _, where, container in places if where == platform}
         here = PlatformConversation.objects.filter(platform=platform, container_id__in=containers)
-        theirs = here.filter(closed_at=None).exclude(session__owner=user_id).values("container_id")
+        theirs = here.open().exclude(session__owner=user_id).values("container_id")
         came = PlatformUpdate.objects.filter(platform=platform, container_id__in=containers)
         removed += came.exclude(done_at=None, container_id__in=theirs).delete()[0]
     removed += PlatformConversation.objects.filter(pk__in=[place for place, _, _ in places]).delete()[0]
     return removed
+
+
+# --- Buttons ---
+
+BUTTON_CODE_BYTES = 16  # 22 characters; a captured code is useless, because the person who presses is checked
+BUTTON_RETENTION = timedelta(days=8)  # a day longer than an approval waits
+
+
+def create_buttons(
+    conversation_id: UUID, kind: Literal["approval", "question"], subject_id: UUID, answers: Sequence[str]
+) -> dict[str, str]:
+    """Create a button for each answer and return its code."""
+    made = [
+        Button(
+            code=secrets.token_urlsafe(BUTTON_CODE_BYTES),
+            conversation_id=conversation_id,
+            kind=kind,
+            subject_id=subject_id,
+            answer=answer,
+        )
+        for answer in answers
+    ]
+    return {button.answer: button.code for button in Button.objects.bulk_create(made)}
+
+
+def find_button(bot: BotAccount, code: str) -> Button | None:
+    mine = Button.objects.filter(
+        conversation__platform=bot.platform, conversation__bot_account=bot.bot_account
+    )
+    return mine.filter(pk=code).first()
+
+
+def delete_buttons(subject_id: UUID) -> None:
+    Button.objects.filter(subject_id=subject_id).delete()
+
+
+def purge_buttons() -> int:
+    return Button.objects.filter(created_at__lt=Now() - BUTTON_RETENTION).delete()[0]

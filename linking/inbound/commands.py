@@ -48,7 +48,7 @@ class HelpResult:
 
 @dataclass(frozen=True, kw_only=True)
 class LinkResult:
-    """Only the person who request may see it: whoever opens the link can claim the chat."""
+    """A private link. Send it only to the person who asked: everyone who opens it can claim the chat."""
 
     link_url: str
     qr_url: str

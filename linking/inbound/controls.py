@@ -1,6 +1,6 @@
 """Stop turns, decide approvals and answer questions from a chat, after checking who may.
 
-Buttons carry random codes; the rows in `linking.conversations.buttons` say what a code means.
+Buttons carry random codes; `Button` rows say what a code means.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from typing import Literal
 from uuid import UUID
 
 from config.core.errors import Forbidden, NotFound
-from copilot.chat import approval_decisions, stop, submission, turn_details
+from config.core.json_values import parse_uuid
+from copilot.chat import approval_decisions, questions, stop, turn_details
 from copilot.chat.commands import DecideApproval
 from copilot.chat.turn_details import TurnDetails
 from linking import selectors
-from linking.conversations import buttons
+from linking.conversations import services as conversations
 from linking.conversations.services import BotAccount, Payer
 from linking.errors import NotLinked
-from linking.inbound import access
+from linking.models import PlatformConversation
 
 ApprovalDecision = Literal["approve", "reject"]
 
@@ -43,7 +44,7 @@ def stop_turn(bot: BotAccount, turn_id: UUID, *, user_id: str, run_id: str | Non
         and (dropped := _withdraw_queued_message(bot, turn_id, user_id, run_id)) is not None
     ):
         return dropped
-    turn = access.get_own_turn(bot, _resolve_turn(turn_id, run_id))
+    turn = get_own_turn(bot, _resolve_turn(turn_id, run_id))
     _check_author_or_payer(bot, turn, user_id)
     if turn.has_ended:
         return Stopped(turn_id=str(turn.turn_id), state="ended", status=turn.status)
@@ -69,7 +70,7 @@ def _withdraw_queued_message(bot: BotAccount, turn_id: UUID, user_id: str, run_i
     running_turn = turn_details.get_turn_details(turn_id)
     if running_turn is None:
         raise NotFound
-    conversation = access.get_own_conversation(bot, running_turn.session_id)
+    conversation = get_own_conversation(bot, running_turn.session_id)
     queued = [
         message
         for message in turn_details.list_pending_platform_messages(running_turn.session_id)
@@ -110,7 +111,7 @@ def decide_approval(
     bot: BotAccount, approval_id: UUID, *, user_id: str, decision: ApprovalDecision, feedback: str = ""
 ) -> Decided:
     """Decide an approval as the payer. The first decision counts; a later one returns the state as it is."""
-    turn = access.get_turn_of_approval(bot, approval_id)
+    turn = get_turn_of_approval(bot, approval_id)
     if not selectors.is_own_chat_account(turn.owner_id, bot.platform, bot.bot_account, user_id):
         raise Forbidden("Only the person who pays for this chat can decide.", code="not_the_payer")
     command = DecideApproval(approval_id=approval_id, decision=decision, feedback=feedback)
@@ -123,11 +124,11 @@ def decide_approval(
 def answer_question(
     bot: BotAccount, question_id: UUID, *, user_id: str, text: str | None = None, choice: str | None = None
 ) -> None:
-    turn = access.get_turn_of_question(bot, question_id)
+    turn = get_turn_of_question(bot, question_id)
     _check_author_or_payer(bot, turn, user_id)
     if not selectors.is_account_active(turn.owner_id):
         raise NotLinked
-    submission.answer_question(turn.owner_id, question_id, text=text, choice=choice)
+    questions.record_answer(turn.owner_id, question_id, text=text, choice=choice)
 
 
 def _check_author_or_payer(bot: BotAccount, turn: TurnDetails, user_id: str) -> None:
@@ -145,14 +146,50 @@ def _not_author_error() -> Forbidden:
 
 
 def press_button(bot: BotAccount, code: str, *, user_id: str) -> Decided | Literal["answered"]:
-    button = buttons.find_button(bot, code)
+    button = conversations.find_button(bot, code)
     if button is None:
         raise NotFound
     if button.kind == "question":
         answer_question(bot, button.subject_id, user_id=user_id, choice=button.answer)
-        buttons.delete_buttons(button.subject_id)
+        conversations.delete_buttons(button.subject_id)
         return "answered"
     decision: ApprovalDecision = "approve" if button.answer == "approve" else "reject"
     decided = decide_approval(bot, button.subject_id, user_id=user_id, decision=decision)
-    buttons.delete_buttons(button.subject_id)
+    conversations.delete_buttons(button.subject_id)
     return decided
+
+
+# --- Turns and conversations that a bot may see ---
+
+
+def get_own_turn(bot: BotAccount, turn_id: UUID) -> TurnDetails:
+    return _require_own(bot, turn_details.get_turn_details(turn_id))
+
+
+def get_turn_of_approval(bot: BotAccount, approval_id: UUID) -> TurnDetails:
+    return _require_own(bot, turn_details.get_turn_of_approval(approval_id))
+
+
+def get_turn_of_question(bot: BotAccount, question_id: UUID) -> TurnDetails:
+    return _require_own(bot, turn_details.get_turn_of_question(question_id))
+
+
+def get_own_conversation(bot: BotAccount, session_id: UUID) -> PlatformConversation:
+    conversation = conversations.find_conversation_in_session(bot, session_id)
+    if conversation is None:
+        raise NotFound
+    return conversation
+
+
+def _require_own(bot: BotAccount, turn: TurnDetails | None) -> TurnDetails:
+    """Raise the same NotFound for unknown, deleted and foreign turns, so that a bot cannot probe for them."""
+    if turn is None or turn.is_session_deleted or not is_own_turn(bot, turn):
+        raise NotFound
+    return turn
+
+
+def is_own_turn(bot: BotAccount, turn: TurnDetails) -> bool:
+    if turn.reply is None or turn.reply.platform != bot.platform:
+        return False
+    conversation_id = parse_uuid(turn.reply.conversation_id)
+    return conversation_id is not None and conversations.owns_conversation(bot, conversation_id)

@@ -28,15 +28,15 @@ from copilot.chat.permissions import UNRESTRICTED
 from copilot.chat.turn_context import Channel, InboundContext, ReplyAddress
 from copilot.realtime import fanout
 from linking.caps import admission as caps_admission
-from linking.caps import permissions, reservations
+from linking.caps import reservations
 from linking.conversations import idempotency
 from linking.conversations import services as conversations
 from linking.conversations.idempotency import ClaimedKey, RecordedAnswer
 from linking.conversations.services import ConversationPlace, OpenConversation, Payer
-from linking.display_names import clean_name
 from linking.errors import MessageRefused
 from linking.inbound import controls
 from linking.models import PlatformLink
+from linking.models.fields import clean_name
 
 MAX_NAME_CHARACTERS = 64
 _thread_state = threading.local()
@@ -255,9 +255,9 @@ def _build_command(message: IncomingMessage, payer: Payer, conversation: OpenCon
         origin=where.platform,
         permissions=UNRESTRICTED
         if payer.link is None
-        else permissions.build_guest_permissions(payer.link.tools),
+        else caps_admission.build_guest_permissions(payer.link.tools),
         author=message.display_name,
-        arrival=InboundContext(locale=message.locale, reply=reply),
+        inbound_context=InboundContext(locale=message.locale, reply=reply),
     )
 
 

@@ -6,7 +6,7 @@ words and limits how often a channel is told about a refusal.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import assert_never
 
@@ -16,16 +16,18 @@ from django.db import IntegrityError, transaction
 
 from config.core import rate_limits
 from config.core.errors import Conflict, NotFound, OutcomeUnknown, RequestRefused, ServiceUnavailable
-from config.core.validation import parse_uuid
+from config.core.json_values import parse_uuid
 from copilot.chat import turn_details
+from copilot.chat.commands import REQUEST_LIMITS
 from copilot.chat.turn_context import Channel
+from copilot.files import services as files
 from linking import bot_messages, emails
+from linking.caps import admission
 from linking.conversations import reachability
 from linking.conversations import services as conversations
 from linking.conversations.services import BotAccount, ConversationPlace
 from linking.errors import MessageRefused, NotLinked, NotServerAdmin
-from linking.inbound import attachments, commands, controls, messages
-from linking.inbound.attachments import UploadedAttachments
+from linking.inbound import commands, controls, messages
 from linking.inbound.commands import CommandRequest, CommandResult, LinkResult, StatusResult
 from linking.inbound.controls import Decided
 from linking.inbound.messages import AcceptedMessage, IncomingMessage
@@ -36,14 +38,18 @@ from linking.outbound import records as outbound_records
 from linking.outbound.notices import Notice
 from linking.platforms import registry
 from linking.platforms.base import (
+    AttachedFile,
     BotRemoved,
     BotUnblocked,
     ButtonPressed,
+    CallRefused,
+    ChatUnreachable,
     IncomingUpdate,
     MessageButton,
     MessageReceived,
     OutboundAddress,
     PlatformPlace,
+    PlatformUnavailable,
     ServerMoved,
 )
 
@@ -56,7 +62,7 @@ QUEUED_NOTICE_SECONDS = 30
 
 def may_announce_refusal(refused: RequestRefused, platform: str, bot_account: str, container_id: str) -> bool:
     """Allow one announcement per reason, channel and hour, and none for messages that were not meant for the bot."""
-    if isinstance(refused, MessageRefused) and not refused.aloud:
+    if isinstance(refused, MessageRefused) and not refused.is_announced:
         return False
     place = f"{platform}:{bot_account}:{container_id}"
     return rate_limits.is_first_in_window(
@@ -140,7 +146,7 @@ class _MessageHandler:
             return self._report_refusal(refused)
 
     def _submit(self) -> str:
-        attached = attachments.upload_attachments(self.where, self.received)
+        attached = upload_attachments(self.where, self.received)
         if attached.left_out and self.received.mentioned:
             self.send_public(bot_messages.format_skipped_files(attached.left_out))
             if not self.received.text.strip() and not attached.ids:
@@ -388,3 +394,90 @@ def send_linked_notice(token: LinkToken) -> None:
             scope="server" if token.kind == "server" else "dm", container_id=token.notify_container
         )
         notices.send_first_accepted(token.platform, Notice(to=to, text=bot_messages.CONNECTED))
+
+
+# --- Attachments ---
+
+log = structlog.get_logger(__name__)
+
+FETCH_ATTEMPTS = 3
+MAX_ATTACHMENT_BYTES = 20 * 2**20  # Telegram's download limit for bots, applied to all platforms
+
+
+@dataclass(frozen=True, kw_only=True)
+class UploadedAttachments:
+    """Stored files of one message. `sources` are the platform's references, which stay the same when it is resent."""
+
+    ids: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    left_out: int = 0  # too large, not available from the platform, or over the account's storage limit
+
+
+def upload_attachments(where: ConversationPlace, message: MessageReceived) -> UploadedAttachments:
+    """Store the files of a message.
+
+    Raise NotLinked, or in a server what its owner's settings refuse, before anything is stored in the owner's workspace.
+    """
+    if not message.files:
+        return UploadedAttachments()
+    payer = conversations.find_payer(where, message.speaker.user_id)
+    if payer.link is not None:
+        admission.check_message(
+            payer.link,
+            admission.ServerMessage(
+                run_id="",
+                container_id=where.container_id,
+                platform_user_id=message.speaker.user_id,
+                role_ids=message.speaker.role_ids,
+                mentioned=message.mentioned,
+            ),
+        )
+    accepted = [file for file in message.files if file.size <= MAX_ATTACHMENT_BYTES][
+        : REQUEST_LIMITS.attachments
+    ]
+    conversation = conversations.get_or_open_conversation(where, payer) if accepted else None
+    uploaded = [
+        _upload_file(where.platform, payer.owner_id, conversation, file)
+        for file in accepted
+        if conversation is not None
+    ]
+    ids = tuple(file_id for file_id in uploaded if file_id)
+    return UploadedAttachments(
+        ids=ids,
+        sources=tuple(file.reference for file in message.files),
+        left_out=len(message.files) - len(ids),
+    )
+
+
+def _upload_file(
+    platform: str, owner_id: int, conversation: conversations.OpenConversation, file: AttachedFile
+) -> str:
+    """Return the file's id, or "" if it could not be fetched or stored."""
+    try:
+        content = _fetch_file(platform, file)
+        if len(content) > MAX_ATTACHMENT_BYTES:
+            return ""
+        stored = files.store_file(
+            owner_id, name=file.name, content=content, source="platform", session_id=conversation.session_id
+        )
+    except ServiceUnavailable:
+        raise
+    except (PlatformUnavailable, CallRefused, ChatUnreachable, RequestRefused) as problem:
+        log.info(
+            "attachment_skipped",
+            platform=platform,
+            conversation_id=conversation.conversation_id,
+            error=type(problem).__name__,
+        )
+        return ""
+    return str(stored.pk)
+
+
+def _fetch_file(platform: str, file: AttachedFile) -> bytes:
+    # The attempts are limited because the other updates of this chat wait meanwhile.
+    for _ in range(FETCH_ATTEMPTS - 1):
+        try:
+            return notices.fetch_file(platform, file)
+        except PlatformUnavailable:
+            continue
+    return notices.fetch_file(platform, file)

@@ -11,17 +11,17 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 import structlog
 from django.conf import settings
 from django.db import DatabaseError, close_old_connections, connection
-from django.db.models import F, QuerySet
+from django.db.models import F
 from django.db.models.functions import Now
 
 from config.core.batching import BatchedCall
-from config.core.db import ASYNC_COMMIT
+from config.core.db import ASYNC_COMMIT, fetch_all, fetch_one
 from config.core.errors import Conflict, OutcomeUnknown, ServiceUnavailable
 from config.core.json_values import JSON
 from copilot.chat.commands import RUN_ID_PATTERN
@@ -29,6 +29,7 @@ from linking import metrics
 from linking.inbound.commands import parse_command
 from linking.inbound.server_throttle import make_server_key
 from linking.models import PLATFORM_ID_PATTERN, PlatformUpdate
+from linking.models.updates import PlatformUpdateQuerySet
 from linking.platforms.base import (
     ButtonPressed,
     IncomingUpdate,
@@ -144,7 +145,7 @@ class _UpdatePlace:
     thread_id: str
 
     @property
-    def updates(self) -> QuerySet[PlatformUpdate]:
+    def updates(self) -> PlatformUpdateQuerySet:
         return PlatformUpdate.objects.filter(
             platform=self.platform,
             bot_account=self.bot_account,
@@ -213,7 +214,7 @@ def handle_place_updates(update_id: int, handle: UpdateHandler) -> None:
             next_step = _handle_all(place, handle)
         finally:
             _unlock_place(place)
-        if next_step == "later" or not place.updates.filter(done_at=None).exists():
+        if next_step == "later" or not place.updates.unhandled().exists():
             return
         place = place if _lock_place(place) else None  # an update came while the lock was being released
 
@@ -234,7 +235,7 @@ def handle_updates_until(update_id: int, handle: UpdateHandler) -> bool:
     """
     place = _lock_place_of_update(update_id)
     if place is None:
-        return not PlatformUpdate.objects.filter(pk=update_id, done_at=None).exists()
+        return not PlatformUpdate.objects.unhandled().filter(pk=update_id).exists()
     try:
         while (update := _claim_next(place)) is not None:
             next_step = _handle_one(place, update, handle)
@@ -290,7 +291,7 @@ _LOCK_SQL = "SELECT pg_try_advisory_lock(hashtextextended(%s, %s))"
 _UNLOCK_SQL = "SELECT pg_advisory_unlock(hashtextextended(%s, %s))"
 _LOCK_PLACE_OF_UPDATE_SQL = """
 SELECT platform, bot_account, container_id, thread_id, pg_try_advisory_lock(hashtextextended(
-    concat_ws(E'\\x1f', platform, bot_account, container_id, thread_id), %s))
+    concat_ws(E'\\x1f', platform, bot_account, container_id, thread_id), %s)) AS locked
 FROM linking_platformupdate WHERE id = %s AND done_at IS NULL
 """
 _CLAIM_NEXT_SQL = f"""
@@ -300,7 +301,7 @@ WHERE id = (
     WHERE platform = %s AND bot_account = %s AND container_id = %s AND thread_id = %s AND done_at IS NULL
     ORDER BY id LIMIT 1
 ) AND {ASYNC_COMMIT}
-RETURNING id, attempts, payload::text
+RETURNING id, attempts, payload::text AS payload
 """  # noqa: S608 - both texts are ours
 # In unlinked places only the keys and the kind are kept; elsewhere the place too, until the account is deleted.
 _KEEPS_PLACE_SQL = """
@@ -323,12 +324,20 @@ RETURNING EXISTS (
 """  # noqa: S608 - both texts are ours
 
 
+class _PlaceLock(NamedTuple):
+    platform: str
+    bot_account: str
+    container_id: str
+    thread_id: str
+    locked: bool
+
+
 def _lock_place_of_update(update_id: int) -> _UpdatePlace | None:
     """Lock the update's place on this thread's connection; Postgres releases the lock if the connection breaks."""
-    with connection.cursor() as cursor:
-        cursor.execute(_LOCK_PLACE_OF_UPDATE_SQL, [PLACE_LOCK_SEED, update_id])
-        row = cursor.fetchone()
-    return _UpdatePlace(*row[:4]) if row and row[4] else None
+    row = fetch_one(_PlaceLock, _LOCK_PLACE_OF_UPDATE_SQL, [PLACE_LOCK_SEED, update_id])
+    if row is None or not row.locked:
+        return None
+    return _UpdatePlace(row.platform, row.bot_account, row.container_id, row.thread_id)
 
 
 def _lock_place(place: _UpdatePlace) -> bool:
@@ -343,12 +352,11 @@ def _unlock_place(place: _UpdatePlace) -> None:
 
 
 def _claim_next(place: _UpdatePlace) -> _ClaimedUpdate | None:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            _CLAIM_NEXT_SQL, [place.platform, place.bot_account, place.container_id, place.thread_id]
-        )
-        row = cursor.fetchone()
-    return _ClaimedUpdate(*row) if row else None
+    return fetch_one(
+        _ClaimedUpdate,
+        _CLAIM_NEXT_SQL,
+        [place.platform, place.bot_account, place.container_id, place.thread_id],
+    )
 
 
 def _finish_update(place: _UpdatePlace, update: _ClaimedUpdate, outcome: str) -> NextStep:
@@ -377,7 +385,7 @@ def _finish_update(place: _UpdatePlace, update: _ClaimedUpdate, outcome: str) ->
 
 
 _FIND_OVERDUE_SQL = """
-SELECT o.id, o.platform, o.payload->'place'->>'server_id' FROM linking_platformupdate o JOIN (
+SELECT o.id, o.platform, o.payload->'place'->>'server_id' AS server_id FROM linking_platformupdate o JOIN (
     SELECT min(id) AS id FROM linking_platformupdate
     WHERE done_at IS NULL AND received_at < statement_timestamp() - make_interval(secs => %s)
     GROUP BY platform, bot_account, container_id, thread_id ORDER BY 1 LIMIT %s
@@ -385,17 +393,19 @@ SELECT o.id, o.platform, o.payload->'place'->>'server_id' FROM linking_platformu
 """
 
 
+class _OverdueUpdate(NamedTuple):
+    id: int
+    platform: str
+    server_id: str | None
+
+
 def find_overdue_updates(limit: int = 500) -> list[tuple[int, str]]:
     """Return the first overdue update of each place with its server key.
 
     An update is overdue if its task was lost, its worker died, or it waits in the server throttle.
     """
-    with connection.cursor() as cursor:
-        cursor.execute(_FIND_OVERDUE_SQL, [OVERDUE_AFTER.total_seconds(), limit])
-        rows = cursor.fetchall()
-    return [
-        (update_id, make_server_key(platform, server_id or "")) for update_id, platform, server_id in rows
-    ]
+    rows = fetch_all(_OverdueUpdate, _FIND_OVERDUE_SQL, [OVERDUE_AFTER.total_seconds(), limit])
+    return [(row.id, make_server_key(row.platform, row.server_id or "")) for row in rows]
 
 
 def purge_updates() -> int:

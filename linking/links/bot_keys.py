@@ -17,8 +17,8 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils import timezone
 
+from config.core.encryption import find_pepper, get_site_peppers, hash_secret, is_current_hash
 from config.core.errors import InvalidRequest
-from config.core.hashed_keys import find_pepper, get_site_peppers, hash_secret, is_current_hash
 from linking.errors import LinkNotFound
 from linking.models import PLATFORM_ID_PATTERN, PLATFORMS, BotKey, Platform
 from linking.models.bot_keys import BOT_KEY_SCOPES
@@ -88,12 +88,11 @@ def verify_bot_key(key: str, address: str) -> BotKey | None:
 
 def filter_valid_keys(key_ids: Sequence[UUID]) -> set[UUID]:
     """Return the keys that are still valid; called every second for all open streams."""
-    rows = BotKey.objects.filter(pk__in=key_ids, revoked_at=None)
-    return set(rows.exclude(expires_at__lte=Now()).values_list("pk", flat=True))
+    return set(BotKey.objects.active().filter(pk__in=key_ids).values_list("pk", flat=True))
 
 
 def revoke_bot_key(key_id: UUID) -> None:
-    if not BotKey.objects.filter(pk=key_id, revoked_at=None).update(revoked_at=Now()):
+    if not BotKey.objects.unrevoked().filter(pk=key_id).update(revoked_at=Now()):
         raise LinkNotFound
 
 
@@ -140,6 +139,6 @@ def _get_peppers() -> tuple[str, ...]:
 
 def count_old_hashes() -> int:
     """Count valid keys whose hash was made with another pepper or in the old format."""
-    rows = BotKey.objects.filter(revoked_at=None).exclude(expires_at__lte=Now())
+    rows = BotKey.objects.active()
     hashes = rows.values_list("secret_hash", flat=True).iterator()
     return sum(not is_current_hash(_HASH_SALT, value, _get_peppers()[0]) for value in hashes)

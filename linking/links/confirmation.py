@@ -12,12 +12,12 @@ from django.db import IntegrityError, transaction
 from django.db.models.functions import Now
 
 from linking import selectors, signals
-from linking.display_names import clean_name
 from linking.errors import LinkAlreadyExists, LinkFlowMismatch, LinkNotFound, LinkTokenExpired
 from linking.links import services as links
 from linking.links.services import ServerSettings
 from linking.links.tokens import hash_token
 from linking.models import LinkToken, PlatformLink, PlatformUserLink
+from linking.models.fields import clean_name
 
 audit = structlog.get_logger("linking.audit")
 
@@ -91,7 +91,7 @@ def _use_token(user: User, token: str, kind: LinkKind) -> LinkToken:
     if selectors.is_linked(*subject):
         raise LinkAlreadyExists(yours=selectors.is_linked(*subject, to=user.pk))
     links.revoke_dead_links(*subject)
-    unused = LinkToken.objects.filter(pk=row.pk, used_at=None, superseded_at=None, expires_at__gt=Now())
+    unused = LinkToken.objects.pending().filter(pk=row.pk)
     if not unused.update(used_at=Now(), used_by=user):
         raise LinkTokenExpired
     return row
@@ -100,6 +100,6 @@ def _use_token(user: User, token: str, kind: LinkKind) -> LinkToken:
 def _announce_on_commit(row: LinkToken, user: User, link: PlatformLink | PlatformUserLink) -> None:
     def announce() -> None:
         audit.info("link_confirmed", kind=row.kind, link_id=link.pk, user_ref=str(user.pk)[-8:])
-        signals.link_confirmed.send(sender=LinkToken, token_id=row.pk)
+        signals.link_confirmed.send_robust(sender=LinkToken, token_id=row.pk)
 
     transaction.on_commit(announce)

@@ -127,7 +127,7 @@ def change_server_id(platform: str, old_id: str, new_id: str) -> None:
         server_id=new_id,
         allowed_channels=Func(F("allowed_channels"), Value(old_id), Value(new_id), function="array_replace"),
     )
-    pending = LinkToken.objects.filter(platform=platform, kind="server", used_at=None, superseded_at=None)
+    pending = LinkToken.objects.unused().filter(platform=platform, kind="server")
     if pending.filter(subject_id=old_id).exists():
         pending.filter(subject_id=new_id).update(superseded_at=Now())
         pending.filter(subject_id=old_id).update(
@@ -192,10 +192,10 @@ def _stop_sessions_on_commit(session_ids: Iterable[UUID]) -> None:
 # --- Account deletion and retention ---
 
 
-def revoke_account_links(user_id: int) -> int:
-    """Revoke all links of an account and delete its conversations; return the number of deleted conversations.
+def revoke_account_links(user_id: int, **_signal: object) -> int:
+    """Receive `account_closing`: revoke all links and delete the conversations; return how many.
 
-    Runs before the sessions are deleted (ERASURE_CLOSINGS), because they say which conversations belong to the account.
+    Runs before the sessions are deleted, because they say which conversations belong to the account.
     """
     with transaction.atomic():
         for server in PlatformLink.objects.select_for_update().filter(owner=user_id):
@@ -212,8 +212,8 @@ def _delete_tokens(kind: str, platform: str, subject_id: str) -> None:
     LinkToken.objects.filter(kind=kind, platform=platform, subject_id=subject_id).delete()
 
 
-def erase_account_data(user_id: int) -> int:
-    """Delete what else linking stores about an account (ERASURE_STEPS); return the number of rows, 0 when done."""
+def erase_account_data(user_id: int, **_signal: object) -> int:
+    """Receive `account_purging`: delete what else linking stores; return the number of rows, 0 when done."""
     removed, _ = LinkToken.objects.filter(used_by=user_id).delete()
     reservations, _ = CapReservation.objects.filter(owner=user_id).delete()
     keys = BotKey.objects.filter(created_by=user_id).update(created_by=None)

@@ -18,9 +18,9 @@ from django.db.models.functions import Now
 from config.core import rate_limits
 from config.core.errors import InvalidRequest
 from linking import selectors
-from linking.display_names import clean_name
 from linking.errors import LinkAlreadyExists, LinkNotFound, NotServerAdmin, RateLimited
 from linking.models import PLATFORM_ID_PATTERN, PLATFORMS, BotKey, LinkToken
+from linking.models.fields import clean_name
 
 LinkKind = Literal["server", "user"]
 TokenState = Literal["linked", "unlinked", "superseded", "expired", "pending"]
@@ -150,7 +150,7 @@ def _subject_tokens(kind: LinkKind, request: TokenRequest) -> QuerySet[LinkToken
 
 
 def _pending_tokens() -> QuerySet[LinkToken]:
-    return LinkToken.objects.filter(used_at=None, superseded_at=None, expires_at__gt=Now())
+    return LinkToken.objects.pending()
 
 
 def _annotate_time_left(rows: QuerySet[LinkToken]):  # type: ignore[no-untyped-def] # an annotated set has no name

@@ -782,7 +782,7 @@ class Migration(migrations.Migration):
             ),
         ),
         migrations.CreateModel(
-            name="StartedTurn",
+            name="IdempotencyKey",
             fields=[
                 (
                     "id",
@@ -819,18 +819,18 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
-                "indexes": [models.Index(fields=["created_at"], name="started_turns_by_age")],
+                "indexes": [models.Index(fields=["created_at"], name="idempotency_keys_by_age")],
                 "constraints": [
                     models.UniqueConstraint(
                         fields=("platform", "bot_account", "key"), name="an_idempotency_key_counts_once"
                     ),
                     models.CheckConstraint(
                         condition=models.Q(("platform__in", ("telegram", "discord", "slack", "scripted"))),
-                        name="a_started_turn_has_a_known_platform",
+                        name="an_idempotency_key_has_a_known_platform",
                     ),
                     models.CheckConstraint(
                         condition=models.Q(("bot_account__regex", "^[A-Za-z0-9_:.\\-]{1,64}$")),
-                        name="startedturn_bot_account_is_opaque",
+                        name="idempotencykey_bot_account_is_opaque",
                     ),
                 ],
             },

@@ -1,4 +1,4 @@
-"""Tables of linking, and the rules the database itself keeps; by idea, one module each."""
+"""Models of linking and their database constraints, one module per idea."""
 
 from linking.models.bot_keys import BotKey
 from linking.models.conversations import (
@@ -22,8 +22,8 @@ from linking.models.links import (
 )
 from linking.models.updates import (
     BotRunner,
+    IdempotencyKey,
     PlatformUpdate,
-    StartedTurn,
 )
 from linking.models.usage import (
     CapReservation,
@@ -39,6 +39,7 @@ __all__ = [
     "CapReservation",
     "Delivery",
     "DeliveryEndpoint",
+    "IdempotencyKey",
     "LinkToken",
     "LinkUsage",
     "OutboundMessage",
@@ -47,5 +48,4 @@ __all__ = [
     "PlatformLink",
     "PlatformUpdate",
     "PlatformUserLink",
-    "StartedTurn",
 ]

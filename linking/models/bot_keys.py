@@ -1,4 +1,4 @@
-"""Keys of bots; `linking.links` alone writes them."""
+"""Keys of bots; only `linking.links` writes them."""
 
 from __future__ import annotations
 
@@ -27,6 +27,14 @@ BOT_KEY_SCOPES = (
 )
 
 
+class BotKeyQuerySet(models.QuerySet["BotKey"]):
+    def unrevoked(self) -> BotKeyQuerySet:
+        return self.filter(revoked_at=None)
+
+    def active(self) -> BotKeyQuerySet:
+        return self.unrevoked().exclude(expires_at__lte=Now())
+
+
 class BotKey(models.Model):
     """An API key of one bot account with its scopes; only a hash of the secret is stored."""
 
@@ -51,6 +59,8 @@ class BotKey(models.Model):
     expires_at = models.DateTimeField(null=True, blank=True)
     last_used_at = models.DateTimeField(null=True, blank=True, editable=False)
     revoked_at = models.DateTimeField(null=True, blank=True, editable=False)
+
+    objects = BotKeyQuerySet.as_manager()
 
     class Meta:
         constraints = [

@@ -1,4 +1,4 @@
-"""Places where people talk to the agent, and what was sent there."""
+"""Conversations on platforms, and the messages and buttons sent there."""
 
 from __future__ import annotations
 
@@ -17,8 +17,17 @@ from linking.models.fields import (
 from linking.models.links import PlatformLink, PlatformUserLink
 
 
+class PlatformConversationQuerySet(models.QuerySet["PlatformConversation"]):
+    def open(self) -> PlatformConversationQuerySet:
+        return self.filter(closed_at=None)
+
+    def reachable(self) -> PlatformConversationQuerySet:
+        """Leave out places where the bot is blocked or removed."""
+        return self.filter(unreachable_at=None)
+
+
 class PlatformConversation(models.Model):
-    """One place, one session at a time; `linking.conversations` alone writes it."""
+    """The conversation of a place, with one session at a time; only `linking.conversations` writes it."""
 
     class Scope(models.TextChoices):
         SERVER = "server"
@@ -30,7 +39,7 @@ class PlatformConversation(models.Model):
     container_id = platform_id_field()
     thread_id = platform_id_field(blank=True, default="")
     scope = models.CharField(max_length=8, choices=Scope.choices)
-    # An open conversation's link cannot go: it is closed first, in the transaction that unlinks.
+    # The link of an open conversation cannot be deleted: the transaction that unlinks closes it first.
     link = models.ForeignKey(
         PlatformLink, on_delete=models.SET_NULL, null=True, blank=True, related_name="conversations"
     )
@@ -46,6 +55,8 @@ class PlatformConversation(models.Model):
     unreachable_at = models.DateTimeField(
         null=True, blank=True, help_text="Since when the bot is blocked or removed there."
     )
+
+    objects = PlatformConversationQuerySet.as_manager()
 
     class Meta:
         constraints = [
@@ -74,7 +85,7 @@ class PlatformConversation(models.Model):
 
 
 class OutboundMessage(models.Model):
-    """A part of a turn's answer as it stands on the platform; `linking.outbound` alone writes it."""
+    """A part of a turn's answer as the platform shows it; only `linking.outbound` writes it."""
 
     conversation = models.ForeignKey(PlatformConversation, on_delete=models.CASCADE, related_name="sent")
     turn = models.ForeignKey(

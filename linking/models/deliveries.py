@@ -18,8 +18,13 @@ from linking.models.fields import (
 )
 
 
+class DeliveryEndpointQuerySet(models.QuerySet["DeliveryEndpoint"]):
+    def enabled(self) -> DeliveryEndpointQuerySet:
+        return self.filter(disabled_at=None)
+
+
 class DeliveryEndpoint(models.Model):
-    """One per bot account. Its secrets are sealed: they sign, so they must be read, by us alone."""
+    """The webhook endpoint of a bot account. Its signing secrets are encrypted."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     platform = platform_field()
@@ -35,6 +40,8 @@ class DeliveryEndpoint(models.Model):
         BotKey, on_delete=models.SET_NULL, null=True, blank=True, related_name="delivery_endpoints"
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    objects = DeliveryEndpointQuerySet.as_manager()
 
     class Meta:
         constraints = [
@@ -58,7 +65,7 @@ class DeliveryEndpoint(models.Model):
 
 
 class Delivery(models.Model):
-    """One event on its way, sent until it was taken; its id is the same at every try."""
+    """An event to deliver, sent until it is accepted; its id is the same in every attempt."""
 
     class State(models.TextChoices):
         WAITING = "waiting"

@@ -1,6 +1,9 @@
-"""Model fields shared by linking's tables: platforms and platform ids."""
+"""Values shared by linking's tables: platforms, platform ids and display names."""
 
 from __future__ import annotations
+
+import re
+import unicodedata
 
 from django.db import models
 from django.db.models import CheckConstraint, Q
@@ -25,7 +28,7 @@ def platform_field() -> models.CharField[str, str]:
 def platform_id_field(
     *, blank: bool = False, default: str | None = None, help_text: str = ""
 ) -> models.CharField[str, str]:
-    """An id that a platform gave; the table's checks say what it may look like."""
+    """Return a field for an id that a platform assigned; constraints of the table check its form."""
     if default is None:
         return models.CharField(max_length=64, blank=blank, help_text=help_text)
     return models.CharField(
@@ -41,3 +44,17 @@ def platform_id_constraint(field: str, *, or_nothing: bool = False) -> CheckCons
     well_formed = Q(**{f"{field}__regex": PLATFORM_ID_PATTERN})
     condition = well_formed | Q(**{field: ""}) if or_nothing else well_formed
     return CheckConstraint(condition=condition, name=f"%(class)s_{field}_is_opaque")
+
+
+MAX_DISPLAY_CHARACTERS = 80
+# Marks that change the reading direction. With them a name could rearrange the sentence around it.
+_BIDI_MARKS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_INVISIBLE_CATEGORIES = {"Cc", "Cs", "Co", "Cn"}
+
+
+def clean_name(name: str, most: int = MAX_DISPLAY_CHARACTERS) -> str:
+    """Return a name that a platform's user chose, safe to show: one line, nothing invisible, at most `most` characters."""
+    straight = _BIDI_MARKS.sub("", name[: 4 * most + 1000])
+    visible = "".join(" " if unicodedata.category(one) in _INVISIBLE_CATEGORIES else one for one in straight)
+    words = " ".join(visible.split())
+    return words if len(words) <= most else words[: most - 1].rstrip() + "…"

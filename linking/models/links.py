@@ -18,7 +18,7 @@ from linking.models.fields import (
     platform_id_field,
 )
 
-MAX_LIST_ENTRIES = 200  # channels, roles, tools: a list that a person can still look through
+MAX_LIST_ENTRIES = 200  # channels, roles or tools
 
 
 BOT_ACCOUNT_HELP_TEXT = (
@@ -119,8 +119,17 @@ class PlatformUserLink(models.Model):
         return f"{self.platform} user link {self.id}"
 
 
+class LinkTokenQuerySet(models.QuerySet["LinkToken"]):
+    def unused(self) -> LinkTokenQuerySet:
+        return self.filter(used_at=None, superseded_at=None)
+
+    def pending(self) -> LinkTokenQuerySet:
+        """Choose tokens that can be confirmed now."""
+        return self.unused().filter(expires_at__gt=Now())
+
+
 class LinkToken(models.Model):
-    """A bot's request for a link, confirmed once by a person; the token itself is kept nowhere."""
+    """A bot's request for a link, confirmed once by a person; only a hash of the token is stored."""
 
     class Kind(models.TextChoices):
         SERVER = "server"
@@ -145,6 +154,8 @@ class LinkToken(models.Model):
         settings.AUTH_USER_MODEL, on_delete=models.CASCADE, null=True, blank=True, related_name="link_tokens"
     )
     superseded_at = models.DateTimeField(null=True, blank=True)
+
+    objects = LinkTokenQuerySet.as_manager()
 
     class Meta:
         constraints = [

@@ -14,10 +14,15 @@ from linking.models.fields import (
 )
 
 
-class PlatformUpdate(models.Model):
-    """An update as a platform sent it, stored before anything is done; `linking.inbound` alone writes it.
+class PlatformUpdateQuerySet(models.QuerySet["PlatformUpdate"]):
+    def unhandled(self) -> PlatformUpdateQuerySet:
+        return self.filter(done_at=None)
 
-    Handled, its payload goes; the keys stay until the purge, so that it counts once.
+
+class PlatformUpdate(models.Model):
+    """An update as a platform sent it, stored before it is handled; only `linking.inbound` writes it.
+
+    Once it is handled its payload is deleted. Its keys stay until the purge, so that a repetition is recognised.
     """
 
     id = models.BigAutoField(primary_key=True)  # the order of arrival
@@ -35,6 +40,8 @@ class PlatformUpdate(models.Model):
     received_at = models.DateTimeField(db_default=Now(), editable=False)
     done_at = models.DateTimeField(null=True, blank=True)
     outcome = models.CharField(max_length=32, blank=True, default="", db_default="")
+
+    objects = PlatformUpdateQuerySet.as_manager()
 
     class Meta:
         constraints = [
@@ -72,8 +79,8 @@ class PlatformUpdate(models.Model):
         return f"{self.platform} update {self.id}"
 
 
-class StartedTurn(models.Model):
-    """The answer to a bot's request, kept for its repetition; `linking.conversations` alone writes it."""
+class IdempotencyKey(models.Model):
+    """A bot's idempotency key with the answer to its request. Only `linking.conversations` writes it."""
 
     platform = platform_field()
     bot_account = platform_id_field()
@@ -87,13 +94,13 @@ class StartedTurn(models.Model):
             models.UniqueConstraint(
                 fields=["platform", "bot_account", "key"], name="an_idempotency_key_counts_once"
             ),
-            known_platform_constraint("a_started_turn"),
+            known_platform_constraint("an_idempotency_key"),
             platform_id_constraint("bot_account"),
         ]
-        indexes = [models.Index(fields=["created_at"], name="started_turns_by_age")]
+        indexes = [models.Index(fields=["created_at"], name="idempotency_keys_by_age")]
 
     def __str__(self) -> str:
-        return f"started turn {self.pk}"
+        return f"idempotency key {self.pk}"
 
 
 class BotRunner(models.Model):

@@ -14,7 +14,7 @@ from linking.models.links import PlatformLink
 
 
 class LinkUsage(models.Model):
-    """A server's day (UTC). It outlives its link: what was spent was spent."""
+    """A server's usage of one day (UTC). It outlives its link."""
 
     link = models.ForeignKey(
         PlatformLink, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False, related_name="usage"
@@ -37,7 +37,7 @@ class LinkUsage(models.Model):
 
 
 class CapReservation(models.Model):
-    """An accepted message's share of the cap, until its turn has ended and its cost is known."""
+    """The part of the cap reserved for an accepted message, until its turn has ended and its cost is known."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     link = models.ForeignKey(

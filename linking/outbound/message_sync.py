@@ -13,7 +13,8 @@ import structlog
 
 from config.core import db
 from linking import metrics
-from linking.conversations import buttons, reachability
+from linking.conversations import reachability
+from linking.conversations import services as conversations
 from linking.outbound import records
 from linking.outbound.layout import MessagePage
 from linking.outbound.records import OutboundTurn, SentPart
@@ -254,7 +255,7 @@ class MessageSync:
         if card.subject_id not in self._buttons_by_subject:
             shown = card.choices[: self._adapter.max_buttons]
             codes = await db.run_in_thread(
-                buttons.create_buttons,
+                conversations.create_buttons,
                 self.outbound_turn.conversation_id,
                 card.subject,
                 UUID(card.subject_id),

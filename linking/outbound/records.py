@@ -8,11 +8,13 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import NamedTuple
 from uuid import UUID
 
 from django.core.cache import caches
 from django.db import connection
 
+from config.core.db import fetch_one
 from config.core.errors import ServiceUnavailable
 from copilot.chat import turn_details
 from linking.models import OutboundMessage, PlatformConversation
@@ -47,7 +49,7 @@ class OutboundTurn:
 _REPLIES_IN_CHAT_SQL = "(c.closed_at IS NULL OR t.origin = c.platform)"
 _IS_PENDING_SQL = f"""
 SELECT c.platform, c.bot_account FROM copilot_turn t
-JOIN linking_platformconversation c ON c.id = (t.arrival->'reply'->>'conversation_id')::uuid
+JOIN linking_platformconversation c ON c.id = (t.inbound_context->'reply'->>'conversation_id')::uuid
 WHERE t.id = %s AND c.unreachable_at IS NULL AND {_REPLIES_IN_CHAT_SQL}
   AND NOT EXISTS (SELECT 1 FROM linking_outboundmessage o WHERE o.turn_id = t.id AND o.final)
 """  # noqa: S608 - both texts are ours
@@ -58,7 +60,7 @@ _FIND_PENDING_SQL = f"""
 SELECT t.id FROM linking_platformconversation c
 JOIN copilot_session s ON s.id = c.session_id AND s.deleted_at IS NULL
 JOIN copilot_turn t ON t.session_id = c.session_id AND t.created_at > statement_timestamp() - make_interval(secs => %(seconds)s)
-    AND t.arrival->'reply'->>'conversation_id' = c.id::text
+    AND t.inbound_context->'reply'->>'conversation_id' = c.id::text
 WHERE (c.platform, c.bot_account) IN (SELECT * FROM unnest(%(platforms)s::text[], %(accounts)s::text[]))
   AND c.unreachable_at IS NULL AND {_REPLIES_IN_CHAT_SQL}
   AND c.last_message_at > statement_timestamp() - make_interval(secs => %(seconds)s)
@@ -69,12 +71,15 @@ ORDER BY t.created_at LIMIT %(limit)s
 """  # noqa: S608 - both texts are ours
 
 
+class _ConversationBot(NamedTuple):
+    platform: str
+    bot_account: str
+
+
 def is_delivery_pending(turn_id: UUID, accounts: dict[str, str]) -> bool:
     """Check with one query whether the turn may need delivery; most callers find that it does not."""
-    with connection.cursor() as cursor:
-        cursor.execute(_IS_PENDING_SQL, [turn_id])
-        conversation = cursor.fetchone()
-    return conversation is not None and accounts.get(conversation[0]) == conversation[1]
+    bot = fetch_one(_ConversationBot, _IS_PENDING_SQL, [turn_id])
+    return bot is not None and accounts.get(bot.platform) == bot.bot_account
 
 
 def load_outbound_turn(turn_id: UUID, accounts: dict[str, str]) -> OutboundTurn | None:
@@ -83,7 +88,7 @@ def load_outbound_turn(turn_id: UUID, accounts: dict[str, str]) -> OutboundTurn 
     if turn is None or turn.is_session_deleted or turn.reply is None:
         return None
     reply = turn.reply
-    conversation = PlatformConversation.objects.filter(pk=reply.conversation_id, unreachable_at=None).first()
+    conversation = PlatformConversation.objects.reachable().filter(pk=reply.conversation_id).first()
     if conversation is None or accounts.get(conversation.platform) != conversation.bot_account:
         return None
     rows = OutboundMessage.objects.filter(turn=turn_id)

@@ -21,7 +21,7 @@ import structlog
 from django.db import connection
 
 from config.core import db
-from config.core.postgres import build_connection_string
+from config.core.db import build_connection_string
 from linking.outbound import records
 from linking.outbound.turn_follower import follow_turn
 from linking.platforms import registry

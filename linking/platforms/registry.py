@@ -8,7 +8,7 @@ from importlib import import_module
 from django.conf import settings
 from django.utils.crypto import constant_time_compare, salted_hmac
 
-from config.core.hashed_keys import get_site_peppers
+from config.core.encryption import get_site_peppers
 from linking.platforms.base import PlatformAdapter
 
 ADAPTER_CLASSES = {

@@ -16,12 +16,11 @@ from django.views.decorators.http import require_POST, require_safe
 
 from config.core.errors import InvalidRequest, NotFound, RequestRefused
 from linking import selectors
-from linking.bots import get_bot_names, list_offered_bots
-from linking.caps import permissions
-from linking.display_names import clean_name
 from linking.links import services as links
 from linking.models import Platform, PlatformLink
-from linking.web.forms import parse_server_settings
+from linking.models.fields import clean_name
+from linking.selectors import get_bot_names, list_offered_bots
+from linking.web.forms import PauseForm, ServerSettingsForm
 from linking.web.link_confirmation import render_qr_code
 
 PAGE_SIZE = 25
@@ -31,6 +30,10 @@ PAGE_SIZE = 25
 @never_cache
 @require_safe
 def list_chats(request: HttpRequest) -> HttpResponse:
+    return _render_chats(request)
+
+
+def _render_chats(request: HttpRequest, *, wrong: ServerSettingsForm | None = None) -> HttpResponse:
     """Two lists, each with a page of its own in the address: the last link of the page before it."""
     user_id, seen = _get_user(request).pk, {name: request.GET.get(name, "") for name in ("people", "servers")}
     try:
@@ -55,35 +58,39 @@ def list_chats(request: HttpRequest) -> HttpResponse:
             for row in people.items
         ],
         "servers": [
-            _build_link_context(link, bots[link.platform, link.bot_account]) for link in servers.items
+            _build_link_context(link, bots[link.platform, link.bot_account], wrong) for link in servers.items
         ],
         "more_people": people.next_cursor,
         "more_servers": servers.next_cursor,
         "seen": seen,
         "bots": list_offered_bots(),
     }
-    return render(request, "linking/chats.html", context)
+    return render(request, "linking/chats.html", context, status=wrong.status if wrong else 200)
 
 
 @login_required
 @require_POST
 def change_server(request: HttpRequest, link_id: UUID) -> HttpResponse:
-    user_id = _get_user(request).pk
-    return _perform_and_redirect(
-        request,
-        lambda: links.update_server_link(user_id, link_id, parse_server_settings(request.POST)),
-        _("Saved. It holds from the next message on."),
-    )
+    user_id, form = _get_user(request).pk, ServerSettingsForm.from_request(request, link_id=link_id)
+    if not selectors.owns_server_link(user_id, link_id):
+        raise Http404
+    if form.is_valid():
+        with form.refusals_as_errors():
+            links.update_server_link(user_id, link_id, form.build_settings())
+            messages.success(request, _("Saved. It applies from the next message."))
+            return redirect("connected_chats")
+    return _render_chats(request, wrong=form)
 
 
 @login_required
 @require_POST
 def pause_server(request: HttpRequest, link_id: UUID) -> HttpResponse:
-    user_id, pause = _get_user(request).pk, request.POST.get("pause") == "1"
+    user_id, form = _get_user(request).pk, PauseForm.from_request(request)
+    pause = form.is_valid() and form.cleaned_data["pause"]
     return _perform_and_redirect(
         request,
         lambda: links.update_server_link(user_id, link_id, {"state": "paused" if pause else "active"}),
-        _("Paused. The bot does not answer there.") if pause else _("The bot answers there again."),
+        _("Paused. The bot won't answer there.") if pause else _("Resumed. The bot answers there again."),
     )
 
 
@@ -94,7 +101,7 @@ def unlink_server(request: HttpRequest, link_id: UUID) -> HttpResponse:
     return _perform_and_redirect(
         request,
         lambda: links.revoke_server_link(user_id, link_id),
-        _("Disconnected. What was said stays with you."),
+        _("Disconnected. Your chats are kept."),
     )
 
 
@@ -105,7 +112,7 @@ def unlink_user(request: HttpRequest, link_id: UUID) -> HttpResponse:
     return _perform_and_redirect(
         request,
         lambda: links.revoke_user_link(user_id, link_id),
-        _("Disconnected. What was said stays with you."),
+        _("Disconnected. Your chats are kept."),
     )
 
 
@@ -119,38 +126,15 @@ def show_bot_qr(request: HttpRequest, platform: str) -> HttpResponse:
     raise Http404
 
 
-def _build_link_context(link: PlatformLink, bot: str) -> dict[str, object]:
+def _build_link_context(link: PlatformLink, bot: str, wrong: ServerSettingsForm | None) -> dict[str, object]:
     return {
         "row": link,
         "bot": bot,
         "platform": Platform(link.platform).label,
-        "name": clean_name(link.server_name) or _("without a name"),
+        "name": clean_name(link.server_name) or _("Unnamed"),
         "usage": selectors.build_link_usage(link),
-        "daily_cap": _format_dollars(link.daily_cap_microdollars),
-        "monthly_cap": _format_dollars(link.monthly_cap_microdollars),
-        "channels": "\n".join(link.allowed_channels),
-        "roles": "\n".join(link.allowed_roles),
-        "tools": [
-            {"name": name, "label": _get_tool_labels()[name], "on": name in link.tools}
-            for name in sorted(permissions.OPTIONAL_TOOLS)
-        ],
+        "form": wrong if wrong and wrong.link_id == link.pk else ServerSettingsForm.from_link(link),
     }
-
-
-def _get_tool_labels() -> dict[str, str]:
-    """Return the labels of the tools that an owner can allow."""
-    return {
-        "bash_exec": _("run commands"),
-        "delete_file": _("delete files"),
-        "python_exec": _("run Python"),
-        "share_file": _("publish files"),
-        "web_fetch": _("read web pages"),
-        "web_search": _("search the web"),
-    }
-
-
-def _format_dollars(microdollars: int | None) -> str:
-    return "" if microdollars is None else f"{microdollars / 1_000_000:.2f}"
 
 
 def _perform_and_redirect(request: HttpRequest, act: Callable[[], object], said: str) -> HttpResponse:

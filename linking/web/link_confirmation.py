@@ -1,4 +1,4 @@
-"""The page of a link token: what confirming means, and the button that does it; looking changes nothing."""
+"""The page of a link token: it explains what confirming means. Viewing it changes nothing."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from django.views.decorators.http import require_POST, require_safe
 
 from config.core.errors import InvalidRequest, NotFound, RequestRefused
 from linking import selectors
-from linking.bots import get_bot_names
-from linking.display_names import clean_name
 from linking.errors import LinkAlreadyExists, LinkTokenExpired
 from linking.links import confirmation, tokens
 from linking.models import LinkToken, Platform
-from linking.web.forms import CAP_CHOICES, parse_caps
+from linking.models.fields import clean_name
+from linking.selectors import get_bot_names
+from linking.web.forms import ServerCapsForm
 
 PRIVATE_HEADERS = {
     "Cache-Control": "no-store",
@@ -35,7 +35,7 @@ View = Callable[Concatenate[HttpRequest, P], HttpResponseBase]
 
 
 def private_page(view: View[P]) -> View[P]:
-    """The address is a secret and the page is one person's: nobody keeps, indexes or passes it on."""
+    """Send headers that keep the page, whose URL is a secret, out of caches, search engines and referrers."""
 
     @wraps(view)
     def answer(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
@@ -51,7 +51,7 @@ def private_page(view: View[P]) -> View[P]:
 @login_required
 @require_safe
 def show_link_token(request: HttpRequest, token: str) -> HttpResponse:
-    """Platforms fetch links for previews: nothing is used or changed here."""
+    """Show the token without using it, because platforms fetch links for previews."""
     row = selectors.find_token(tokens.hash_token(token))
     if row is None:
         return _render_gone(request, status=404)
@@ -68,10 +68,14 @@ def show_link_token(request: HttpRequest, token: str) -> HttpResponse:
 @login_required
 @require_POST
 def confirm_server(request: HttpRequest, token: str) -> HttpResponse:
+    user, form = _get_user(request), ServerCapsForm.from_request(request)
+    if not form.is_valid():
+        row = selectors.find_token(tokens.hash_token(token))
+        if row is None or not selectors.is_token_pending(row):
+            return _render_gone(request, status=404 if row is None else 410)
+        return _render_page(request, "linking/claim.html", row, token, form=form, status=form.status)
     return _confirm_and_redirect(
-        request,
-        token,
-        lambda: confirmation.confirm_server_link(_get_user(request), token, parse_caps(request.POST)),
+        request, token, lambda: confirmation.confirm_server_link(user, token, form.build_settings())
     )
 
 
@@ -95,7 +99,7 @@ def cancel_link_token(request: HttpRequest, token: str) -> HttpResponse:
 @private_page
 @require_safe
 def show_link_qr(request: HttpRequest, token: str) -> HttpResponse:
-    """The address as a picture. No login and no look-up: it tells nothing that the asker did not say."""
+    """Render the URL as a QR code. It needs neither login nor query: it shows only what the request contains."""
     return render_qr_code(f"{settings.LINK_BASE_URL}/{token}")
 
 
@@ -110,7 +114,7 @@ def render_qr_code(address: str) -> HttpResponse:
 
 
 def _confirm_and_redirect(request: HttpRequest, token: str, act: Callable[[], object]) -> HttpResponse:
-    """Done, or done a moment ago by the same person's first click."""
+    """Confirm and redirect; a second click of the same person succeeds too."""
     try:
         act()
     except (LinkTokenExpired, LinkAlreadyExists) as problem:
@@ -136,6 +140,7 @@ def _render_page(
     row: LinkToken,
     token: str,
     *,
+    form: ServerCapsForm | None = None,
     problem: RequestRefused | None = None,
     status: int = 200,
 ) -> HttpResponse:
@@ -144,10 +149,10 @@ def _render_page(
         "kind": row.kind,
         "platform": Platform(row.platform).label,
         "bot": get_bot_names([(row.platform, row.bot_account)])[row.platform, row.bot_account],
-        "name": clean_name(row.subject_name) or _("without a name"),
+        "name": clean_name(row.subject_name) or _("Unnamed"),
         "requester": clean_name(row.requester_name),
         "minutes": selectors.get_minutes_left(row),
-        "caps": CAP_CHOICES,
+        "form": form or ServerCapsForm(),
         "problem": problem,
         "account": _get_user(request).email or _get_user(request).get_username(),
     }
@@ -168,5 +173,5 @@ def _render_gone(request: HttpRequest, *, status: int) -> HttpResponse:
 
 
 def _get_user(request: HttpRequest) -> User:
-    assert isinstance(request.user, User)  # login_required let nobody else in
+    assert isinstance(request.user, User)  # guaranteed by login_required
     return request.user

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import QuerySet
 from django.db.models.functions import Now
 from django.utils import timezone
 
@@ -15,7 +18,7 @@ from config.core.encryption import decrypt_text, encrypt_text
 from config.core.errors import NotFound
 from linking.conversations.services import BotAccount
 from linking.models import BotKey, DeliveryEndpoint
-from linking.webhook_deliveries import signatures
+from linking.models.deliveries import DeliveryEndpointQuerySet
 from linking.webhook_deliveries.http_client import DeliveryClient
 
 
@@ -29,7 +32,7 @@ class Endpoint:
 
 
 def has_enabled_endpoint(bot: BotAccount) -> bool:
-    return _bot_endpoints(bot).filter(disabled_at=None).exists()
+    return _bot_endpoints(bot).enabled().exists()
 
 
 def get_endpoint(bot: BotAccount) -> Endpoint:
@@ -43,7 +46,7 @@ def set_endpoint(bot: BotAccount, url: str, key: BotKey) -> Endpoint:
     """Set the URL and enable the endpoint. A new endpoint comes with its secret, which is shown only once."""
     checked = str(DeliveryClient().check_url(url))
     changes = {"url": checked, "disabled_at": None, "disabled_reason": "", "failures": 0}
-    secret = signatures.generate_secret()
+    secret = generate_secret()
     with transaction.atomic():
         row, created = DeliveryEndpoint.objects.select_for_update().get_or_create(
             platform=bot.platform,
@@ -63,7 +66,7 @@ def delete_endpoint(bot: BotAccount) -> None:
 
 def rotate_secret(bot: BotAccount) -> Endpoint:
     """Create a new secret. The old one signs too until DELIVERY_ROTATION_SECONDS have passed."""
-    secret = signatures.generate_secret()
+    secret = generate_secret()
     with transaction.atomic():
         row = _bot_endpoints(bot).select_for_update().first()
         if row is None:
@@ -81,7 +84,7 @@ def get_signing_secrets(row: DeliveryEndpoint) -> list[str]:
     return [decrypt_text(value) for value in ((row.secret, row.old_secret) if in_overlap else (row.secret,))]
 
 
-def _bot_endpoints(bot: BotAccount) -> QuerySet[DeliveryEndpoint]:
+def _bot_endpoints(bot: BotAccount) -> DeliveryEndpointQuerySet:
     return DeliveryEndpoint.objects.filter(platform=bot.platform, bot_account=bot.bot_account)
 
 
@@ -93,3 +96,24 @@ def _serialize_endpoint(row: DeliveryEndpoint, *, secret: str | None = None) -> 
         failures=row.failures,
         secret=secret,
     )
+
+
+# --- Signatures ---
+
+SECRET_BYTES = 32
+SIGNATURE_VERSION = "v1"
+
+
+def generate_secret() -> str:
+    return f"whsec_{secrets.token_urlsafe(SECRET_BYTES)}"
+
+
+def compute_signature(secret: str, timestamp: int, body: bytes) -> str:
+    """Sign the timestamp, a full stop and the raw body."""
+    signed = f"{timestamp}.".encode() + body
+    return f"{SIGNATURE_VERSION}={hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()}"
+
+
+def build_signature_header(signing_secrets: Sequence[str], timestamp: int, body: bytes) -> str:
+    """Return one signature per secret; a receiver accepts any that matches the secret it knows."""
+    return ",".join(compute_signature(secret, timestamp, body) for secret in signing_secrets)

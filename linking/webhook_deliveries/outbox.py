@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
 from django.db import connection, transaction
 from django.db.models import Max
 
+from config.core.db import fetch_one
 from config.core.json_values import JSON
 from copilot.chat import serializers as chat_serializers
 from copilot.chat import turn_details
@@ -29,34 +31,38 @@ class _TurnEvent:
     fields: dict[str, JSON]
 
 
-def record_deliveries(turn_id: UUID) -> int:
-    """Record what a bot has to be told after its turn changed (TURN_HOOKS); return the number of new deliveries."""
+def record_deliveries(turn_id: UUID, **_signal: object) -> int:
+    """Receive `turn_awaits_person` and `turn_ended`: record what the bot must be told; return how many are new."""
     found = _find_endpoint(turn_id)
     turn = turn_details.get_turn_details(turn_id) if found is not None else None
     if found is None or turn is None:
         return 0
-    endpoint_id, conversation_id = found
-    created = sum(_create_delivery(endpoint_id, conversation_id, turn, event) for event in _iter_events(turn))
+    created = sum(
+        _create_delivery(found.endpoint_id, found.conversation_id, turn, event)
+        for event in _iter_events(turn)
+    )
     if created:
-        signals.deliveries_recorded.send(sender=Delivery)
+        transaction.on_commit(lambda: signals.deliveries_recorded.send_robust(sender=Delivery))
     return created
 
 
 _FIND_ENDPOINT_SQL = """
-SELECT e.id, c.id FROM copilot_turn t
-JOIN linking_platformconversation c ON c.id = (t.arrival->'reply'->>'conversation_id')::uuid
+SELECT e.id AS endpoint_id, c.id AS conversation_id FROM copilot_turn t
+JOIN linking_platformconversation c ON c.id = (t.inbound_context->'reply'->>'conversation_id')::uuid
 JOIN linking_deliveryendpoint e ON e.platform = c.platform AND e.bot_account = c.bot_account
 WHERE t.id = %s AND e.disabled_at IS NULL AND t.purpose = 'reply'
   AND (c.closed_at IS NULL OR t.origin = c.platform)  -- in a closed conversation only its own turns are answered
 """
 
 
-def _find_endpoint(turn_id: UUID) -> tuple[UUID, UUID] | None:
-    """Return the ids of the endpoint and the conversation, with the one query that every turn costs."""
-    with connection.cursor() as cursor:
-        cursor.execute(_FIND_ENDPOINT_SQL, [turn_id])
-        row = cursor.fetchone()
-    return (row[0], row[1]) if row else None
+class _FoundEndpoint(NamedTuple):
+    endpoint_id: UUID
+    conversation_id: UUID
+
+
+def _find_endpoint(turn_id: UUID) -> _FoundEndpoint | None:
+    """Find the endpoint and the conversation of a turn, with the one query that every turn costs."""
+    return fetch_one(_FoundEndpoint, _FIND_ENDPOINT_SQL, [turn_id])
 
 
 def _iter_events(turn: TurnDetails) -> Iterator[_TurnEvent]:
@@ -151,7 +157,7 @@ def _truncate_text(text: str) -> tuple[str, bool]:
 _FIND_MISSED_SQL = """
 SELECT t.id FROM linking_deliveryendpoint e
 JOIN linking_platformconversation c ON c.platform = e.platform AND c.bot_account = e.bot_account
-JOIN copilot_turn t ON t.session_id = c.session_id AND t.arrival->'reply'->>'conversation_id' = c.id::text
+JOIN copilot_turn t ON t.session_id = c.session_id AND t.inbound_context->'reply'->>'conversation_id' = c.id::text
 WHERE e.disabled_at IS NULL AND t.ended_at > GREATEST(e.created_at, now() - interval '1 hour') AND t.purpose = 'reply'
   AND NOT EXISTS (SELECT 1 FROM linking_delivery d WHERE d.endpoint_id = e.id AND d.event_key = 'ended:' || t.id)
 LIMIT 200

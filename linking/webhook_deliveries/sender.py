@@ -23,7 +23,7 @@ from copilot.realtime import payloads
 from linking import emails, metrics
 from linking.conversations.services import BotAccount
 from linking.models import Delivery, DeliveryEndpoint
-from linking.webhook_deliveries import signatures
+from linking.webhook_deliveries import endpoints
 from linking.webhook_deliveries.endpoints import get_signing_secrets
 from linking.webhook_deliveries.http_client import DeliveryClient, DeliveryResponse
 
@@ -152,7 +152,7 @@ async def _post_delivery(delivery: _ClaimedDelivery, client: DeliveryClient) -> 
         "User-Agent": "Pilothouse-Delivery/1",
         "Pilothouse-Delivery": str(delivery.delivery_id),
         "Pilothouse-Timestamp": str(now),
-        "Pilothouse-Signature": signatures.build_signature_header(delivery.secrets, now, delivery.body),
+        "Pilothouse-Signature": endpoints.build_signature_header(delivery.secrets, now, delivery.body),
     }
     url_safety.count_lookups_for(f"endpoint:{delivery.endpoint_id}")
     return await client.post(delivery.url, delivery.body, headers)
@@ -194,7 +194,7 @@ def _count_failure(endpoint_id: UUID, status: int | None) -> None:
 
 def _disable_endpoint(endpoint_id: UUID, reason: str) -> None:
     """Disable an endpoint until its bot sets the URL again, and mail the creator of its key."""
-    enabled = DeliveryEndpoint.objects.filter(pk=endpoint_id, disabled_at=None)
+    enabled = DeliveryEndpoint.objects.enabled().filter(pk=endpoint_id)
     if not enabled.update(disabled_at=Now(), disabled_reason=reason):
         return
     log.warning("delivery_endpoint_disabled", endpoint_id=endpoint_id, reason=reason)

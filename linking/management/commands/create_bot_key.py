@@ -1,4 +1,4 @@
-"""Make a key for a bot and print it once."""
+"""Create a bot key and print it once."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from linking.models.bot_keys import BOT_KEY_SCOPES
 
 
 class Command(BaseCommand):
-    help = "Make a key for a bot account; the key is shown once and cannot be shown again."
+    help = "Create a key for a bot account and print it once; it cannot be shown again."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--platform", required=True, choices=PLATFORMS)
         parser.add_argument("--name", required=True, help="what the key is for, as shown in lists")
         parser.add_argument("--bot-account", required=True, help="the platform's own id of this bot or app")
         parser.add_argument("--scopes", nargs="+", choices=BOT_KEY_SCOPES, required=True)
-        parser.add_argument("--networks", nargs="*", default=[], help="it may call from these alone")
+        parser.add_argument("--networks", nargs="*", default=[], help="networks that it may be used from")
         parser.add_argument("--rate", type=int, help="calls per minute")
         parser.add_argument("--days", type=int, help="days until it expires (default: never)")
 

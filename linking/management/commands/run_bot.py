@@ -1,4 +1,4 @@
-"""`manage.py run_bot <platform>`: fetches updates where no door can be opened; turns run elsewhere."""
+"""`manage.py run_bot <platform>`: fetch updates where platforms cannot reach a webhook; turns run elsewhere."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _adapter(platform: str, bot_account: str) -> PlatformAdapter:
 
 
 def _fetcher(adapter: PlatformAdapter) -> UpdateFetcher:
-    """Loaded one by one: the vendors' clients are heavy."""
+    """Import the platform's client only when it is needed, because it is large."""
     from linking.platforms.discord.adapter import DiscordAdapter
     from linking.platforms.scripted import LineFetcher
     from linking.platforms.slack.adapter import SlackAdapter
@@ -86,7 +86,7 @@ async def _run(adapter: PlatformAdapter, *, replace_webhook: bool) -> None:
 
 
 async def _beat() -> None:
-    """For as long as this loop turns, as Celery's processes do: what a container's check looks at."""
+    """Touch HEARTBEAT_FILE while this loop runs, for container checks."""
     while settings.HEARTBEAT_FILE:
         _touch(Path(settings.HEARTBEAT_FILE))
         await asyncio.sleep(HEARTBEAT_SECONDS)

@@ -1,4 +1,4 @@
-"""`manage.py telegram_webhook set|delete|info`: tells Telegram where our door is."""
+"""`manage.py telegram_webhook set|delete|info`: manage the webhook of our Telegram bot."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Command(BaseCommand):
     def handle(self, *args: object, **options: object) -> None:
         adapter = registry.build_adapter("telegram")
         if not isinstance(adapter, TelegramAdapter):
-            self.stderr.write("telegram_webhook: Telegram has no credentials here; see `manage.py doctor`")
+            self.stderr.write("telegram_webhook: Telegram is not configured; see `manage.py doctor`")
             sys.exit(BAD_CONFIGURATION)
         try:
             self.stdout.write(asyncio.run(_act(adapter, str(options["act"]))))
@@ -35,7 +35,7 @@ class Command(BaseCommand):
 
 
 async def _act(adapter: TelegramAdapter, act: str) -> str:
-    path = reverse("platform_door", args=[adapter.platform, registry.get_webhook_slug(adapter)])
+    path = reverse("platform_webhook", args=[adapter.platform, registry.get_webhook_slug(adapter)])
     try:
         match act:
             case "set":
@@ -46,7 +46,7 @@ async def _act(adapter: TelegramAdapter, act: str) -> str:
                 return "The webhook is removed."
             case _:
                 url, waiting, complaint = await adapter.get_webhook_info()
-                door = "ours" if url.endswith(path) else "somebody else's" if url else "not set"
-                return f"The webhook is {door}; {waiting} updates wait. {complaint}".strip()
+                owner = "ours" if url.endswith(path) else "somebody else's" if url else "not set"
+                return f"The webhook is {owner}; {waiting} updates are waiting. {complaint}".strip()
     finally:
         await adapter.aclose()

@@ -1,4 +1,4 @@
-"""`manage.py platform_commands`: platforms that show people a list of commands are told what our bots understand."""
+"""`manage.py publish_bot_commands`: publish the bots' commands to platforms that show a list of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from linking.platforms.base import PlatformAdapter, PlatformError
 
 
 class Command(BaseCommand):
-    help = "Publish the bots' commands: Discord needs it once before anybody can give one, Telegram shows a menu."
+    help = "Publish the bots' commands. Discord needs this once before commands work, Telegram shows them in a menu."
 
     def handle(self, *args: object, **options: object) -> None:
         failed = False
@@ -24,7 +24,7 @@ class Command(BaseCommand):
                 failed = True
                 self.stderr.write(f"{adapter.platform}: {problem}")
             else:
-                self.stdout.write(f"{adapter.platform}: {len(COMMANDS)} commands are known")
+                self.stdout.write(f"{adapter.platform}: {len(COMMANDS)} commands published")
         sys.exit(1 if failed else 0)
 
 

@@ -1,4 +1,4 @@
-"""`manage.py platform_doors`: where each platform must send its updates."""
+"""`manage.py show_webhook_urls`: print the URL that each platform must send its updates to."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from linking.platforms import registry
 
 
 class Command(BaseCommand):
-    help = "Print the address of each platform's door; whoever knows one can knock there, and no more."
+    help = "Print the webhook URL of each configured platform. The URL alone grants nothing: updates are authenticated."
 
     def handle(self, *args: object, **options: object) -> None:
         for adapter in registry.iter_enabled_adapters():
-            path = reverse("platform_door", args=[adapter.platform, registry.get_webhook_slug(adapter)])
+            path = reverse("platform_webhook", args=[adapter.platform, registry.get_webhook_slug(adapter)])
             self.stdout.write(f"{adapter.platform}: {settings.SITE_URL}{path}")
