@@ -71,7 +71,7 @@ def aggregate_unfinished(moment: FilterContext) -> Figures:
             if name != "unended_with_end"
         },
         oldest_running=Min("started_at", filter=turn_filters.filter_running(moment)),
-        oldest_queued=Min("queued_at", filter=turn_filters.filter_queued(moment) & Q(throttle="")),
+        oldest_queued=Min("queued_at", filter=turn_filters.filter_queued(moment) & Q(throttled_by="")),
         active_sessions=Count("session", distinct=True),
         active_users=Count("session__owner", distinct=True),
         active_agents=Count("session__agent_version__agent", distinct=True),
@@ -94,7 +94,7 @@ def aggregate_ended(moment: FilterContext) -> Figures:
     hour = turn_filters.filter_ended_within(moment, HOUR)
     succeeded, failed = Q(status=turn_selectors.SUCCEEDED), Q(status=turn_selectors.FAILED)
     # A recovered turn was queued again after its start; a capped one waited for its own user, not for a worker.
-    started_once = Q(started_at__gte=F("queued_at"), throttle="")
+    started_once = Q(started_at__gte=F("queued_at"), throttled_by="")
     first_token = Cast(KeyTextTransform("first_token_ms", "summary"), FloatField())
     found = (
         turn_selectors.all_turns()

@@ -87,9 +87,9 @@ def _claim_alert(finding: Finding) -> bool:
     """Claim an alert by one conditional update, so that only one process sends it; without a database, in memory."""
     try:
         known = Alert.objects.filter(pk=finding.code)
-        if known.filter(told_at__lt=Now() - REPEAT_AFTER).update(told_at=Now(), resolved_at=None):
+        if known.filter(notified_at__lt=Now() - REPEAT_AFTER).update(notified_at=Now(), resolved_at=None):
             return True
-        fields = {"title": finding.title, "told_at": Now()}
+        fields = {"title": finding.title, "notified_at": Now()}
         return Alert.objects.get_or_create(pk=finding.code, defaults=fields)[1]
     except Error:
         connection.close()

@@ -18,7 +18,7 @@ from copilot.realtime import session_keys
 from copilot.worker import health
 from copilot.worker import liveness as worker_liveness
 from diagnostics import aggregates, turn_filters
-from diagnostics.snapshot_transaction import open_snapshot
+from diagnostics.queries import open_snapshot
 from diagnostics.turn_filters import FilterContext
 
 MAX_COUNTED = 10_000

@@ -15,8 +15,8 @@ from kombu.exceptions import KombuError
 from copilot.chat import turn_selectors
 from copilot.realtime import session_keys
 from copilot.worker import health
-from diagnostics.cached_value import BackgroundQuery, CachedValue, wait_for_answer
 from diagnostics.findings.figures import Worker, WorkerStatus
+from diagnostics.queries import BackgroundQuery, CachedValue, wait_for_answer
 
 INSPECT_TIMEOUT_SECONDS = 0.8
 INSPECT_GRACE_SECONDS = 0.2  # for the round trip; a broker that hangs would never answer

@@ -26,8 +26,8 @@ from prometheus_client.registry import Collector
 from config.core.errors import ServiceUnavailable
 from copilot.worker import health
 from diagnostics import inventory, snapshot
-from diagnostics.cached_value import CachedValue
 from diagnostics.probes import runner, servers
+from diagnostics.queries import CachedValue
 from diagnostics.work_ages import read_work_ages
 
 if TYPE_CHECKING:

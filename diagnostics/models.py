@@ -130,7 +130,7 @@ class RepairPreview(models.Model):
     ids = ArrayField(models.UUIDField(), help_text="Oldest first.")
     rest = models.PositiveIntegerField(default=0, help_text="How many more matched.")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
-    spent_at = models.DateTimeField(null=True, blank=True)
+    used_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         default_permissions = ()
@@ -145,7 +145,7 @@ class Alert(models.Model):
 
     code = models.CharField(max_length=60, primary_key=True)
     title = models.CharField(max_length=200)
-    told_at = models.DateTimeField()
+    notified_at = models.DateTimeField()
     resolved_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:

@@ -10,9 +10,8 @@ from django_celery_beat.models import PeriodicTask
 
 from config.core.staff_permissions import mask_email
 from copilot.schedules import selectors as schedules_selectors
-from diagnostics.cached_value import CachedValue
 from diagnostics.execution_list import MAX_COUNTED
-from diagnostics.snapshot_transaction import open_snapshot
+from diagnostics.queries import CachedValue, open_snapshot
 
 HOUR, DAY = timedelta(hours=1), timedelta(hours=24)
 CACHE_SECONDS = 30.0  # occurrences are computed one by one

@@ -14,10 +14,9 @@ from config.core.errors import ServiceUnavailable
 from copilot.chat import turn_selectors
 from copilot.worker import health as worker_health
 from diagnostics import aggregates, broker_queues, inventory, samples, schedules, turn_filters
-from diagnostics.cached_value import BackgroundQuery, CachedValue, wait_for_answer
 from diagnostics.findings.figures import Snapshot, Summary
 from diagnostics.findings.rules import MAX_FINDING_IDS
-from diagnostics.snapshot_transaction import accepts_writes, open_snapshot
+from diagnostics.queries import BackgroundQuery, CachedValue, accepts_writes, open_snapshot, wait_for_answer
 from diagnostics.turn_filters import FilterContext
 from diagnostics.work_ages import read_work_ages
 from linking import selectors

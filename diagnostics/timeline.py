@@ -74,7 +74,7 @@ def _build_timeline(execution_id: UUID, audits: list[AuditShown]) -> list[Happen
         (row.dispatched_at, "dispatched", f"{row.dispatch_count} times in all"),
         (row.started_at, "started", ""),
         (
-            row.begun_at if row.begun_at != row.started_at else None,
+            row.attempt_started_at if row.attempt_started_at != row.started_at else None,
             "begun again",
             f"attempt {row.attempts}, {row.worker}",
         ),

@@ -120,7 +120,7 @@ def filter_running_over_an_hour(moment: FilterContext) -> Q:
 
 def filter_never_started(moment: FilterContext) -> Q:
     """Match executions that no worker took, except those that wait for a cap of their user or address."""
-    return filter_queued(moment) & Q(attempts=0, throttle="")
+    return filter_queued(moment) & Q(attempts=0, throttled_by="")
 
 
 def filter_stuck_queued(moment: FilterContext) -> Q:

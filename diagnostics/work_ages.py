@@ -1,4 +1,4 @@
-"""Read how long ago the scheduler, the watch and the workers of each queue last did something."""
+"""Read how long ago the scheduler, the watch and the workers of each queue last worked, and define how long is too long."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from django_celery_beat.models import PeriodicTask
 
 from copilot.worker import health
 from diagnostics.broker_queues import STEADY_QUEUES
-from diagnostics.snapshot_transaction import get_database_time
+from diagnostics.queries import get_database_time
+
+SCHEDULER_SILENT_SECONDS = 60.0  # it sends something every five seconds
+WATCH_SILENT_SECONDS = 120.0  # it looks every fifteen
+QUEUE_SILENT_SECONDS = {"maintenance": 90.0, "default": 900.0}  # two long exports may keep `default` busy
+MAX_WAITING_TASKS = {"maintenance": 50, "default": 200, "chats": 200, "turns": 500}  # more is a backlog
+WORKER_START_SECONDS = 8.0  # a worker this young need not take turns yet
 
 ROWS_TRUSTED_AFTER_SECONDS = 240.0
 

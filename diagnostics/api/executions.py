@@ -15,10 +15,11 @@ from pydantic import AwareDatetime, Field
 from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 
+from config.core.api.parsing import QueryParams
 from config.core.api.views import document_operation, respond_json
 from config.core.errors import InvalidRequest
 from diagnostics import execution_list, snapshot, timeline
-from diagnostics.api.views import DiagnosticsAPIView, QueryParams, RepairAPIView, parse_json_body, parse_query
+from diagnostics.api.views import DiagnosticsAPIView, RepairAPIView, parse_json_body, parse_query
 from diagnostics.findings.figures import Summary
 from diagnostics.repairs import requests, runner
 from diagnostics.repairs.requests import RepairBody, Result

@@ -10,10 +10,11 @@ from django.http import HttpResponse
 from pydantic import Field
 from rest_framework.request import Request
 
+from config.core.api.parsing import QueryParams
 from config.core.api.views import document_operation, respond_json
 from config.core.staff_permissions import SEE_AUDIT
 from diagnostics import execution_list, inventory, samples, schedules, snapshot, timeline
-from diagnostics.api.views import DiagnosticsAPIView, QueryParams, parse_query
+from diagnostics.api.views import DiagnosticsAPIView, parse_query
 from diagnostics.findings import figures, rules
 from diagnostics.probes import external_services, runner, servers
 from diagnostics.work_ages import get_last_tick_at
@@ -27,7 +28,7 @@ class Workers:
     results: tuple[figures.Worker, ...]
     scheduler_ticked_at: datetime | None
     runners: list[selectors.RunnerFacts]
-    doors: list[selectors.DoorFacts]
+    doors: list[selectors.TrafficFacts]
     backlogs: selectors.Backlogs
 
 

@@ -8,12 +8,14 @@ from typing import ClassVar, TypeVar
 import msgspec
 from django.contrib.auth.models import User
 from django.http import HttpRequest
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
 
+from config.core.api.parsing import RequestParser
 from config.core.api.views import UserApiView, instantiate_rest_classes
 from config.core.errors import Forbidden, InvalidRequest
+from config.core.json_values import JSON, list_field_errors
 from config.core.staff_permissions import (
     SEE_EMAIL,
     StaffAct,
@@ -86,22 +88,22 @@ def build_actor(user: User, address: str) -> RepairActor:
     return RepairActor(name=user.get_username(), admin_id=user.pk, address=valid or None)
 
 
-class QueryParams(BaseModel):
-    """A query string: text is converted to numbers and dates, and unknown keys are refused."""
+class DiagnosticsRequestParser(RequestParser):
+    """Name the first wrong parameter apart from the message, because the dashboard marks its filter."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    def validate(self, model: type[M], data: dict[str, JSON]) -> M:
+        try:
+            return model.model_validate(data)
+        except ValidationError as problem:
+            first = list_field_errors(problem)[0]
+            field = first.field or "query"
+            raise InvalidRequest(f"{field}: {first.message}", field=field) from problem
+
+    def refuse_repeated(self, name: str) -> Exception:
+        return InvalidRequest(f"{name}: sent more than once.", field=name)
 
 
-def parse_query(request: Request, model: type[M]) -> M:
-    for name, values in request.query_params.lists():
-        if len(values) > 1:
-            raise InvalidRequest(f"{name[:100]}: sent more than once.", field=name[:100])
-    try:
-        return model.model_validate({name: values[0] for name, values in request.query_params.lists()})
-    except ValidationError as problem:
-        first = problem.errors(include_url=False, include_input=False, include_context=False)[0]
-        field = ".".join(str(part) for part in first["loc"])[:100] or "query"
-        raise InvalidRequest(f"{field}: {first['msg']}", field=field) from problem
+parse_query = DiagnosticsRequestParser().parse_query
 
 
 def parse_json_body(request: Request) -> object:

@@ -14,8 +14,8 @@ from diagnostics import execution_list, turn_filters
 from diagnostics.dashboard.decorators import can_see_email, get_actor, get_tab_url, render_tab, staff_only
 from diagnostics.dashboard.tabs import TAB_ACTIONS, TAB_BY_SLUG, Tab, TabAction
 from diagnostics.models import RepairPreview
+from diagnostics.queries import open_snapshot
 from diagnostics.repairs import requests, runner
-from diagnostics.snapshot_transaction import open_snapshot
 
 SAMPLE_SIZE = 5
 CONFIRM_COUNT_ABOVE = 20  # above this, the number has to be typed to confirm

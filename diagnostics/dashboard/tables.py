@@ -12,6 +12,7 @@ from django.urls import reverse
 from pydantic import ValidationError
 
 from config.core.errors import InvalidRequest
+from config.core.json_values import list_field_errors
 from config.core.staff_permissions import SEE_AUDIT
 from diagnostics import execution_list, schedules, snapshot, timeline
 from diagnostics.api.executions import ExecutionPageQuery
@@ -168,8 +169,8 @@ def _parse_query(condition: str, params: dict[str, str], page: int) -> Execution
             }
         )
     except ValidationError as problem:
-        first = problem.errors(include_url=False, include_input=False, include_context=False)[0]
-        raise InvalidRequest(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}.") from problem
+        first = list_field_errors(problem)[0]
+        raise InvalidRequest(f"{first.field}: {first.message}.") from problem
 
 
 def _strip_values(params: QueryDict) -> dict[str, str]:

@@ -8,13 +8,18 @@ from django.http import HttpRequest
 
 from config.core.errors import ServiceUnavailable
 from copilot.worker import health
-from diagnostics import inventory, snapshot_transaction
+from diagnostics import inventory, queries
 from diagnostics.broker_queues import STEADY_QUEUES
 from diagnostics.dashboard.tabs import Tab
 from diagnostics.findings.rules import REAPER_SILENT_SECONDS
 from diagnostics.templatetags.diagnostics import age
-from diagnostics.thresholds import QUEUE_SILENT_SECONDS, SCHEDULER_SILENT_SECONDS, WATCH_SILENT_SECONDS
-from diagnostics.work_ages import WorkAges, read_work_ages
+from diagnostics.work_ages import (
+    QUEUE_SILENT_SECONDS,
+    SCHEDULER_SILENT_SECONDS,
+    WATCH_SILENT_SECONDS,
+    WorkAges,
+    read_work_ages,
+)
 from linking import selectors
 
 
@@ -87,7 +92,7 @@ def _list_work_statuses() -> list[ProcessStatus]:
 
 
 def _list_bot_statuses() -> list[ProcessStatus]:
-    now = snapshot_transaction.get_database_time()
+    now = queries.get_database_time()
     return [
         ProcessStatus(
             name=f"Bot of {runner.platform} ({runner.bot_account})",

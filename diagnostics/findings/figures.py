@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from diagnostics.thresholds import WORKER_START_SECONDS
+from diagnostics.work_ages import WORKER_START_SECONDS
 
 WorkerStatus = Literal["alive", "late", "lost", "unknown"]  # unknown: answered recently, but not now
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Literal
 
 from diagnostics.findings.figures import Snapshot
-from diagnostics.thresholds import MAX_WAITING_TASKS, QUEUE_SILENT_SECONDS, SCHEDULER_SILENT_SECONDS
+from diagnostics.work_ages import MAX_WAITING_TASKS, QUEUE_SILENT_SECONDS, SCHEDULER_SILENT_SECONDS
 
 FINDING_EXPLANATIONS: Mapping[str, str] = {
     "dependency_down:postgres": "All data is in Postgres. Nobody can send messages, and running turns keep what they have until it is back.",

@@ -27,7 +27,7 @@ class Migration(migrations.Migration):
             fields=[
                 ("code", models.CharField(max_length=60, primary_key=True, serialize=False)),
                 ("title", models.CharField(max_length=200)),
-                ("told_at", models.DateTimeField()),
+                ("notified_at", models.DateTimeField()),
                 ("resolved_at", models.DateTimeField(blank=True, null=True)),
             ],
             options={
@@ -215,7 +215,7 @@ class Migration(migrations.Migration):
                         db_default=django.db.models.functions.datetime.Now(), editable=False
                     ),
                 ),
-                ("spent_at", models.DateTimeField(blank=True, null=True)),
+                ("used_at", models.DateTimeField(blank=True, null=True)),
                 (
                     "admin",
                     models.ForeignKey(

@@ -7,6 +7,7 @@ import functools
 import re
 import time
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import psycopg
 from celery import current_app
@@ -18,21 +19,22 @@ from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 from django.utils.module_loading import import_string
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import class_row
 
 from config.core import demo_login
+from config.core.db import build_connection_string
 from config.core.errors import ServiceUnavailable
-from config.core.postgres import build_connection_string
 from copilot.worker import health, recovery
 from copilot.worker.health import get_redis_health, get_sweep_age_seconds, list_workers
 from diagnostics.broker_queues import QUEUES, UNREACHABLE_ERRORS, read_queue_depths
 from diagnostics.probes.runner import SLOW_TIMEOUT_SECONDS, Probe, ProbeFinding, describe_failure, redact_url
-from diagnostics.thresholds import (
+from diagnostics.work_ages import (
     MAX_WAITING_TASKS,
     QUEUE_SILENT_SECONDS,
     SCHEDULER_SILENT_SECONDS,
     WORKER_START_SECONDS,
+    read_work_ages,
 )
-from diagnostics.work_ages import read_work_ages
 
 MAX_SKEW_SECONDS = 2.0
 CONNECT_TIMEOUT_SECONDS = 2  # libpq's minimum
@@ -46,27 +48,38 @@ REAPER_SILENT_SECONDS = 20.0  # ten sweeps; a long sweep takes the time of sever
 # --- Postgres ---
 
 
+class _ServerState(NamedTuple):
+    version: str
+    connections: int
+    max_connections: int
+    oldest_transaction_seconds: int
+
+
 def probe_postgres() -> ProbeFinding:
     try:
         database = _connect()
     except psycopg.OperationalError as problem:
         return _explain_postgres_refusal(str(problem))
     with database:
-        row = database.execute(
+        cursor = database.cursor(row_factory=class_row(_ServerState))
+        server = cursor.execute(
             """
-            select current_setting('server_version'),
-                   (select count(*) from pg_stat_activity where backend_type = 'client backend'),
-                   current_setting('max_connections')::int,
+            select current_setting('server_version') as version,
+                   (select count(*) from pg_stat_activity where backend_type = 'client backend') as connections,
+                   current_setting('max_connections')::int as max_connections,
                    coalesce((select extract(epoch from now() - min(xact_start)) from pg_stat_activity
-                             where backend_type = 'client backend'), 0)::int
+                             where backend_type = 'client backend'), 0)::int as oldest_transaction_seconds
             """
         ).fetchone()
-    assert row is not None
-    version, used, most, oldest = str(row[0]), int(str(row[1])), int(str(row[2])), row[3]
-    detail = f"Postgres {version.split(maxsplit=1)[0]}, {used} of {most} connections, oldest transaction {oldest} s"
-    if used > 0.9 * most:
+    assert server is not None
+    detail = (
+        f"Postgres {server.version.split(maxsplit=1)[0]}, "
+        f"{server.connections} of {server.max_connections} connections, "
+        f"oldest transaction {server.oldest_transaction_seconds} s"
+    )
+    if server.connections > 0.9 * server.max_connections:
         return ProbeFinding(status="warn", detail=detail, next_step="Raise max_connections or use a pooler.")
-    if int(str(oldest)) > MAX_TRANSACTION_AGE_SECONDS:
+    if server.oldest_transaction_seconds > MAX_TRANSACTION_AGE_SECONDS:
         return ProbeFinding(
             status="warn", detail=detail, next_step="Find it in pg_stat_activity: it blocks vacuum."
         )
@@ -161,12 +174,13 @@ def probe_postgres_writes() -> ProbeFinding:
             "select pg_is_in_recovery(), current_setting('default_transaction_read_only') = 'on'"
         ).fetchone()
     assert row is not None
-    if not any(row):
+    is_standby, is_read_only = row
+    if not is_standby and not is_read_only:
         return ProbeFinding(detail="accepts writes")
     return ProbeFinding(
         status="fail",
         detail="a standby, which accepts no writes"
-        if row[0]
+        if is_standby
         else "set to read only, so it accepts no writes",
         next_step="Point DATABASE_URL at the primary, or set default_transaction_read_only off.",
     )

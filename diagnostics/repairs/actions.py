@@ -19,7 +19,7 @@ from billing.usage import limit_checks
 from copilot.chat import stop, turn_selectors
 from copilot.schedules import selectors as schedules_selectors
 from copilot.worker import recovery
-from diagnostics import aggregates, snapshot_transaction, turn_filters
+from diagnostics import aggregates, queries, turn_filters
 from diagnostics.audit import TargetState
 from diagnostics.repairs.requests import RepairBatch, SkipReasons, TargetStates
 from diagnostics.turn_filters import TURN_FILTERS, FilterContext
@@ -78,7 +78,7 @@ class ExecutionAction(RepairAction):
     condition: ClassVar[str] = ""  # the condition that the repair is for
 
     def find_targets(self, most: int) -> tuple[list[UUID], int]:
-        with snapshot_transaction.open_snapshot() as now:
+        with queries.open_snapshot() as now:
             rows = turn_selectors.all_turns().filter(
                 TURN_FILTERS[self.condition](turn_filters.judge_running_turns(now))
             )
@@ -91,7 +91,7 @@ class ExecutionAction(RepairAction):
         }
 
     def find_objections(self, batch: RepairBatch) -> SkipReasons:
-        with snapshot_transaction.open_snapshot() as now:
+        with queries.open_snapshot() as now:
             moment = turn_filters.judge_running_turns(now)
             rows = {
                 row.id: row for row in turn_selectors.describe_turns(turn_selectors.turns_by_id(batch.ids))
@@ -260,7 +260,7 @@ class RequeueAction(ExecutionAction):
         return reasons | {one: "limit_refused" for one, owner in owners.items() if owner in refused}
 
     def change_one(self, one: UUID, batch: RepairBatch) -> str | None:
-        now = snapshot_transaction.get_database_time()
+        now = queries.get_database_time()
         guard = Q(stop_requested_at=None) & (
             Q(dispatched_at__lte=now - REQUEUE_COOLDOWN)
             | Q(dispatched_at=None, queued_at__lte=now - REQUEUE_COOLDOWN)
@@ -304,7 +304,7 @@ class CleanUpOrphanedAction(ExecutionAction):
         return "still_live" if live else "not_orphaned"
 
     def change_one(self, one: UUID, batch: RepairBatch) -> str | None:
-        moment = turn_filters.judge_running_turns(snapshot_transaction.get_database_time(), one=one)
+        moment = turn_filters.judge_running_turns(queries.get_database_time(), one=one)
         if recovery.fail_turn_as_staff(one, turn_filters.filter_orphaned_running(moment), "worker_lost"):
             return None
         if recovery.fail_turn_as_staff(one, turn_filters.filter_orphaned_queued(moment), "never_started"):
@@ -328,7 +328,7 @@ class CleanUpAllStuckQueuedAction(ExecutionAction):
         return None if is_match else "not_stuck"
 
     def change_one(self, one: UUID, batch: RepairBatch) -> str | None:
-        guard = turn_filters.filter_stuck_queued(FilterContext(now=snapshot_transaction.get_database_time()))
+        guard = turn_filters.filter_stuck_queued(FilterContext(now=queries.get_database_time()))
         return (
             None
             if recovery.fail_turn_as_staff(one, guard, "never_started")
@@ -392,7 +392,7 @@ class StartStrandedAction(RepairAction):
         return found[:most], len(found)
 
     def find_objections(self, batch: RepairBatch) -> SkipReasons:
-        with snapshot_transaction.open_snapshot():
+        with queries.open_snapshot():
             known = turn_selectors.get_session_owner_ids(list(batch.ids))
             waiting, free = _find_waiting_sessions(), set(aggregates.find_stranded_sessions())
         return {one: _explain_skip(one, known, waiting) for one in batch.ids if one not in free}

@@ -12,6 +12,7 @@ from django.conf import settings
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from config.core.errors import Conflict, InvalidRequest, RequestRefused
+from config.core.json_values import list_field_errors
 from diagnostics.audit import TargetState
 
 
@@ -139,6 +140,5 @@ def _check_confirmed(request: RepairRequest) -> None:
 
 
 def _describe_error(problem: ValidationError) -> str:
-    first = problem.errors(include_url=False, include_input=False, include_context=False)[0]
-    field = ".".join(str(part) for part in first["loc"])[:100] or "body"
-    return f"{field}: {first['msg']}"
+    first = list_field_errors(problem)[0]
+    return f"{first.field or 'body'}: {first.message}"

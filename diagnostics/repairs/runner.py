@@ -15,7 +15,7 @@ from django.db import InternalError, connection
 from django.db.models.functions import Now
 
 from config.core.errors import Conflict, NotFound, RequestRefused, ServiceUnavailable
-from diagnostics import audit, snapshot, snapshot_transaction
+from diagnostics import audit, queries, snapshot
 from diagnostics.audit import AuditOutcome, RepairActor, RepairRecord, TargetChange
 from diagnostics.models import AuditEvent, RepairAudit, RepairPreview
 from diagnostics.repairs import actions, requests
@@ -93,7 +93,7 @@ def _perform_request(
         ids=ids,
         previewed=request.preview_id is not None,
         deadline=began + CALL_TIMEOUT_SECONDS,
-        now=snapshot_transaction.get_database_time(),
+        now=queries.get_database_time(),
         reason=request.reason,
     )
     touched = [*ids, *action.find_touched(ids)]
@@ -145,10 +145,10 @@ def _spend_preview(actor: RepairActor, action: str, preview_id: UUID, *, looks_o
         pk=preview_id,
         admin=actor.admin_id,
         action=action,
-        spent_at=None,
+        used_at=None,
         created_at__gt=Now() - PREVIEW_LIFETIME,
     )
-    if not (mine.exists() if looks_only else mine.update(spent_at=Now())):
+    if not (mine.exists() if looks_only else mine.update(used_at=Now())):
         raise PreviewRefused
     return RepairPreview.objects.values_list("ids", flat=True).get(pk=preview_id)
 

@@ -1,15 +1,16 @@
-"""Cache values that are expensive to compute, and run queries that may never be answered."""
+"""Read the database at one moment, cache values that are expensive to compute, and bound queries that may hang."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from typing import Generic, TypeVar
 
-from django.db import connection
+from django.db import connection, transaction
 
 T = TypeVar("T")
 RENEW_DELAY_SECONDS = 0.2  # so that the caller is answered before the next computation
@@ -89,3 +90,37 @@ def wait_for_answer(asked: Future[T | None], *, seconds: float) -> T | None:
         return asked.result(timeout=max(0.0, seconds))
     except TimeoutError:
         return None
+
+
+STATEMENT_TIMEOUT_SECONDS = 5
+
+
+@contextmanager
+def open_snapshot() -> Iterator[datetime]:
+    """Read everything inside at this instant of the database's clock.
+
+    Inside a transaction of the caller, that transaction's own snapshot and settings apply.
+    """
+    nested = connection.in_atomic_block
+    with transaction.atomic(), connection.cursor() as cursor:
+        if not nested:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            cursor.execute(f"SET LOCAL statement_timeout = '{STATEMENT_TIMEOUT_SECONDS}s'")
+        cursor.execute("SELECT statement_timestamp()")  # this also takes the snapshot
+        yield cursor.fetchone()[0]
+
+
+def get_database_time() -> datetime:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT clock_timestamp()")
+        moment: datetime = cursor.fetchone()[0]
+        return moment
+
+
+def accepts_writes() -> bool:
+    """Tell whether transactions may write by default: not on a standby or a read-only server."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT NOT pg_is_in_recovery() AND current_setting('default_transaction_read_only') = 'off'"
+        )
+        return bool(cursor.fetchone()[0])
