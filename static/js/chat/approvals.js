@@ -19,7 +19,7 @@ export class ApprovalCards {
     this.decide = decide;
     this.allow = allow;
     this.box = byId("approvals");
-    this.autoApproval = byId("unasked");
+    this.autoApproval = byId("auto-approval");
     this.autoApproval.querySelector("button").onclick = () => this.#disableAutoApproval();
     this.seen = {};
   }
@@ -35,15 +35,13 @@ export class ApprovalCards {
   /** @param {SessionState["autoApprove"]} autoApprove */
   #paintAutoApproval({ enabled, cap_microdollars: cap, sub_sessions: too, inherited }) {
     const limit =
-      cap === null
-        ? _("as long as they cost nothing")
-        : _("up to {amount} in all", { amount: formatDollars(cap) });
+      cap === null ? _("while they're free") : _("up to {amount} in total", { amount: formatDollars(cap) });
     const where = inherited
-      ? _("here, as the chat that started this one allows")
+      ? _("here, as allowed by the chat that started this one")
       : too
         ? _("in this chat and its sub-chats")
         : _("in this chat");
-    fillSlot(this.autoApproval, "text", _("Calls run unasked {where}, {limit}.", { where, limit }));
+    fillSlot(this.autoApproval, "text", _("Tools run without asking {where}, {limit}.", { where, limit }));
     setVisible(this.autoApproval.querySelector("button"), !inherited);
     setVisible(this.autoApproval, enabled);
   }
@@ -164,12 +162,12 @@ function parseArgument(name, text) {
   try {
     return JSON.parse(text);
   } catch {
-    throw new Error(_("{name}: this is not valid JSON.", { name }));
+    throw new Error(_("{name}: not valid JSON.", { name }));
   }
 }
 
 function describeRemainingCap({ remaining_cap_microdollars: left }) {
-  return left === null ? "" : _("{amount} of the cap are left.", { amount: formatDollars(left) });
+  return left === null ? "" : _("{amount} of the limit left.", { amount: formatDollars(left) });
 }
 
 function formatDollars(micro) {

@@ -146,7 +146,7 @@ export class ArtifactCards {
         focus: true,
       });
     } catch (problem) {
-      showToast(problem.status === 404 ? _("This file was deleted or is not available.") : problem.message);
+      showToast(problem.status === 404 ? _("This file was deleted or isn't available.") : problem.message);
     }
   }
 
@@ -164,7 +164,7 @@ export class ArtifactCards {
         sourceOf: (one) => one.source ?? ownFileSource(one),
       });
     } catch {
-      showToast(_("The panel could not be loaded."));
+      showToast(_("Couldn't load the panel."));
       return;
     }
     this.panel.update(this.#entries());

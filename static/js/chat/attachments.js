@@ -70,14 +70,14 @@ export class Attachments {
     const words = [];
     if (tooLarge.length)
       words.push(
-        _("A file may have {size}. Too large: {names}.", {
+        _("Files can be up to {size}. Too large: {names}.", {
           size: formatSize(this.limit),
           names: tooLarge.join(", "),
         }),
       );
     if (small.length > room)
       words.push(
-        _("At most {number} files go with a message; {left} were left out.", {
+        _("You can attach up to {number} files; {left} were left out.", {
           number: MAX_FILES,
           left: small.length - room,
         }),

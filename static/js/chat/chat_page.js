@@ -38,10 +38,8 @@ const PATIENT_FOR_MS = 2500; // a worker usually comes at once; only a real wait
 // Events that add something to read.
 const READABLE = /^(message|text|reasoning|tool|notice|context|session\.snapshot)\b/;
 const UNDO = {
-  title: _("Undo the last turn?"),
-  text: _(
-    "It leaves the conversation. What its tools did outside of it (files, messages, purchases) is not undone.",
-  ),
+  title: _("Undo the last exchange?"),
+  text: _("This removes the last exchange. Files, messages or purchases made by tools are not undone."),
   yes: _("Undo"),
 };
 
@@ -229,8 +227,8 @@ class ChatPage {
     if (event.kind === "turn.queued") this.#startPatience();
     if (state.ended !== endedBefore) announceEnding(state.ended);
     if (READABLE.test(event.kind)) this.hasNews = true;
-    if (event.kind === "approval.requested") announce(_("A call waits for your approval."));
-    if (event.kind === "question.asked") announce(_("A question for you: {question}", event.question));
+    if (event.kind === "approval.requested") announce(_("Waiting for your approval."));
+    if (event.kind === "question.asked") announce(_("Question for you: {question}", event.question));
     if (state.replaced && !this.scroll.isFollowing) this.#paintInPlace();
     else this.transcript.schedulePaint();
   }
@@ -265,7 +263,7 @@ class ChatPage {
     // Whatever was sent into the broken connection either shows up by now or was never accepted.
     setTimeout(() => {
       for (const entry of this.outbox.takeLost(this.state)) {
-        this.#returnMessage(entry, _("The connection broke. Please send it again."));
+        this.#returnMessage(entry, _("The connection was lost. Send it again."));
       }
     }, LOST_AFTER_MS);
   }
@@ -303,7 +301,7 @@ class ChatPage {
       this.outbox.markAccepted(entry, ack.message_id);
       if (!this.state.limit) this.usageLimit.paint(null); // it was reached by an earlier try
       if (this.isFrozen) return location.assign(`/chat/${this.sessionId}/`);
-      if (ack.ignored_attachments?.length) showToast(_("Some attachments could not be used."));
+      if (ack.ignored_attachments?.length) showToast(_("Some attachments couldn't be used."));
       if (ack.hint) showToast(ack.hint);
     } catch (problem) {
       if (problem.code === "disconnected") {
@@ -326,7 +324,7 @@ class ChatPage {
       .trim();
     if (!this.sessionId && name === "new")
       return rest ? this.#send({ ...message, text: rest }) : this.#leave();
-    if (!this.sessionId) return this.composer.showProblem(_("There is no conversation here yet."));
+    if (!this.sessionId) return this.composer.showProblem(_("This chat is empty."));
     if (name === "undo" && !(await confirmAction(UNDO))) return;
     const { text, tier, mode } = message;
     if (name === "btw") this.sideQuestion.start(rest);
@@ -354,7 +352,7 @@ class ChatPage {
   /** A queued message was consumed while somebody edited it: give their text back. */
   #returnLateEdit(text) {
     this.composer.restoreMessage({ text, files: [] });
-    showToast(_("It was sent before you changed it. Your words are in the box."));
+    showToast(_("Already sent. Your edit is back in the box."));
   }
 
   async #createSession() {
@@ -478,8 +476,8 @@ class ChatPage {
     findSlot(box, "ring").style.strokeDasharray = `${Math.min(percent ?? 0, 100)} 100`;
     const rounded = { percent: Math.round(percent ?? 0) };
     const label = isEstimate
-      ? _("about {percent} % of context", rounded)
-      : _("{percent} % of context", rounded);
+      ? _("about {percent}% of context", rounded)
+      : _("{percent}% of context", rounded);
     fillSlot(box, "context", percent == null ? "" : label);
     fillSlot(box, "speed", speed ? _("{number} tokens/s", { number: Math.round(speed) }) : "");
   }

@@ -6,9 +6,7 @@ import { byId, createElement, fillSlot, setVisible } from "../lib/dom.js";
 import { _ } from "../lib/i18n.js";
 import { showToast } from "../lib/toasts.js";
 
-const WAITING = _(
-  "Your export is being made. You will be told here when it is ready; it is also on the page “Your data”.",
-);
+const WAITING = _("Preparing your export. You'll see it here and under “Your data” when it's ready.");
 
 export class ExportDialog {
   constructor() {
@@ -34,7 +32,7 @@ export class ExportDialog {
     if (state === "ready") {
       const act = () => location.assign(`/api/v1/exports/${id}/download`);
       showToast(_("“{name}” is ready.", { name }), { label: _("Download"), act, seconds: 60 });
-    } else showToast(_("An export could not be made."));
+    } else showToast(_("An export failed."));
   }
 
   async #export() {

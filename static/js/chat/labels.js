@@ -71,11 +71,11 @@ export function toolStatus(result, call, running) {
   };
 }
 
-const TIME = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" }); // made once: they are dear
+const TIME = new Intl.DateTimeFormat(undefined, { hour: "numeric", minute: "2-digit" }); // costly to create
 const DAY_AND_TIME = new Intl.DateTimeFormat(undefined, {
   day: "numeric",
   month: "short",
-  hour: "2-digit",
+  hour: "numeric",
   minute: "2-digit",
 });
 
@@ -94,7 +94,7 @@ const GOAL_STATES = {
   active: _("Working towards"),
   paused: _("Goal, paused"),
   achieved: _("Goal, reached"),
-  exhausted: _("Goal, given up for now"),
+  exhausted: _("Goal, on hold"),
 };
 
 /** @param {Goal} goal */
@@ -104,7 +104,7 @@ export function goalLabel({ state, text, reason }) {
 
 const THROTTLED = {
   user: _("Waiting for another of your chats to finish…"),
-  address: _("Waiting: many chats are running from your network…"),
+  address: _("Waiting: your network has many chats running…"),
 };
 const PHASES = {
   model: _("Thinking…"),
@@ -124,7 +124,7 @@ export function activityLabel({ turn, questions, rows, order, calls }, isPatient
   const last = rows.get(order.at(-1));
   const { activity } = turn;
   if (turn.status === "queued" && turn.throttle) return THROTTLED[turn.throttle];
-  if (activity?.kind === "recovering") return _("The worker was lost. Picking up where it stopped…");
+  if (activity?.kind === "recovering") return _("Reconnecting to your answer…");
   if (activity?.kind === "retrying") {
     const label = translate(activity.label) || _("Trying again");
     return _("{label} ({attempt} of {attempts})…", { ...activity, label });

@@ -7,11 +7,11 @@ import { StreamingMarkdown } from "../lib/markdown.js";
 export class SideQuestion {
   /** @param {{ stop: () => unknown }} options `stop` ends the answer */
   constructor({ stop }) {
-    this.box = byId("aside");
+    this.box = byId("side-question");
     this.stop = stop;
     this.side = null; // the id of the question that is shown, once its answer begins
     this.ended = true;
-    delegateClicks(this.box, { "close-aside": () => this.#close() });
+    delegateClicks(this.box, { "close-side-question": () => this.#close() });
   }
 
   /** @param {SessionEvent} event */
@@ -40,9 +40,7 @@ export class SideQuestion {
   #finish({ outcome, text, label }) {
     this.ended = true;
     this.text =
-      outcome === "failed"
-        ? [text, label || _("It could not be answered.")].filter(Boolean).join("\n\n")
-        : text;
+      outcome === "failed" ? [text, label || _("Couldn't answer that.")].filter(Boolean).join("\n\n") : text;
   }
 
   /** Hide it, as the question was refused. */

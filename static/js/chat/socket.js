@@ -77,14 +77,12 @@ export class Socket {
    */
   sendCommand(kind, fields = {}) {
     if (!this.isOpen)
-      return Promise.reject(
-        new CommandError("not_connected", _("Not connected right now. Your text is kept.")),
-      );
+      return Promise.reject(new CommandError("not_connected", _("You're offline. Your text is kept.")));
     const ref = String(this.nextRef++);
     return new Promise((resolve, reject) => {
       const timer = setTimeout(() => {
         this.waiting.delete(ref);
-        reject(new CommandError("disconnected", _("No answer from the server.")));
+        reject(new CommandError("disconnected", _("The server isn't responding.")));
         this.socket.close();
       }, ANSWER_TIMEOUT_MS);
       this.waiting.set(ref, { resolve, reject, timer });

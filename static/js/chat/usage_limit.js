@@ -69,7 +69,7 @@ export class UsageLimit {
     const { limit, credits } = this;
     const price = this.#formatMoney(limit.reset_cost_cents);
     const left = this.#formatMoney(credits.balance_cents - limit.reset_cost_cents);
-    const text = _("It costs {price} of your credits; {left} will be left.", { price, left });
+    const text = _("This uses {price} in credits. You'll have {left} left.", { price, left });
     if (!(await confirmAction({ title: _("Reset your daily limit?"), text, yes: _("Reset") }))) return;
     this.button.disabled = true;
     try {
@@ -77,9 +77,7 @@ export class UsageLimit {
       await callApi("POST", "/billing/usage/reset", undefined, { headers });
       this.paint(null);
       showToast(
-        limit.queued
-          ? _("Your daily limit was reset. What waited goes out now.")
-          : _("Your daily limit was reset."),
+        limit.queued ? _("Daily limit reset. Sending your queued messages.") : _("Daily limit reset."),
       );
     } catch (problem) {
       showToast(problem.message);
@@ -98,10 +96,10 @@ export class UsageLimit {
 function describeLimit({ window, resets_at, queued, reason }) {
   const time = formatTime(resets_at);
   if (reason === "held")
-    return _("Your running chats have taken up the rest of your limit. It starts anew at {time}.", { time });
+    return _("Your running chats have used up the rest of your limit. It resets at {time}.", { time });
   const reached =
-    window === "daily" ? _("You have reached your daily limit.") : _("You have reached your weekly limit.");
-  if (!queued) return `${reached} ${_("You can go on from {time}.", { time })}`;
-  if (queued === 1) return `${reached} ${_("One message waits and goes out by itself at {time}.", { time })}`;
-  return `${reached} ${_("{count} messages wait and go out by themselves at {time}.", { count: queued, time })}`;
+    window === "daily" ? _("You've reached your daily limit.") : _("You've reached your weekly limit.");
+  if (!queued) return `${reached} ${_("You can continue at {time}.", { time })}`;
+  if (queued === 1) return `${reached} ${_("Your queued message will be sent at {time}.", { time })}`;
+  return `${reached} ${_("Your {count} queued messages will be sent at {time}.", { count: queued, time })}`;
 }

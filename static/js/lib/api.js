@@ -10,7 +10,7 @@ export class ApiError extends Error {
    * @param {{ error?: { code?: string, message?: string } } | null} body
    */
   constructor(status, body) {
-    super(errorMessage(body?.error) ?? _("The server did not understand."));
+    super(errorMessage(body?.error) ?? _("Something went wrong on the server."));
     this.status = status;
     this.code = body?.error?.code ?? "unknown";
   }
@@ -37,7 +37,7 @@ export async function callApi(method, path, body, options = {}) {
     ...options,
   }).catch(() => {
     throw new ApiError(0, {
-      error: { code: "not_connected", message: _("Not connected right now. Please try again in a moment.") },
+      error: { code: "not_connected", message: _("You're offline. Try again in a moment.") },
     });
   });
   const answer = response.status === 204 ? null : await response.json().catch(() => null);

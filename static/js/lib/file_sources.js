@@ -9,9 +9,7 @@ const withRetry = (path, retry) => (retry ? `${path}${path.includes("?") ? "&" :
 export class LoadError extends Error {
   constructor(status) {
     super(
-      status
-        ? _("The server answered with status {status}.", { status })
-        : _("The server could not be reached."),
+      status ? _("The server answered with status {status}.", { status }) : _("Couldn't reach the server."),
     );
     this.name = "LoadProblem";
     this.status = status;

@@ -119,13 +119,13 @@ function createSkeleton() {
 }
 
 const FAILURE_TEXTS = {
-  0: _("It could not be loaded. Is the connection up?"),
+  0: _("Couldn't load this file. Check your connection."),
   403: _("This file is in quarantine."),
-  404: _("This file was deleted or is not available."),
-  409: _("This file is being scanned. Please try again in a moment."),
-  413: _("This file is too large to be shown."),
-  429: _("Too many requests. Please try again in a moment."),
-  503: _("The file store does not answer. Please try again in a moment."),
+  404: _("This file was deleted or isn't available."),
+  409: _("This file is being scanned. Try again in a moment."),
+  413: _("This file is too large to preview."),
+  429: _("Too many requests. Try again in a moment."),
+  503: _("File storage isn't responding. Try again in a moment."),
 };
 
 /** True if the file was deleted or is in quarantine: trying again would be refused too. */
@@ -161,7 +161,7 @@ function createFailureCard(source, problem, retry) {
     { className: "failure", role: "alert" },
     createElement("p", {
       className: "failure-words",
-      textContent: FAILURE_TEXTS[problem?.status] ?? _("This could not be shown."),
+      textContent: FAILURE_TEXTS[problem?.status] ?? _("Couldn't show this."),
     }),
     createElement(
       "div",

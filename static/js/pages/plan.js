@@ -18,16 +18,16 @@ async function describeChange(form) {
   const { plan, name, until } = form.dataset;
   const date = until ? formatDate(until) : "";
   if (plan === "downgrade" || plan === "cancel") {
-    const title = plan === "cancel" ? _("End your plan?") : _("Change to {name}?", { name });
+    const title = plan === "cancel" ? _("Cancel your plan?") : _("Switch to {name}?", { name });
     const text = date
-      ? _("Your plan stays as it is until {date}. Nothing is charged now.", { date })
-      : _("It changes at once. Nothing is charged.");
-    return { title, text, yes: _("Change to {name}", { name }) };
+      ? _("You keep your current plan until {date}. Nothing is charged now.", { date })
+      : _("This takes effect immediately. Nothing is charged.");
+    return { title, text, yes: _("Switch to {name}", { name }) };
   }
   return {
-    title: _("Change to {name}?", { name }),
+    title: _("Switch to {name}?", { name }),
     text: await describePrice(form),
-    yes: _("Change to {name}", { name }),
+    yes: _("Switch to {name}", { name }),
   };
 }
 
@@ -36,10 +36,10 @@ async function describePrice(form) {
   const asked = await callApi("POST", "/billing/subscription/preview", { tier: form.tier.value }).catch(
     () => null,
   );
-  if (!asked) return _("The difference for the rest of this period is charged now.");
+  if (!asked) return _("You'll be charged the difference for the rest of this period now.");
   if (!asked.due_now_cents) return _("Nothing is charged now.");
   const amount = formatMoney(asked.due_now_cents, form.dataset.currency);
-  return _("{amount} are charged now, for the rest of this period.", { amount });
+  return _("You'll be charged {amount} now for the rest of this period.", { amount });
 }
 
 function submitOnce(form) {
@@ -100,5 +100,5 @@ if (topUpNotice && ["OPEN", "CREATED"].includes(topUpNotice.dataset.state)) {
 }
 
 function showDelay(notice) {
-  notice.querySelector("p").append(` ${_("It takes longer than usual; look again in a while.")}`);
+  notice.querySelector("p").append(` ${_("This is taking longer than usual. Check back in a while.")}`);
 }

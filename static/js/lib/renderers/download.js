@@ -10,8 +10,8 @@ import { _ } from "../i18n.js";
  */
 export function render(stage, source) {
   const words = isRenderedByScript(fileKind(source))
-    ? _("Too large to be shown here.")
-    : _("There is no preview of this kind of file.");
+    ? _("Too large to preview.")
+    : _("No preview for this file type.");
   stage.classList.add("centred");
   stage.append(
     createElement(

@@ -38,7 +38,7 @@ function describeLimits(rows, more, shown, columns) {
   const parts = [];
   if (more) parts.push(_("the first {number} rows", { number: rows.toLocaleString() }));
   if (columns > shown) parts.push(_("{number} of {all} columns", { number: shown, all: columns }));
-  return _("Showing {parts}. The file holds everything.", { parts: parts.join(", ") });
+  return _("Showing {parts}. Download the file to see everything.", { parts: parts.join(", ") });
 }
 
 /** Spreadsheets in countries with decimal commas separate values by semicolons. */
