@@ -6,7 +6,7 @@ BROWSERS ?= 3
 SLOW_WORKERS ?= 2
 ARGS ?=
 BIN := .venv/bin
-MONEY_TESTS := tests/test_billing_*.py tests/test_usage_records.py tests/races/test_payment_races.py tests/races/test_plan_races.py
+MONEY_TESTS := tests/billing tests/copilot/agent/test_usage.py tests/races/test_payment_races.py tests/races/test_plan_races.py
 # A wait that did not come true on a busy machine gets one more try, and the closing line counts it; a wrong answer gets none.
 PATIENT := --reruns 1 --only-rerun "Timeout|did not come true|Locator expected"
 LOCK := UV_PYTHON_DOWNLOADS=never $(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --universal --python-version 3.11
@@ -31,7 +31,7 @@ test: venv debian ## run the whole suite in parallel (ARGS="-k …", WORKERS=4, 
 	  exit $$failed
 
 looks: venv debian ## every page in every width and theme: axe, nothing sideways, pictures (ARGS="-k …")
-	@$(BIN)/pytest tests/flows -n $(BROWSERS) --dist worksteal $(PATIENT) -m looks $(ARGS)
+	@$(BIN)/pytest tests/browser -n $(BROWSERS) --dist worksteal $(PATIENT) -m looks $(ARGS)
 
 slow: venv ## what takes too long for every change: races, searches and loads in full number (ARGS="-k …")
 	@$(BIN)/pytest -n $(SLOW_WORKERS) --timeout 3600 -m slow $(ARGS)
