@@ -188,6 +188,8 @@ def django_db_setup(django_db_blocker: pytest.FixtureRequest) -> Iterator[None]:
                 "select 1 from pg_database where datname = %s", [database_template.NAME]
             ).fetchone():
                 database_template.make(server, os.environ["TEST_POSTGRES_URL"])
+            # A test that is run again after its process's last one sets everything up anew.
+            server.execute(f'drop database if exists "{name}" with (force)')
             server.execute(f'create database "{name}" template "{database_template.NAME}"')
         with database_cleanup.quickly():
             yield

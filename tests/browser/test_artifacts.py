@@ -290,7 +290,7 @@ def test_trying_again_shows_the_skeleton_at_once_and_asks_anew(reader: Reader) -
     reader.visitor.outage = True
     reader.opens(file_id)
     for count in (1, 2):
-        expect(reader.panel.locator(".failure")).to_contain_text("It could not be loaded")
+        expect(reader.panel.locator(".failure")).to_contain_text("Couldn't load this file")
         seen = reader.page.evaluate(
             """() => { [...document.querySelectorAll("#panel button")].find(b => b.textContent === "Try again").click();
             return [document.querySelectorAll("#panel .skeleton").length, document.querySelectorAll("#panel .failure").length]; }"""
@@ -304,7 +304,7 @@ def test_trying_again_shows_the_skeleton_at_once_and_asks_anew(reader: Reader) -
 
 
 @pytest.mark.parametrize(
-    ("change", "words"), [("deleted", "was deleted or is not available"), ("pending", "is being scanned")]
+    ("change", "words"), [("deleted", "was deleted or isn't available"), ("pending", "is being scanned")]
 )
 def test_what_is_gone_or_being_scanned_says_so(reader: Reader, change: str, words: str) -> None:
     """S14: 404 and 409 have words of their own, for a text and for a picture; here the page has missed the news"""
@@ -354,7 +354,7 @@ def test_what_is_deleted_elsewhere_leaves_the_panel_and_comes_back(
         getattr(files, name)(file.owner_id, file.pk)
 
     reader.stored(lambda: act("trash_file"))
-    expect(reader.panel.locator(".failure")).to_contain_text("was deleted or is not available")
+    expect(reader.panel.locator(".failure")).to_contain_text("was deleted or isn't available")
     expect(offers(reader)).to_have_count(0)
     card = reader.page.locator(f'.made [data-file="{file_id}"]')
     expect(card).to_have_count(0)

@@ -111,7 +111,7 @@ def test_whoever_is_away_is_told_once_if_they_asked_for_it(ada: Visitor) -> None
     page.keyboard.press("Enter")
     expect(page.locator(".question")).to_be_visible()
     expect(page).to_have_title(re.compile(r"^\(1\) "))
-    assert [body for _, body in page.evaluate("window.told")] == ["It needs you."]
+    assert [body for _, body in page.evaluate("window.told")] == ["Waiting for you."]
 
 
 def test_whoever_left_a_page_that_was_loaded_meanwhile_is_told_of_its_ending(ada: Visitor) -> None:

@@ -67,7 +67,7 @@ def test_a_file_named_in_an_answer_opens_beside_it(reader: Reader) -> None:
     assert page.url.endswith(f"/chat/{reader.session_id}/")
     reader.forgives()  # the answer 404 is told in the console too
     links.nth(2).click()
-    expect(page.locator("#toasts")).to_contain_text("deleted or is not available")
+    expect(page.locator("#toasts")).to_contain_text("deleted or isn't available")
 
 
 @pytest.mark.parametrize("source", ["upload", "agent"])
@@ -99,7 +99,7 @@ def test_a_file_from_elsewhere_that_is_open_here_says_that_it_was_deleted(
     reader.page.get_by_role("link", name="what is far").last.click()
     expect(reader.stage.get_by_role("heading", name="Far")).to_be_visible()
     reader.stored(delete)
-    expect(reader.panel.locator(".failure")).to_contain_text("was deleted or is not available")
+    expect(reader.panel.locator(".failure")).to_contain_text("was deleted or isn't available")
 
 
 def test_a_picture_that_an_answer_shows_is_shown(reader: Reader) -> None:

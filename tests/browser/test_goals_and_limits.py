@@ -84,5 +84,5 @@ def test_the_figures_show_how_fast_it_writes_and_how_full_the_context_is(
     page.get_by_role("button", name="Stop").click()
     expect_idle(page)
     stored(metered)
-    expect(meter).to_contain_text("42 % of context")
+    expect(meter).to_contain_text("42% of context")
     expect(meter).not_to_contain_text("tokens/s")

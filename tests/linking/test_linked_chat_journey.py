@@ -248,7 +248,7 @@ def _pay(life: Life, page: Page) -> None:
     expect(page.get_by_text("60% used").first).to_be_visible()
     page.goto(f"{life.site}/settings/chats/")
     group = page.locator(".chat-item").filter(has_text="Boats")
-    expect(group.locator(".chat-facts")).to_contain_text("10 %")
+    expect(group.locator(".chat-facts")).to_contain_text("10%")
     expect(group.locator(".chat-facts")).to_contain_text("2 messages")
     life.look(page, "connected")
 

@@ -47,10 +47,10 @@ def test_a_row_that_cannot_be_prepared_is_shown_as_written(monkeypatch):
     monkeypatch.setattr(markdown, "render", broken)
     page = person(session.owner).get(f"/chat/{session.pk}/").content.decode()
     assert "An *odd* answer" in page
-    assert "Here it is as it was written" in page
+    assert "Couldn't format this message. Here's the plain text." in page
     public = shared_page(share).content.decode()
     assert "An *odd* answer" in public
-    assert "Here it is as it was written" in public
+    assert "Couldn't format this message. Here's the plain text." in public
 
 
 def test_a_row_whose_template_fails_leaves_the_others_shown(monkeypatch, settings):

@@ -20,47 +20,47 @@ from config.core.db import build_connection_string
 from config.core.redis import get_redis
 from config.dev.servers import EmbeddedPostgres, find_postgres_binaries
 from copilot.chat import admission
-from copilot.models import Installation, Session, Turn
+from copilot.models import Installation, Session, Turn, WorkerHeartbeat
 from copilot.providers.scripted import ScriptedText
 from copilot.realtime import lease, redis_keys
 from copilot.worker import database_restores, heartbeat, recovery
 from diagnostics import reaper
 from tests.support import factories
-from tests.support.database_cleanup import _AS_REPLICA, _TABLES, _tables
+from tests.support.database_cleanup import _AS_REPLICA, _TABLES, KEPT, _tables
 from tests.support.turn_engine import answer, command, cue, ended, queue, quiet, said, start, status, until
 from tests.support.usage import record_usage
 
 
 class Backup:
-    """All rows of this test's database as pg_dump writes them, and back by pg_restore."""
+    """All rows of this test's database as pg_dump writes them, and back by psql."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
 
     def take(self) -> None:
-        self._run("pg_dump", "--data-only", "--schema=public", "-Fc", "-f", str(self.file))
+        kept = [f"--exclude-table={name}" for name in KEPT]
+        self._run("pg_dump", "--data-only", "--schema=public", *kept, f"--file={self.file}")
 
     def restore(self) -> None:
+        """In one transaction that no heartbeat can write into: the workers of these tests live on."""
         with psycopg.connect(build_connection_string()) as server:
             names = _tables(server.execute(_TABLES).fetchall())
-            server.execute("; ".join([_AS_REPLICA, *(f'delete from "{name}"' for name in names)]))
-        listed = self._run("pg_restore", "--list", str(self.file), database=False)
-        kept = self.file.with_suffix(".list")
-        skipped = ("django_migrations", "django_content_type", "auth_permission")
-        lines = [line for line in listed.splitlines() if not any(f" {name} " in line for name in skipped)]
-        kept.write_text("\n".join(lines))
-        self._run("pg_restore", "--data-only", "--disable-triggers", "-L", str(kept), str(self.file))
+        emptied = self.file.with_suffix(".emptied")
+        heartbeats = f"lock table {WorkerHeartbeat._meta.db_table}"
+        emptied.write_text(
+            ";\n".join([_AS_REPLICA, heartbeats, *(f'delete from "{name}"' for name in names), ""])
+        )
+        files = [f"--file={emptied}", f"--file={self.file}"]
+        self._run("psql", "--quiet", "--set=ON_ERROR_STOP=1", "--single-transaction", *files)
 
-    def _run(self, program: str, *arguments: str, database: bool = True) -> str:
-        where = ["--dbname", build_connection_string()] if database else []
+    def _run(self, program: str, *arguments: str) -> None:
         done = subprocess.run(
-            [str(find_postgres_binaries() / program), *where, *arguments],
+            [str(find_postgres_binaries() / program), "--dbname", build_connection_string(), *arguments],
             capture_output=True,
             text=True,
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        return done.stdout
 
 
 @pytest.fixture

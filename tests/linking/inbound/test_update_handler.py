@@ -114,7 +114,7 @@ def test_a_stranger_who_asks_for_help_gets_a_link_besides(chat: ScriptedChat):
     chat.say("/help")
     until(handled)
     help_text, greeting = chat.shown()
-    assert "I understand" in help_text.text
+    assert "**Commands**" in help_text.text
     assert greeting.buttons[0][0] == "Connect"
     link_chat_accounts("scripted-ada")
     chat.say("/help")
@@ -124,9 +124,9 @@ def test_a_stranger_who_asks_for_help_gets_a_link_besides(chat: ScriptedChat):
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("Hello?", "not connected"), ("/link", "Only who administers"), ("/help", "I understand")],
+    [("Hello?", "isn't connected"), ("/link", "Only an admin"), ("/help", "**Commands**")],
 )
-def test_who_cannot_be_whispered_to_is_told_before_all(chat: ScriptedChat, text, words):
+def test_a_person_without_direct_messages_is_answered_in_the_group(chat: ScriptedChat, text, words):
     """A-L9.2: most members of a group of Telegram have no chat of their own with the bot; a link stays private"""
     bob = Server()
     scripted.SHARED_WORLD.failures.extend([None] * (text == "/link") + [ChatUnreachable("no chat")])
@@ -144,7 +144,7 @@ def test_who_is_linked_in_a_direct_message_is_asked_for_a_servers_link_there(cha
     bob.say("Hello?")
     until(handled)
     [prompt] = bob.shown()
-    assert (prompt.only_for, "not connected" in prompt.text) == ("77", True)
+    assert (prompt.only_for, "isn't connected" in prompt.text) == ("77", True)
     assert Turn.objects.count() == 0
 
 
@@ -322,7 +322,7 @@ def test_a_file_in_a_direct_message_goes_with_it(chat: ScriptedChat, model):
     [message] = Message.objects.filter(kind="user")
     assert [one["name"] for one in message.attachments] == ["papers.txt"]
     assert "papers.txt" in model.said_to()
-    assert chat.texts()[0].startswith("One file could not be taken")
+    assert chat.texts()[0].startswith("One file couldn't be added")
 
 
 def test_a_message_of_files_alone_is_a_message_and_of_none_that_fit_is_none(chat: ScriptedChat, model):
@@ -332,7 +332,7 @@ def test_a_message_of_files_alone_is_a_message_and_of_none_that_fit_is_none(chat
     until(lambda: chat.texts() == ["Aye."])
     with_files(chat, "", 2, FILM, FILM)
     until(handled)
-    assert chat.texts()[1].startswith("2 files could not be taken")
+    assert chat.texts()[1].startswith("2 files couldn't be added")
     assert Turn.objects.count() == 1
 
 
@@ -392,7 +392,7 @@ def test_a_members_file_lies_in_the_servers_conversation_within_its_rules(chat: 
     until(handled)
     assert scripted.SHARED_WORLD.calls.count("fetch_file") == fetched
     assert Turn.objects.count() == 1
-    assert "limit for this server" in bob.texts()[-1]
+    assert "server has reached its limit" in bob.texts()[-1]
 
 
 def test_a_file_that_the_platform_never_gives_does_not_hold_up_its_chat(chat: ScriptedChat, model):
@@ -403,7 +403,7 @@ def test_a_file_that_the_platform_never_gives_does_not_hold_up_its_chat(chat: Sc
     with_files(chat, "Look at this", 1, PAPERS)
     until(handled)
     until(lambda: "Aye." in chat.texts())
-    assert "could not be taken" in chat.texts()[0]
+    assert "couldn't be added" in chat.texts()[0]
     assert not WorkspaceFile.objects.exists()
 
 
@@ -456,11 +456,11 @@ def test_members_of_a_linked_server_talk_within_its_rules(chat: ScriptedChat, mo
         bob.say("More?", number=number)
     until(handled)
     [_, refusal] = bob.shown()
-    assert "limit for this server" in refusal.text
+    assert "server has reached its limit" in refusal.text
     assert Turn.objects.count() == 1
 
 
-def test_a_crowd_is_told_once_that_it_must_wait_and_once_that_it_may_not(chat: ScriptedChat, model):
+def test_a_busy_group_is_told_once_of_the_queue_and_once_of_its_limit(chat: ScriptedChat, model):
     """L8: one notice for each reason, however many messages a channel has no room for"""
     claimed("scripted", "server-1")
     bob = Server()
@@ -472,6 +472,6 @@ def test_a_crowd_is_told_once_that_it_must_wait_and_once_that_it_may_not(chat: S
     until(handled)
     outcomes = Counter(PlatformUpdate.objects.values_list("outcome", flat=True))
     assert outcomes == {"started": 1, "queued": 10, "refused": 3}
-    assert sum("in line" in text for text in bob.texts()) == 1
+    assert sum("in the queue" in text for text in bob.texts()) == 1
     assert sum("full" in text or "wait" in text for text in bob.texts()) == 1
     model.give(1)

@@ -131,14 +131,14 @@ def test_the_page_names_the_bot_before_and_after_confirming():
     confirmation.confirm_user_link(factories.ada(), token)
     listed = signed_in(factories.ada()).get("/settings/chats/").content.decode()
     assert "acts as you in direct messages to Boat helper" in listed
-    assert "Each connection is with one bot; no other bot can use it." in listed
+    assert "Each connection works with one bot only." in listed
 
 
 def test_the_page_asks_for_a_new_link_where_the_bot_is_unknown():
     link_factories.user_link(bot_account="")
     link_factories.server_link(bot_account="")
     listed = signed_in(factories.ada()).get("/settings/chats/").content.decode()
-    assert listed.count("we do not know which bot this was made with. Send /link to the bot again.") == 2
+    assert listed.count("we don't know which bot this was set up with. Send /link to the bot again.") == 2
 
 
 def test_programs_are_told_the_bot_of_a_link():

@@ -388,14 +388,14 @@ def test_the_first_sign_of_life_comes_before_the_answer(chat: ScriptedChat, mode
     until(given)
 
 
-def test_who_waits_in_line_is_told_their_place(chat: ScriptedChat, model):
+def test_the_sender_of_a_queued_message_is_told_its_place(chat: ScriptedChat, model):
     """A-L19.2: and is answered when it is their turn"""
     model.will(cue(1), ScriptedText("One."))
     model.will(ScriptedText("Two."))
     chat.say("first")
     model.reaches(1)
     chat.say("second")
-    until(lambda: chat.texts() == ["I am still working on the last one; yours is number 1 in line."])
+    until(lambda: chat.texts() == ["I'm still working on the last message. Yours is number 1 in the queue."])
     model.give(1)
     until(lambda: chat.texts()[1:] == ["One.", "Two."])
     until(given)

@@ -111,7 +111,7 @@ def test_a_discord_server_is_answered_by_the_promised_reply_and_linked_in_privat
 
     command("ask", "hello?", "1")  # of a stranger: told privately, and the promised reply is taken back
     [prompt] = fake.shown(recorded.CHANNEL)
-    assert ("not connected" in prompt.content, prompt.flags) == (True, 64 | 4)
+    assert ("isn't connected" in prompt.content, prompt.flags) == (True, 64 | 4)
     command("ask", "hello??", "11")  # told before; what was promised must not stay open for all that
     assert fake.shown(recorded.CHANNEL)[-1].flags == 64 | 4
     command("link", "", "2")
