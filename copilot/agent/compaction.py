@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID, uuid4
 
@@ -10,7 +10,7 @@ import msgspec
 
 from config.core.db import run_in_thread
 from config.core.text import make_storable
-from copilot.agent.interfaces import Clock, CompactionTask, TakeCallNumber, aclosing_iterator
+from copilot.agent.interfaces import Clock, CompactionTask, OutputSink, TakeCallNumber
 from copilot.agent.model_context import (
     append_message,
     build_summary_message,
@@ -148,6 +148,17 @@ class CompactionSource:
     todos: tuple[Todo, ...]
 
 
+class ModelCallsOnly:
+    """Pass on the start and end of model calls. The text of a summary is nobody's answer."""
+
+    def __init__(self, output: OutputSink) -> None:
+        self._output = output
+
+    async def emit(self, part: LoopOutput) -> None:
+        if isinstance(part, ModelCallStarted | ModelCallEnded):
+            await self._output.emit(part)
+
+
 class TurnCompactor:
     """Write the summary with the turn's model. If cancelled, nothing is stored but the cost of the calls."""
 
@@ -171,12 +182,10 @@ class TurnCompactor:
         return self._attempt.meter.unrecorded_end() if self._attempt else None
 
     async def compact(
-        self, task: CompactionTask, take_number: TakeCallNumber
-    ) -> AsyncIterator[LoopOutput | CompactionSucceeded | CompactionFailed]:
+        self, task: CompactionTask, take_number: TakeCallNumber, output: OutputSink
+    ) -> CompactionSucceeded | CompactionFailed:
         source = await run_in_thread(_load_source, self._turn.session_id, self._turn.turn_id)
-        async with aclosing_iterator(self._request_summary(task, source, take_number)) as stream:
-            async for output in stream:
-                yield output
+        await self._request_summary(task, source, take_number, ModelCallsOnly(output))
         text = self._summary_text()
         messages = build_compacted_messages(text, source, self._images)
         after = task.fixed_tokens + estimate_tokens(
@@ -184,37 +193,34 @@ class TurnCompactor:
         )
         problem = self._problem() or find_summary_problem(text, task, tokens_after=after)
         if problem:
-            yield CompactionFailed(reason=problem)
-            return
-        yield SummaryAdded(
-            row_id=uuid4(),
-            text=_add_todos(text, source),
-            anchor=source.anchor,
-            kept=tuple(row.id for row in source.requests),
-            tokens_before=task.tokens_before,
-            tokens_after=after,
-            window=task.entry.context_window,
+            return CompactionFailed(reason=problem)
+        await output.emit(
+            SummaryAdded(
+                row_id=uuid4(),
+                text=_add_todos(text, source),
+                anchor=source.anchor,
+                kept=tuple(row.id for row in source.requests),
+                tokens_before=task.tokens_before,
+                tokens_after=after,
+                window=task.entry.context_window,
+            )
         )
-        yield CompactionSucceeded(messages=messages, tokens=after)
+        return CompactionSucceeded(messages=messages, tokens=after)
 
     async def _request_summary(
-        self, task: CompactionTask, source: CompactionSource, take_number: TakeCallNumber
-    ) -> AsyncIterator[LoopOutput]:
-        """Request the summary, and yield only the start and end of its model calls."""
+        self, task: CompactionTask, source: CompactionSource, take_number: TakeCallNumber, output: OutputSink
+    ) -> None:
         for number in range(1, MAX_SUMMARY_ATTEMPTS + 1):
             call_number = await take_number(again=number > 1)
             if call_number is None:
                 return
-            self._attempt = attempt = self._begin_attempt(task, source, call_number, tries=number)
-            async with aclosing_iterator(attempt.stream(self._provider)) as stream:
-                async for output in stream:
-                    if isinstance(output, ModelCallStarted | ModelCallEnded):
-                        yield output
+            self._attempt = attempt = self._begin_attempt(task, source, call_number, output, tries=number)
+            await attempt.stream(self._provider)
             if (failure := _attempt_failure(attempt)) is None or failure.code != "context_overflow":
                 return
 
     def _begin_attempt(
-        self, task: CompactionTask, source: CompactionSource, number: int, *, tries: int
+        self, task: CompactionTask, source: CompactionSource, number: int, output: OutputSink, *, tries: int
     ) -> ModelAttempt:
         request = build_summary_request(task, source.todos, tries=tries)
         meter = ModelCallMeter(
@@ -224,7 +230,7 @@ class TurnCompactor:
             now=self._clock.now,
             purpose="compaction",
         )
-        return ModelAttempt(request, step=ModelStep(round=0), meter=meter)
+        return ModelAttempt(request, output=output, step=ModelStep(round=0), meter=meter)
 
     def _summary_text(self) -> str:
         reply = self._attempt.reply if self._attempt else None

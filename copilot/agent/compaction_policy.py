@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
 from uuid import uuid4
 
 from copilot.agent.guards import PriorRuns, TurnLimits
-from copilot.agent.interfaces import Compactor, aclosing_iterator
-from copilot.agent.model_requests import ModelRequester
+from copilot.agent.interfaces import LoopPorts
+from copilot.agent.model_client import ModelClient
 from copilot.agent.outputs import (
     CompactionFailed,
-    CompactionSucceeded,
     LoopAnswered,
+    LoopEnding,
     LoopFailed,
-    LoopOutput,
     ModelCallEnded,
     NoticeAdded,
 )
-from copilot.agent.token_meters import ContextWindowMeter, is_window_full
+from copilot.agent.token_meters import is_window_full
 from copilot.providers.base import ModelMessage
 from copilot.realtime.events import ContextCompacting, ContextCompactionFailed
 
@@ -29,89 +27,74 @@ class CompactionPolicy:
 
     def __init__(
         self,
-        compactor: Compactor,
-        requester: ModelRequester,
-        window_meter: ContextWindowMeter,
+        ports: LoopPorts,
+        client: ModelClient,
         limits: TurnLimits,
         *,
-        carried: PriorRuns,
+        prior_runs: PriorRuns,
     ) -> None:
         self.succeeded = False
         self.is_running = False
         self.reason = ""  # why the last compaction failed
-        self._compactor = compactor
-        self._requester = requester
-        self._window_meter = window_meter
+        self._compactor = ports.compactor
+        self._output = ports.output
+        self._client = client
         self._limits = limits
-        self._begun = carried.compactions
-        self._forced = carried.forced_compactions
-        self._gave_up = carried.gave_up_compacting
+        self._begun = prior_runs.compactions
+        self._forced = prior_runs.forced_compactions
+        self._gave_up = prior_runs.gave_up_compacting
 
     def is_due(self) -> bool:
-        window = self._requester.entry.context_window
+        window = self._client.entry.context_window
         return (
             self._can_begin()
             and not self._gave_up
-            and is_window_full(window=window, used=self._window_meter.used)
+            and is_window_full(window=window, used=self._client.window_meter.used)
         )
 
     def can_force(self) -> bool:
         return (
-            self._can_begin()
-            and self._forced < self._limits.forced_compactions
-            and self._requester.can_retry()
+            self._can_begin() and self._forced < self._limits.forced_compactions and self._client.can_retry()
         )
 
     def _can_begin(self) -> bool:
-        return self._begun < self._limits.compactions and not self._requester.retry_budget.is_exhausted
+        return self._begun < self._limits.compactions and not self._client.retry_budget.is_exhausted
 
     def unrecorded_call(self) -> ModelCallEnded | None:
         return self._compactor.unrecorded_call()
 
-    async def compact(
-        self, messages: list[ModelMessage], *, forced: bool, focus: str = ""
-    ) -> AsyncIterator[LoopOutput]:
+    async def compact(self, messages: list[ModelMessage], *, forced: bool, focus: str = "") -> None:
         """Shorten `messages` in place, and publish how it ended."""
         self._begun += 1
         self._forced += forced
         self.succeeded, self.is_running = False, True
-        window = self._requester.entry.context_window
-        before = max(self._window_meter.used, window) if forced else self._window_meter.used
-        for event in self._requester.end_interrupted_text():
-            yield event
+        client = self._client
+        window = client.entry.context_window
+        before = max(client.window_meter.used, window) if forced else client.window_meter.used
+        await client.end_interrupted_text()
         try:
-            yield ContextCompacting(tokens_before=before, window=window)
-            task = self._requester.build_compaction_task(
-                messages, tokens_before=before, forced=forced, focus=focus
-            )
-            async with aclosing_iterator(
-                self._compactor.compact(task, self._requester.take_call_number)
-            ) as stream:
-                async for output in stream:
-                    match output:
-                        case CompactionSucceeded():
-                            messages[:] = output.messages
-                            self._window_meter.record_compaction(output.tokens)
-                            self.succeeded = True
-                        case CompactionFailed():
-                            self.reason = output.reason
-                            yield ContextCompactionFailed(
-                                reason=output.reason, tokens_before=before, window=window
-                            )
-                        case _:
-                            yield output
+            await self._output.emit(ContextCompacting(tokens_before=before, window=window))
+            task = client.build_compaction_task(messages, tokens_before=before, forced=forced, focus=focus)
+            result = await self._compactor.compact(task, client.take_call_number, self._output)
+            if isinstance(result, CompactionFailed):
+                self.reason = result.reason
+                await self._output.emit(
+                    ContextCompactionFailed(reason=result.reason, tokens_before=before, window=window)
+                )
+            else:
+                messages[:] = result.messages
+                client.window_meter.record_compaction(result.tokens)
+                self.succeeded = True
         finally:
             self.is_running = False
 
-    async def compact_on_request(
-        self, messages: list[ModelMessage], focus: str
-    ) -> AsyncGenerator[LoopOutput, None]:
-        async with aclosing_iterator(self.compact(messages, forced=False, focus=focus)) as stream:
-            async for output in stream:
-                yield output
-        yield LoopAnswered() if self.succeeded else LoopFailed(code=COMPACTION_FAILED, details=self.reason)
+    async def compact_on_request(self, messages: list[ModelMessage], focus: str) -> LoopEnding:
+        await self.compact(messages, forced=False, focus=focus)
+        if self.succeeded:
+            return LoopAnswered()
+        return LoopFailed(code=COMPACTION_FAILED, details=self.reason)
 
-    def give_up(self) -> NoticeAdded:
+    async def give_up(self) -> None:
         """Stop automatic compaction for this turn after a failure; an overflow can still force one."""
         self._gave_up = True
-        return NoticeAdded(row_id=uuid4(), code=COMPACTION_FAILED, details=self.reason)
+        await self._output.emit(NoticeAdded(row_id=uuid4(), code=COMPACTION_FAILED, details=self.reason))

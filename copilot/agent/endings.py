@@ -25,8 +25,6 @@ from copilot.agent.outputs import ApprovalNeeded, LoopAnswered, LoopPaused, Tool
 from copilot.agent.recorder import TurnRecorder
 from copilot.agent.resume import close_unfinished_work
 from copilot.agent.services import ProcessServices
-from copilot.agent.tool_approvals import ApprovedCalls
-from copilot.agent.tool_runs import UnfinishedCall
 from copilot.chat import announcements, approvals, model_calls, questions, turn_transitions, turns
 from copilot.chat import selectors as chat_selectors
 from copilot.chat import serializers as chat_serializers
@@ -78,8 +76,7 @@ class RunState:
         self.outbox = services.publisher.create_outbox(
             session_id=str(turn.session_id), turn_id=str(turn.turn_id), user_id=turn.user_id, fence=turn.fence
         )
-        self.recorder = TurnRecorder(turn, services, self.outbox, model="")
-        self.approved_calls = ApprovedCalls(turn)
+        self.recorder = TurnRecorder(turn, services, self.outbox)
         self.earlier = model_calls.EarlierUsage()  # of the turn's earlier runs
         self.loop: AgentLoop | None = None
         self.prompt_digest = ""  # of the prompt prefix that its requests share
@@ -201,7 +198,7 @@ async def end_stopped(run: RunState) -> None:
 async def _close_requests(run: RunState, by: Literal["user", "automatic"]) -> None:
     for question_id in await run_in_thread(questions.close_questions_of_turn, run.turn.turn_id, "cancelled"):
         run.recorder.publish(QuestionClosed(question_id=str(question_id), outcome="cancelled"))
-    if run.approved_calls or run.turn.resumed:
+    if run.recorder.approved_calls or run.turn.resumed:
         for row in await run_in_thread(approvals.close_approvals, run.turn.turn_id, "cancelled"):
             run.recorder.publish(ApprovalDecided(approval_id=str(row.pk), state="cancelled", by=by))
 
@@ -315,7 +312,7 @@ def _context_use(run: RunState) -> ContextUsage | None:
     if run.loop is None:
         return None
     use = run.loop.context_use(through=run.recorder.last_sequence)
-    return replace(use, model=run.loop.entry.name, shape=run.prompt_digest)
+    return replace(use, model=run.loop.client.entry.name, shape=run.prompt_digest)
 
 
 def _build_context_view(run: RunState) -> ContextPayload | None:
@@ -325,24 +322,24 @@ def _build_context_view(run: RunState) -> ContextPayload | None:
 
 def build_turn_summary(run: RunState) -> TurnSummary:
     loop = run.loop  # None: the loop did not run this time
-    tokens = loop.tokens if loop else run.earlier.tokens
-    seconds = loop.generation_seconds if loop else run.earlier.generation_seconds
+    tokens = loop.client.tokens if loop else run.earlier.tokens
+    seconds = loop.client.generation_seconds if loop else run.earlier.generation_seconds
     return TurnSummary(
         duration_ms=_since_accepted(run, datetime.now(UTC)),
         first_token_ms=_first_token_ms(run),
         tokens_per_second=round(tokens.output / seconds, 1) if seconds > 0 else None,
         rounds=loop.rounds if loop else run.earlier.rounds,
         tokens=tokens,
-        model=loop.entry.name if loop else run.recorder.model,
+        model=loop.client.entry.name if loop else run.recorder.model,
     )
 
 
 def _first_token_ms(run: RunState) -> int | None:
     if (first := run.earlier.first_token_at) is not None:
         return _since_accepted(run, first)
-    if run.loop is None or run.loop.first_token_at is None:
+    if run.loop is None or run.loop.client.first_token_at is None:
         return None
-    ago = timedelta(seconds=time.monotonic() - run.loop.first_token_at)
+    ago = timedelta(seconds=time.monotonic() - run.loop.client.first_token_at)
     return _since_accepted(run, datetime.now(UTC) - ago)
 
 
@@ -461,7 +458,7 @@ async def _close_open_work(run: RunState, result: str, *, cancelled: bool = Fals
         return
     if (block := loop.open_block) is not None:
         await run.recorder.record(block)
-    for open_call in loop.open_calls or _pending_as_unfinished(loop):
+    for open_call in loop.open_calls:
         if not open_call.made:
             await run.recorder.record(ToolCallAdded(row_id=open_call.row_id, call=open_call.call))
         outcome = make_error_outcome(open_call.call, result, cancelled=cancelled)
@@ -470,11 +467,6 @@ async def _close_open_work(run: RunState, result: str, *, cancelled: bool = Fals
         run.recorder.publish(step)
     if (call := loop.unrecorded_call()) is not None:
         await run.recorder.record(call)
-
-
-def _pending_as_unfinished(loop: AgentLoop) -> tuple[UnfinishedCall, ...]:
-    """Return the calls of an earlier run that were to run again. Their rows exist already."""
-    return tuple(UnfinishedCall(row_id=uuid4(), call=call, made=True) for call in loop.pending_calls)
 
 
 async def _close_earlier_run(run: RunState, result: str, *, cancelled: bool) -> None:

@@ -6,12 +6,13 @@ import hashlib
 import json
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, Self
 
 from copilot.agent.interfaces import Budget, BudgetStatus
 from copilot.chat.notices import LimitCode
 from copilot.providers.base import FailureCode, ToolCall, ToolSpecification
+from copilot.realtime.payloads import Tokens
 from copilot.tools.base import ToolCallOutcome
 from copilot.tools.calls import lacks_required_arguments
 
@@ -39,6 +40,12 @@ class CompletedToolGroup:
 class PriorRuns:
     """Record the work of earlier runs, so that a pause or a takeover does not reset the limits."""
 
+    calls: int = 0  # model calls
+    rounds: int = 0
+    seconds: float = 0.0  # of active time
+    tokens: Tokens = field(default_factory=Tokens)
+    generation_seconds: float = 0.0
+    cut_texts: int = 0  # by the output limit, and continued
     requests: tuple[SentRequest, ...] = ()
     groups: tuple[CompletedToolGroup, ...] = ()  # inside the window that is checked for repetition
     compactions: int = 0

@@ -1,15 +1,14 @@
-"""Define the ports of the loop, with in-memory doubles for tests."""
+"""Define what the loop needs from the rest of the product: its output, tools, budget, clock and so on."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from copilot.agent.outputs import (
     ApprovalNeeded,
@@ -27,12 +26,18 @@ from copilot.providers.base import (
     ToolSpecification,
     UserMessage,
 )
-from copilot.providers.learned_limits import LearnedLimits, LearnedLimitsCache
+from copilot.providers.learned_limits import LearnedLimits
 from copilot.realtime.events import Event
 from copilot.tools.base import ToolCallOutcome
 
 T = TypeVar("T")
 EmitEvent = Callable[[Event], None]
+
+
+class OutputSink(Protocol):
+    async def emit(self, part: LoopOutput) -> None:
+        """Take one part of the turn's output. When this returns, the part is recorded."""
+        ...
 
 
 class Clock(Protocol):
@@ -107,10 +112,10 @@ class TakeCallNumber(Protocol):
 
 
 class Compactor(Protocol):
-    def compact(
-        self, task: CompactionTask, take_number: TakeCallNumber
-    ) -> AsyncIterator[LoopOutput | CompactionSucceeded | CompactionFailed]:
-        """Yield the model calls and the summary's row, then the shorter context or a failure."""
+    async def compact(
+        self, task: CompactionTask, take_number: TakeCallNumber, output: OutputSink
+    ) -> CompactionSucceeded | CompactionFailed:
+        """Emit the model calls and the summary's row, and return the shorter context or a failure."""
         ...
 
     def unrecorded_call(self) -> ModelCallEnded | None: ...
@@ -130,70 +135,20 @@ class ModelHealth(Protocol):
         ...
 
 
-async def keep_credential(entry: CatalogueEntry) -> str:
-    return entry.credential
-
-
-class InMemoryBudget:
-    """Spend one more of the given costs at each read."""
-
-    def __init__(self, *costs: int, budget: int = 0, limit_after: int | None = None) -> None:
-        self.reads = 0
-        self._costs = costs
-        self._budget = budget
-        self._limit_after = limit_after  # reads after which the user's own limit is reached
-
-    async def read_spending(self) -> BudgetStatus:
-        self.reads += 1
-        reached = self._limit_after is not None and self.reads > self._limit_after
-        return BudgetStatus(
-            spent=sum(self._costs[: self.reads]), budget=self._budget, limit="Reached." if reached else ""
-        )
-
-
-@dataclass(kw_only=True)
-class InMemoryModelHealth:
-    failing: Mapping[str, FailureCode] = field(default_factory=dict)
-    reported: list[tuple[str, FailureCode]] = field(default_factory=list)
-
-    def open_breaker_code(self, entry: CatalogueEntry) -> FailureCode | None:
-        return self.failing.get(entry.name)
-
-    def report_failure(self, entry: CatalogueEntry, code: FailureCode) -> None:
-        self.reported.append((entry.name, code))
-
-
-class InMemoryCompactor:
-    """Return one prepared outcome after the other, then fail."""
-
-    def __init__(self, *outcomes: CompactionSucceeded | CompactionFailed) -> None:
-        self.tasks: list[CompactionTask] = []
-        self._outcomes = deque(outcomes)
-
-    async def compact(
-        self, task: CompactionTask, take_number: TakeCallNumber
-    ) -> AsyncIterator[LoopOutput | CompactionSucceeded | CompactionFailed]:
-        self.tasks.append(task)
-        await take_number()
-        yield self._outcomes.popleft() if self._outcomes else CompactionFailed(reason="nothing prepared")
-
-    def unrecorded_call(self) -> ModelCallEnded | None:
-        return None
-
-
 @dataclass(frozen=True, kw_only=True)
 class LoopPorts:
+    output: OutputSink
     provider: Callable[[CatalogueEntry], Provider]
     toolbox: Toolbox
+    approvals: ApprovalPolicy
     follow_ups: FollowUpSource
+    budget: Budget
+    compactor: Compactor
     clock: Clock
-    approvals: ApprovalPolicy = field(default_factory=lambda: InMemoryApprovalPolicy())  # noqa: PLW0108 - defined below
-    budget: Budget = field(default_factory=InMemoryBudget)
-    compactor: Compactor = field(default_factory=InMemoryCompactor)
-    call_id: Callable[[int], UUID] = lambda number: uuid4()  # the id of the model call of this number
-    learned: LearnedLimitsStore = field(default_factory=LearnedLimitsCache)
-    health: ModelHealth = field(default_factory=InMemoryModelHealth)
-    credential: Callable[[CatalogueEntry], Awaitable[str]] = keep_credential  # reads the stored key again
+    call_id: Callable[[int], UUID]  # the id of the model call of this number
+    learned: LearnedLimitsStore
+    health: ModelHealth
+    credential: Callable[[CatalogueEntry], Awaitable[str]]  # reads the stored key again
 
 
 @asynccontextmanager
@@ -212,17 +167,3 @@ class SystemClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
-
-
-@dataclass(kw_only=True)
-class InMemoryApprovalPolicy:
-    """Ask about the tools in `asks`, which gives a reason for each."""
-
-    asks: Mapping[str, str] = field(default_factory=dict)
-    judged: list[ToolCall] = field(default_factory=list)
-
-    async def select_calls_to_approve(self, calls: Sequence[ToolCall]) -> tuple[ApprovalNeeded, ...]:
-        self.judged.extend(calls)
-        return tuple(
-            ApprovalNeeded(call=call, reason=self.asks[call.tool]) for call in calls if call.tool in self.asks
-        )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, assert_never
 from uuid import UUID, uuid4
 
 from config.core.text import make_storable
 from copilot.agent.guards import RoundState
-from copilot.agent.interfaces import aclosing_iterator
+from copilot.agent.interfaces import OutputSink, aclosing_iterator
 from copilot.agent.model_context import join_text
 from copilot.agent.outputs import LoopOutput, ModelCallEnding, ReasoningReplayAdded
 from copilot.agent.token_meters import ModelCallMeter
@@ -132,8 +132,8 @@ class ModelStep:
     def finish_event(self, reason: str) -> StepFinished:
         return StepFinished(step_id=self.id, round=self.round, finish_reason=reason)
 
-    def finish(self, reason: str) -> Iterator[LoopOutput]:
-        yield self.finish_event(reason)
+    async def finish(self, output: OutputSink, reason: str) -> None:
+        await output.emit(self.finish_event(reason))
         self.is_over = True
 
 
@@ -185,6 +185,7 @@ class ModelAttempt:
         self,
         request: ModelRequest,
         *,
+        output: OutputSink,
         step: ModelStep,
         meter: ModelCallMeter,
         taken_ids: Collection[str] = (),
@@ -199,6 +200,7 @@ class ModelAttempt:
         """
         self.step = step
         self.meter = meter
+        self._output = output
         self.cut_text: InterruptedText | None = None  # the text that stayed open
         self.reply: ModelReply | None = None
         self.failure: ProviderFailure | None = None
@@ -226,30 +228,35 @@ class ModelAttempt:
     def proposed_calls(self) -> list[ToolCall]:
         return self._assembler.list_proposed()
 
-    async def stream(self, provider_for: Callable[[CatalogueEntry], Provider]) -> AsyncIterator[LoopOutput]:
+    async def stream(self, provider_for: Callable[[CatalogueEntry], Provider]) -> None:
+        """Send the request, and emit what arrives."""
         if not self._goes_on:
-            yield self.step.start_event()
-        yield self.meter.start()
+            await self._output.emit(self.step.start_event())
+        await self._output.emit(self.meter.start())
         try:
             provider = provider_for(self.request.entry)
             async with aclosing_iterator(provider.stream(self.request)) as items:
                 async for item in items:
-                    for event in self._receive(item):
-                        yield event
+                    await self._receive(item)
             self.reply = self._complete()
         except ProviderFailure as failure:
             self.failure = failure
-        for event in self._end_of_stream():
-            yield event
-        yield self._finish_meter()
+        await self._end_stream()
+        await self._output.emit(self._finish_meter())
         self.meter.is_recorded = True
 
-    def add_synthetic_text(self, text: str) -> Iterator[LoopOutput]:
+    async def add_synthetic_text(self, text: str) -> None:
         self.block = StreamBlock("text", synthetic=True)
         self.blocks.append(self.block)
-        yield self.block.start_event()
-        yield self.block.extend(text)
-        yield from self._close_block()
+        await self._output.emit(self.block.start_event())
+        await self._output.emit(self.block.extend(text))
+        await self._close_block()
+
+    async def emit_replay(self, reply: ModelReply, calls: Mapping[str, UUID]) -> None:
+        """Attach opaque reasoning data to the step's first row, where a takeover finds it for the tool loop."""
+        rows = [block.row_id for block in self.own_blocks] or list(calls.values())
+        for data in reply.replay:
+            await self._output.emit(ReasoningReplayAdded(row_id=rows[0], data=data))
 
     def _finish_meter(self) -> LoopOutput:
         failure = self.failure
@@ -269,14 +276,14 @@ class ModelAttempt:
 
     # --- Stream items ---
 
-    def _receive(self, item: StreamItem) -> Iterator[LoopOutput]:
+    async def _receive(self, item: StreamItem) -> None:
         match item:
             case TextDelta():
-                return self._extend("text", self._visible(item.text))
+                await self._extend("text", self._visible(item.text))
             case ReasoningDelta():
-                return self._extend_reasoning(item.text)
+                await self._extend_reasoning(item.text)
             case CallFragment():
-                return self._add_fragment(item)
+                await self._add_fragment(item)
             case ReasoningReplay():
                 self._replay.append(item.data)
             case UsageReported():
@@ -287,7 +294,6 @@ class ModelAttempt:
                 self._finished = item
             case unreachable:
                 assert_never(unreachable)
-        return iter(())
 
     def _visible(self, delta: str) -> str:
         """Hold back leading blank lines, which models put in front of calls."""
@@ -297,50 +303,53 @@ class ModelAttempt:
         self._leading = "" if text.strip() else text
         return text if not self._leading else ""
 
-    def _extend_reasoning(self, delta: str) -> Iterator[LoopOutput]:
+    async def _extend_reasoning(self, delta: str) -> None:
         """Drop reasoning in the middle of a continued text: blocks never overlap."""
         if self._goes_on and self._continuing is not None:
             self.meter.count_characters(len(delta))
-            return iter(())
-        return self._extend("reasoning", delta)
+        else:
+            await self._extend("reasoning", delta)
 
-    def _extend(self, kind: Literal["text", "reasoning"], delta: str) -> Iterator[LoopOutput]:
+    async def _extend(self, kind: Literal["text", "reasoning"], delta: str) -> None:
         delta = make_storable(delta)
         if not delta:
             return
         self.meter.count_characters(len(delta))
         if self.block is None or self.block.kind != kind:
-            yield from self._close_block()
-            yield from self._open_block(kind)
-        if self.block is not None:
-            yield self.block.extend(delta)
-
-    def _open_block(self, kind: Literal["text", "reasoning"]) -> Iterator[LoopOutput]:
-        if kind == "text" and self._continuing is not None:
-            self.block = self._resume(self._continuing)
+            await self._close_block()
+            block = await self._open_block(kind)
         else:
-            self.block = StreamBlock(kind)
-        self.blocks.append(self.block)
-        if self.block is not self.resumed_block:
-            yield self.block.start_event()
+            block = self.block
+        await self._output.emit(block.extend(delta))
+
+    async def _open_block(self, kind: Literal["text", "reasoning"]) -> StreamBlock:
+        if kind == "text" and self._continuing is not None:
+            block = self._resume(self._continuing)
+        else:
+            block = StreamBlock(kind)
+        self.block = block  # open from now on, even if a cancellation comes before its first text
+        self.blocks.append(block)
+        if block is not self.resumed_block:
+            await self._output.emit(block.start_event())
+        return block
 
     def _resume(self, continuing: InterruptedText) -> StreamBlock:
         self._continuing = None
         self.resumed_block = StreamBlock.from_interrupted(continuing)
         return self.resumed_block
 
-    def _close_block(self) -> Iterator[LoopOutput]:
+    async def _close_block(self) -> None:
         if self.block is not None:
-            yield self.block.end_event()
+            await self._output.emit(self.block.end_event())
             self.block = None
             self._leading = ""
 
-    def _add_fragment(self, fragment: CallFragment) -> Iterator[LoopOutput]:
+    async def _add_fragment(self, fragment: CallFragment) -> None:
         self.meter.count_characters(len(fragment.name) + len(fragment.arguments))
-        yield from self._close_block()
+        await self._close_block()
         self._assembler.add_fragment(fragment)
         for call in self._assembler.take_newly_named(self._known):
-            yield ToolProposed(call_id=call.call_id, tool=call.tool)
+            await self._output.emit(ToolProposed(call_id=call.call_id, tool=call.tool))
 
     # --- End of the stream ---
 
@@ -369,18 +378,18 @@ class ModelAttempt:
         text = join_text(beginning.text + rest, *further)
         return replace(whole, text=text, replay=beginning.replay + whole.replay)
 
-    def _end_of_stream(self) -> Iterator[LoopOutput]:
+    async def _end_stream(self) -> None:
         block = self.block
         if self._may_be_cut and block is not None and block.kind == "text" and _is_cut_by_length(self.reply):
             self.cut_text, self.block = block.to_interrupted(), None
             return
-        yield from self._close_block()
+        await self._close_block()
         if self.reply is None:
             return
         if self._continuing is not None:  # nothing was added: the interrupted row ends as it is
-            yield self._resume(self._continuing).end_event()
+            await self._output.emit(self._resume(self._continuing).end_event())
         for call in self._assembler.take_unproposed():
-            yield ToolProposed(call_id=call.call_id, tool=call.tool)
+            await self._output.emit(ToolProposed(call_id=call.call_id, tool=call.tool))
 
 
 def _classify_reply(reply: ModelReply | None) -> ModelCallEnding:
@@ -395,12 +404,3 @@ def _classify_reply(reply: ModelReply | None) -> ModelCallEnding:
 
 def _is_cut_by_length(reply: ModelReply | None) -> bool:
     return reply is not None and reply.finish == "length" and not reply.calls
-
-
-def collect_replay(
-    attempt: ModelAttempt, reply: ModelReply, calls: Mapping[str, UUID]
-) -> Iterator[LoopOutput]:
-    """Attach opaque reasoning data to the step's first row, where a takeover finds it for the tool loop."""
-    rows = [block.row_id for block in attempt.own_blocks] or list(calls.values())
-    for data in reply.replay:
-        yield ReasoningReplayAdded(row_id=rows[0], data=data)

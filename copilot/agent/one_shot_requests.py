@@ -10,9 +10,8 @@ from uuid import UUID
 import structlog
 
 from config.core.redis import REDIS_OUTAGE_ERRORS
-from copilot.agent.interfaces import aclosing_iterator
 from copilot.agent.model_stream import ModelAttempt, ModelStep
-from copilot.agent.outputs import ModelCallEnded
+from copilot.agent.outputs import LoopOutput, ModelCallEnded
 from copilot.agent.token_meters import ModelCallMeter
 from copilot.agent.usage import build_usage_record
 from copilot.chat import model_calls
@@ -78,12 +77,15 @@ def ask_model(entry: CatalogueEntry, question: OneShotQuestion, cause: OneShotCa
         temperature=question.temperature,
     )
     call_id = model_calls.start_call_after_turn(cause.turn_id, cause.purpose, entry.provider, entry.model)
+    output = _LastCall()
     attempt = ModelAttempt(
         request,
+        output=output,
         step=ModelStep(round=1),
         meter=ModelCallMeter(request, call_id=call_id, number=0, now=time.monotonic),
     )
-    _record_call(asyncio.run(_run_attempt(attempt, question.timeout_seconds)), cause)
+    asyncio.run(_run_attempt(attempt, question.timeout_seconds))
+    _record_call(output.ended or attempt.meter.unrecorded_end(), cause)
     if attempt.reply is None:
         raise attempt.failure or ProviderFailure("unknown")
     if attempt.reply.finish == "refused":
@@ -94,19 +96,26 @@ def ask_model(entry: CatalogueEntry, question: OneShotQuestion, cause: OneShotCa
     return OneShotReply(text=text, unfinished=unfinished)
 
 
-async def _run_attempt(attempt: ModelAttempt, seconds: float) -> ModelCallEnded | None:
-    """Run the attempt and return its end. Connections belong to this event loop, which ends with the call."""
-    ended: ModelCallEnded | None = None
+class _LastCall:
+    """Keep only the end of the model call."""
+
+    def __init__(self) -> None:
+        self.ended: ModelCallEnded | None = None
+
+    async def emit(self, part: LoopOutput) -> None:
+        if isinstance(part, ModelCallEnded):
+            self.ended = part
+
+
+async def _run_attempt(attempt: ModelAttempt, seconds: float) -> None:
+    """Run the attempt. Connections belong to this event loop, which ends with the call."""
     try:
-        async with asyncio.timeout(seconds), aclosing_iterator(attempt.stream(get_provider)) as stream:
-            async for output in stream:
-                if isinstance(output, ModelCallEnded):
-                    ended = output
+        async with asyncio.timeout(seconds):
+            await attempt.stream(get_provider)
     except TimeoutError:
         attempt.failure = ProviderFailure("overloaded", details="the request timed out")
     finally:
         await close_all_clients()
-    return ended or attempt.meter.unrecorded_end()
 
 
 def _record_call(call: ModelCallEnded | None, cause: OneShotCause) -> None:

@@ -1,4 +1,4 @@
-"""Define what the loop yields besides events: outputs that are stored as rows before they are published."""
+"""Define what the loop emits besides events: parts that are stored as rows before they are published."""
 
 from __future__ import annotations
 
@@ -160,4 +160,4 @@ RecordedOutput = (
     | ModelCallEnded
 )
 LoopEnding = LoopAnswered | LoopFailed | LoopPaused
-LoopOutput = Event | RecordedOutput | LoopEnding
+LoopOutput = Event | RecordedOutput

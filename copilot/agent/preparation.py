@@ -64,7 +64,7 @@ def prepare_turn(turn: ClaimedTurn, rows: list[MessageRow] | None = None) -> Pre
         taken_messages=taken,
         calls_begun=number,
         earlier=earlier,
-        prior_runs=_load_prior_runs(turn, chain, plan) if turn.resumed else PriorRuns(),
+        prior_runs=_load_prior_runs(turn, chain, plan, earlier) if turn.resumed else PriorRuns(),
         images=images,
         mcp_servers=servers,
     )
@@ -95,7 +95,12 @@ def _remaining_chain(
     return (*islice(current, 1), *chain)
 
 
-def _load_prior_runs(turn: ClaimedTurn, chain: Sequence[CatalogueEntry], plan: ResumePlan) -> PriorRuns:
+def _load_prior_runs(
+    turn: ClaimedTurn,
+    chain: Sequence[CatalogueEntry],
+    plan: ResumePlan,
+    earlier: model_calls.EarlierUsage,
+) -> PriorRuns:
     own = [row for row in plan.rows if row.turn_id == str(turn.turn_id)]
     summarised = _load_summarised_groups(turn, own)
     calls = model_calls.list_sent_calls(turn.turn_id)
@@ -105,6 +110,12 @@ def _load_prior_runs(turn: ClaimedTurn, chain: Sequence[CatalogueEntry], plan: R
     compactions = _count_compactions(calls)
     failed = compactions > 0 and message_history.has_notice(turn.turn_id, compaction_policy.COMPACTION_FAILED)
     return PriorRuns(
+        calls=turn.calls,
+        rounds=earlier.rounds,
+        seconds=turn.running_seconds,
+        tokens=earlier.tokens,
+        generation_seconds=earlier.generation_seconds,
+        cut_texts=earlier.cut_texts,
         requests=tuple(
             _build_sent_request(call, calls[position + 1 :], chain, in_round=not any(replied[position:]))
             for position, call in enumerate(calls)

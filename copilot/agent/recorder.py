@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from uuid import UUID, uuid4
 
+from config.core.batching import run_shielded
 from config.core.db import run_in_thread
 from config.core.errors import FenceLost
 from config.core.json_values import JSON
 from config.core.text import make_storable
 from copilot.agent import system_prompt
 from copilot.agent.outputs import (
-    LoopAnswered,
-    LoopFailed,
     LoopOutput,
-    LoopPaused,
     ModelCallEnded,
     ModelCallStarted,
     NoteAdded,
@@ -26,6 +25,7 @@ from copilot.agent.outputs import (
     ToolResultAdded,
 )
 from copilot.agent.services import CHECKPOINT_CHARACTERS, ProcessServices, StreamingRow
+from copilot.agent.tool_approvals import ApprovedCalls
 from copilot.agent.usage import ModelCallRecorder
 from copilot.chat import messages
 from copilot.chat import selectors as chat_selectors
@@ -71,11 +71,15 @@ MODEL_ROW_KINDS: tuple[MessageKind, ...] = ("assistant", "reasoning", "tool_call
 
 
 class TurnRecorder:
-    def __init__(self, turn: ClaimedTurn, services: ProcessServices, outbox: TurnOutbox, model: str) -> None:
+    """Record the output of one run of a turn: `emit` is where the loop puts everything."""
+
+    def __init__(self, turn: ClaimedTurn, services: ProcessServices, outbox: TurnOutbox) -> None:
         self.turn = turn
         self.services = services
         self.outbox = outbox
-        self.model = model
+        self.model = ""  # the author of the rows that follow
+        self.approved_calls = ApprovedCalls(turn)
+        self.progressed_at = time.monotonic()  # when the last output arrived
         self.model_calls = ModelCallRecorder(turn, services, self.publish)
         self.claim_confirmed: asyncio.Future[bool] | None = None  # None: confirmed
         self.last_sequence = 0  # of the newest row appended here
@@ -85,11 +89,26 @@ class TurnRecorder:
 
     # --- Output of the loop ---
 
-    def is_instant(self, output: LoopOutput) -> bool:
-        """Tell outputs that are recorded without awaiting anything, so that nothing can interrupt them."""
-        if isinstance(output, ModelCallStarted):
-            return self.model_calls.is_recorded(output.number)
-        return isinstance(output, TextExtended | ReasoningExtended | StepStarted)
+    async def emit(self, part: LoopOutput) -> None:
+        """Record one part. If the turn is cancelled meanwhile, finish the part first: no row without its event."""
+        self.progressed_at = time.monotonic()
+        if isinstance(part, TextExtended | ReasoningExtended):
+            self._extend_block(part)
+        elif self._is_instant(part):
+            await self.record(part)
+        else:
+            await run_shielded(self._record_and_finish_call(part))
+
+    async def _record_and_finish_call(self, part: LoopOutput) -> None:
+        await self.record(part)
+        if isinstance(part, ToolResultAdded):
+            await self.approved_calls.mark_finished(part.outcome)
+
+    def _is_instant(self, part: LoopOutput) -> bool:
+        """Tell parts that are recorded without awaiting anything, so that nothing can interrupt them."""
+        if isinstance(part, ModelCallStarted):
+            return self.model_calls.is_recorded(part.number)
+        return isinstance(part, StepStarted)
 
     async def record(self, output: LoopOutput) -> None:
         match output:
@@ -120,7 +139,7 @@ class TurnRecorder:
             case SummaryAdded():
                 await self._record_summary(output)
             case ModelCallStarted():
-                self.model = output.entry.name  # the author of the rows that follow
+                self.model = output.entry.name
                 await self.model_calls.record_start(output)
             case ModelCallEnded():
                 self.model_calls.record_end(output)
@@ -135,8 +154,6 @@ class TurnRecorder:
                     "healing" if healed else "model_switch", self.turn.session_id
                 )
                 self.publish(output)
-            case LoopAnswered() | LoopFailed() | LoopPaused():
-                pass  # the runner ends or pauses the turn
             case _:
                 self.publish(output)
 

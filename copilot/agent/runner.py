@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator
-from contextlib import AbstractContextManager, aclosing
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -24,17 +23,10 @@ from copilot.agent.compaction import TurnCompactor
 from copilot.agent.endings import Interruption, RunState
 from copilot.agent.guards import TurnLimits
 from copilot.agent.interfaces import LoopPorts, SystemClock
-from copilot.agent.loop import AgentLoop
-from copilot.agent.model_requests import ModelRequester
+from copilot.agent.loop import AgentLoop, UnfinishedWork
+from copilot.agent.model_client import ModelClient
 from copilot.agent.model_stream import InterruptedText
-from copilot.agent.outputs import (
-    LoopAnswered,
-    LoopEnding,
-    LoopFailed,
-    LoopOutput,
-    LoopPaused,
-    ToolResultAdded,
-)
+from copilot.agent.outputs import LoopAnswered, LoopFailed, LoopPaused
 from copilot.agent.preparation import PreparedTurn, prepare_turn
 from copilot.agent.resume import parse_row_id
 from copilot.agent.retry_policy import RetryPolicy
@@ -66,10 +58,10 @@ class LiveUsageMeter:
         self._reported_at = float("-inf")
 
     def measure(
-        self, requester: ModelRequester, now: float, *, limit_used_percent: float | None = None
+        self, client: ModelClient, now: float, *, limit_used_percent: float | None = None
     ) -> UsageMetered | None:
         """Return the figures, or None if they were reported recently and nothing has arrived since."""
-        characters = requester.characters
+        characters = client.characters
         grew = not self._samples or characters > self._samples[-1][1]
         self._samples.append((now, characters))
         while self._samples[0][0] < now - RATE_WINDOW_SECONDS:
@@ -79,10 +71,10 @@ class LiveUsageMeter:
         self._reported_at = now
         return UsageMetered(
             tokens_per_second=self._rate(),
-            context_used_percent=requester.context_used_percent,
+            context_used_percent=client.context_used_percent,
             tokens=replace(
-                requester.tokens,
-                output=requester.tokens.output + estimate_tokens(requester.characters_under_way),
+                client.tokens,
+                output=client.tokens.output + estimate_tokens(client.characters_under_way),
             ),
             estimated=True,
             limit_used_percent=limit_used_percent,
@@ -137,7 +129,7 @@ class TurnRunner(RunState):
         self.began_at = time.monotonic()
         self._live_meter = LiveUsageMeter()
         self._limit_used = LimitUsage(turn, self.recorder, services)
-        self.progressed_at = self.heartbeat_at = self.began_at
+        self._heartbeat_at = self.began_at
 
     # --- Called by the engine ---
 
@@ -157,12 +149,13 @@ class TurnRunner(RunState):
         """
         if self.loop is None or self.is_over:
             return
-        if now - self.progressed_at > settings.STREAM_IDLE_SECONDS:
+        progressed_at = self.recorder.progressed_at
+        if now - progressed_at > settings.STREAM_IDLE_SECONDS:
             self.interrupt("idle_timeout")
         elif self.loop.is_out_of_time:
             self.interrupt("time_limit")
-        elif now - self.heartbeat_at >= settings.HEARTBEAT_SECONDS:
-            self.heartbeat_at = now
+        elif now - max(progressed_at, self._heartbeat_at) >= settings.HEARTBEAT_SECONDS:
+            self._heartbeat_at = now
             self.recorder.publish(
                 TurnHeartbeat(phase=self.loop.phase, elapsed_seconds=int(now - self.began_at))
             )
@@ -172,9 +165,7 @@ class TurnRunner(RunState):
         if self.loop is None or self.is_over:
             return
         used = self._limit_used.current_percent(now)
-        if (
-            figures := self._live_meter.measure(self.loop.requester, now, limit_used_percent=used)
-        ) is not None:
+        if (figures := self._live_meter.measure(self.loop.client, now, limit_used_percent=used)) is not None:
             self.services.publisher.publish_with_next(self.outbox, figures)
 
     # --- The run ---
@@ -238,8 +229,7 @@ class TurnRunner(RunState):
             await self._compact(loop)
             return
         while True:
-            ending = await self._run_once(loop.run())
-            match ending:
+            match ending := await loop.run():
                 case LoopFailed():
                     await endings.end_failed(self, ending.code, ending.details, ending.source)
                     return
@@ -265,8 +255,8 @@ class TurnRunner(RunState):
         self.earlier = prepared.earlier
         self.recorder.model = prepared.chain[0].name
         self.recorder.model_calls.last_started_number = prepared.calls_begun
-        self.approved_calls.add(prepared.resume_plan.approved)
-        self.approved_calls.add(prepared.resume_plan.begun, begun=True)
+        self.recorder.approved_calls.add(prepared.resume_plan.approved)
+        self.recorder.approved_calls.add(prepared.resume_plan.begun, begun=True)
         await self._publish_start(prepared)
         return prepared
 
@@ -274,28 +264,11 @@ class TurnRunner(RunState):
         if loop.checks_first_call and not await loop.can_pay():
             await endings.end_failed(self, "limit_reached")
             return
-        ending = await self._run_once(loop.compaction.compact_on_request(loop.messages, self.turn.focus))
+        ending = await loop.compaction.compact_on_request(loop.messages, self.turn.focus)
         if isinstance(ending, LoopFailed):
             await endings.end_failed(self, ending.code, ending.details)
         else:
             await endings.end_succeeded(self, LoopAnswered())
-
-    async def _run_once(self, outputs: AsyncGenerator[LoopOutput, None]) -> LoopEnding:
-        async with aclosing(outputs) as stream:
-            async for output in stream:
-                if isinstance(output, LoopAnswered | LoopFailed | LoopPaused):
-                    return output
-                self.progressed_at = self.heartbeat_at = time.monotonic()
-                if self.recorder.is_instant(output):
-                    await self.recorder.record(output)
-                else:
-                    await run_shielded(self._record(output))
-        raise AssertionError("the loop stopped without an ending")
-
-    async def _record(self, output: LoopOutput) -> None:
-        await self.recorder.record(output)
-        if self.approved_calls and isinstance(output, ToolResultAdded):
-            await self.approved_calls.mark_finished(output.outcome)
 
     def _build_loop(self, prepared: PreparedTurn, mcp_tools: McpToolset) -> AgentLoop:
         plan = prepared.resume_plan
@@ -303,8 +276,8 @@ class TurnRunner(RunState):
         toolbox = TurnToolbox(
             turn_context.get_turn_context(),
             mcp_tools.tools,
-            starting=self.approved_calls.mark_started,
-            checking=self.approved_calls.check_target,
+            starting=self.recorder.approved_calls.mark_started,
+            checking=self.recorder.approved_calls.check_target,
         )
         build = (
             model_context.build_context if self.turn.purpose == "reply" else model_context.build_conversation
@@ -319,31 +292,26 @@ class TurnRunner(RunState):
             messages=messages,
             chain=prepared.chain,
             ports=self._build_ports(prepared, toolbox),
-            fullness=restore_window_meter(self.turn.context, plan.rows),
+            window_meter=restore_window_meter(self.turn.context, plan.rows),
             limits=TurnLimits.from_settings(settings),
-            retrying=RetryPolicy.from_settings(settings),
+            retry_policy=RetryPolicy.from_settings(settings),
             thinking_tokens=settings.THINKING_TOKENS if self.turn.mode != "fast" else 0,
-            first_call_number=self.turn.calls + 1,
-            first_round=self.earlier.rounds + 1,
-            tokens_before=self.earlier.tokens,
-            generation_seconds_before=self.earlier.generation_seconds,
-            cut_texts=self.earlier.cut_texts,
-            carried=prepared.prior_runs,
-            elapsed_seconds=self.turn.running_seconds,
-            pending_calls=plan.pending_calls,
-            pending_notes=plan.notes,
-            continuing=self._resume_interrupted_text(plan.interrupted_row),
-            resumes_text=messages[-1:] == [model_context.build_interrupted_note()],
+            prior_runs=prepared.prior_runs,
+            unfinished=UnfinishedWork(
+                calls=plan.pending_calls,
+                notes=plan.notes,
+                text=self._resume_interrupted_text(plan.interrupted_row),
+                ends_with_text=messages[-1:] == [model_context.build_interrupted_note()],
+            ),
         )
 
     def _build_ports(self, prepared: PreparedTurn, toolbox: TurnToolbox) -> LoopPorts:
         call_id, clock = partial(model_calls.make_call_id, self.turn.turn_id), SystemClock()
         return LoopPorts(
+            output=self.recorder,
             provider=get_provider,
             toolbox=toolbox,
-            approvals=TurnApprovalPolicy(
-                self.recorder, turn_context.get_turn_context(), toolbox.get, self.approved_calls
-            ),
+            approvals=TurnApprovalPolicy(self.recorder, turn_context.get_turn_context(), toolbox.get),
             follow_ups=queued_messages.TurnFollowUps(self.turn, self.recorder, prepared.chain),
             clock=clock,
             budget=TurnBudget(self.turn, self.recorder),
@@ -385,7 +353,7 @@ class TurnRunner(RunState):
         for row in prepared.resume_plan.finished:
             await self._finish_row(row)
         for result in prepared.resume_plan.results:
-            await self._record(result)
+            await self.recorder.emit(result)
 
     async def _finish_row(self, row: MessageRow) -> None:
         self.recorder.resume_row(parse_row_id(row), row.content)

@@ -20,10 +20,9 @@ from config.core.redis import REDIS_OUTAGE_ERRORS
 from copilot.agent import model_context
 from copilot.agent.fallback import MODEL_FAILURES, FallbackChain, RequestNeeds
 from copilot.agent.guards import RoundState
-from copilot.agent.interfaces import aclosing_iterator
 from copilot.agent.model_context import rebuild_conversation
 from copilot.agent.model_stream import HaltStep, ModelAttempt, ModelStep, choose_next_step
-from copilot.agent.outputs import ModelCallEnded, ModelCallStarted
+from copilot.agent.outputs import LoopOutput, ModelCallEnded, ModelCallStarted
 from copilot.agent.retry_policy import RetryBudget, RetryPolicy
 from copilot.agent.token_meters import ModelCallMeter, count_request_characters, estimate_tokens
 from copilot.agent.usage import build_usage_record, record_usage
@@ -201,6 +200,26 @@ async def _count_failure(entry: CatalogueEntry, failure: ProviderFailure) -> Non
         await run_in_thread(catalogue_store.count_model_failure, entry, failure.code)
 
 
+@dataclass(kw_only=True)
+class _SideCall:
+    """Take the output of one model call: publish its text and keep its end."""
+
+    session_id: UUID
+    answer: _SideAnswer
+    ended: ModelCallEnded | None = None
+
+    async def emit(self, part: LoopOutput) -> None:
+        if isinstance(part, TextExtended):
+            await self.answer.extend(part.delta)
+        elif isinstance(part, ModelCallStarted):
+            entry = part.entry
+            await run_in_thread(
+                model_calls.start_side_question_call, part.id, self.session_id, entry.provider, entry.model
+            )
+        elif isinstance(part, ModelCallEnded):
+            self.ended = part
+
+
 async def _try_model(
     entry: CatalogueEntry,
     rows: list[MessageRow],
@@ -210,26 +229,13 @@ async def _try_model(
 ) -> None:
     request = _build_request(entry, rows, pending)
     meter = ModelCallMeter(request, call_id=uuid4(), number=0, now=time.monotonic)
-    attempt = ModelAttempt(request, step=ModelStep(round=1), meter=meter)
-    ended: ModelCallEnded | None = None
+    side_call = _SideCall(session_id=session_id, answer=answer)
+    attempt = ModelAttempt(request, output=side_call, step=ModelStep(round=1), meter=meter)
     try:
-        async with aclosing_iterator(attempt.stream(get_provider)) as stream:
-            async for output in stream:
-                if isinstance(output, TextExtended):
-                    await answer.extend(output.delta)
-                elif isinstance(output, ModelCallStarted):
-                    await run_in_thread(
-                        model_calls.start_side_question_call,
-                        output.id,
-                        session_id,
-                        entry.provider,
-                        entry.model,
-                    )
-                elif isinstance(output, ModelCallEnded):
-                    ended = output
+        await attempt.stream(get_provider)
         await answer.publish_pending()
     finally:
-        if (call := ended or meter.unrecorded_end()) is not None:
+        if (call := side_call.ended or meter.unrecorded_end()) is not None:
             await asyncio.shield(_record_call(call, session_id, pending.user_id))
     if attempt.reply is None:
         raise attempt.failure or ProviderFailure("unknown")

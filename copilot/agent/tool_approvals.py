@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from django.conf import settings
 from pydantic import ValidationError
@@ -14,7 +15,6 @@ from config.core.db import run_in_thread, run_in_thread_with_retry
 from config.core.errors import RequestRefused
 from config.core.json_values import JSON
 from copilot.agent.outputs import ApprovalNeeded
-from copilot.agent.recorder import TurnRecorder
 from copilot.chat import approvals, turn_context
 from copilot.chat.approvals import ApprovalCandidate, AutoApprovalResult
 from copilot.chat.permissions import SCOPE_TOOLS
@@ -24,6 +24,9 @@ from copilot.chat.turns import ClaimedTurn
 from copilot.providers.base import ToolCall
 from copilot.realtime.events import ApprovalDecided
 from copilot.tools.base import BaseTool, ToolCallOutcome, ToolError
+
+if TYPE_CHECKING:
+    from copilot.agent.recorder import TurnRecorder
 
 ADMINISTRATOR_REASON = "Your administrator requires approval for this tool."
 GUEST_REASON = "Someone else asked for this, and you would pay for it."
@@ -107,13 +110,12 @@ class TurnApprovalPolicy:
         recorder: TurnRecorder,
         turn: TurnContext,
         tool: Callable[[str], BaseTool | None],
-        approved: ApprovedCalls,
     ) -> None:
         self._turn = recorder.turn
         self._recorder = recorder
         self._context = turn
         self._tool = tool
-        self._approved = approved
+        self._approved = recorder.approved_calls
         # Somebody else asks at the owner's cost, so the owner's standing approvals do not apply.
         self._is_guest_turn = turn.reply is not None and not turn.reply.of_payer
 

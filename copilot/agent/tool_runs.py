@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID, uuid4
 
 from copilot.agent.guards import digest_outcome
 from copilot.agent.interfaces import LoopPorts, aclosing_iterator
 from copilot.agent.model_context import build_tool_result
-from copilot.agent.outputs import ApprovalNeeded, LoopOutput, ToolCallAdded, ToolResultAdded
+from copilot.agent.outputs import ApprovalNeeded, ToolCallAdded, ToolResultAdded
 from copilot.providers.base import ModelMessage, ToolCall, ToolResultsMessage
 from copilot.realtime.events import Event, QuestionAsked, QuestionClosed, ToolStateChanged
 from copilot.tools.base import MIN_RESULT_CHARACTERS, ToolCallOutcome
@@ -58,6 +58,7 @@ class ToolRun:
         self._model_outcomes: dict[str, ToolCallOutcome] = {}  # as the model reads them
         self._before = before
         self.rows = {call.call_id: uuid4() for call in calls}
+        self._output = ports.output
         self._toolbox = ports.toolbox
         self._approvals = ports.approvals
         self._notes = notes or {}
@@ -79,49 +80,41 @@ class ToolRun:
             results=tuple(build_tool_result(self._model_outcomes[call.call_id]) for call in self.calls)
         )
 
-    def announce_calls(self) -> Iterator[LoopOutput]:
+    async def announce_calls(self) -> None:
         for call in self.calls:
-            yield ToolCallAdded(row_id=self.rows[call.call_id], call=call)
+            await self._output.emit(ToolCallAdded(row_id=self.rows[call.call_id], call=call))
             self._recorded.add(call.call_id)
 
     def mark_calls_recorded(self) -> None:
         self._recorded.update(self.rows)
         self._resumes = True
 
-    async def run(self) -> AsyncIterator[LoopOutput]:
+    async def run(self) -> None:
         usable: list[ToolCall] = []
         for position, call in enumerate(self.calls):
             if message := self._refusal(position, call):
-                for output in self._finish(make_error_outcome(call, message)):
-                    yield output
+                await self._finish(make_error_outcome(call, message))
             else:
                 usable.append(call)
         held = await self._approvals.select_calls_to_approve(usable) if usable else ()
         self.calls_to_approve = tuple(need for need in held if not need.refusal)
         for need in held:
             if need.refusal:
-                for output in self._finish(make_error_outcome(need.call, need.refusal)):
-                    yield output
+                await self._finish(make_error_outcome(need.call, need.refusal))
         waiting = {need.call.call_id for need in self.calls_to_approve}
         held_ids = {need.call.call_id for need in held}
-        async with aclosing_iterator(
-            self._run_usable([call for call in usable if call.call_id not in held_ids])
-        ) as stream:
-            async for part in stream:
-                for output in self._finish(part) if isinstance(part, ToolCallOutcome) else (part,):
-                    yield output
+        await self._run_usable([call for call in usable if call.call_id not in held_ids])
         for call in self.calls:
             if call.call_id not in waiting:
-                for output in self._finish(make_error_outcome(call, REPLY_BROKEN_OFF_MESSAGE)):
-                    yield output
+                await self._finish(make_error_outcome(call, REPLY_BROKEN_OFF_MESSAGE))
         for need in self.calls_to_approve:
-            yield ToolStateChanged(call_id=need.call.call_id, state="waiting")
+            await self._output.emit(ToolStateChanged(call_id=need.call.call_id, state="waiting"))
 
     def _refusal(self, position: int, call: ToolCall) -> str | None:
         known = [specification.name for specification in self._toolbox.specifications()]
         return self._refused or find_refusal(call, position=position, most=self._max_calls, known=known)
 
-    def _finish(self, outcome: ToolCallOutcome) -> Iterator[LoopOutput]:
+    async def _finish(self, outcome: ToolCallOutcome) -> None:
         """Record one result per call; drop a second one, or one of an unknown call."""
         if outcome.call_id in self.outcomes or outcome.call_id not in self.rows:
             return
@@ -129,7 +122,7 @@ class ToolRun:
             outcome = replace(outcome, content=note + outcome.content)
         self.outcomes[outcome.call_id] = outcome
         self._model_outcomes[outcome.call_id] = model_outcome = self._shorten_repeated_output(outcome)
-        yield ToolResultAdded(row_id=uuid4(), outcome=model_outcome)
+        await self._output.emit(ToolResultAdded(row_id=uuid4(), outcome=model_outcome))
         self._done.add(outcome.call_id)
 
     def _shorten_repeated_output(self, outcome: ToolCallOutcome) -> ToolCallOutcome:
@@ -155,22 +148,26 @@ class ToolRun:
         used = sum(len(result.content) for result in earlier if result.call_id not in self.rows)
         return used + MIN_RESULT_CHARACTERS * len(self.calls_to_approve)
 
-    async def _run_usable(self, calls: Sequence[ToolCall]) -> AsyncIterator[Event | ToolCallOutcome]:
+    async def _run_usable(self, calls: Sequence[ToolCall]) -> None:
+        """Run calls at once. Tools emit events without waiting, so events and results pass through one queue."""
         if not calls:
             return
         arrived: asyncio.Queue[Event | ToolCallOutcome | None] = asyncio.Queue()
-        work = asyncio.create_task(self._pump(calls, arrived))
+        work = asyncio.create_task(self._collect_outcomes(calls, arrived))
         try:
             while (part := await arrived.get()) is not None:
+                if isinstance(part, ToolCallOutcome):
+                    await self._finish(part)
+                    continue
                 if isinstance(part, QuestionAsked | QuestionClosed):
                     self.is_asking_question = isinstance(part, QuestionAsked)
-                yield part
+                await self._output.emit(part)
             await work
         finally:
             work.cancel()
             await asyncio.wait({work}, timeout=CANCEL_TIMEOUT_SECONDS)
 
-    async def _pump(
+    async def _collect_outcomes(
         self, calls: Sequence[ToolCall], arrived: asyncio.Queue[Event | ToolCallOutcome | None]
     ) -> None:
         try:

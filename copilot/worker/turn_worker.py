@@ -406,7 +406,10 @@ class TurnWorker:
     async def _close_unused_clients(self) -> None:
         """Close connections whose API key neither the catalogue nor a running turn uses any more."""
         running = [
-            entry for run in self._runs.values() if run.loop for entry in (*run.loop.chain, run.loop.entry)
+            entry
+            for run in self._runs.values()
+            if run.loop
+            for entry in (*run.loop.chain, run.loop.client.entry)
         ]
         await clients.close_unused_clients((*catalogue.list_entries(), *running))
 

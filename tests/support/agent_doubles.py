@@ -1,3 +1,5 @@
+"""In-memory stand-ins for what the agent loop needs: its output, tools, budget, compactor and so on."""
+
 from __future__ import annotations
 
 import asyncio
@@ -5,11 +7,28 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from copilot.agent.interfaces import EmitEvent
-from copilot.providers.base import ToolCall, ToolSpecification, UserMessage
+from copilot.agent.interfaces import BudgetStatus, CompactionTask, EmitEvent, OutputSink, TakeCallNumber
+from copilot.agent.outputs import (
+    ApprovalNeeded,
+    CompactionFailed,
+    CompactionSucceeded,
+    LoopOutput,
+    ModelCallEnded,
+)
+from copilot.providers.base import CatalogueEntry, FailureCode, ToolCall, ToolSpecification, UserMessage
 from copilot.tools.base import ToolCallOutcome
 
-# --- doubles -----------------------------------------------------------------------------------------
+
+class CollectedOutput:
+    """Keep everything that a loop emits, and call `on_emit` with all of it after each part."""
+
+    def __init__(self) -> None:
+        self.parts: list[LoopOutput] = []
+        self.on_emit: Callable[[list[LoopOutput]], None] = lambda parts: None
+
+    async def emit(self, part: LoopOutput) -> None:
+        self.parts.append(part)
+        self.on_emit(self.parts)
 
 
 class ManualClock:
@@ -78,3 +97,68 @@ class InMemoryFollowUps:
 
     async def take_follow_ups(self) -> tuple[UserMessage, ...]:
         return self._boundaries.popleft() if self._boundaries else ()
+
+
+async def keep_credential(entry: CatalogueEntry) -> str:
+    return entry.credential
+
+
+class InMemoryBudget:
+    """Spend one more of the given costs at each read."""
+
+    def __init__(self, *costs: int, budget: int = 0, limit_after: int | None = None) -> None:
+        self.reads = 0
+        self._costs = costs
+        self._budget = budget
+        self._limit_after = limit_after  # reads after which the user's own limit is reached
+
+    async def read_spending(self) -> BudgetStatus:
+        self.reads += 1
+        reached = self._limit_after is not None and self.reads > self._limit_after
+        return BudgetStatus(
+            spent=sum(self._costs[: self.reads]), budget=self._budget, limit="Reached." if reached else ""
+        )
+
+
+@dataclass(kw_only=True)
+class InMemoryModelHealth:
+    failing: Mapping[str, FailureCode] = field(default_factory=dict)
+    reported: list[tuple[str, FailureCode]] = field(default_factory=list)
+
+    def open_breaker_code(self, entry: CatalogueEntry) -> FailureCode | None:
+        return self.failing.get(entry.name)
+
+    def report_failure(self, entry: CatalogueEntry, code: FailureCode) -> None:
+        self.reported.append((entry.name, code))
+
+
+class InMemoryCompactor:
+    """Return one prepared outcome after the other, then fail."""
+
+    def __init__(self, *outcomes: CompactionSucceeded | CompactionFailed) -> None:
+        self.tasks: list[CompactionTask] = []
+        self._outcomes = deque(outcomes)
+
+    async def compact(
+        self, task: CompactionTask, take_number: TakeCallNumber, output: OutputSink
+    ) -> CompactionSucceeded | CompactionFailed:
+        self.tasks.append(task)
+        await take_number()
+        return self._outcomes.popleft() if self._outcomes else CompactionFailed(reason="nothing prepared")
+
+    def unrecorded_call(self) -> ModelCallEnded | None:
+        return None
+
+
+@dataclass(kw_only=True)
+class InMemoryApprovalPolicy:
+    """Ask about the tools in `asks`, which gives a reason for each."""
+
+    asks: Mapping[str, str] = field(default_factory=dict)
+    judged: list[ToolCall] = field(default_factory=list)
+
+    async def select_calls_to_approve(self, calls: Sequence[ToolCall]) -> tuple[ApprovalNeeded, ...]:
+        self.judged.extend(calls)
+        return tuple(
+            ApprovalNeeded(call=call, reason=self.asks[call.tool]) for call in calls if call.tool in self.asks
+        )

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from uuid import uuid4
 
 from copilot.agent.interfaces import EmitEvent, LoopPorts
 from copilot.agent.loop import AgentLoop
 from copilot.agent.outputs import (
     LoopAnswered,
+    LoopEnding,
     LoopFailed,
     LoopOutput,
     ModelCallEnded,
@@ -32,6 +34,7 @@ from copilot.providers.base import (
     ToolCall,
     UserMessage,
 )
+from copilot.providers.learned_limits import LearnedLimitsCache
 from copilot.providers.request_validation import find_request_problems
 from copilot.realtime.events import (
     ReasoningEnded,
@@ -45,7 +48,17 @@ from copilot.realtime.events import (
     TextStarted,
 )
 from copilot.tools.base import ToolCallOutcome
-from tests.support.agent_doubles import InMemoryFollowUps, InMemoryToolbox, ManualClock
+from tests.support.agent_doubles import (
+    CollectedOutput,
+    InMemoryApprovalPolicy,
+    InMemoryBudget,
+    InMemoryCompactor,
+    InMemoryFollowUps,
+    InMemoryModelHealth,
+    InMemoryToolbox,
+    ManualClock,
+    keep_credential,
+)
 
 ENTRY = CatalogueEntry(name="Recital", provider="scripted", model="recital")
 TURN = "turn-1"
@@ -125,10 +138,18 @@ async def look(call: ToolCall, emit: EmitEvent) -> ToolCallOutcome:
 
 def ports(reciter: Reciter, **changes) -> LoopPorts:
     given = {
+        "output": CollectedOutput(),
         "provider": lambda entry: reciter,
         "toolbox": InMemoryToolbox(tools={"look": look, "write_file": look}),
+        "approvals": InMemoryApprovalPolicy(),
         "follow_ups": InMemoryFollowUps(),
+        "budget": InMemoryBudget(),
+        "compactor": InMemoryCompactor(),
         "clock": ManualClock(),
+        "call_id": lambda number: uuid4(),
+        "learned": LearnedLimitsCache(),
+        "health": InMemoryModelHealth(),
+        "credential": keep_credential,
     }
     return LoopPorts(**given | changes)
 
@@ -139,8 +160,18 @@ def loop_of(reciter: Reciter, *, text: str = "Hello", **changes) -> AgentLoop:
     return AgentLoop(ports=ports(reciter, **given), **settings | changes)
 
 
-async def play(loop: AgentLoop) -> list[LoopOutput]:
-    return [part async for part in loop.run()]
+def output_of(loop: AgentLoop) -> CollectedOutput:
+    output = loop._output
+    assert isinstance(output, CollectedOutput)
+    return output
+
+
+async def play(loop: AgentLoop) -> list[LoopOutput | LoopEnding]:
+    """Run the loop and give what it emitted this time, then its ending."""
+    output = output_of(loop)
+    before = len(output.parts)
+    ending = await loop.run()
+    return [*output.parts[before:], ending]
 
 
 def kinds(parts: Sequence[LoopOutput]) -> list[str]:
@@ -263,20 +294,14 @@ def assert_well_ordered(parts: Sequence[LoopOutput]) -> None:
 
 async def play_until(loop, condition):
     """Play in a task of its own, cancel it when `condition` holds, and give what was produced."""
-    parts = []
     reached = asyncio.Event()
-
-    async def run():
-        async for part in loop.run():
-            parts.append(part)
-            if condition(parts):
-                reached.set()
-
-    task = asyncio.create_task(run())
+    output = output_of(loop)
+    output.on_emit = lambda parts: reached.set() if condition(parts) else None
+    task = asyncio.create_task(loop.run())
     await reached.wait()
     for _ in range(5):
         await asyncio.sleep(0)
     task.cancel()
     await asyncio.wait({task})
     assert task.cancelled()
-    return parts
+    return output.parts

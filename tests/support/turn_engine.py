@@ -211,7 +211,7 @@ class Worker:
         """As if the turn that runs here had begun so much earlier."""
         loop = self.engine._runs[str(turn_id)].loop
         assert loop is not None
-        loop.began_at -= seconds
+        loop._began_at -= seconds
 
     def freeze(self) -> None:
         """SIGSTOP: nothing moves, nothing beats, and the advisory lock stays held."""

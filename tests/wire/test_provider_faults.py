@@ -26,7 +26,14 @@ from copilot.providers.scripted import (
 from copilot.realtime.events import ModelHealed, ModelRetrying, StepRetracted
 from copilot.tools.calls import make_error_outcome
 from tests.support.agent_doubles import InMemoryToolbox
-from tests.support.agent_loop import assert_well_ordered, look, loop_of, of, play
+from tests.support.agent_loop import (
+    assert_well_ordered,
+    look,
+    loop_of,
+    of,
+    output_of,
+    play,
+)
 from tests.support.provider_wires import STREAMS, vendor
 
 RECORDINGS = {
@@ -151,21 +158,15 @@ async def test_a_failure_after_any_event_of_a_wire_leaves_the_turn_in_order(wire
 async def assert_stops_well(server: Breaking, provider: Provider) -> None:
     """What is open is known, closing it leaves everything in order, and the connection is gone (A1.6)."""
     loop = loop_of(provider, chain=(ENTRY,), toolbox=InMemoryToolbox(tools=TOOLBOX))
-    parts: list[LoopOutput] = []
-
-    async def run() -> None:
-        async for part in loop.run():
-            parts.append(part)
-
     server.stands, server.left = asyncio.Event(), asyncio.Event()
-    task = asyncio.create_task(run())
+    task = asyncio.create_task(loop.run())
     await server.stands.wait()
     for _ in range(10):  # wherever the stream is by then
         await asyncio.sleep(0)
     task.cancel()
     await asyncio.wait({task})
     await server.left.wait()
-    assert_well_ordered([*parts, *closed(loop), LoopFailed(code="cancelled")])
+    assert_well_ordered([*output_of(loop).parts, *closed(loop), LoopFailed(code="cancelled")])
 
 
 def closed(loop: AgentLoop) -> Iterator[LoopOutput]:

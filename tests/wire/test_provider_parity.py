@@ -12,10 +12,10 @@ from itertools import groupby
 
 import pytest
 
-from copilot.agent.interfaces import InMemoryApprovalPolicy, InMemoryCompactor
 from copilot.agent.loop import AgentLoop
 from copilot.agent.outputs import (
     CompactionSucceeded,
+    LoopEnding,
     LoopOutput,
     ReasoningReplayAdded,
     ToolCallAdded,
@@ -35,7 +35,12 @@ from copilot.providers.scripted import (
     ScriptItem,
 )
 from copilot.realtime.events import ReasoningExtended, TextExtended
-from tests.support.agent_doubles import InMemoryFollowUps, InMemoryToolbox
+from tests.support.agent_doubles import (
+    InMemoryApprovalPolicy,
+    InMemoryCompactor,
+    InMemoryFollowUps,
+    InMemoryToolbox,
+)
 from tests.support.agent_loop import kinds, look, loop_of, of, play, play_until
 from tests.support.provider_wires import VENDORS, FakeProvider, vendor
 
@@ -133,7 +138,7 @@ def loop_for(kind: str, scenario: Scenario, provider: Provider) -> AgentLoop:
     )
 
 
-async def played(kind: str, scenario: Scenario, fake: FakeProvider) -> list[LoopOutput]:
+async def played(kind: str, scenario: Scenario, fake: FakeProvider) -> list[LoopOutput | LoopEnding]:
     async with provider_of(kind, scenario, fake) as provider:
         return await play(loop_for(kind, scenario, provider))
 

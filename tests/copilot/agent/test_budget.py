@@ -12,13 +12,14 @@ from billing.models import LimitPolicy, ModelPrice, UsageRecord
 from billing.policies import clear_policy_cache
 from copilot.agent.budget import smallest_limit
 from copilot.agent.guards import BudgetGuard, ReachedLimit
-from copilot.agent.interfaces import BudgetStatus, InMemoryBudget
+from copilot.agent.interfaces import BudgetStatus
 from copilot.agent.outputs import LoopAnswered, LoopFailed, NoticeAdded
 from copilot.chat import model_calls, side_questions
 from copilot.models import ModelCall, Turn
 from copilot.providers.base import ProviderFailure
 from copilot.providers.scripted import ScriptedCall, ScriptedFailure, ScriptedText
 from tests.support import factories
+from tests.support.agent_doubles import InMemoryBudget
 from tests.support.agent_loop import Reciter, call, calls, loop_of, of, play, say
 from tests.support.turn_engine import (
     Errand,

@@ -17,7 +17,7 @@ from copilot.agent.compaction import (
     find_summary_problem,
 )
 from copilot.agent.guards import PriorRuns
-from copilot.agent.interfaces import CompactionTask, InMemoryBudget, InMemoryCompactor
+from copilot.agent.interfaces import CompactionTask
 from copilot.agent.outputs import (
     CompactionFailed,
     CompactionSucceeded,
@@ -52,6 +52,7 @@ from copilot.providers.scripted import (
 from copilot.realtime.events import ContextCompacted, ContextCompacting, ContextCompactionFailed, StepFinished
 from copilot.realtime.payloads import ContextUsage, Todo, Tokens
 from tests.support import factories
+from tests.support.agent_doubles import InMemoryBudget, InMemoryCompactor
 from tests.support.agent_loop import (
     Reciter,
     assert_well_ordered,
@@ -186,7 +187,7 @@ async def test_what_earlier_runs_of_the_turn_shortened_counts():
     compactor = InMemoryCompactor(*[short() for _ in range(5)])
     reciter = Reciter(*(full_round(str(number)) for number in range(5)), say("Done."))
     parts = await play(
-        loop_of(reciter, chain=(WINDOWED,), compactor=compactor, carried=PriorRuns(compactions=2))
+        loop_of(reciter, chain=(WINDOWED,), compactor=compactor, prior_runs=PriorRuns(compactions=2))
     )
     assert parts[-1] == LoopAnswered()
     assert len(compactor.tasks) == 1
@@ -196,8 +197,8 @@ async def test_what_earlier_runs_of_the_turn_had_to_shorten_counts_among_the_for
     """A7.5, A3.9"""
     compactor = InMemoryCompactor(*[short() for _ in range(5)])
     reciter = Reciter(*[[ProviderFailure("context_overflow")] for _ in range(5)])
-    carried = PriorRuns(compactions=1, forced_compactions=1)
-    parts = await play(loop_of(reciter, chain=(WINDOWED,), compactor=compactor, carried=carried))
+    prior_runs = PriorRuns(compactions=1, forced_compactions=1)
+    parts = await play(loop_of(reciter, chain=(WINDOWED,), compactor=compactor, prior_runs=prior_runs))
     assert (parts[-1], len(compactor.tasks)) == (LoopFailed(code="context_full"), 1)
 
 
@@ -205,8 +206,8 @@ async def test_a_summary_that_failed_in_an_earlier_run_is_not_tried_again_unaske
     """A17.5: reported once, and the turn goes on"""
     compactor = InMemoryCompactor(short())
     reciter = Reciter(full_round("1"), say("Done."))
-    carried = PriorRuns(compactions=1, gave_up_compacting=True)
-    parts = await play(loop_of(reciter, chain=(WINDOWED,), compactor=compactor, carried=carried))
+    prior_runs = PriorRuns(compactions=1, gave_up_compacting=True)
+    parts = await play(loop_of(reciter, chain=(WINDOWED,), compactor=compactor, prior_runs=prior_runs))
     assert (parts[-1], compactor.tasks) == (LoopAnswered(), [])
 
 

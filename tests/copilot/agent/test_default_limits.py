@@ -14,14 +14,13 @@ from config.core.errors import InvalidRequest
 from copilot import checks
 from copilot.agent import queued_messages
 from copilot.agent.guards import LoopGuards, TurnLimits
-from copilot.agent.interfaces import InMemoryCompactor
 from copilot.agent.outputs import LoopAnswered
 from copilot.agent.retry_policy import RetryPolicy
 from copilot.chat import commands
 from copilot.providers import catalogue, clients, http_stream
 from copilot.providers.base import CatalogueEntry, ProviderFailure, ToolCall
 from copilot.tools import results
-from tests.support.agent_doubles import ManualClock
+from tests.support.agent_doubles import InMemoryCompactor, ManualClock
 from tests.support.agent_loop import Reciter, loop_of, outcome, play, say
 from tests.support.paths import ROOT
 
@@ -189,7 +188,7 @@ async def test_a_model_is_asked_again_when_it_is_set(settings):
     assert RetryPolicy.from_settings(settings) == RetryPolicy()
     settings.RETRY_TRANSIENT_SECONDS, settings.RETRY_BROKEN_SECONDS = [4, 40], [8, 16]
     clock, reciter = ManualClock(), Reciter(*[[ProviderFailure("overloaded")]] * 9)
-    await play(loop_of(reciter, clock=clock, retrying=RetryPolicy.from_settings(settings)))
+    await play(loop_of(reciter, clock=clock, retry_policy=RetryPolicy.from_settings(settings)))
     assert len(reciter.requests) == 3
     assert [3 <= clock.slept[0] <= 5, 30 <= clock.slept[1] <= 50] == [True, True]
     assert RetryPolicy.from_settings(settings).schedule("no_response") == (8, 16)

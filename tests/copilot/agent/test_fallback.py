@@ -99,7 +99,7 @@ async def test_the_switch_holds_for_the_rest_of_the_turn_and_the_next_turn_start
     playing.add_follow_ups([UserMessage(text="And?")])
     await play(playing)
     assert asked(reciter) == ["First", "Second", "Second", "Second"]
-    assert playing.entry == SECOND
+    assert playing.client.entry == SECOND
     again = Reciter(say("Back."))
     await play(loop(again))
     assert asked(again) == ["First"]

@@ -65,6 +65,7 @@ from tests.support.agent_loop import (
     loop_of,
     of,
     outcome,
+    output_of,
     play,
     say,
 )
@@ -337,9 +338,9 @@ async def test_the_turn_can_read_what_the_loop_took():
     toolbox = InMemoryToolbox(tools={"slow": slow})
     loop = loop_of(ScriptedProvider(script, clock), clock=clock, toolbox=toolbox)
     await play(loop)
-    assert loop.tokens == Tokens(input=14, output=6)
-    assert (loop.rounds, loop.first_token_at, loop.generation_seconds) == (2, 100.0, 3.0)
-    assert loop.entry is ENTRY
+    assert loop.client.tokens == Tokens(input=14, output=6)
+    assert (loop.rounds, loop.client.first_token_at, loop.client.generation_seconds) == (2, 100.0, 3.0)
+    assert loop.client.entry is ENTRY
 
 
 async def test_rows_kept_while_playing_build_the_conversation_the_loop_had():
@@ -367,8 +368,8 @@ async def test_rows_kept_while_playing_build_the_conversation_the_loop_had():
         say("End."),
     )
     loop = loop_of(reciter, follow_ups=Stored(), limits=TurnLimits(max_rounds=4))
-    async for part in loop.run():
-        keeper.keep(part)
+    output_of(loop).on_emit = lambda parts: keeper.keep(parts[-1])
+    await loop.run()
     before_answer = keeper.rows()[:-1]
     assert list(build_context(before_answer, turn_id=TURN, entry=ENTRY)) == loop.messages[:-1]
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from copilot.agent.interfaces import InMemoryApprovalPolicy
+from copilot.agent.guards import PriorRuns
+from copilot.agent.loop import UnfinishedWork
 from copilot.agent.outputs import LoopAnswered, LoopPaused, ToolCallAdded, ToolResultAdded
 from copilot.providers.base import AssistantMessage, ToolCall, ToolResult, ToolResultsMessage, UserMessage
 from copilot.realtime.events import StepFinished, ToolStateChanged
-from tests.support.agent_doubles import InMemoryToolbox
+from tests.support.agent_doubles import InMemoryApprovalPolicy, InMemoryToolbox
 from tests.support.agent_loop import Reciter, call, calls, look, loop_of, of, play, say
 
 
@@ -66,10 +67,8 @@ async def test_a_resumed_run_executes_what_was_approved_and_tells_of_the_change(
         reciter,
         messages=messages,
         toolbox=toolbox,
-        pending_calls=(approved,),
-        pending_notes={"a": "Changed. "},
-        first_round=1,
-        first_call_number=2,
+        unfinished=UnfinishedWork(calls=(approved,), notes={"a": "Changed. "}),
+        prior_runs=PriorRuns(calls=1),
     )
     parts = await play(loop)
     assert toolbox.ran == [approved]

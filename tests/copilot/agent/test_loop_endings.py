@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from copilot.agent.guards import CONTINUE_TEXT_NOTE, TurnLimits
-from copilot.agent.interfaces import InMemoryBudget
 from copilot.agent.loop import CLOSING_LINE
 from copilot.agent.outputs import (
     LoopAnswered,
@@ -37,7 +36,7 @@ from copilot.realtime.events import (
 )
 from copilot.realtime.payloads import Tokens
 from copilot.tools.calls import ROUND_LIMIT_MESSAGE
-from tests.support.agent_doubles import InMemoryToolbox, ManualClock
+from tests.support.agent_doubles import InMemoryBudget, InMemoryToolbox, ManualClock
 from tests.support.agent_loop import (
     ENTRY,
     Reciter,

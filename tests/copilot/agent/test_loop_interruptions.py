@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from copilot.agent.guards import PriorRuns, TurnLimits
-from copilot.agent.loop import CLOSING_LINE
+from copilot.agent.loop import CLOSING_LINE, UnfinishedWork
 from copilot.agent.model_context import build_interrupted_note
 from copilot.agent.model_stream import InterruptedText
 from copilot.agent.outputs import LoopAnswered, LoopFailed, ModelCallStarted, ToolCallAdded, ToolResultAdded
@@ -80,9 +80,8 @@ async def test_an_interrupted_text_goes_on_in_its_row():
     loop = loop_of(
         Reciter(say(", three.")),
         messages=messages,
-        continuing=InterruptedText(row_id=row_id, length=8),
-        first_call_number=2,
-        first_round=1,
+        unfinished=UnfinishedWork(text=InterruptedText(row_id=row_id, length=8)),
+        prior_runs=PriorRuns(calls=1),
     )
     parts = await play(loop)
     assert not of(parts, TextStarted)
@@ -105,7 +104,9 @@ async def test_an_interrupted_row_is_ended_even_when_nothing_is_added(reply, end
     row_id = uuid4()
     messages = [UserMessage(text="Count."), AssistantMessage(text="One"), build_interrupted_note()]
     loop = loop_of(
-        Reciter(reply, say("Two.")), messages=messages, continuing=InterruptedText(row_id=row_id, length=3)
+        Reciter(reply, say("Two.")),
+        messages=messages,
+        unfinished=UnfinishedWork(text=InterruptedText(row_id=row_id, length=3)),
     )
     parts = await play(loop)
     assert str(row_id) in [part.row_id for part in of(parts, TextEnded)]
@@ -121,7 +122,10 @@ async def test_a_text_that_was_whole_needs_nothing_added(tries):
         build_interrupted_note(),
     ]
     loop = loop_of(
-        Reciter(*tries, [ReplyFinished("stop")]), messages=messages, resumes_text=True, first_call_number=2
+        Reciter(*tries, [ReplyFinished("stop")]),
+        messages=messages,
+        unfinished=UnfinishedWork(ends_with_text=True),
+        prior_runs=PriorRuns(calls=1),
     )
     parts = await play(loop)
     assert parts[-1] == LoopAnswered()
@@ -133,7 +137,11 @@ async def test_what_a_failed_try_added_to_an_interrupted_row_stays():
     row_id = uuid4()
     messages = [UserMessage(text="Count."), AssistantMessage(text="One"), build_interrupted_note()]
     reciter = Reciter([TextDelta(", two"), ProviderFailure("overloaded")], say(", three."))
-    loop = loop_of(reciter, messages=messages, continuing=InterruptedText(row_id=row_id, length=3))
+    loop = loop_of(
+        reciter,
+        messages=messages,
+        unfinished=UnfinishedWork(text=InterruptedText(row_id=row_id, length=3)),
+    )
     parts = await play(loop)
     assert not of(parts, StepRetracted)
     assert reciter.requests[1].messages[1] == AssistantMessage(text="One, two")
@@ -147,7 +155,12 @@ async def test_repeatable_calls_of_a_lost_worker_run_again_before_the_model_is_a
     )
     messages = [UserMessage(text="Look."), AssistantMessage(text="", calls=(open_call,)), made_up]
     reciter = Reciter(say("Seen."))
-    loop = loop_of(reciter, messages=messages, pending_calls=(open_call,), first_round=2, first_call_number=2)
+    loop = loop_of(
+        reciter,
+        messages=messages,
+        unfinished=UnfinishedWork(calls=(open_call,)),
+        prior_runs=PriorRuns(calls=1, rounds=1),
+    )
     parts = await play(loop)
     assert not of(parts, ToolCallAdded)
     assert reciter.requests[0].messages[2].results[0].content == "done"
@@ -162,8 +175,8 @@ async def test_a_turn_taken_over_after_its_tools_still_ends_with_a_closing_line(
     group = ToolResultsMessage(results=(ToolResult(call_id="a", tool="look", content="seen"),))
     messages = [UserMessage(text="Look."), AssistantMessage(text="Looking.", calls=(made,)), group]
     empty = [ReplyFinished("stop")]
-    taken_over = {"carried": PriorRuns(ran_tools=True), "first_call_number": 2, "first_round": 2}
-    parts = await play(loop_of(Reciter(empty, empty), messages=messages, **taken_over))
+    taken_over = PriorRuns(calls=1, rounds=1, ran_tools=True)
+    parts = await play(loop_of(Reciter(empty, empty), messages=messages, prior_runs=taken_over))
     assert of(parts, TextExtended)[-1].delta == CLOSING_LINE
     fresh = loop_of(Reciter(empty, empty), messages=[*messages, UserMessage(text="Again?")])
     assert (await play(fresh))[-1] == LoopFailed(code="no_response")

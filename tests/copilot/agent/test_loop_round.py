@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from copilot.agent.interfaces import InMemoryApprovalPolicy, InMemoryBudget, InMemoryCompactor
 from copilot.agent.outputs import CompactionSucceeded, LoopAnswered
 from copilot.providers.base import CatalogueEntry, UsageReported, UserMessage
 from copilot.realtime.payloads import Tokens
-from tests.support.agent_doubles import InMemoryFollowUps, InMemoryToolbox
+from tests.support.agent_doubles import (
+    InMemoryApprovalPolicy,
+    InMemoryBudget,
+    InMemoryCompactor,
+    InMemoryFollowUps,
+    InMemoryToolbox,
+)
 from tests.support.agent_loop import Reciter, call, calls, look, loop_of, play, say
 
 WINDOWED = CatalogueEntry(name="Recital", provider="scripted", model="recital", context_window=100_000)

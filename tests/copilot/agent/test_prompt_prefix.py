@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -25,7 +24,19 @@ from copilot.providers.openai_chat import chat_wire
 from copilot.providers.openai_responses import responses_wire
 from copilot.providers.scripted import ScriptedCall, ScriptedText
 from tests.support import factories
-from tests.support.agent_loop import ENTRY, Keeper, Reciter, call, calls, ports, say
+from tests.support.agent_loop import (
+    ENTRY,
+    Keeper,
+    Reciter,
+    Silence,
+    call,
+    calls,
+    kinds,
+    output_of,
+    play_until,
+    ports,
+    say,
+)
 from tests.support.turn_engine import Errand, Model, add_tools, cue, ended, queue, quiet, start
 
 TURNS = 20
@@ -64,19 +75,24 @@ async def played_turn(number, keeper):
     keeper.add(MessageRow(id=str(uuid4()), kind="user", content=f"Question {number}", server_context=context))
     *work, answer = replies(number)
     stopped = number % 7 == 6
-    reciter = Reciter(*work, [TextDelta("Answer, in p")] if stopped else answer)
+    reciter = Reciter(*work, [TextDelta("Answer, in p"), Silence()] if stopped else answer)
     loop = AgentLoop(
         system=read_system_prompt(),
         messages=list(build_context(keeper.rows(), turn_id=f"turn-{number}", entry=ENTRY)),
         chain=(ENTRY,),
         ports=ports(reciter, follow_ups=Queue(keeper, f"Hurry with {number}")),
     )
-    async with aclosing(loop.run()) as parts:
-        async for part in parts:
-            keeper.keep(part)
-            if stopped and loop.rounds == 3 and getattr(part, "kind", "") == "text.extended":
-                keeper.keep(loop.open_block)
-                break
+
+    def keep_newest(parts):
+        keeper.keep(parts[-1])
+        return loop.rounds == 3 and kinds(parts)[-1] == "text.extended"
+
+    if stopped:
+        await play_until(loop, keep_newest)
+        keeper.keep(loop.open_block)
+    else:
+        output_of(loop).on_emit = keep_newest
+        await loop.run()
     return reciter.requests
 
 

@@ -135,11 +135,9 @@ def signed_before(*replay):
 async def test_thoughts_that_an_earlier_run_lost_stay_lost():
     """A7.4, A14.4, A3.9: what was stripped is not sent again, and healed no second time"""
     sent = SentRequest(model=CLAUDE.name, failure="thinking_signature_invalid")
-    carried = PriorRuns(requests=(sent,), ran_tools=True)
+    prior_runs = PriorRuns(calls=2, requests=(sent,), ran_tools=True)
     reciter = Reciter(refused("thinking_signature_invalid"))
-    parts = await play(
-        loop(reciter, CLAUDE, messages=signed_before("thought"), carried=carried, first_call_number=3)
-    )
+    parts = await play(loop(reciter, CLAUDE, messages=signed_before("thought"), prior_runs=prior_runs))
     [request] = reciter.requests
     assert (request.thinking_tokens, request.messages[1].replay) == (0, ())
     assert parts[-1] == LoopFailed(code="thinking_signature_invalid")
@@ -149,8 +147,8 @@ async def test_thoughts_that_an_earlier_run_lost_stay_lost():
 async def test_a_tool_loop_whose_thoughts_are_missing_goes_on_without_thinking_in_a_later_run(replay, thinks):
     """A14.4: Anthropic refuses a tool loop whose last reply lacks its thinking block"""
     reciter = Reciter(say("Seen."))
-    carried = PriorRuns(ran_tools=True)
-    await play(loop(reciter, CLAUDE, messages=signed_before(*replay), carried=carried, first_call_number=2))
+    prior_runs = PriorRuns(calls=1, ran_tools=True)
+    await play(loop(reciter, CLAUDE, messages=signed_before(*replay), prior_runs=prior_runs))
     assert reciter.requests[0].thinking_tokens == thinks
 
 
@@ -158,13 +156,13 @@ async def test_a_level_that_an_earlier_run_had_to_lower_stays_low_and_counts():
     """A7.4: three steps in all; one that was accepted is known by the lesson and not taken twice"""
     tried = SentRequest(model=THINKER.name, failure="effort_invalid")
     reciter = Reciter(*[refused("effort_invalid")] * 2)
-    parts = await play(loop(reciter, carried=PriorRuns(requests=(tried, tried)), first_call_number=3))
+    parts = await play(loop(reciter, prior_runs=PriorRuns(calls=2, requests=(tried, tried))))
     assert efforts(reciter)[0] == (True, "minimal")
     assert (healings(parts), parts[-1]) == (["effort"], LoopFailed(code="effort_invalid"))
     lessons = LearnedLimitsCache()
     lessons.learn(THINKER, LearnedLimits(effort="low"))
     reciter = Reciter(say("Done."))
-    await play(loop(reciter, carried=PriorRuns(requests=(tried,)), first_call_number=3, learned=lessons))
+    await play(loop(reciter, prior_runs=PriorRuns(calls=2, requests=(tried,)), learned=lessons))
     assert efforts(reciter) == [(True, "low")]
 
 
@@ -267,7 +265,7 @@ async def test_healing_counts_among_the_requests_of_a_model_and_round():
 async def test_healing_counts_among_the_requests_of_a_turn():
     """A7.2: rounds + 20, those of earlier runs included; the twentieth is spent here"""
     reciter = Reciter(refused("thinking_unsupported"), refused("media_unsupported"))
-    parts = await play(loop(reciter, first_call_number=20, first_round=1))
+    parts = await play(loop(reciter, prior_runs=PriorRuns(calls=19)))
     assert healings(parts) == ["thinking"]
     assert parts[-1] == LoopFailed(code="media_unsupported")
 

@@ -9,7 +9,6 @@ import pytest
 
 from config.core.redis import get_redis
 from copilot.agent.fallback import FallbackChain, RequestNeeds
-from copilot.agent.interfaces import InMemoryModelHealth
 from copilot.agent.outputs import LoopAnswered, ModelCallStarted
 from copilot.models import ModelCall
 from copilot.providers import breaker_store, catalogue, catalogue_store, scripted
@@ -19,6 +18,7 @@ from copilot.providers.learned_limits import fingerprint_entry
 from copilot.providers.scripted import ScriptedFailure, ScriptedText
 from copilot.realtime.events import ModelSwitched
 from tests.support import factories
+from tests.support.agent_doubles import InMemoryModelHealth
 from tests.support.agent_loop import Reciter, assert_well_ordered, call, calls, loop_of, of, play, say
 from tests.support.turn_engine import answer, ended, quiet, start, told, until
 
