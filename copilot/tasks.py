@@ -19,7 +19,7 @@ from copilot.realtime import turn_queue
 
 log = structlog.get_logger(__name__)
 
-BackgroundJob = Literal["title", "goal", "compaction"]  # what an ended turn leaves to do
+BackgroundJob = Literal["goal", "compaction"]  # what an ended turn leaves to do
 DataJob = Literal["export", "deletion"]
 
 PURGE_BATCH_SIZE = 500
@@ -160,12 +160,10 @@ def record_forgotten_calls() -> None:
 @shared_task(name="copilot.tasks.run_background_job", ignore_result=True)
 def run_background_job(job: BackgroundJob, turn_id: str) -> None:
     """Run a background job of an ended turn. Nobody waits for it."""
-    from copilot.agent import goal_judgement, titles
+    from copilot.agent import goal_judgement
     from copilot.chat import compaction_requests
 
     match job:
-        case "title":
-            titles.name_session(UUID(turn_id))
         case "goal":
             goal_judgement.judge_goal(UUID(turn_id))
         case "compaction":

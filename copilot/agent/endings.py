@@ -64,6 +64,7 @@ def requeue_turn(turn: ClaimedTurn, *, lost: bool) -> None:
 
 log = structlog.get_logger(__name__)
 
+FollowUpJob = BackgroundJob | Literal["title"]
 Interruption = Literal["stop", "worker_shutdown", "outage", "lost", "idle_timeout", "time_limit"]
 
 
@@ -95,7 +96,7 @@ class RunState:
         self.recorder.abandon()
 
 
-def choose_background_jobs(ended: EndedTurn, *, full: bool) -> Iterator[BackgroundJob]:
+def choose_follow_up_jobs(ended: EndedTurn, *, full: bool) -> Iterator[FollowUpJob]:
     """Choose follow-up jobs from what the ending's own statement returned, without another query.
 
     A sub-session is listed by its prompt, so that no model is paid for a title.
@@ -142,9 +143,18 @@ async def end_succeeded(run: RunState, answered: LoopAnswered) -> bool:
     )
     await _publish_ending(run, event, ended, keep_through=None if replies else run.turn.accepted_through)
     full = run.loop is not None and run.loop.compaction.is_due()
-    for job in choose_background_jobs(ended, full=full) if replies else ():
-        run.services.run_in_background(run_in_thread(enqueue_background_job, job, run.turn.turn_id))
+    for job in choose_follow_up_jobs(ended, full=full) if replies else ():
+        _start_job(run, job)
     return True
+
+
+def _start_job(run: RunState, job: FollowUpJob) -> None:
+    """Name the session on this event loop: another process and connection cost three times as much."""
+    turn_id = run.turn.turn_id
+    if job == "title":
+        run.services.run_until_shutdown(titles.name_session(turn_id))
+    else:
+        run.services.run_in_background(run_in_thread(enqueue_background_job, job, turn_id))
 
 
 async def _can_continue(run: RunState) -> bool:

@@ -75,7 +75,9 @@ def _ask_for_judgement(goal: str, turn: Turn) -> GoalJudgement | str:
     for entry in one_shot_requests.list_models_to_ask():
         try:
             return _parse_judgement(
-                one_shot_requests.ask_model(entry, question, OneShotCause.for_turn(turn, "goal")).text
+                one_shot_requests.ask_model_and_wait(
+                    entry, question, OneShotCause.for_turn(turn, "goal")
+                ).text
             )
         except ProviderFailure as failure:
             log.warning("goal_judge_failed", model=entry.name, code=failure.code)

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import structlog
 
+from config.core.db import run_in_thread
 from config.core.redis import REDIS_OUTAGE_ERRORS
 from copilot.agent.model_stream import ModelAttempt, ModelStep
 from copilot.agent.outputs import LoopOutput, ModelCallEnded
@@ -64,36 +65,28 @@ def list_models_to_ask() -> tuple[CatalogueEntry, ...]:
     return tuple(sorted(entries, key=lambda entry: BREAKERS.open_breaker_code(entry) is not None))
 
 
-def ask_model(entry: CatalogueEntry, question: OneShotQuestion, cause: OneShotCause) -> OneShotReply:
-    """Request one reply without tools or thinking, or raise ProviderFailure. Only for synchronous code."""
-    # 0 means that the provider takes no such field; Anthropic requires it.
-    if entry.max_output_tokens or entry.provider == "anthropic":
-        max_tokens = min(question.max_tokens, entry.max_output_tokens or question.max_tokens)
-        entry = replace(entry, max_output_tokens=max_tokens)
-    request = ModelRequest(
-        entry=entry,
-        system=question.system,
-        messages=(UserMessage(text=question.text),),
-        temperature=question.temperature,
-    )
-    call_id = model_calls.start_call_after_turn(cause.turn_id, cause.purpose, entry.provider, entry.model)
-    output = _LastCall()
-    attempt = ModelAttempt(
-        request,
-        output=output,
-        step=ModelStep(round=1),
-        meter=ModelCallMeter(request, call_id=call_id, number=0, now=time.monotonic),
-    )
-    asyncio.run(_run_attempt(attempt, question.timeout_seconds))
+async def ask_model(entry: CatalogueEntry, question: OneShotQuestion, cause: OneShotCause) -> OneShotReply:
+    """Request one reply without tools or thinking, or raise ProviderFailure."""
+    call_id = await run_in_thread(_start_call, entry, cause)
+    attempt, output = _begin_attempt(entry, question, call_id)
+    try:
+        await _run_attempt(attempt, question.timeout_seconds)
+    finally:  # a worker that shuts down cancels this, and what was used is paid for
+        ended = output.ended or attempt.meter.unrecorded_end()
+        await asyncio.shield(run_in_thread(_record_call, ended, cause))
+    return _read_reply(attempt)
+
+
+def ask_model_and_wait(entry: CatalogueEntry, question: OneShotQuestion, cause: OneShotCause) -> OneShotReply:
+    """Like ask_model, for synchronous code. Connections belong to the event loop, which ends with the call."""
+    attempt, output = _begin_attempt(entry, question, _start_call(entry, cause))
+    asyncio.run(_run_attempt_and_close(attempt, question.timeout_seconds))
     _record_call(output.ended or attempt.meter.unrecorded_end(), cause)
-    if attempt.reply is None:
-        raise attempt.failure or ProviderFailure("unknown")
-    if attempt.reply.finish == "refused":
-        raise ProviderFailure("refused")  # the text is only about the refusal
-    has_reasoning = any(block.kind == "reasoning" for block in attempt.blocks)
-    text = attempt.reply.text.strip()
-    unfinished = attempt.reply.finish == "length" or (has_reasoning and not text)
-    return OneShotReply(text=text, unfinished=unfinished)
+    return _read_reply(attempt)
+
+
+def _start_call(entry: CatalogueEntry, cause: OneShotCause) -> UUID:
+    return model_calls.start_call_after_turn(cause.turn_id, cause.purpose, entry.provider, entry.model)
 
 
 class _LastCall:
@@ -107,15 +100,48 @@ class _LastCall:
             self.ended = part
 
 
+def _begin_attempt(
+    entry: CatalogueEntry, question: OneShotQuestion, call_id: UUID
+) -> tuple[ModelAttempt, _LastCall]:
+    # 0 means that the provider takes no such field; Anthropic requires it.
+    if entry.max_output_tokens or entry.provider == "anthropic":
+        max_tokens = min(question.max_tokens, entry.max_output_tokens or question.max_tokens)
+        entry = replace(entry, max_output_tokens=max_tokens)
+    request = ModelRequest(
+        entry=entry,
+        system=question.system,
+        messages=(UserMessage(text=question.text),),
+        temperature=question.temperature,
+    )
+    meter = ModelCallMeter(request, call_id=call_id, number=0, now=time.monotonic)
+    output = _LastCall()
+    return ModelAttempt(request, output=output, step=ModelStep(round=1), meter=meter), output
+
+
 async def _run_attempt(attempt: ModelAttempt, seconds: float) -> None:
-    """Run the attempt. Connections belong to this event loop, which ends with the call."""
     try:
         async with asyncio.timeout(seconds):
             await attempt.stream(get_provider)
     except TimeoutError:
         attempt.failure = ProviderFailure("overloaded", details="the request timed out")
+
+
+async def _run_attempt_and_close(attempt: ModelAttempt, seconds: float) -> None:
+    try:
+        await _run_attempt(attempt, seconds)
     finally:
         await close_all_clients()
+
+
+def _read_reply(attempt: ModelAttempt) -> OneShotReply:
+    if attempt.reply is None:
+        raise attempt.failure or ProviderFailure("unknown")
+    if attempt.reply.finish == "refused":
+        raise ProviderFailure("refused")  # the text is only about the refusal
+    has_reasoning = any(block.kind == "reasoning" for block in attempt.blocks)
+    text = attempt.reply.text.strip()
+    unfinished = attempt.reply.finish == "length" or (has_reasoning and not text)
+    return OneShotReply(text=text, unfinished=unfinished)
 
 
 def _record_call(call: ModelCallEnded | None, cause: OneShotCause) -> None:

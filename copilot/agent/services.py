@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
+from weakref import WeakSet
 
 import structlog
 
@@ -60,6 +61,7 @@ class ProcessServices:
         self._row_commits: GroupCommit[NewMessage, PlacedMessage | None] = GroupCommit(_append_rows)
         self._draft_commits: GroupCommit[StreamingDraft, bool] = GroupCommit(_save_drafts)
         self._background: set[asyncio.Task[None]] = set()
+        self._optional: WeakSet[asyncio.Task[None]] = WeakSet()  # of the background tasks, those to cancel
 
     async def append_row(self, row: NewMessage) -> PlacedMessage | None:
         """Store a row; return None if it was refused because of an older fence or a second result."""
@@ -85,6 +87,10 @@ class ProcessServices:
         task.add_done_callback(self._on_background_done)
         return task
 
+    def run_until_shutdown(self, work: Coroutine[object, object, None]) -> None:
+        """Run work that may be lost: a shutdown cancels it instead of waiting."""
+        self._optional.add(self.run_in_background(work))
+
     def _on_background_done(self, task: asyncio.Task[None]) -> None:
         self._background.discard(task)
         if not task.cancelled() and task.exception() is not None:
@@ -101,6 +107,8 @@ class ProcessServices:
             await (await self._connections).close()
 
     async def wait_for_background(self) -> None:
+        for task in self._optional:
+            task.cancel()
         while self._background:
             await asyncio.wait(self._background)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from uuid import UUID
 
 from django.conf import settings
 
+from config.core.db import run_in_thread
 from copilot import metrics
 from copilot.agent import one_shot_requests
 from copilot.agent.model_context import PROMPTS_DIRECTORY
@@ -72,21 +72,51 @@ class TitleExchange:
     answer: str
 
 
-def name_session(turn_id: UUID) -> None:
-    turn = Turn.objects.select_related("session").filter(pk=turn_id).first()
-    if turn is None or not is_title_due(turn.session.title, turn.session.title_origin):
+@dataclass(frozen=True, kw_only=True)
+class TitleTask:
+    """What naming a session needs: read once, before a model is asked."""
+
+    cause: OneShotCause
+    exchange: TitleExchange
+    origin: str  # of the present title
+    models: tuple[CatalogueEntry, ...]
+
+    @property
+    def is_first(self) -> bool:
+        return self.origin == "default"
+
+
+async def name_session(turn_id: UUID) -> None:
+    """Name the session of an ended turn. A title that is lost with its worker is made after the next turn."""
+    task = await run_in_thread(_load_task, turn_id)
+    if task is None:
         return
-    first = turn.session.title_origin == "default"
-    if not first and is_usable_title(turn.session.title) and not _is_refresh_due(turn.session_id):
-        return
-    exchange = _load_exchange(turn, first=first)
-    title = _ask_models(exchange, OneShotCause.for_turn(turn, "title"))
+    title = await _ask_models(task)
     source = "model" if title else "none"
-    if not title and first and (title := build_local_title(exchange.message)):
+    if not title and task.is_first and (title := build_local_title(task.exchange.message)):
         source = "local"
     metrics.titles.labels(source).inc()
-    if title or first:
-        sessions.set_automatic_title(turn.session_id, title, instead_of=turn.session.title_origin)
+    if title or task.is_first:
+        await run_in_thread(_store_title, task, title)
+
+
+def _load_task(turn_id: UUID) -> TitleTask | None:
+    turn = Turn.objects.select_related("session").filter(pk=turn_id).first()
+    if turn is None or not is_title_due(turn.session.title, turn.session.title_origin):
+        return None
+    first = turn.session.title_origin == "default"
+    if not first and is_usable_title(turn.session.title) and not _is_refresh_due(turn.session_id):
+        return None
+    return TitleTask(
+        cause=OneShotCause.for_turn(turn, "title"),
+        exchange=_load_exchange(turn, first=first),
+        origin=turn.session.title_origin,
+        models=one_shot_requests.list_models_to_ask(),
+    )
+
+
+def _store_title(task: TitleTask, title: str) -> None:
+    sessions.set_automatic_title(task.cause.session_id, title, instead_of=task.origin)
 
 
 def _is_refresh_due(session_id: UUID) -> bool:
@@ -117,22 +147,19 @@ def _strip_markup(text: str) -> str:
 # --- By a model ---
 
 
-def _ask_models(exchange: TitleExchange, cause: OneShotCause) -> str:
+async def _ask_models(task: TitleTask) -> str:
     """Return the first usable title from small, then standard models; empty when all fail."""
-    for entry in one_shot_requests.list_models_to_ask():
+    for entry in task.models:
         try:
-            title = next(
-                (found for text in _ask_model(entry, exchange, cause) if (found := clean_title(text))), ""
-            )
+            if title := await _ask_model(entry, task.exchange, task.cause):
+                return title
         except ProviderFailure:
             continue  # try the next model; this one's usage is recorded
-        if title:
-            return title
     return ""
 
 
-def _ask_model(entry: CatalogueEntry, exchange: TitleExchange, cause: OneShotCause) -> Iterator[str]:
-    """Yield one reply per prompt, with more output tokens if the first try used them up."""
+async def _ask_model(entry: CatalogueEntry, exchange: TitleExchange, cause: OneShotCause) -> str:
+    """Try one prompt after the other, with more output tokens if the reply used them up."""
     message, answer = exchange.message[:MAX_EXCERPT_CHARACTERS], exchange.answer[:MAX_EXCERPT_CHARACTERS]
     text = f"<message>\n{message}\n</message>\n<answer>\n{answer}\n</answer>"
     for prompt_file in PROMPT_FILES:
@@ -143,10 +170,13 @@ def _ask_model(entry: CatalogueEntry, exchange: TitleExchange, cause: OneShotCau
             timeout_seconds=TITLE_TIMEOUT_SECONDS,
             temperature=TITLE_TEMPERATURE,
         )
-        reply = one_shot_requests.ask_model(entry, question, cause)
+        reply = await one_shot_requests.ask_model(entry, question, cause)
         if not reply.text and reply.unfinished:
-            reply = one_shot_requests.ask_model(entry, replace(question, max_tokens=TITLE_MORE_TOKENS), cause)
-        yield reply.text
+            question = replace(question, max_tokens=TITLE_MORE_TOKENS)
+            reply = await one_shot_requests.ask_model(entry, question, cause)
+        if title := clean_title(reply.text):
+            return title
+    return ""
 
 
 @cache

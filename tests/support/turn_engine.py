@@ -24,9 +24,11 @@ from config.celery import app
 from config.core import db
 from config.core.redis import get_async_redis, get_redis
 from copilot import tasks
-from copilot.agent.endings import Interruption
+from copilot.agent import titles
+from copilot.agent.endings import FollowUpJob, Interruption
 from copilot.agent.preparation import PreparedTurn
 from copilot.agent.runner import TurnRunner
+from copilot.agent.titles import name_session
 from copilot.chat import admission, admission_outcomes, side_questions
 from copilot.chat import selectors as chat_selectors
 from copilot.chat.commands import SendMessage
@@ -298,13 +300,14 @@ class Rig:
     def __init__(self) -> None:
         self.model = Model()
         self.workers: list[Worker] = []
-        self.errands: list[tuple[tasks.BackgroundJob, UUID]] = []  # what ended turns left to be done
+        self.errands: list[tuple[FollowUpJob, UUID]] = []  # what ended turns left to be done
         self._broker = pytest.MonkeyPatch()
         self._broker.setattr(
             tasks.run_background_job,
             "apply_async",
             lambda args, **_: self.errands.append((args[0], UUID(args[1]))),
         )
+        self._broker.setattr(titles, "name_session", self._keep_title)
         scripted.install_script("demo", self.model)
         lease.mark_epoch()  # as the sweep does once Redis holds everything
         clear_policy_cache()  # prices are rows, and rows were emptied since they were read
@@ -312,6 +315,9 @@ class Rig:
         policies.CACHE_SECONDS = (
             600.0  # whoever counts statements counts none of a policy that grew old meanwhile
         )
+
+    async def _keep_title(self, turn_id: UUID) -> None:
+        self.errands.append(("title", turn_id))
 
     def start_worker(self) -> Worker:
         """From now on tasks go to this one."""
@@ -334,14 +340,17 @@ class Rig:
         app.conf.task_always_eager = False
 
     def send_background_jobs(self) -> None:
-        """From now on Celery gets what ended turns leave to be done."""
+        """From now on what ended turns leave to be done is done."""
         self._broker.undo()
 
     def run_errands(self, count: int = 1) -> None:
         """Do what ended turns have left by now, and nothing that comes of it; in the field a background worker does."""
         until(lambda: len(self.errands) >= count)
         for errand, turn_id in [self.errands.pop(0) for _ in range(len(self.errands))]:
-            tasks.run_background_job(errand, str(turn_id))
+            if errand == "title":
+                asyncio.run(name_session(turn_id))
+            else:
+                tasks.run_background_job(errand, str(turn_id))
 
     def close(self) -> None:
         policies.CACHE_SECONDS = self._policy_kept_seconds

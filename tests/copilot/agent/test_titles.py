@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
 from celery.exceptions import OperationalError
 
 from billing.models import UsageRecord
-from config.celery import app
 from copilot import tasks
 from copilot.agent import titles
+from copilot.agent.titles import name_session
 from copilot.chat import selectors as chat_selectors
 from copilot.chat import sessions
 from copilot.models import ModelCall, Session
@@ -30,7 +31,7 @@ from copilot.realtime.payloads import Tokens
 from tests.support import factories
 from tests.support.catalogues import SMALL
 from tests.support.timeouts import PATIENCE_SECONDS
-from tests.support.turn_engine import Errand, Rig, add_tools, ended, log_of, start, told, until
+from tests.support.turn_engine import Errand, Rig, add_tools, cue, ended, log_of, start, told, until
 
 
 @pytest.fixture(name="session")
@@ -102,7 +103,7 @@ def test_a_name_given_while_a_title_is_made_stays(rig, small, session):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sessions, "set_automatic_title", held)
-        naming = threading.Thread(target=titles.name_session, args=[turn.pk])
+        naming = threading.Thread(target=lambda: asyncio.run(name_session(turn.pk)))
         naming.start()
         assert arrived.wait(PATIENCE_SECONDS)
         sessions.update_session(session.owner_id, session.pk, title="Mine")
@@ -248,25 +249,31 @@ def test_an_automatic_title_that_is_none_is_replaced(rig, small, session):
     assert named(session) == ("Choosing a hat", "auto")
 
 
-def test_a_broker_that_is_away_costs_a_title_and_nothing_else(rig, session, monkeypatch):
-    """A18.6: the next answer asks again"""
+def test_the_worker_that_answered_names_the_conversation_without_the_broker(rig, session, monkeypatch):
+    """A3.7, A18.6: no other process is needed for a title"""
 
     def away(*args: object, **kwargs: object) -> None:
         raise OperationalError
 
-    monkeypatch.setattr(tasks.run_background_job, "apply_async", away)
-    turn = ended(start(session, "How do I reset my router?"))
-    tasks.enqueue_background_job("title", turn.pk)
-    assert named(session)[1] == "default"
-
-
-def test_the_task_names_the_conversation(rig, session):
-    """A3.7: the way a background worker goes"""
-    turn = ended(start(session, "How do I reset my router?"))
     rig.send_background_jobs()
-    assert app.conf.task_always_eager
-    tasks.enqueue_background_job("title", turn.pk)
-    assert named(session)[0] == "Reset router"
+    monkeypatch.setattr(tasks.run_background_job, "apply_async", away)
+    ended(start(session, "How do I reset my router?"))
+    until(lambda: named(session)[0] == "Reset router")
+
+
+def test_a_worker_that_leaves_does_not_wait_for_a_title_and_the_next_answer_asks_again(rig, small, session):
+    """A18.6: what the model had used until then is recorded"""
+    rig.send_background_jobs()
+    small.will(ScriptedText("Never"), cue(1))
+    turn = ended(start(session, "How do I reset my router?"))
+    small.reaches(1)
+    rig.worker.leave(grace_seconds=5)
+    assert named(session)[1] == "default"
+    assert ModelCall.objects.get(turn=turn, purpose="title").aborted
+    small.will(ScriptedText("Resetting a home router"))
+    rig.start_worker()
+    ended(start(session, "And again?"))
+    until(lambda: named(session) == ("Resetting a home router", "auto"))
 
 
 @pytest.mark.parametrize(
