@@ -7,15 +7,15 @@ SLOW_WORKERS ?= 2
 ARGS ?=
 BIN := .venv/bin
 MONEY_TESTS := tests/billing tests/copilot/agent/test_usage.py tests/races/test_payment_races.py tests/races/test_plan_races.py
-# A wait that did not come true on a busy machine gets one more try, and the closing line counts it; a wrong answer gets none.
-PATIENT := --reruns 1 --only-rerun "Timeout|did not come true|Locator expected"
+# Retry waits that timed out on a busy machine once; the summary counts them. Wrong results are not retried.
+RETRY_TIMEOUTS := --reruns 1 --only-rerun "Timeout|did not come true|Locator expected"
 LOCK := UV_PYTHON_DOWNLOADS=never $(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --universal --python-version 3.11
 
 export PORT
-unexport PYTHONDONTWRITEBYTECODE  # compiled files halve every start
+unexport PYTHONDONTWRITEBYTECODE  # compiled files halve start-up time
 
 .DEFAULT_GOAL := help
-.PHONY: help run test looks slow attack coverage check front docs secrets audit bench faults lock clean venv debian
+.PHONY: help run test looks slow attack coverage check prose front docs secrets audit bench faults lock clean venv debian
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -24,52 +24,55 @@ run: venv ## start everything on http://127.0.0.1:8000 (PORT=…)
 	@exec $(BIN)/python -m config.dev.run
 
 test: venv debian ## run the whole suite in parallel (ARGS="-k …", WORKERS=4, BROWSERS=3)
-	@# The browser's driver keeps an event loop in its process, so its tests have processes of their own. Both parts are always run.
+	@# The browser driver keeps an event loop in its process, so browser tests run in separate processes. Both parts always run.
 	@failed=0; \
-	  $(BIN)/pytest -n $(WORKERS) $(PATIENT) -m "not slow and not browser" $(ARGS) || [ $$? = 5 ] || failed=1; \
-	  $(BIN)/pytest -n $(BROWSERS) --dist worksteal $(PATIENT) -m "browser and not slow and not looks" $(ARGS) || [ $$? = 5 ] || failed=1; \
+	  $(BIN)/pytest -n $(WORKERS) $(RETRY_TIMEOUTS) -m "not slow and not browser" $(ARGS) || [ $$? = 5 ] || failed=1; \
+	  $(BIN)/pytest -n $(BROWSERS) --dist worksteal $(RETRY_TIMEOUTS) -m "browser and not slow and not looks" $(ARGS) || [ $$? = 5 ] || failed=1; \
 	  exit $$failed
 
-looks: venv debian ## every page in every width and theme: axe, nothing sideways, pictures (ARGS="-k …")
-	@$(BIN)/pytest tests/browser -n $(BROWSERS) --dist worksteal $(PATIENT) -m looks $(ARGS)
+looks: venv debian ## accessibility, overflow and screenshots of every page, width and theme (ARGS="-k …")
+	@$(BIN)/pytest tests/browser -n $(BROWSERS) --dist worksteal $(RETRY_TIMEOUTS) -m looks $(ARGS)
 
-slow: venv ## what takes too long for every change: races, searches and loads in full number (ARGS="-k …")
+slow: venv ## run the full number of races, searches and loads (ARGS="-k …")
 	@$(BIN)/pytest -n $(SLOW_WORKERS) --timeout 3600 -m slow $(ARGS)
 
-attack: venv debian ## everything hostile: sandbox escapes, hostile text, stuck sockets, slow bodies, overspending, rights (ARGS="-k …")
-	@$(BIN)/pytest -n $(WORKERS) --timeout 600 $(PATIENT) -m "attack and not browser" $(ARGS)
+attack: venv debian ## run hostile input: sandbox escapes, stuck sockets, slow bodies, overspending, permissions (ARGS="-k …")
+	@$(BIN)/pytest -n $(WORKERS) --timeout 600 $(RETRY_TIMEOUTS) -m "attack and not browser" $(ARGS)
 
-coverage: venv ## how much of the money's modules their tests reach, lines and branches; fails where it is under 95 %
+coverage: venv ## line and branch coverage of billing; fails under 95 %
 	@rm -rf test-artifacts/coverage && mkdir -p test-artifacts/coverage
 	@$(BIN)/coverage run -m pytest -q -n $(WORKERS) -m "not slow and not browser" $(MONEY_TESTS)
 	@$(BIN)/coverage combine --quiet
 	@few=0; for part in ledger.py plans.py pricing.py "top_ups/*" "subscriptions/*" "usage/*"; do \
 	  echo "billing/$$part"; $(BIN)/coverage report --include="billing/$$part" --fail-under=95 || few=1; done; exit $$few
 
-check: venv ## format, lint, types, import contracts, scripts and styles, documentation, credentials in files, known vulnerabilities
+check: venv ## format, lint, types, imports, prose, scripts and styles, documentation, secrets, vulnerable packages
 	@$(BIN)/ruff format --check --quiet . || { echo "format: run .venv/bin/ruff format ."; exit 1; }
 	@echo "format   ok"
 	@$(BIN)/ruff check --quiet . && echo "lint     ok"
 	@PILOTHOUSE_ENVIRONMENT=test $(BIN)/mypy --no-error-summary . && echo "types    ok"
-	@told=$$($(BIN)/lint-imports --no-logo 2>&1) && echo "imports  ok" || { echo "$$told"; exit 1; }
-	@$(MAKE) --no-print-directory front docs secrets audit
+	@output=$$($(BIN)/lint-imports --no-logo 2>&1) && echo "imports  ok" || { echo "$$output"; exit 1; }
+	@$(MAKE) --no-print-directory prose front docs secrets audit
+
+prose: venv ## look for words that docs/glossary.md advises against
+	@$(BIN)/python config/dev/prose_check.py
 
 front: venv ## format, lint and types of scripts and styles (ARGS=--write formats them)
 	@$(BIN)/python config/dev/front_end_check.py $(ARGS)
 
 docs: venv ## build the documentation into var/docs; broken links fail
-	@told=$$(NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict 2>&1) && echo "docs     ok" || { echo "$$told"; exit 1; }
+	@output=$$(NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict 2>&1) && echo "docs     ok" || { echo "$$output"; exit 1; }
 
-secrets: venv ## credentials in tracked files
+secrets: venv ## look for credentials in tracked files
 	@$(BIN)/python config/dev/security_audit.py secrets
 
-audit: venv ## known vulnerabilities of the locked packages, by OSV; says so where it could not ask
+audit: venv ## look up known vulnerabilities of locked packages in OSV
 	@$(BIN)/python config/dev/security_audit.py packages
 
-bench: venv ## measure P1–P19 against a fake provider; prints one table
+bench: venv ## measure performance against a fake provider and print a table
 	@$(BIN)/python -m bench $(ARGS)
 
-faults: venv ## kill workers, web, Redis and Postgres under load, then look for losses (ARGS="--minutes 10")
+faults: venv ## kill workers, web, Redis and Postgres under load, then check for lost data (ARGS="--minutes 10")
 	@$(BIN)/python -m tests.faults $(ARGS)
 
 lock: venv ## write requirements/*.txt from pyproject.toml
@@ -84,7 +87,7 @@ clean: ## remove the venv, caches and the data of `make run`
 venv:
 	@$(PYTHON) config/dev/venv.py
 
-debian: # what tests drive and PyPI does not have: a browser, and the sandbox of the tools
+debian: # install what tests need and PyPI does not have: a browser and bubblewrap
 	@missing=""; command -v chromium >/dev/null || command -v chromium-browser >/dev/null || missing="chromium"; \
 	  command -v bwrap >/dev/null || missing="$$missing bubblewrap"; \
 	  [ -z "$$missing" ] || { \

@@ -1,4 +1,4 @@
-"""Measures the performance table against a fake provider: `python -m bench [--only P1,P16] [--quick]`."""
+"""Measure the performance table against a fake provider: `python -m bench [--only P1,P16] [--quick]`."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ FAULTS = (
 
 @dataclass(frozen=True)
 class Measure:
-    """A way of measuring, and the lines it finds."""
+    """A measure and the lines of the table that it fills."""
 
     name: str
     lines: frozenset[str]
     act: Act
 
 
-# In this order: what looks at memory comes before what fills it, and what kills workers comes last.
+# Order matters: memory is measured before anything fills it, and workers are killed last.
 MEASURES = (
     Measure("idle", frozenset({"P22"}), idle.measure),
     Measure("first token", frozenset({"P1", "P7"}), first_token.measure),
@@ -81,7 +81,7 @@ MEASURES = (
 
 
 def main() -> int:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # asked to stop, it still cleans up
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM still cleans up
     options = _options()
     scale = QUICK if options.quick else FULL
     wanted = frozenset(options.only.upper().split(",")) if options.only else frozenset(LINES)
@@ -127,7 +127,7 @@ async def _all(
         findings.foreign_cores[measure.name] = round(foreign.cores(), 2)
         _say(f"{measure.name} took {time.monotonic() - began:.0f} s")
         try:
-            site.check()  # a dead process explains what went wrong better than its clients do
+            site.check()  # the log of an exited process explains more than the errors of its clients
         except InstallationProblem as problem:
             _complain(measure.name, problems, problem)
             return

@@ -1,4 +1,4 @@
-"""What is measured, how far it must go, and how far it should: the lines of the performance table as data."""
+"""Define the lines of the performance table, with the limit and the target of each figure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Bar:
-    """One figure's bar and aim; `at_least` turns the comparison round."""
+    """The limit and the target of one figure; `at_least` means that larger is better."""
 
     bar: float
     aim: float | None = None
@@ -24,7 +24,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Spec:
-    """A line of the table; several figures stand side by side in one line."""
+    """A line of the table; it may hold several figures."""
 
     measure: str
     bars: tuple[Bar, ...]
@@ -90,7 +90,7 @@ class Measured:
 
 @dataclass
 class Growth:
-    """The same cost at several sizes, and the exponent of its growth: 1 is linear."""
+    """One cost at several sizes, and the exponent of its growth: 1 is linear."""
 
     line: str
     cost: str
@@ -100,8 +100,10 @@ class Growth:
 
 @dataclass
 class Findings:
-    """What the measures of one run have found so far."""
+    """Results of the measures so far."""
 
     lines: dict[str, Measured] = field(default_factory=dict)
     growths: list[Growth] = field(default_factory=list)
-    foreign_cores: dict[str, float] = field(default_factory=dict)  # taken by other programs, by measure
+    foreign_cores: dict[str, float] = field(
+        default_factory=dict
+    )  # CPU cores used by other programs, by measure

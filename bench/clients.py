@@ -1,4 +1,4 @@
-"""Clients of the bench, each told its target: our socket, our event stream (SSE), any OpenAI-compatible server."""
+"""Clients of the bench: WebSocket, event stream (SSE) and any OpenAI-compatible server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TOKEN = re.compile(rb"(\d+):(\d{10,})\s")
 
 @dataclass(frozen=True)
 class Target:
-    """A server and how to be let in."""
+    """A server's address and credentials."""
 
     url: str  # without a trailing slash
     headers: dict[str, str] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Prompt:
-    """What the fake provider shall do; it reads this from the message."""
+    """Instructions for the fake provider, sent inside the message."""
 
     tokens: int = 20
     first_ms: float = 0
@@ -51,7 +51,7 @@ class Client(Protocol):
 
 
 class Seen(msgspec.Struct):
-    """What the bench reads of an event; all other fields are skipped without being built."""
+    """The fields of an event that the bench reads; all others are skipped without decoding."""
 
     kind: str
     ref: int | None = None
@@ -65,7 +65,7 @@ _decode = msgspec.json.Decoder(Seen).decode
 
 
 class Following:
-    """Turns a session's events into the reading of the turn at hand."""
+    """Turn a session's events into the reading of its current turn."""
 
     def __init__(self) -> None:
         self.reading = Reading()
@@ -111,20 +111,20 @@ class Following:
 
 
 class SocketClient:
-    """A browser's socket, following one session."""
+    """A browser's socket that follows one session."""
 
     def __init__(self, target: Target, session_id: str) -> None:
         self.target = target
         self.session_id = session_id
         self.following = Following()
         self.frames = 0
-        self.deaf = False  # only count: for watchers by the hundred
+        self.deaf = False  # count events only, for hundreds of watchers
         self._refs = count(1)
         self._answers: dict[int, asyncio.Future[Seen]] = {}
         self._socket: wire.Socket | None = None
 
     async def open(self, *, cursor: str | None = None) -> SocketClient:
-        """Connected and subscribed."""
+        """Connect and subscribe."""
         self._socket = await wire.connect(f"{self.target.url}/ws/", self.target.headers, self._receive)
         more = {"cursor": cursor} if cursor else {}
         await self.command("session.subscribe", session_id=self.session_id, **more)
@@ -151,7 +151,7 @@ class SocketClient:
             self.following.reading.queued = event.state == "queued"
 
     def post(self, kind: str, **fields: object) -> asyncio.Future[Seen]:
-        """Send a command; the future is its answer."""
+        """Send a command; the future holds its response."""
         assert self._socket is not None
         ref = next(self._refs)
         answer: asyncio.Future[Seen] = asyncio.get_running_loop().create_future()
@@ -166,7 +166,7 @@ class SocketClient:
         return answer
 
     def begin(self, prompt: Prompt) -> Reading:
-        """Send a message and go on; `following` tells the rest."""
+        """Send a message without waiting; `following` reads the rest."""
         reading = self.following.begin(prompt)
         self.post("message.send", session_id=self.session_id, text=prompt.text)
         return reading
@@ -181,7 +181,7 @@ class SocketClient:
 
 
 class SseClient:
-    """The native event stream: a message is posted, its events are read from the session's stream."""
+    """Post a message and read its events from the session's event stream."""
 
     def __init__(self, target: Target, session_id: str, http: aiohttp.ClientSession) -> None:
         self.target = target
@@ -221,7 +221,7 @@ class SseClient:
 
 
 class NewChatClient(SocketClient):
-    """A browser's socket whose every message is the first of a new session, so that a title is made too."""
+    """Send every message as the first of a new session, so that a title is generated too."""
 
     def __init__(self, target: Target, session_ids: Sequence[str]) -> None:
         super().__init__(target, session_ids[0])
@@ -236,7 +236,7 @@ class NewChatClient(SocketClient):
 
 
 class StreamedAnswer(msgspec.Struct):
-    """What the bench reads of an event of somebody else's protocol."""
+    """The fields of an event of another protocol that the bench reads."""
 
     type: str = ""
     delta: str = ""
@@ -246,10 +246,10 @@ _decode_answer = msgspec.json.Decoder(StreamedAnswer).decode
 
 
 class EventStreamClient:
-    """Posts a message to an API whose answer is a stream of events with a type, and reads the deltas of the text."""
+    """Post a message to an API that answers with a stream of typed events, and read the text deltas."""
 
     path: str
-    delta_type: bytes  # found in a line before it is decoded, because other events repeat the whole text
+    delta_type: bytes  # searched before a line is decoded, because other events repeat the whole text
 
     def __init__(self, target: Target, http: aiohttp.ClientSession) -> None:
         self.target = target
@@ -284,7 +284,7 @@ class ResponsesClient(EventStreamClient):
 
 
 class AiSdkClient(EventStreamClient):
-    """The AI SDK's chat transport, in one session."""
+    """The AI SDK's chat transport in one session."""
 
     path = "/api/ai/chat"
     delta_type = b"text-delta"
@@ -299,7 +299,7 @@ class AiSdkClient(EventStreamClient):
 
 
 class OpenAIClient:
-    """Streams chat completions; `target.url` ends in /v1. Straight at the fake provider it is the yardstick."""
+    """Stream chat completions; `target.url` ends in /v1. Against the fake provider itself it is the baseline."""
 
     def __init__(self, target: Target, model: str, http: aiohttp.ClientSession) -> None:
         self.target = target
@@ -320,7 +320,7 @@ class OpenAIClient:
         return reading
 
     def _take(self, data: bytes, reading: Reading, at: int) -> bytes:
-        """Tokens are found without decoding JSON; what may be half a token is kept for the next chunk."""
+        """Find tokens without decoding JSON; an incomplete token is kept for the next chunk."""
         done = 0
         for found in _TOKEN.finditer(data):
             reading.first_at = reading.first_at or at
@@ -334,7 +334,7 @@ class OpenAIClient:
 
 
 def http_session() -> aiohttp.ClientSession:
-    """One for all clients of a process: connections are kept, and there is no limit on them."""
+    """Return one HTTP session for all clients of a process, without a connection limit."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),

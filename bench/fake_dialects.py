@@ -1,4 +1,4 @@
-"""The three wire dialects of the fake provider: how a request is read and how each token is written."""
+"""The fake provider's three wire formats: read a request, write each token."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _text(content: object) -> str:
 
 
 class Dialect(ABC):
-    """One reply being written. `text` and `thought` are per-token and therefore only join bytes."""
+    """Write one reply. `text` and `thought` run once per token and therefore only join bytes."""
 
     def __init__(self, model: str, plan: Plan) -> None:
         self.model = model
@@ -217,7 +217,7 @@ class Messages(Dialect):
 
 
 class Responses(Dialect):
-    """OpenAI's Responses API; enough of it for streamed text, reasoning summaries and function calls."""
+    """OpenAI's Responses API, as far as streamed text, reasoning summaries and function calls need it."""
 
     @staticmethod
     def read(body: dict) -> Conversation:

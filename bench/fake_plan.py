@@ -1,4 +1,4 @@
-"""What the fake provider shall do for one request: read from the model's name and the last user message."""
+"""Plan the fake provider's reply to a request, from the model's name and the last user message."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Plan:
 
     tokens: int = 20
     first_ms: float = 0.0
-    gap_ms: float = 0.0  # 0 = as fast as the reader takes them
+    gap_ms: float = 0.0  # 0 = as fast as the client reads
     thinking: int = 0
     stamp: bool = False
     tools: tuple[FakeCall, ...] = ()
-    rounds: int = 1  # how many rounds call the tools before text is answered
+    rounds: int = 1  # rounds of tool calls before the text
     usage: bool = True
     finish: str = ""  # overrides the natural finish reason
     status: int = 200
@@ -38,8 +38,8 @@ class Plan:
     reset_after: int = -1
     garbage_after: int = -1
     silent_after: int = -1
-    start: int = 0  # index of the first token: where a continued answer goes on
-    lead: str = ""  # what parts the first token from a partial answer that lost its last space
+    start: int = 0  # index of the first token when an answer is continued
+    lead: str = ""  # separates the first token from a partial answer that lost its last space
 
     @property
     def fails(self) -> bool:
@@ -52,7 +52,7 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """A request's message, whatever the dialect."""
+    """A message of a request, in whichever wire format it came."""
 
     role: str
     text: str
@@ -89,7 +89,7 @@ def plan_for(conversation: Conversation) -> Plan:
 
 
 def _numbered(call: FakeCall, number: int) -> FakeCall:
-    """`$round` in arguments makes each round's call another, so that none looks like a loop."""
+    """Replace `$round` in arguments, so that each round's call differs and does not look like a loop."""
     return replace(call, arguments=call.arguments.replace("$round", str(number)))
 
 

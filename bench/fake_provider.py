@@ -1,10 +1,10 @@
-"""A model provider for measuring and breaking ours: paced tokens over real SSE, in a process of its own.
+"""A fake model provider: paced tokens over real SSE, in a separate process.
 
     python -m bench.fake_provider --port 0 [--uds PATH]      prints {"port": …} once it listens
 
 Behaviour is chosen per request: by the model's name (`fake:tokens=100,gap_ms=10,first_ms=50,stamp=1`) and,
 overriding it, by `fake:{…}` in the last user message; the fields are those of `fake_plan.Plan`.
-Tokens are written by timer callbacks, not coroutines: as the yardstick it must cost little itself.
+Tokens are written by timer callbacks, not coroutines, because the baseline must cost little itself.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ EVENT_STREAM = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-cache\r\n"
     b"x-request-id: %b\r\nrequest-id: %b\r\ntransfer-encoding: chunked\r\n\r\n"
 )
-BATCH = 64  # unpaced tokens written per turn of the loop
+BATCH = 64  # unpaced tokens per iteration of the event loop
 
 
 class State:
-    """What the process counts and remembers."""
+    """Counters and recorded requests of the process."""
 
     def __init__(self) -> None:
         self.tokens = 0
         self.requests = 0
         self.open_streams = 0
-        self.disconnects = 0  # the reader left before the reply ended
+        self.disconnects = 0  # the client disconnected before the reply ended
         self.failures: Counter[str] = Counter()
         self.recorded: deque[tuple[str, bytes]] = deque(maxlen=2000)
 
@@ -58,7 +58,7 @@ def chunked(data: bytes) -> bytes:
 
 
 class Stream:
-    """One reply on its way out: a chain of timer callbacks on absolute times, so that it never drifts."""
+    """Send one reply by timer callbacks at absolute times, so that it never drifts."""
 
     def __init__(self, connection: Connection, dialect: Dialect, plan: Plan, prompt_tokens: int) -> None:
         self.connection = connection
@@ -126,7 +126,7 @@ class Stream:
     def finish(self) -> None:
         plan = self.plan
         if self.limit >= 0 and self.limit == plan.silent_after:
-            return  # says no more and keeps the line open
+            return  # stops sending and keeps the connection open
         if self.limit >= 0 and self.limit == plan.reset_after:
             self.connection.abort()
             return
@@ -250,7 +250,7 @@ class Connection(asyncio.Protocol):
 
 
 class _Silent(Stream):
-    """Takes the request and never answers."""
+    """Accept the request and never respond."""
 
     def __init__(self) -> None:
         self.timer = None

@@ -1,4 +1,4 @@
-"""A whole installation of real processes on private servers, for the bench and for fault runs."""
+"""Run a whole installation of real processes on private servers, for the bench and for fault runs."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class InstallationProblem(Exception):
-    """The run cannot go on; the message says why."""
+    """Raised when the run cannot continue; the message says why."""
 
 
 class Installation:
-    """Servers, the fake provider, and whatever processes of ours somebody spawns."""
+    """Servers, the fake provider and the processes started on them."""
 
     def __init__(self, directory: Path, *, redis_is_durable: bool = True) -> None:
         self.directory = directory
@@ -37,7 +37,7 @@ class Installation:
         self.provider_port = 0
 
     def prepare(self, *, site_url: str, model: str, grace_seconds: int) -> None:
-        """Servers and provider run, the database is migrated: our own processes can be spawned."""
+        """Start the servers and the provider and migrate the database, so that processes can be started."""
         start_servers(self.valkey, self.postgres)
         self.provider_port = self._start_provider()
         (self.directory / "static").mkdir(exist_ok=True)
@@ -58,7 +58,7 @@ class Installation:
             "PYTHONWARNINGS": "ignore",
             "NO_COLOR": "1",
             "METRICS_ALLOWED_CIDRS": "127.0.0.0/8",
-            # One machine and a few accounts stand for a crowd.
+            # Many clients come from one address and a few accounts, so their limits are raised.
             "SOCKETS_PER_ACCOUNT": "100000",
             "STREAMS_PER_ACCOUNT": "100000",
             "CONNECTIONS_PER_ADDRESS": "1000000",
@@ -100,7 +100,7 @@ class Installation:
     def stop(self) -> None:
         for process in self.processes.values():
             with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGCONT)  # it may have been frozen
+                process.send_signal(signal.SIGCONT)  # it may have been suspended
                 process.kill()
         for process in self.processes.values():
             process.wait()
@@ -121,7 +121,7 @@ class Installation:
 
 @contextlib.contextmanager
 def directory_of(name: str) -> Iterator[Path]:
-    """A directory that servers under another user reach; it stays when `keep` is left in it."""
+    """Create a directory that servers of another user can reach; it is kept if it contains `keep`."""
     directory = Path(tempfile.mkdtemp(prefix=f"pilothouse-{name}-"))
     directory.chmod(0o755)
     try:
@@ -137,7 +137,7 @@ KEPT = "keep"
 
 
 def keep(directory: Path) -> None:
-    """Somebody will want to look at what the processes wrote."""
+    """Keep the directory and its logs."""
     (directory / KEPT).touch()
 
 

@@ -1,4 +1,4 @@
-"""Many turns at once: clients that play turn after turn, or hold one long turn each.
+"""Run many turns at once: clients that run turn after turn, or hold one long turn each.
 
     python -m bench.load --client openai --target http://127.0.0.1:9000/v1 --concurrency 50
 
@@ -21,7 +21,7 @@ STANDARD = Prompt(tokens=100, first_ms=50, gap_ms=10)
 
 @dataclass
 class Loaded:
-    """What a load run gave."""
+    """The results of a load run."""
 
     readings: list[Reading]
     turns_per_second: float
@@ -50,7 +50,7 @@ class Loaded:
 
 
 async def closed_loop(clients: Sequence[Client], prompt: Prompt, rounds: int) -> Loaded:
-    """Every client plays `rounds` turns without a pause; the rate is the sum of the clients' own rates."""
+    """Let every client run `rounds` turns without a pause; the rate is the sum of the clients' rates."""
 
     async def play(client: Client) -> tuple[list[Reading], float]:
         began = now()

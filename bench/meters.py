@@ -1,4 +1,4 @@
-"""Meters on the processes of a site: CPU, memory, Redis commands, SQL statements."""
+"""Measure the processes of a site: CPU, memory, Redis commands, SQL statements."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import redis
 
 from bench.site import Site
 
-COSTING = ("web", "turns", "valkey", "postgres")  # whose CPU counts against a token (P15)
+COSTING = ("web", "turns", "valkey", "postgres")  # their CPU counts toward the cost of a token (P15)
 SQL_LINE = re.compile(rb"^\S+ \S+ \S+ \[(\d+)\] LOG:  (?:statement|execute [^:]+): ?(.*)$")
-BEATS = re.compile(rb"workerheartbeat|advisory|^SELECT 1$")  # a worker's signs of life belong to no turn
+BEATS = re.compile(rb"workerheartbeat|advisory|^SELECT 1$")  # heartbeats of a worker belong to no turn
 
 
 # --- CPU -------------------------------------------------------------------------------------------------
 
 
 def cpu_seconds(site: Site) -> dict[str, float]:
-    """CPU used so far, by part of the site."""
+    """CPU time used so far, by part of the site."""
     used = {
         name: _own(site.process(name)) for name in ("web", "turns", "provider", "maintenance", "schedule")
     }
@@ -42,7 +42,7 @@ def _own(process: psutil.Process) -> float:
 
 
 class Foreign:
-    """How many cores other programs took meanwhile: with more than a little, figures are worth little."""
+    """Return how many cores other programs used; above a small value the figures are unreliable."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -59,7 +59,7 @@ def _busy() -> float:
 
 
 def _descendants(process: psutil.Process) -> float:
-    """A process with all that it started, the ended ones among them."""
+    """Return the CPU time of a process and its children, including those that have exited."""
     times = process.cpu_times()
     total = float(times.user + times.system + times.children_user + times.children_system)
     for child in process.children():
@@ -70,7 +70,7 @@ def _descendants(process: psutil.Process) -> float:
 
 @dataclass
 class Window:
-    """What happened between two moments."""
+    """The difference between two readings."""
 
     seconds: float
     cpu: dict[str, float]
@@ -83,7 +83,7 @@ class Window:
 
 
 async def watch(site: Site, tokens: Callable[[], int], seconds: float) -> Window:
-    """`tokens` counts what clients have seen so far."""
+    """Take a reading; `tokens` counts what clients have received so far."""
     commands, cpu, seen, began = redis_commands(site), cpu_seconds(site), tokens(), time.monotonic()
     await asyncio.sleep(seconds)
     after = cpu_seconds(site)
@@ -100,7 +100,7 @@ async def watch(site: Site, tokens: Callable[[], int], seconds: float) -> Window
 
 
 def memory_bytes(site: Site, name: str) -> int:
-    """What would be free if the process ended: pages it shares with others do not count."""
+    """Return the memory that is freed when the process exits, without pages it shares."""
     return int(site.process(name).memory_full_info().uss)
 
 
@@ -108,14 +108,14 @@ def memory_bytes(site: Site, name: str) -> int:
 
 
 def redis_commands(site: Site) -> dict[str, int]:
-    """Calls by command so far, those inside scripts included."""
+    """Return the calls by command so far, including those inside scripts."""
     with redis.Redis.from_url(site.valkey.url) as client:
         stats = client.info("commandstats")
     return {name.removeprefix("cmdstat_"): int(values["calls"]) for name, values in stats.items()}
 
 
 def difference(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
-    ours = ("info", "client|setinfo", "auth", "hello")  # the meter's own questions
+    ours = ("info", "client|setinfo", "auth", "hello")  # the meter's own commands
     changed = {name: calls - before.get(name, 0) for name, calls in after.items() if name not in ours}
     return {name: calls for name, calls in changed.items() if calls}
 
@@ -124,7 +124,7 @@ def difference(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
 
 
 class SqlLog:
-    """Counts statements by reading the server's own log, which is switched on only meanwhile."""
+    """Count statements from the server's log, which is switched on for the measure only."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -134,7 +134,7 @@ class SqlLog:
         self._place = self._site.postgres.log.stat().st_size
 
     def statements(self, name: str) -> list[str]:
-        """What the named process has asked since `begin`."""
+        """Return the statements of the named process since `begin`."""
         backends = self._backends(self._site.processes[name].pid)
         with self._site.postgres.log.open("rb") as log:
             log.seek(self._place)

@@ -1,4 +1,4 @@
-"""How much of everything a run does; the quick one is for looking, not for judging."""
+"""Choose the size of a run; the quick one is for a look, not for conclusions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Scale:
     users: int = 400
     sessions: int = 2600
     new_sessions: int = 4000
-    api_rounds: int = 3  # of the standard load through each API
+    api_rounds: int = 3  # of the standard load, per API
     idle_seconds: float = 60.0
     first_tokens: int = 80  # calls each way for P1, P7
     stops: int = 40
@@ -20,12 +20,12 @@ class Scale:
     ladder: tuple[int, ...] = (50, 100, 200, 300, 400)  # turns at once
     ramp_per_second: int = 80
     hold_seconds: float = 5.0
-    probes: int = 60  # first tokens looked for under load
+    probes: int = 60  # first tokens measured under load
     rounds: int = 6  # of the standard load
     kills: int = 3
     paints: int = 15
     visitors: int = 200  # of a shared page
-    visit_seconds: float = 20.0  # over which they arrive
+    visit_seconds: float = 20.0  # during which they connect
 
 
 FULL = Scale()

@@ -1,4 +1,4 @@
-"""What one client saw of one turn: when, how late, and whether every token came once and in order."""
+"""Record what one client saw of one turn: times, lag, and whether every token arrived once and in order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-now = time.monotonic_ns  # one clock for all processes of a machine: the provider stamps tokens with it
+now = time.monotonic_ns  # the same clock for all processes of a machine: the provider stamps tokens with it
 
 
 def milliseconds(nanoseconds: float) -> float:
@@ -15,12 +15,12 @@ def milliseconds(nanoseconds: float) -> float:
 
 @dataclass(slots=True)
 class Reading:
-    """Times are monotonic nanoseconds; 0 means that it did not happen."""
+    """Times in monotonic nanoseconds; 0 means that it did not happen."""
 
     asked_at: int = field(default_factory=now)
     accepted_at: int = 0
-    queued: bool = False  # behind a turn that had not let go yet
-    started_at: int = 0  # a worker said so
+    queued: bool = False  # behind a turn that was not released yet
+    started_at: int = 0  # a worker reported it
     first_at: int = 0
     last_at: int = 0
     recovering_at: int = 0
@@ -32,13 +32,13 @@ class Reading:
     tokens: int = 0
     lost: int = 0
     doubled: int = 0
-    misplaced: int = 0  # deltas whose offset is not where the text ended
+    misplaced: int = 0  # deltas whose offset is not the end of the text so far
     lags: list[int] = field(default_factory=list)
     length: int = 0
     _rest: str = ""
 
     def extend(self, delta: str, offset: int | None, at: int) -> None:
-        """Some text came; `offset` is where it belongs, if the wire says so."""
+        """Record text; `offset` is its position, if the protocol sends it."""
         if offset is not None and offset != self.length:
             self.misplaced += 1
             self.length = offset
@@ -70,7 +70,7 @@ class Reading:
             self.doubled += 1
 
     def end(self, ending: str, at: int, *, tokens: int | None = None) -> None:
-        """`tokens` is how many there should have been: what is missing at the end is lost too."""
+        """Finish the reading; fewer than `tokens` tokens means that some were lost."""
         self.ending, self.ended_at = ending, at
         if tokens is not None:
             seen = self.tokens + self.lost - self.doubled
@@ -100,7 +100,7 @@ def lags_ms(readings: Sequence[Reading]) -> list[float]:
 
 
 def spread(values: Iterable[float]) -> dict[str, float]:
-    """For results.json."""
+    """Return the reading for results.json."""
     ordered = sorted(values)
     if not ordered:
         return {}

@@ -1,4 +1,4 @@
-"""The one table of a run, the exponents of growth, and results.json."""
+"""Write the table of a run, the exponents of growth, and results.json."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TITLES = ("id", "measure", "value", "bar", "aim", "")
 
 
 def exponent(growth: Growth) -> float:
-    """The slope of cost over size on logarithmic scales; nan when a cost is not positive."""
+    """Return the slope of cost over size on logarithmic scales; nan if a cost is not positive."""
     if len(growth.sizes) < 2 or min(growth.values) <= 0:
         return float("nan")
     xs = [math.log(size) for size in growth.sizes]
@@ -56,7 +56,7 @@ def _limit(bar: Bar, value: float) -> str:
 
 
 def _joined(bars: Sequence[Bar], texts: Sequence[str]) -> str:
-    """The unit once at the end if all share it."""
+    """Write the unit once at the end if all figures share it."""
     units = {bar.unit for bar in bars}
     if len(units) == 1:
         return f"{' / '.join(texts)} {units.pop()}".rstrip()
@@ -89,7 +89,7 @@ def growth_table(growths: Sequence[Growth]) -> str:
 
 
 def write(findings: Findings, *, seconds: float, problems: dict[str, str]) -> None:
-    """Everything, absolute times included, for whoever compares runs."""
+    """Write all results with absolute times, for comparing runs."""
     lines = {
         name: {
             "measure": LINES[name].measure,

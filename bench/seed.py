@@ -1,4 +1,4 @@
-"""Fills the database of a bench run: users without limits, their cookies and sessions, and long histories.
+"""Fill the database of a bench run: users without limits, their cookies and sessions, and long histories.
 
 python -m bench.seed --users 400 --sessions 2400     prints what the clients need as JSON
 """
@@ -16,8 +16,8 @@ HISTORIES = (50, 1_000, 10_000)
 SAID = "A sentence of ordinary length with **some** `markup`, as people and models write it. " * 3
 PICTURES = 10  # on a shared page
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
-KEYS = 100  # users who have a key: each key may make 600 calls a minute
-READ_ROWS = 40  # rows after the newest summary: what a model is given of a long conversation
+KEYS = 100  # users with an API key; each key may make 600 calls a minute
+READ_ROWS = 40  # messages after the newest summary, which is what the model reads of a long conversation
 
 
 def main() -> None:
@@ -45,9 +45,9 @@ def main() -> None:
 
 
 def _lift_limits() -> None:
-    """No limit and a price: what is measured is the ordinary way, without refusals and complaints.
+    """Set a price and no limits, so that the ordinary path is measured without refusals.
 
-    The cap of turns at once is far away, not off: a claim looks at it as it does in the field.
+    The limit of turns at once is high, not off, so that claiming a turn still checks it.
     """
     from django.utils import timezone
 
@@ -67,7 +67,7 @@ def _lift_limits() -> None:
 
 
 def _users(number: int) -> list[tuple[int, str]]:
-    """Each with the cookie of a signed-in browser."""
+    """Create users with the cookie of a signed-in browser."""
     from django.conf import settings
     from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
     from django.contrib.auth.models import User
@@ -106,7 +106,7 @@ def _keys(users: list[int]) -> list[str]:
 
 
 def _sessions(users: list[int], number: int, title: str) -> list[str]:
-    """Session n belongs to user n modulo the number of users."""
+    """Create sessions; session n belongs to user n modulo the number of users."""
     from copilot.models import Session
 
     rows = [Session(owner_id=users[n % len(users)], title=title) for n in range(number)]
@@ -115,7 +115,7 @@ def _sessions(users: list[int], number: int, title: str) -> list[str]:
 
 
 def _history(user_id: int, size: int) -> str:
-    """Questions and answers; beyond a model's window stands a summary, as compaction leaves it."""
+    """Create questions and answers; beyond the context window there is a summary, as after compaction."""
     from django.db import connection
 
     from copilot.models import Session
@@ -139,7 +139,7 @@ def _history(user_id: int, size: int) -> str:
 
 
 def _share(user_id: int) -> list[str]:
-    """Paths of a shared conversation: its page, then the pictures on it."""
+    """Return the paths of a shared conversation: its page, then its pictures."""
     from django.utils import timezone
 
     from copilot.chat.permissions import UNRESTRICTED
@@ -174,7 +174,7 @@ def _share(user_id: int) -> list[str]:
 
 
 def _analyze() -> None:
-    """As autovacuum would have by the time a database holds this much."""
+    """Analyse the tables, as autovacuum would have by the time a database is this large."""
     from django.db import connection
 
     with connection.cursor() as cursor:

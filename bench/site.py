@@ -1,4 +1,4 @@
-"""A whole installation for one bench run: private servers, the fake provider, web, workers and scheduler."""
+"""Run a whole installation for one bench run: private servers, the fake provider, web, workers and scheduler."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ SITE = ("web", "turns", "maintenance", "background", "schedule")
 
 
 class BenchProblem(InstallationProblem):
-    """The run cannot go on; the message says why."""
+    """Raised when the run cannot continue; the message says why."""
 
 
 @dataclass
 class Seeded:
-    """Who may enter, and where."""
+    """Credentials and paths for the clients."""
 
     cookies: list[str]
     keys: list[str]  # of the first users
@@ -44,7 +44,7 @@ class Seeded:
 
 
 class Site(Installation):
-    """One web process, one worker of turns, maintenance and beat, exactly as the run command starts them."""
+    """One web process, one worker of turns, maintenance and beat, exactly as `make run` starts them."""
 
     def __init__(self, directory: Path, *, users: int, sessions: int, new_sessions: int = 0) -> None:
         super().__init__(directory)
@@ -83,7 +83,7 @@ class Site(Installation):
         )
 
     def add_worker(self) -> str:
-        """Another worker of turns, under a name of its own."""
+        """Start another worker of turns under its own name."""
         self._extra_workers += 1
         name = f"turns{self._extra_workers}"
         command = next(program.command for program in WORKERS if program.name == "turns")
@@ -99,7 +99,7 @@ class Site(Installation):
             time.sleep(0.1)
 
     def check(self) -> None:
-        """Figures of a site that has lost a process are worth nothing."""
+        """Fail if a process has exited, because the figures would be worthless."""
         for name, process in self.processes.items():
             if (code := process.poll()) is not None:
                 words = self.log(name).read_text()[-2000:] if self.log(name).exists() else ""
@@ -122,16 +122,16 @@ class Site(Installation):
         return int(self.query(fresh)[0][0])
 
     def target(self, number: int) -> Target:
-        """The site as user `number` sees it."""
+        """Return the site's address with the cookie of user `number`."""
         cookies = self.seeded.cookies
         return Target(self.url, {"Cookie": cookies[number % len(cookies)]})
 
     def api_target(self, number: int) -> Target:
-        """The site as a program of user `number` sees it."""
+        """Return the site's address with the API key of user `number`."""
         return Target(self.url, {"Authorization": f"Bearer {self.seeded.keys[number]}"})
 
     def take_new_sessions(self, number: int, rounds: int) -> list[str]:
-        """Unused sessions of user `number`."""
+        """Return unused sessions of user `number`."""
         users, unused = len(self.seeded.cookies), self.seeded.new_sessions
         mine = [place for place in range(number % users, len(unused), users) if unused[place]][:rounds]
         taken = [unused[place] for place in mine]
@@ -140,11 +140,11 @@ class Site(Installation):
         return taken
 
     def client(self, number: int) -> SocketClient:
-        """A socket of the owner of session `number`, not opened yet."""
+        """Return a socket of the owner of session `number`, not opened yet."""
         return SocketClient(self.target(number), self.seeded.sessions[number])
 
     async def clients(self, numbers: range) -> list[SocketClient]:
-        """Opened and subscribed, some at a time."""
+        """Open and subscribe sockets, some at a time."""
         opened: list[SocketClient] = []
         for first in range(0, len(numbers), 50):
             some = numbers[first : first + 50]
@@ -157,7 +157,7 @@ class Site(Installation):
 
 @contextlib.contextmanager
 def running_site(*, users: int, sessions: int, new_sessions: int = 0, kept: bool = False) -> Iterator[Site]:
-    """Everything it started is gone at the end, with its data unless it shall be looked at."""
+    """Stop everything at the end, and remove its data unless it should be kept."""
     raise_file_limit()
     with directory_of("bench") as directory:
         site = Site(directory, users=users, sessions=sessions, new_sessions=new_sessions)
@@ -171,6 +171,6 @@ def running_site(*, users: int, sessions: int, new_sessions: int = 0, kept: bool
 
 
 def raise_file_limit() -> None:
-    """Thousands of sockets need as many descriptors; children inherit the limit."""
+    """Raise the limit of open files, which children inherit: thousands of sockets need as many."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

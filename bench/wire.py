@@ -1,4 +1,4 @@
-"""A WebSocket client of two dozen lines per frame: it shares the cores with what it measures, so it must be cheap."""
+"""A minimal WebSocket client; it shares the cores with what it measures, so it must be cheap."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from urllib.parse import urlsplit
 
 from bench.readings import now
 
-Receive = Callable[[bytes, int], None]  # a text frame, and when it came
+Receive = Callable[[bytes, int], None]  # a text frame and its time of arrival
 OPEN_SECONDS = 30.0
 TEXT, CLOSE, PING, PONG = 1, 8, 9, 10
-_NO_MASK = b"\x00\x00\x00\x00"  # a legal key that leaves the payload as it is
+_NO_MASK = b"\x00\x00\x00\x00"  # a valid mask that leaves the payload unchanged
 
 
 class SocketClosed(Exception):
-    """The other side hung up."""
+    """Raised when the server closed the connection."""
 
 
 class Socket(asyncio.Protocol):
-    """No compression, no fragments, no queue: frames go straight to `receive`."""
+    """No compression, no fragments, no queue: frames go directly to `receive`."""
 
     def __init__(self, receive: Receive, request: bytes) -> None:
         self._receive = receive
@@ -40,7 +40,7 @@ class Socket(asyncio.Protocol):
         for future in (self.opened, self.closed):
             if not future.done():
                 future.set_exception(SocketClosed(str(exc or "closed")))
-                future.exception()  # nobody need ask
+                future.exception()  # marks it as retrieved
 
     def data_received(self, data: bytes) -> None:
         at = now()
@@ -102,7 +102,7 @@ class Socket(asyncio.Protocol):
 
 
 async def connect(url: str, headers: dict[str, str], receive: Receive) -> Socket:
-    """`url` is http:// or ws://, with its path."""
+    """Connect; `url` is http:// or ws:// with its path."""
     parts = urlsplit(url)
     path = parts.path + (f"?{parts.query}" if parts.query else "")
     lines = [

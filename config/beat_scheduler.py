@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import Any
 
+import structlog
 from django_celery_beat.models import PeriodicTask
 from django_celery_beat.schedulers import DatabaseScheduler
 
 from config import beat_schedule, consumer_health
 from diagnostics.broker_queues import STEADY_QUEUES
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 ACTIVITY_INTERVAL_SECONDS = 1.0  # at most one record a second, however many jobs are sent at once
 RUNNING_JOB_SECONDS = 5.0  # a worker reports its running jobs every two seconds
@@ -32,9 +32,7 @@ class Scheduler(DatabaseScheduler):  # type: ignore[misc]  # the library is not 
         """Exit if this process cannot reach a broker that answers others; its supervisor restarts it."""
         seconds: float = super().tick(*args, **kwargs)
         if self._is_silent() and consumer_health.is_broker_reachable(self.app):
-            log.critical(
-                "scheduler_deaf: nothing could be sent for a minute although the broker answers; leaving"
-            )
+            log.critical("scheduler_deaf", silent_seconds=MAX_SILENT_SECONDS)
             raise SystemExit(1)
         consumer_health.touch_heartbeat_file()
         return seconds
@@ -48,7 +46,7 @@ class Scheduler(DatabaseScheduler):  # type: ignore[misc]  # the library is not 
     def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
         """Send a job unless it is still running, and record only what the broker accepted."""
         if self._is_running(entry.task):
-            log.info("job_skipped: %s is still at work", entry.task)
+            log.info("job_still_running", task=entry.task)
             return None
         sent = super().apply_async(entry, *args, **kwargs)
         self._sent_at = time.monotonic()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 import uuid
@@ -26,7 +25,7 @@ from config.core import trace_context
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 OUTBOUND_FLUSH_SECONDS = 3.0  # for messages that a chat platform has not accepted when its worker stops
 
@@ -69,9 +68,7 @@ def _start_worker(sender: object = None, **_: object) -> None:
     try:
         _start_worker_services(sender)
     except Exception:
-        log.critical(
-            "worker_start_failed: exiting so that the supervisor restarts this worker", exc_info=True
-        )
+        log.critical("worker_start_failed", exc_info=True)
         raise SystemExit(1) from None
 
 

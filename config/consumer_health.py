@@ -7,7 +7,6 @@ although the broker answers others exits, and its supervisor restarts it.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import threading
@@ -17,6 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import structlog
 from celery import Celery, bootsteps
 from django.conf import settings
 from kombu.exceptions import KombuError
@@ -25,7 +25,7 @@ from kombu.transport import virtual
 
 from config import beat_schedule
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 CHECK_INTERVAL_SECONDS = 2.0
 PROOF_MAX_AGE_SECONDS = 5.0  # the loop asks every second
@@ -130,7 +130,7 @@ class ConsumerWatch(threading.Thread):
             try:
                 self.check_consumer(elapsed)
             except Exception:
-                log.exception("consumer_watch_failed: it looks again")
+                log.exception("consumer_watch_failed")
 
     def check_consumer(self, elapsed_seconds: float) -> None:
         self._report_running_jobs()
@@ -141,10 +141,7 @@ class ConsumerWatch(threading.Thread):
             return
         self._deaf_seconds += elapsed_seconds
         if self._deaf_seconds >= MAX_DEAF_SECONDS:
-            log.critical(
-                "consumer_deaf: nothing heard for %.0f s although the broker answers; leaving",
-                self._deaf_seconds,
-            )
+            log.critical("consumer_deaf", silent_seconds=round(self._deaf_seconds))
             self.exit_process()
 
     def is_healthy(self) -> bool:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+import structlog
 from django.conf import settings
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
@@ -23,7 +23,7 @@ from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
 from config.core import trace_context
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 WARNING_INTERVAL_SECONDS = 60.0
 DATABASE_SPAN_SAMPLE_RATE = 0.1  # of the statements inside traces: enough to see where time goes
@@ -143,7 +143,7 @@ class _QuietExporter(SpanExporter):
             and time.monotonic() - self._warned_at > WARNING_INTERVAL_SECONDS
         ):
             self._warned_at = time.monotonic()
-            log.warning("traces are dropped: the collector does not take them")
+            log.warning("spans_dropped", count=len(spans))
         return result
 
     def shutdown(self) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-
+import structlog
 from django.conf import settings
 
 from config.core import trace_context
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 
 def start_tracing(part: str) -> None:
@@ -18,6 +17,8 @@ def start_tracing(part: str) -> None:
     try:
         from config import otel
     except ImportError:
-        log.warning("no traces: install the extra `tracing`, or unset OTEL_EXPORTER_OTLP_ENDPOINT")
+        log.warning(
+            "tracing_not_installed", fix="install the extra `tracing`, or unset OTEL_EXPORTER_OTLP_ENDPOINT"
+        )
         return
     trace_context.bind_tracer(otel.OpenTelemetryTracer(otel.build_tracer_provider(part)))

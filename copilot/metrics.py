@@ -117,8 +117,8 @@ stray_objects = Counter(
 shares = Counter("pilothouse_shares_total", "Shares by act: made, revoked, taken_down.", ["act"])
 share_hits = Counter(
     "pilothouse_share_hits_total",
-    "Visits to shares by door (page, file, zip, unlock) and outcome (served, refused, limited).",
-    ["door", "outcome"],
+    "Visits to shares by endpoint (page, file, zip, unlock) and outcome (served, refused, limited).",
+    ["endpoint", "outcome"],
 )
 share_renders = Counter(
     "pilothouse_share_renders_total",

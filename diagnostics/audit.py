@@ -21,7 +21,7 @@ AuditOutcome = RepairAudit.Outcome
 
 @dataclass(frozen=True, kw_only=True)
 class RepairActor:
-    """Whoever repairs: an administrator or the reaper."""
+    """The administrator or the reaper that makes a repair."""
 
     name: str
     admin_id: int | None = None

@@ -285,7 +285,7 @@ def _own(node: ast.ClassDef, attribute: str) -> object:
 
 
 def _class_message(node: ast.ClassDef) -> str:
-    """What its constructor says by itself, or else its docstring."""
+    """Return the message that its constructor passes on, or else its docstring."""
     for call in (inner for inner in ast.walk(node) if isinstance(inner, ast.Call)):
         if (
             getattr(call.func, "attr", "") == "__init__"

@@ -1,1 +1,1 @@
-"""One module per way of measuring; each finds one or more lines of the table."""
+"""One module per measure; each fills one or more lines of the table."""

@@ -1,4 +1,4 @@
-"""The standard load through every API: its rate against the socket's, and the first token of each (P20, P21)."""
+"""Run the standard load through every API: its rate compared with the socket's, and its first token (P20, P21)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What it costs to be watched: first tokens while staff have the dashboard open, and scrapes of /metrics (D13, D16)."""
+"""Measure the cost of monitoring: first tokens while staff watch the dashboard, and scrapes of /metrics (D13, D16)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from bench.readings import percentile, spread
 from bench.site import BenchProblem, Site
 
 BROWSERS = 5
-RENEWED_SECONDS = 5.0  # six times as often as a page does by itself
+RENEWED_SECONDS = 5.0  # six times as often as a page refreshes
 ROUNDS = 4
 SCRAPES, PAUSES = 40, 4
-PAUSE_SECONDS = 6.0  # the summary is remembered for five
+PAUSE_SECONDS = 6.0  # the summary is cached for five
 
 
 async def measure(site: Site, scale: Scale, findings: Findings) -> None:
-    """Quiet and watched calls alternate, so that a slow moment of the machine meets both."""
+    """Alternate quiet and watched calls, so that a slow moment of the machine affects both."""
     site.query(
         "UPDATE auth_user SET is_staff = true, is_superuser = true WHERE username = ANY(%s)",
         [f"bench{number}" for number in range(BROWSERS)],
@@ -41,7 +41,7 @@ async def measure(site: Site, scale: Scale, findings: Findings) -> None:
 
 @contextlib.asynccontextmanager
 async def _open(site: Site) -> AsyncIterator[None]:
-    """Each of somebody else, for one administrator may look only so often."""
+    """Keep dashboards open, each of another administrator, because refreshes are limited per person."""
     async with http_session() as http, asyncio.TaskGroup() as browsers:
         tasks = [browsers.create_task(_renewed(http, site.target(number))) for number in range(BROWSERS)]
         await asyncio.sleep(1)

@@ -1,4 +1,4 @@
-"""How much later the first token comes than from the provider itself, one user at a time (P1, P7)."""
+"""Measure how much later the first token arrives than from the provider itself, one user at a time (P1, P7)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WARM_UP = 10
 
 
 async def measure(site: Site, scale: Scale, findings: Findings) -> None:
-    """Calls alternate, so that a slow moment of the machine meets both."""
+    """Alternate the calls, so that a slow moment of the machine affects both."""
     ours: list[Reading] = []
     direct: list[Reading] = []
     clients = await site.clients(range(8))
@@ -52,7 +52,7 @@ def _started(ours: Sequence[Reading]) -> Measured:
 
 
 async def first_token_ms(site: Site, calls: int, *, session: int = 0) -> list[float]:
-    """First tokens of one user on an otherwise unchanged site, after a few to warm up."""
+    """Measure first tokens of one user on an otherwise unchanged site, after a warm-up."""
     client = await site.client(session).open()
     readings = [await played(client, SHORT) for _ in range(calls + 3)]
     await client.close()

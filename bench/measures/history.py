@@ -1,4 +1,4 @@
-"""Whether long conversations cost more: opening one, starting a turn in it, and the SQL of both (P10, P12)."""
+"""Measure whether long conversations cost more to open and to continue, in time and SQL (P10, P12)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bench.site import BenchProblem, Site
 
 AT_ONCE = Prompt(tokens=3)
 TOOL = {"name": "current_time", "arguments": "{}"}
-LOOKS = 3  # times each thing is counted; the least is free of what ran beside it
+LOOKS = 3  # repetitions; the minimum excludes what ran at the same time
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Timed:
 
 
 async def measure(site: Site, scale: Scale, findings: Findings) -> None:
-    """Sizes take turns, so that a slow moment of the machine meets all of them."""
+    """Alternate the sizes, so that a slow moment of the machine affects all of them."""
     timed = {size: Timed([], [], []) for size in HISTORIES}
     async with http_session() as http:
         for number in range(scale.opens):
@@ -105,7 +105,7 @@ async def measure_sql(site: Site, scale: Scale, findings: Findings) -> None:
         }
     small = counted[HISTORIES[0]]
     added = [
-        # neighbouring writes may share a statement, so a step's count is not always whole
+        # concurrent writes may share a statement, so the count per step may be fractional
         float(round(max(getattr(one, name) - getattr(small, name) for one in counted.values())))
         for name in ("page", "submit", "step")
     ]
@@ -131,7 +131,7 @@ def _tools(rounds: int) -> Prompt:
 
 
 async def _settled(client: SocketClient, prompt: Prompt) -> None:
-    """Also what a turn writes just after its ending."""
+    """Include what a turn writes just after its ending."""
     await played(client, prompt)
     await asyncio.sleep(0.1)
 

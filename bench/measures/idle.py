@@ -1,4 +1,4 @@
-"""What an installation costs that nobody uses: CPU, SQL transactions, Redis commands and memory (P22)."""
+"""Measure the cost of an idle installation: CPU, SQL transactions, Redis commands and memory (P22)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _transactions(site: Site) -> int:
 
 
 def _memory_megabytes(site: Site, name: str) -> float:
-    """The proportional set size of a program and its children: a page that several share is counted once."""
+    """Return the proportional set size of a program and its children, which counts shared pages once."""
     total = 0
     for process in _list_processes(site, name):
         with contextlib.suppress(psutil.NoSuchProcess):

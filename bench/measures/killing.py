@@ -1,4 +1,4 @@
-"""A worker is killed in the middle of a turn, another goes on with it: how long clients wait (P9, P19)."""
+"""Kill a worker in the middle of a turn and measure how long clients wait for its successor (P9, P19)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Killed:
 
 
 async def measure(site: Site, scale: Scale, findings: Findings) -> None:
-    """Two workers run here, so that the survivor takes over without waiting for a restart."""
+    """Run two workers, so that the survivor takes over without waiting for a restart."""
     site.add_worker()
     client = await site.client(0).open()
     runs = [await _killed(site, client, SHORT, after_seconds=1.0) for _ in range(scale.kills)]
@@ -76,7 +76,7 @@ async def _killed(site: Site, client: SocketClient, prompt: Prompt, *, after_sec
 
 
 def _holder(site: Site, session_id: str) -> str:
-    """The worker process that runs the session's turn."""
+    """Return the worker process that runs the session's turn."""
     running = "SELECT worker FROM copilot_turn WHERE status = 'running' AND session_id = %s"
     [(worker,)] = site.query(running, session_id)
     pid = int(worker.rsplit("-", 2)[1])
@@ -84,14 +84,14 @@ def _holder(site: Site, session_id: str) -> str:
 
 
 async def _two_workers(site: Site) -> None:
-    """The dead one's last beat has gone stale, and its successor beats."""
+    """Wait until the dead worker's heartbeat has expired and its successor's has arrived."""
     for _ in range(int(START_SECONDS / 0.2)):
         alive = {process.pid for name, process in site.processes.items() if name.startswith("turns")}
         rows = site.query(
             "SELECT pid FROM copilot_workerheartbeat WHERE last_beat_at > now() - interval '5 seconds' AND NOT draining"
         )
         if len(alive & {pid for (pid,) in rows}) >= 2:
-            await asyncio.sleep(1.0)  # it has connected to the broker as well
+            await asyncio.sleep(1.0)  # it is connected to the broker too
             return
         await asyncio.sleep(0.2)
     raise BenchProblem("a second worker did not start")

@@ -1,4 +1,4 @@
-"""More and more turns at 50 tokens a second: lag, first tokens, memory, CPU, Redis commands (P2, P3, P6, P13, P15)."""
+"""Measure rising numbers of turns at 50 tokens a second: lag, first tokens, memory, CPU, Redis (P2, P3, P6, P13, P15)."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from bench.site import MODEL, Site
 GAP_MS = 20
 PER_SECOND = 1000 // GAP_MS
 PROBE = Prompt(tokens=3, first_ms=20, gap_ms=GAP_MS)
-PROBE_SESSIONS = 8  # beyond those of the largest step
+PROBE_SESSIONS = 8  # in addition to the largest step
 BEHIND = 1.10  # of the provider's own time
 SETTLE_SECONDS = 1.0
-PROBED = 200  # larger steps only ask whether turns keep up; with the probe they would exceed a worker's cap
+PROBED = 200  # larger steps only check that turns keep up; the probe would exceed a worker's limit
 
 
 @dataclass
 class Step:
-    """What was seen with this many turns at once."""
+    """Results with this many turns at once."""
 
     turns: int
     readings: list[Reading]
@@ -36,7 +36,7 @@ class Step:
 
     @property
     def behind(self) -> int:
-        """Turns that failed or fell behind their provider by more than a tenth."""
+        """Count the turns that failed or lagged behind their provider by more than a tenth."""
         return sum(
             reading.ending != "turn.succeeded"
             or (reading.last_at - reading.first_at) / 1e9 > BEHIND * self.expected_seconds
@@ -108,7 +108,7 @@ async def _step(
 
 
 async def _probe(site: Site, scale: Scale, step: Step, probes: Sequence[SocketClient]) -> None:
-    """One more user, meanwhile: first tokens from us and from the provider, in turn."""
+    """Measure first tokens of one more user, from us and from the provider alternately."""
     async with http_session() as http:
         direct = OpenAIClient(Target(site.provider_url), MODEL, http)
         for number in range(scale.probes):

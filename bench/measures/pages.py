@@ -1,4 +1,4 @@
-"""What people wait for on pages: the first paint of a chat, and a shared page with its pictures (W4, S21)."""
+"""Measure page loads: the first paint of a chat, and a shared page with its pictures (W4, S21)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AT_ONCE = 6  # connections of one browser to one host
 
 
 async def measure_paint(site: Site, scale: Scale, findings: Findings) -> None:
-    """Every load with an empty cache; the first two warm up the server and the browser."""
+    """Load with an empty cache; the first two loads warm up the server and the browser."""
     if CHROMIUM is None:
         raise BenchProblem("there is no Chromium here")
     async with async_playwright() as playwright:
@@ -59,7 +59,7 @@ async def measure_share(site: Site, scale: Scale, findings: Findings) -> None:
 
 
 async def _visit(site: Site, number: int, times: list[float]) -> None:
-    """A browser of its own, from an address of its own: what one address may ask for is limited."""
+    """Open a separate browser with its own address, because requests per address are limited."""
     page, *pictures = site.seeded.share
     connector = aiohttp.TCPConnector(
         limit=AT_ONCE, local_addr=(f"127.1.{number // 250}.{number % 250 + 1}", 0)

@@ -1,4 +1,4 @@
-"""How much of each request a provider has read before: prompt caches live on it (P11)."""
+"""Measure how much of each request repeats the previous one, which prompt caches depend on (P11)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.readings import percentile
 from bench.site import BenchProblem, Site
 
 TURNS = 3
-ROUNDS = 10  # of each turn, then an answer
+ROUNDS = 10  # per turn, followed by an answer
 WRITE = {
     "name": "write_file",
     "arguments": '{"name": "note $round.md", "content": "Step $round: all is well."}',
@@ -43,7 +43,7 @@ async def measure(site: Site, scale: Scale, findings: Findings) -> None:
 
 
 async def _conversation(site: Site, http: aiohttp.ClientSession) -> list[bytes]:
-    """The newest requests that offered tools, as they were sent; titles and the like offer none."""
+    """Return the newest requests that offered tools, as sent; requests for titles offer none."""
     last = 2 * TURNS * (ROUNDS + 1)
     url = f"http://127.0.0.1:{site.provider_port}/requests?last={last}"
     async with http.get(url) as response:
@@ -53,6 +53,6 @@ async def _conversation(site: Site, http: aiohttp.ClientSession) -> list[bytes]:
 
 
 def _common(earlier: bytes, later: bytes) -> int:
-    """How many bytes both begin with."""
+    """Count the bytes that both begin with."""
     pairs = enumerate(zip(earlier, later, strict=False))
     return next((place for place, (one, other) in pairs if one != other), min(len(earlier), len(later)))

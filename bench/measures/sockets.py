@@ -1,4 +1,4 @@
-"""What idle sockets cost, and how many events a web process hands out per second of CPU (P4, P5)."""
+"""Measure the cost of idle sockets, and the events a web process delivers per second of CPU (P4, P5)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def measure_idle(site: Site, scale: Scale, findings: Findings) -> None:
     crowded = await first_token_ms(site, scale.first_tokens // 2)
     await _closed(sockets)
     await asyncio.sleep(1.0)
-    alone += await first_token_ms(site, scale.first_tokens // 2)  # before and after: machines drift
+    alone += await first_token_ms(site, scale.first_tokens // 2)  # before and after, because machines drift
     most = scale.idle_sockets[-1]
     findings.lines["P5"] = Measured(
         (used[-1] / most / 1024, percentile(crowded, 50) - percentile(alone, 50)),

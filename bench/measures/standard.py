@@ -1,4 +1,4 @@
-"""The standard load against the bare provider: turns per second, token lag, tokens gone wrong (P16, P17, P18)."""
+"""Compare the standard load with the bare provider: turns per second, token lag, wrong tokens (P16, P17, P18)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def measure(site: Site, scale: Scale, findings: Findings) -> None:
 
 
 async def measure_bare(site: Site, rounds: int, concurrency: int) -> Loaded:
-    """The same load straight at the provider, with everything else idle."""
+    """Run the same load directly at the provider, with everything else idle."""
     async with http_session() as http:
         clients = [OpenAIClient(Target(site.provider_url), MODEL, http) for _ in range(concurrency)]
         return await _loaded(clients, max(3, rounds // 2))

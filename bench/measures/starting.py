@@ -1,4 +1,4 @@
-"""From the run command to a served page, with an empty data directory (P14)."""
+"""Measure the time from the run command to a served page, with an empty data directory (P14)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def measure(findings: Findings) -> None:
 
 
 def _served(process: subprocess.Popen[bytes], url: str, began: float) -> tuple[float, float]:
-    """When a page came, and when the site said that everything behind it is there too."""
+    """Return when the first page was served, and when the site reported that it was ready."""
     times = []
     for path in ("/", "/readyz"):
         while not answers(url + path):

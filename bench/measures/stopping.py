@@ -1,4 +1,4 @@
-"""How soon a stopped turn has ended while its provider says nothing (P8)."""
+"""Measure how soon a stopped turn ends while its provider is silent (P8)."""
 
 from __future__ import annotations
 

@@ -284,7 +284,7 @@ class PlanOffer:
 
 
 def restricts_models() -> bool:
-    """Return True if any tier restricts models or modes; otherwise nobody's tier needs to be looked up."""
+    """Return True if any tier restricts models or modes; otherwise no tier needs to be looked up."""
     return any(terms.model_tiers or terms.modes for terms in policies.get_rules().terms.values())
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable
 from functools import cached_property, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+import structlog
 from django.core.cache.backends.base import DEFAULT_TIMEOUT
 from django.core.cache.backends.locmem import LocMemCache
 from django.core.cache.backends.redis import RedisCache, RedisCacheClient
@@ -15,7 +15,7 @@ from django.core.cache.backends.redis import RedisCache, RedisCacheClient
 from config.core.errors import ServiceUnavailable
 from config.core.redis import REDIS_OUTAGE_ERRORS
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 P = ParamSpec("P")
 R = TypeVar("R")
 CacheMethod = Callable[Concatenate["SharedCache", P], R]
@@ -93,5 +93,5 @@ class RateLimitCache(SharedCache):
         try:
             return getattr(SharedCache, act)(self, *args, **options)
         except ServiceUnavailable:
-            log.warning("rate_limit_cache_away act=%s: this process counts by itself", act)
+            log.warning("rate_limit_cache_unreachable", operation=act)
             return getattr(self._local, act)(*args, **options)

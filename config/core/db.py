@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import logging
 import threading
 import time
 from collections import deque
@@ -20,13 +19,14 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, ParamSpec, TypeVar
 
+import structlog
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, connection
 from django.db.backends.utils import CursorWrapper
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 ASYNC_COMMIT = (
     "set_config('synchronous_commit', 'off', true) = 'off'"  # true in a WHERE, for its transaction alone
@@ -181,7 +181,7 @@ async def run_in_thread_with_retry(function: Callable[[A], R], argument: A) -> R
         except (OperationalError, InterfaceError):
             if time.monotonic() - began > MAX_DATABASE_OUTAGE_SECONDS:
                 raise
-            log.warning("database_unreachable: retrying")
+            log.warning("database_unreachable")
             await asyncio.sleep(DATABASE_RETRY_SECONDS)
 
 

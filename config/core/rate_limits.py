@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import Protocol
 
+import structlog
 from django.core.cache import caches
 
 from config.core.errors import ServiceUnavailable
@@ -16,7 +16,7 @@ def rate_limit_key(name: str, who: str) -> str:
     return f"{KEY_PREFIX}:count:{name}:{{{who}}}"
 
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 
 def count_request(name: str, who: str, *, limit: int, seconds: int) -> int | None:
@@ -24,7 +24,7 @@ def count_request(name: str, who: str, *, limit: int, seconds: int) -> int | Non
     try:
         count, left = get_script("count_request")(keys=[rate_limit_key(name, who)], args=[seconds])
     except REDIS_OUTAGE_ERRORS:
-        log.warning("rate counter %s is unreachable: letting the call through", name)
+        log.warning("rate_limit_not_checked", limit=name)
         return None
     return max(1, left) if count > limit else None
 
@@ -34,10 +34,7 @@ def uncount_request(name: str, who: str) -> None:
     try:
         get_script("uncount_request")(keys=[rate_limit_key(name, who)])
     except REDIS_OUTAGE_ERRORS:
-        log.warning("rate counter %s is unreachable: a call stays counted", name)
-
-
-_log = logging.getLogger(__name__)
+        log.warning("rate_limit_not_refunded", limit=name)
 
 
 class WallClock(Protocol):
@@ -63,7 +60,7 @@ def count_in_sliding_window(
             return wait
         count = _increment_count(present, 2 * seconds, known=present in counts)
     except ServiceUnavailable:
-        _log.warning("the count of %s is unreachable: letting it through", name)
+        log.warning("rate_limit_not_checked", limit=name)
         return None
     return wait if count + weighed > limit else None
 

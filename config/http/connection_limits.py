@@ -7,11 +7,11 @@ or not, and never gives up on unread output. Each of these lets any client hold 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+import structlog
 from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.utils import ClientDisconnected
@@ -20,7 +20,7 @@ from websockets.frames import Frame
 
 from config import env
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 MAX_HEADER_BYTES = 64 * 1024  # a request line and its headers; browsers and proxies stop at 8 to 32 KB
 MAX_HEADERS = 200
@@ -216,5 +216,5 @@ class StalledConnectionWatch:
                 stalled[connection] = (left, since)
         self._stalled = stalled
         if cut:
-            log.info("connections_cut count=%s", cut)
+            log.info("connections_cut", count=cut)
         return cut

@@ -2,8 +2,8 @@
 sessions.
 
 Each browser keeps one cookie per account. A sign-in without it, or with one the account does not know, is
-from a new device. The cookie grants nothing: it saves a mail, and keeps a stranger's guesses from locking the
-owner out.
+from a new device. The cookie grants nothing: it saves a mail, and keeps other people's guesses from
+locking the owner out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Limit password guesses: per address, per account and address, and per account for unknown devices.
 
 An account is the same whether its name or its email address was typed. A device that signed in before has a
-count of its own, so a stranger's guesses never lock the owner out there. Elsewhere the owner waits at most a
+count of its own, so other people's guesses never lock the owner out there. Elsewhere the owner waits at most a
 quarter of an hour after the guesses end, or signs in at once by passkey, password reset or another site.
 """
 

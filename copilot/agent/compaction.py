@@ -149,7 +149,7 @@ class CompactionSource:
 
 
 class ModelCallsOnly:
-    """Pass on the start and end of model calls. The text of a summary is nobody's answer."""
+    """Pass on the start and end of model calls. The text of a summary is not part of the answer."""
 
     def __init__(self, output: OutputSink) -> None:
         self._output = output

@@ -61,7 +61,7 @@ LAST_ROUND_NOTE = (
 )
 COMPACTED_NOTE = (
     "You were in the middle of this request when the conversation became too long; what you had done until then "
-    "is in the summary. Go on from there: do not begin anew, and do not repeat what is done."
+    "is in the summary. Go on from there: do not start over, and do not repeat what is done."
 )
 REPETITION_NOTE = (
     "You have made the same calls with the same results {times} times. Repeating them will not help: "

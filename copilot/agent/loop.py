@@ -62,7 +62,7 @@ CLOSING_LINE = "Done. The steps are shown above."  # a turn that ran tools never
 
 @dataclass(frozen=True, kw_only=True)
 class UnfinishedWork:
-    """What an earlier run of the turn left open, for this run to finish first."""
+    """Work that an earlier run of the turn left open, which this run finishes first."""
 
     calls: tuple[ToolCall, ...] = ()  # approved since then, or safe to repeat
     notes: Mapping[str, str] = field(default_factory=dict)  # by call id; read before the call's result

@@ -74,7 +74,7 @@ class TitleExchange:
 
 @dataclass(frozen=True, kw_only=True)
 class TitleTask:
-    """What naming a session needs: read once, before a model is asked."""
+    """The data for naming a session, read once before the model is called."""
 
     cause: OneShotCause
     exchange: TitleExchange

@@ -52,7 +52,7 @@ class PublishedShare:
 
 
 class PublicShareApiView(BaseApiView):
-    """Serve whoever knows the token; cookies and API keys are ignored."""
+    """Serve anyone who knows the token; cookies and API keys are ignored."""
 
     authentication_classes = []
     permission_classes = []
@@ -95,10 +95,10 @@ class PublicShareView(PublicShareApiView):
     def get(self, request: Request, token: UUID) -> HttpResponse:
         share = access.find_live_share(token)
         if share is None or not access.is_unlocked(share, self.share_key):
-            metrics.share_hits.labels(door="page", outcome="refused").inc()
+            metrics.share_hits.labels(endpoint="page", outcome="refused").inc()
             raise NotFound
         access.record_view(share, self.client_address)
-        metrics.share_hits.labels(door="page", outcome="served").inc()
+        metrics.share_hits.labels(endpoint="page", outcome="served").inc()
         return respond_json(_serialize_published_share(share))
 
 
@@ -124,9 +124,9 @@ class PublicFileView(PublicShareApiView):
             is_download = True  # a bad query must not answer differently from a good one
         file = access.find_shared_file(token, file_id, self.share_key)
         if file is None:
-            metrics.share_hits.labels(door="file", outcome="refused").inc()
+            metrics.share_hits.labels(endpoint="file", outcome="refused").inc()
             raise NotFound
-        metrics.share_hits.labels(door="file", outcome="served").inc()
+        metrics.share_hits.labels(endpoint="file", outcome="served").inc()
         return downloads.build_download_response(request._request, file, inline=not is_download, public=True)
 
 
@@ -140,9 +140,9 @@ class PublicZipView(PublicShareApiView):
     def get(self, request: Request, token: UUID) -> HttpResponseBase:
         share = access.find_live_share(token)
         if share is None or not access.is_unlocked(share, self.share_key):
-            metrics.share_hits.labels(door="zip", outcome="refused").inc()
+            metrics.share_hits.labels(endpoint="zip", outcome="refused").inc()
             raise NotFound
-        metrics.share_hits.labels(door="zip", outcome="served").inc()
+        metrics.share_hits.labels(endpoint="zip", outcome="served").inc()
         title = access.load_payload(share).title or "shared"
         return zip_stream.build_zip_response(
             request._request, access.list_shared_files(share), title=title, public=True

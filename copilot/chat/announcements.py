@@ -160,7 +160,7 @@ def announce_unstarted_turn(session_id: UUID, turn_id: UUID) -> None:
 
 
 def _turn_queued_mark(turn_id: UUID) -> str:
-    """Name the events of a turn's beginning, so that the log takes them once, whoever publishes them."""
+    """Name the events of a turn's beginning, so that the log takes them only once, even if two processes publish them."""
     return f"{turn_id}:queued"
 
 

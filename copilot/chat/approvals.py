@@ -1,6 +1,6 @@
 """Request, decide and close approvals of tool calls, and count what sessions spend without asking.
 
-Only this module writes Approval and `Session.auto_approve_spent`. Whoever decides, abandons, cancels or expires
+Only this module writes Approval and `Session.auto_approve_spent`. Code that decides, abandons, cancels or expires
 an approval locks the paused turn first (`turn_transitions.lock_paused_turn`).
 """
 

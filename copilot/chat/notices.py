@@ -15,7 +15,7 @@ LimitCode = Literal[  # limits that end a turn
 
 @dataclass(frozen=True, kw_only=True)
 class FailureSource:
-    """The provider call that failed, for whoever asks the provider about it; empty where none was made."""
+    """The provider call that failed, so that staff can ask the provider about it; empty if none was made."""
 
     provider: str = ""
     model: str = ""

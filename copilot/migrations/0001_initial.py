@@ -1645,7 +1645,7 @@ class Migration(migrations.Migration):
                     models.ForeignKey(
                         blank=True,
                         db_index=False,
-                        help_text="Of a question aside, which no turn has caused.",
+                        help_text="Of a side question, which belongs to no turn.",
                         null=True,
                         on_delete=django.db.models.deletion.CASCADE,
                         related_name="+",

@@ -32,7 +32,7 @@ class ModelCall(models.Model):
         blank=True,
         db_index=False,  # few rows have one: the partial index below is enough
         related_name="+",
-        help_text="Of a question aside, which no turn has caused.",
+        help_text="Of a side question, which belongs to no turn.",
     )
     number = models.PositiveIntegerField()
     purpose = models.CharField(max_length=16, default="reply", db_default="reply")

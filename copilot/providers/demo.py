@@ -127,9 +127,9 @@ PAGE_ARGUMENTS: dict[str, JSON] = {
 <main>
   <h1>Ahoy</h1>
   <p>This page was written by a tool call.</p>
-  <button onclick="this.textContent = `Rung ${++rung} times`">Ring the bell</button>
+  <button onclick="this.textContent = `Clicked ${++clicks} times`">Click me</button>
 </main>
-<script>let rung = 0</script>
+<script>let clicks = 0</script>
 </html>
 """,
     "overwrite": True,

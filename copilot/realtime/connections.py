@@ -4,8 +4,8 @@ Counts are shared by all web processes in Redis. Each process has its own field 
 is alive: connections of a killed process stop counting when that key expires. Every process also counts its own
 connections in memory, so that limits hold while Redis is down and lost counts can be written again.
 
-All credentials of a process are checked every second in one statement. So whoever revokes one, in any process and in
-any way (sign-out, new password, deactivated account, revoked or expired key), need not notify anybody.
+All credentials of a process are checked every second in one statement. So code that revokes one, in any process and in
+any way (sign-out, new password, deactivated account, revoked or expired key), need not notify the sockets.
 """
 
 from __future__ import annotations

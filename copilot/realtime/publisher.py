@@ -140,7 +140,7 @@ class Publisher:
             self._schedule_wake(outbox.due_at)
 
     async def publish_and_release(self, outbox: TurnOutbox, release: SessionRelease) -> ReleaseResult:
-        """Publish the remaining events and release the session at once, so that whoever sees the ending finds it free."""
+        """Publish the remaining events and release the session at once, so that a client that sees the ending finds it free."""
         outbox.released = asyncio.get_running_loop().create_future()
         outbox.release = release
         self._ready[outbox] = None

@@ -43,7 +43,7 @@ def check_rate_limit(address: str, endpoint: ShareEndpoint) -> None:
         f"share-{endpoint}", hash_visitor_address(address), limit=REQUESTS_PER_MINUTE[endpoint], seconds=60
     )
     if wait is not None:
-        metrics.share_hits.labels(door=endpoint, outcome="limited").inc()
+        metrics.share_hits.labels(endpoint=endpoint, outcome="limited").inc()
         raise TooManyRequests("Too many requests. Try again in a moment.", retry_after_seconds=wait)
 
 
@@ -142,11 +142,11 @@ def unlock_share(token: UUID, password: str, address: str) -> str | None:
     password_hash = share.password_hash if share is not None else ""
     is_right = check_password(password, password_hash or _dummy_password_hash())
     if not is_right or share is None or not password_hash:
-        metrics.share_hits.labels(door="unlock", outcome="refused").inc()
+        metrics.share_hits.labels(endpoint="unlock", outcome="refused").inc()
         return None
     rate_limits.uncount_request("share-unlock-address", address_key)
     rate_limits.uncount_request("share-unlock", share_key)
-    metrics.share_hits.labels(door="unlock", outcome="served").inc()
+    metrics.share_hits.labels(endpoint="unlock", outcome="served").inc()
     return signing.dumps([str(share.pk), share.password_version], salt=_KEY_SALT)
 
 
@@ -158,7 +158,7 @@ def _count_attempt(name: str, subject: str, limit: int, seconds: int) -> None:
     """Count before the password is checked, so that parallel attempts all count; a right one is uncounted."""
     wait = rate_limits.count_request(name, subject, limit=limit, seconds=seconds)
     if wait is not None:
-        metrics.share_hits.labels(door="unlock", outcome="limited").inc()
+        metrics.share_hits.labels(endpoint="unlock", outcome="limited").inc()
         raise TooManyRequests("Too many wrong passwords. Try again later.", retry_after_seconds=wait)
 
 

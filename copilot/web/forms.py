@@ -218,7 +218,7 @@ def _list_scope_choices(user: User) -> list[tuple[str, SafeString]]:
             "manage shared links, agents, tasks, memory, MCP servers and connected chats, and export"
         ),
         "billing": _("change your plan and buy credits"),
-        "staff": _("read diagnostics and everybody's billing"),
+        "staff": _("read diagnostics and everyone's billing"),
     }
     return [
         (scope, format_html('<strong>{}</strong> <span class="soft">{}</span>', scope, descriptions[scope]))

@@ -193,8 +193,8 @@ TABS: tuple[Tab, ...] = (
         counts=("orphaned_running", "orphaned_queued"),
         tone="critical",
         mixed=True,
-        about="No worker runs these: theirs is dead, or they did not start within a day. "
-        "The reaper takes over what is provably dead within seconds; what stays needs a decision.",
+        about="No worker runs these: theirs has exited, or they did not start within a day. "
+        "The reaper takes over lost executions within seconds; what stays here needs a decision.",
         empty="No orphaned executions.",
         parts=(
             TabPart(

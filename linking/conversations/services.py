@@ -179,7 +179,7 @@ def list_place_sessions(where: ConversationPlace) -> list[UUID]:
 
 
 def find_open_conversation(where: ConversationPlace) -> OpenConversation | None:
-    """Return the place's open conversation, whoever pays for it, or None."""
+    """Return the place's open conversation, no matter who pays for it, or None."""
     found = PlatformConversation.objects.filter(where.open_filter).only("session_id").first()
     return OpenConversation(conversation_id=found.pk, session_id=found.session_id) if found else None
 

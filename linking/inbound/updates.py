@@ -1,6 +1,6 @@
 """Store platform updates before anything else happens, and handle them once and in order per place.
 
-A place is a chat or thread of one bot account. Whoever handles a place holds an advisory lock on its own connection. A
+A place is a chat or thread of one bot account. The process that handles a place holds an advisory lock on its own connection. A
 process that finds the lock held leaves, because the holder looks for new updates again after releasing it. This module
 is the only writer of PlatformUpdate.
 """

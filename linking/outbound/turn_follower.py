@@ -97,7 +97,7 @@ class _TurnFollower:
                 await self._finish()
                 return True
             if self._view.state == "waiting" and in_sync:
-                return True  # a decision may take days; whoever resumes the turn starts the delivery again
+                return True  # a decision may take days; resuming the turn starts the delivery again
             if not await self._wait_for_changes(feed, in_sync):
                 return False
 

@@ -32,7 +32,7 @@ class CollectedOutput:
 
 
 class ManualClock:
-    """Time passes only by sleeping, and sleeping takes none."""
+    """A clock that advances only by sleeping, which takes no time."""
 
     def __init__(self, now: float = 0.0) -> None:
         self._now = now
@@ -55,7 +55,7 @@ FakeToolFunction = Callable[[ToolCall, EmitEvent], Awaitable[ToolCallOutcome]]
 
 @dataclass(kw_only=True)
 class InMemoryToolbox:
-    """Tools as functions; all calls of a group run at once."""
+    """Run functions as tools; all calls of a group run at once."""
 
     tools: Mapping[str, FakeToolFunction] = field(default_factory=dict)
     required: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class InMemoryToolbox:
 
 
 class InMemoryFollowUps:
-    """Each `take` gives one prepared boundary, then nothing."""
+    """Return one prepared boundary per `take`, then nothing."""
 
     def __init__(self, boundaries: Iterable[tuple[UserMessage, ...]] = ()) -> None:
         self._boundaries = deque(boundaries)

@@ -1,4 +1,4 @@
-"""Turns that wait for a person, and the decisions they wait for."""
+"""Pause turns for approvals, and decide them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.turn_engine import lease_of, told, until
 
 
 def wait_until_turn_paused(session: Session) -> Turn:
-    """Wait until the session's turn waits for a person and has let go of everything."""
+    """Wait until the session's turn has paused for a person and released its lease."""
     until(lambda: told(session.pk, "turn.paused") and lease_of(session) == {})
     return Turn.objects.get(session=session, status="waiting")
 

@@ -1,4 +1,4 @@
-"""A chat with artifacts of every kind, and a reader who looks at them."""
+"""Open a chat with artifacts of every kind in a browser."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOT_OURS = re.compile(
 
 
 def png(width: int = 320, height: int = 200, *, padding: int = 0) -> bytes:
-    """A picture of two colours; padding makes the file as large as one likes."""
+    """Build a picture of two colours; padding makes the file larger."""
 
     def chunk(name: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
@@ -41,7 +41,7 @@ def png(width: int = 320, height: int = 200, *, padding: int = 0) -> bytes:
 
 @dataclass
 class Reader:
-    """Ada with a browser of her own and one chat; artifacts are put there as the agent would."""
+    """Ada's browser with one chat, to which artifacts are added as the agent would."""
 
     visitor: Visitor
     page: Page
@@ -50,7 +50,7 @@ class Reader:
     forgiving: bool = False  # a hostile document was shown
 
     def makes(self, name: str, content: bytes | str) -> str:
-        """One more artifact, by a call of its own; the page must be loaded anew to know it."""
+        """Add an artifact by a tool call; the page must be reloaded to show it."""
 
         def make_it() -> str:
             from copilot.files import services as files
@@ -87,7 +87,7 @@ class Reader:
         self.visitor.is_connected(self.page)
 
     def opens(self, file_id: str) -> Locator:
-        """The page anew, and the panel with this artifact on it."""
+        """Reload the page and open the panel with this artifact."""
         self.load()
         self.page.locator(f'.made [data-file="{file_id}"]').click()
         expect(self.panel.locator("[data-slot=viewer]")).to_be_visible()
@@ -106,11 +106,11 @@ class Reader:
         return self.page.frame_locator("#panel iframe")
 
     def forgives(self) -> None:
-        """What a hostile document's console says about being kept in is no complaint about our page."""
+        """Ignore console messages of a hostile document about its own restrictions."""
         self.forgiving = True
 
     def complaints(self) -> list[str]:
-        """A page that is left while the browser still blends it in says so; it is no fault of the page."""
+        """Return the console's messages, without one that Chromium logs when a page is left during a transition."""
         told = [one for one in self.visitor.complaints if "ViewTransition" not in one]
         return [one for one in told if not (self.forgiving and NOT_OURS.search(one))]
 

@@ -1,4 +1,4 @@
-"""The product's ASGI door on a port of its own, in a thread beside the engine's, for clients that need a real socket."""
+"""Serve the ASGI application on a real port, in a thread beside the engine's."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Server(uvicorn.Server):
 
 @contextmanager
 def served(*, sockets: bool = False) -> Iterator[str]:
-    """The site's address; with `sockets` its pages can listen, too."""
+    """Serve the site and return its address; with `sockets` its pages can connect."""
     from config.asgi import application
 
     with socket.create_server(("127.0.0.1", 0)) as listener:

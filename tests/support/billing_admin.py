@@ -1,4 +1,4 @@
-"""Actions of staff on the page of accounts."""
+"""Run staff actions on the accounts page."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ ACCOUNTS = "admin:billing_account_changelist"
 
 def run_account_action(client, account, action, **given):
     asked = {"action": action, "_selected_action": [account.pk]}
-    assert b"reason" in client.post(reverse(ACCOUNTS), asked).content  # first the form
+    assert b"reason" in client.post(reverse(ACCOUNTS), asked).content  # the form first
     return client.post(reverse(ACCOUNTS), {**asked, "apply": "1", **given})

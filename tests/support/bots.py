@@ -1,4 +1,4 @@
-"""Bots in tests: a key, a caller with it, and what it may say where."""
+"""Create bots with a key, a client that uses it, and links."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ V1 = "/api/bot/v1"
 
 @dataclass(frozen=True)
 class Caller:
-    """A third-party bot, as it calls."""
+    """A client for a third-party bot."""
 
     bot: BotAccount
     token: str
@@ -35,7 +35,7 @@ class Caller:
         return self.client.post(f"{V1}/{path}", body, content_type=JSON, headers=headers)
 
     def say(self, key: str, **changes: object):  # type: ignore[no-untyped-def]
-        """Ada's direct message, unless told otherwise."""
+        """Send a direct message, from Ada by default."""
         return self.post("turns", dm(**changes), **{"Idempotency-Key": key})
 
 

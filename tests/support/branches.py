@@ -1,4 +1,4 @@
-"""Conversations with several versions of a message."""
+"""Create conversations with several versions of a message."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.support.turn_engine import ended, quiet, say
 
 
 def hold_conversation(session, *texts):
-    """Each said and answered; the ids of what was said."""
+    """Send messages, wait for their answers, and return the ids of the messages."""
     found = []
     for text in texts:
         outcome = say(session, text)
@@ -26,7 +26,7 @@ def resend(session, message_id, text=None, **fields):
 
 
 def resend_and_wait(session, message_id, text=None, **fields):
-    """Resent and answered; the id of the new version."""
+    """Resend a message, wait for the answer, and return the id of the new version."""
     outcome = resend(session, message_id, text, **fields)
     ended(outcome.turn_id)
     quiet(session)

@@ -1,4 +1,4 @@
-"""A whole site in child processes, and the people who visit it with a browser."""
+"""Run a whole site in child processes and visit it with a browser."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from config.dev.servers import signal_on_parent_death
 from tests.support.paths import ROOT
 
 CHROMIUM = "/usr/bin/chromium"
-# Pages of the browser's own, behind its address bar: each new person would have two of them loaded, unseen, at a second's work.
+# Chromium loads these internal pages for every new context, which takes a second.
 UNSEEN = ("WebUIOmniboxPopup", "WebUIOmniboxAimPopup")
-# Chromium hears the last list alone, so what Playwright turns off is named again.
+# Chromium only reads the last --disable-features, so Playwright's list is repeated.
 TURNED_OFF_BY_PLAYWRIGHT = (
     "AvoidUnnecessaryBeforeUnloadCheckSync",
     "DestroyProfileOnBrowserClose",
@@ -41,20 +41,20 @@ TURNED_OFF_BY_PLAYWRIGHT = (
 )
 START_SECONDS = 180  # five processes on a busy machine
 EXPECTED_WHILE_DOWN = re.compile(r"WebSocket connection|ERR_CONNECTION|Failed to load resource")
-NO_TIME_TO_ANIMATE = re.compile(r"^Transition was (aborted|skipped)")  # from page to page, by a busy browser
+NO_TIME_TO_ANIMATE = re.compile(r"^Transition was (aborted|skipped)")  # navigation in a busy browser
 Theme = Literal["light", "dark"]
-THEMES: dict[Theme, dict[str, object]] = {  # and what axe looks at there
+THEMES: dict[Theme, dict[str, object]] = {  # including the axe checks
     "light": {},  # every rule
-    "dark": {"runOnly": ["color-contrast"]},  # what a theme can change
+    "dark": {"runOnly": ["color-contrast"]},  # rules that depend on the theme
 }
 
 
 @dataclass
 class Site:
-    """The web process can be killed and started again on its port; the others live as long as the run."""
+    """Run the site's processes; the web process can be killed and restarted on its port."""
 
     port: int
-    stripe_port: int  # for tests that pay; nobody listens there otherwise, and no plan has a price
+    stripe_port: int  # for tests that pay; otherwise nothing listens there, and no plan has a price
     environment: dict[str, str]
     logs: Path
     children: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
@@ -119,26 +119,26 @@ def launch_chromium(playwright: Playwright) -> Browser:
 
 @dataclass
 class Visitor:
-    """One person with a browser of their own. What the console complains about fails the test."""
+    """A person with a separate browser context. Console errors fail the test."""
 
     site: Site
     context: BrowserContext
     email: str
     scripted: bool
-    cookie: str = ""  # of a session that is logged in
+    cookie: str = ""  # of a signed-in session
     complaints: list[str] = field(default_factory=list)
-    outage: bool = False  # while the server is down on purpose, failed connections are no news
+    outage: bool = False  # failed connections are expected while the server is down
 
     def tab(self, path: str = "/chat/") -> Page:
         page = self.context.new_page()
-        page.on("console", self._heard)  # what the content policy refuses is told here too
+        page.on("console", self._heard)  # violations of the content security policy arrive here too
         page.on("pageerror", lambda error: self._failed(str(error)))
         page.goto(self.site.url + path)
         self.is_connected(page)
         return page
 
     def is_connected(self, page: Page) -> None:
-        """On a chat page with a script: it runs, and its socket is open."""
+        """Wait until the chat page's script runs and its socket is open."""
         if self.scripted and page.locator("#app").count():
             expect(page.locator("html")).to_have_attribute("data-connection", "open")
 
@@ -151,7 +151,7 @@ class Visitor:
             self.complaints.append(error)
 
     def log_in(self) -> Page:
-        """As somebody who signed in earlier: the form has its own test."""
+        """Sign in without the form, which has its own tests."""
         self.context.add_cookies([{"name": "sessionid", "value": self.cookie, "url": self.site.url}])
         return self.tab("/chat/")
 
@@ -168,7 +168,7 @@ class Visitor:
 
 
 def switch_theme(page: Page, scheme: Theme) -> None:
-    """The other theme, with every colour arrived where it goes."""
+    """Switch the theme and wait for its transitions to end."""
     page.emulate_media(color_scheme=scheme)
     page.evaluate(
         "() => Promise.all(document.getAnimations().filter((one) => one instanceof CSSTransition)"
@@ -182,7 +182,7 @@ def send_message(page: Page, text: str) -> None:
 
 
 def choose_in_menu(page: Page, act: str) -> None:
-    """Choose something from the menu of the first chat in the list."""
+    """Choose an item from the menu of the first chat in the list."""
     item = page.locator("#sessions .session").first
     item.hover()
     item.get_by_role("button", name="More").click()

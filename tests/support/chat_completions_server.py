@@ -1,4 +1,4 @@
-"""A model under the test's hand, as tests/support/turn_engine.py has one, behind a real socket: it speaks Chat Completions."""
+"""Serve Chat Completions over a real socket, scripted by the test like the model of turn_engine.py."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.turn_engine import PATIENCE_SECONDS, Replier
 
 
 class ChatServer:
-    """Answers as `otherwise` says; what it is asked with is a chat body's messages and tools."""
+    """Answer as `otherwise` says; it receives the messages and tools of the request body."""
 
     def __init__(self) -> None:
         self.otherwise: Replier = lambda request: [ScriptedText("Aye.")]

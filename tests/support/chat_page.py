@@ -1,4 +1,4 @@
-"""The chat page as tests in a browser read it."""
+"""Read the chat page in browser tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def expect_idle(page: Page) -> None:
 
 
 def create_share_link(page: Page) -> str:
-    """Create the link in the open dialog; its address."""
+    """Create the link in the open dialog and return its address."""
     page.get_by_role("button", name="Create link").click()
     url = page.get_by_label("Link", exact=True)
     expect(url).to_have_value(re.compile("/share/[0-9a-f-]{36}$"))

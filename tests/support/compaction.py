@@ -1,4 +1,4 @@
-"""Conversations that fill a small context window."""
+"""Create conversations that fill a small context window."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def fill_context(model, *, tokens=NEARLY_FULL, note="1"):
 
 
 def request_compaction(user, session, **body):
-    """For a shorter conversation, over REST."""
+    """Compact the conversation over REST."""
     path = f"/api/v1/sessions/{session.pk}/compact"
     return rest_clients.person(user).post(path, body, content_type=rest_clients.JSON)
 

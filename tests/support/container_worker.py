@@ -1,4 +1,4 @@
-"""A worker as a container holds it: under deploy/seccomp.json, without rights and unable to gain any.
+"""Run a worker as a container does: under deploy/seccomp.json and without privileges.
 
 `python -m tests.support.container_worker profile folder command` prints what the sandbox says of itself, what a command in it
 puts out, and which calls the profile lets through that it should not.

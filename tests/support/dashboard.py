@@ -1,4 +1,4 @@
-"""The dashboard as staff open it."""
+"""Open the diagnostics dashboard as staff."""
 
 from __future__ import annotations
 

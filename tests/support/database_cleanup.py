@@ -1,4 +1,4 @@
-"""After a test that commits, its database is as it was made; truncating all tables would take a hundred times as long."""
+"""Restore the database after a test that commits; truncating all tables would take a hundred times as long."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 from django.db import connection
 from django.test import TransactionTestCase
 
-SEED = "pristine"  # the schema with copies of the rows that migrations made
+SEED = "pristine"  # holds copies of the rows that migrations created
 KEPT = ("django_migrations", "django_content_type", "auth_permission")  # no test changes these
 
 
 def remember(server: psycopg.Connection[tuple[object, ...]]) -> None:
-    """Copy what stands in a database fresh from its migrations, in that database itself."""
+    """Copy the rows of a freshly migrated database into a schema beside them."""
     server.execute(f"create schema {SEED}")
     for name in _tables(server.execute(_TABLES).fetchall()):
         if server.execute(f'select exists (select from "{name}")').fetchone() == (True,):
@@ -24,14 +24,14 @@ def remember(server: psycopg.Connection[tuple[object, ...]]) -> None:
 
 @contextmanager
 def quickly() -> Iterator[None]:
-    """Django's own way is to truncate every table and make permissions and defaults anew."""
+    """Replace Django's flush, which truncates every table and recreates permissions and defaults."""
     with connection.cursor() as cursor:
         cursor.execute(_TABLES)
         names = _tables(cursor.fetchall())
         cursor.execute("select tablename from pg_tables where schemaname = %s", [SEED])
         seeded = _tables(cursor.fetchall())
     cases = (f"case when exists (select from \"{name}\") then '{name}' end" for name in names)
-    filled = f"select array_remove(array[{', '.join(cases)}], null)"  # a test fills a few; deleting asks ten times as much
+    filled = f"select array_remove(array[{', '.join(cases)}], null)"  # a test fills few tables; deleting would take ten times as many statements
 
     def clean(case: TransactionTestCase) -> None:
         with connection.cursor() as cursor:
@@ -46,14 +46,14 @@ def quickly() -> Iterator[None]:
 
 
 def delete_audit_events() -> None:
-    """For a fixture that commits: its rows go with its user, the append-only log must be emptied by force."""
-    from diagnostics.models import AuditEvent  # the apps are not loaded where this module is
+    """Remove the rows of a fixture that commits; the append-only log must be emptied by force."""
+    from diagnostics.models import AuditEvent  # the apps are not loaded when this module is
 
     with connection.cursor() as cursor:
         cursor.execute(f"{_AS_REPLICA}; delete from {AuditEvent._meta.db_table}; {_AS_ORIGIN}")
 
 
-# As a replica's: no trigger fires, neither those of foreign keys nor those that forbid changes.
+# In replica mode no trigger fires, neither for foreign keys nor for forbidden changes.
 _AS_REPLICA, _AS_ORIGIN = (
     "set session_replication_role = replica",
     "set session_replication_role = origin",

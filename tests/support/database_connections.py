@@ -1,4 +1,4 @@
-"""Database work in threads of a test."""
+"""Run database work in threads of a test."""
 
 from __future__ import annotations
 

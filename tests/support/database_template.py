@@ -1,4 +1,4 @@
-"""The database that every test process clones: migrated once, then read from a dump until a migration changes."""
+"""Prepare the database that every test process clones: migrated once, then restored from a dump."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from config.dev.servers import find_postgres_binaries
 from tests.support import database_cleanup
 
 NAME = "pilothouse_template"
-BUILDING = "pilothouse_building"  # so that a failed migration leaves no half-made template behind
+BUILDING = "pilothouse_building"  # so that a failed migration leaves no incomplete template
 
 
 def make(server: psycopg.Connection[tuple[object, ...]], url: str) -> None:
@@ -41,16 +41,18 @@ def _fill(url: str) -> None:
     dump = _kept() / f"{_fingerprint()}.sql"
     if dump.exists():
         _run("psql", "--quiet", "--set=ON_ERROR_STOP=1", f"--file={dump}", url)
-        emit_post_migrate_signal(verbosity=0, interactive=False, db="default")  # defaults follow the code
+        emit_post_migrate_signal(verbosity=0, interactive=False, db="default")  # defaults are set by code
         return
     call_command("migrate", verbosity=0, interactive=False)
-    with contextlib.suppress(OSError, subprocess.CalledProcessError):  # without the tools: again next time
+    with contextlib.suppress(
+        OSError, subprocess.CalledProcessError
+    ):  # without the tools it is migrated again next time
         _run("pg_dump", "--no-owner", f"--file={dump}.{os.getpid()}", url)
         os.replace(f"{dump}.{os.getpid()}", dump)
 
 
 def _kept() -> Path:
-    """One directory of this user's own, for all checkouts; old dumps go with the machine's other temporary files."""
+    """Return the directory of dumps, shared by all checkouts of this user."""
     place = Path(tempfile.gettempdir()) / f"pilothouse-templates-{os.getuid()}"
     place.mkdir(mode=0o700, exist_ok=True)
     if place.stat().st_uid != os.getuid():
@@ -59,7 +61,7 @@ def _kept() -> Path:
 
 
 def _fingerprint() -> str:
-    """Of every migration's text, ours and the libraries', and of the server's version."""
+    """Hash the text of every migration, ours and the libraries', and the server's version."""
     digest = hashlib.sha256(str(find_postgres_binaries()).encode())
     for app in apps.get_app_configs():
         for file in sorted(

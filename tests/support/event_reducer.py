@@ -1,4 +1,4 @@
-"""What a client knows after a snapshot and the events behind it: the same rows a fresh fetch gives (T8.3, T8.4)."""
+"""Reduce a snapshot and later events to the rows that a fresh fetch returns (T8.3, T8.4)."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ MessageCarryingEvent = (
     | ToolFinished
     | NoticePosted
     | ContextCompacted
-)  # events that bring a whole row
+)  # events that carry a whole row
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReducedTranscript:
-    """One session as a client sees it. The turn's own rows are among `rows`; `turn.messages` is empty."""
+    """One session as a client sees it. Rows of the turn are in `rows`; `turn.messages` is empty."""
 
     rows: Mapping[str, MessagePayload] = field(default_factory=dict)
     queue: tuple[QueueItem, ...] = ()
@@ -91,7 +91,7 @@ class ReducedTranscript:
         return [row for row in self.messages() if row.turn_id == turn_id]
 
     def turn_view(self) -> TurnPayload | None:
-        """The turn in flight with its rows, as a snapshot carries it."""
+        """Return the running turn with its rows, as a snapshot has it."""
         return replace(self.turn, messages=self.messages_of(self.turn.id)) if self.turn else None
 
 
@@ -115,12 +115,12 @@ def reduce_snapshot(snapshot: SessionSnapshot) -> ReducedTranscript:
 
 
 def reduce_event(state: ReducedTranscript, event: Event, turn_id: str | None = None) -> ReducedTranscript:
-    """The transcript after one event; `turn_id` is the one the event was logged with."""
+    """Return the transcript after one event; `turn_id` is the one it was logged with."""
     return reduce_events(state, [(event, turn_id)])
 
 
 def reduce_events(state: ReducedTranscript, events: Iterable[tuple[Event, str | None]]) -> ReducedTranscript:
-    """Many events at once, without a copy of the transcript for each of them."""
+    """Apply many events without copying the transcript for each."""
     folder = _EventReducer(state)
     for event, turn_id in events:
         folder.apply(event, turn_id)
@@ -128,14 +128,14 @@ def reduce_events(state: ReducedTranscript, events: Iterable[tuple[Event, str | 
 
 
 class _GrowingText:
-    """A row's text that grows by pieces; joined only when somebody looks."""
+    """A row's text that grows by deltas and is joined only when read."""
 
     def __init__(self, content: str) -> None:
         self._pieces = [content]
         self._length = len(content)
 
     def extend(self, offset: int, delta: str) -> None:
-        """Put `delta` at its place: twice is harmless, and beyond a gap nothing can be known."""
+        """Insert `delta` at its offset: a repetition is harmless, and beyond a gap nothing is known."""
         if offset < self._length:
             text = self.joined()
             if text[offset : offset + len(delta)] != delta:
@@ -202,11 +202,11 @@ class _EventReducer:
             left = tuple(item for item in self._state.queue if item.id != row.id)
             self._state = replace(self._state, queue=left)
         starts = isinstance(event, TextStarted | ReasoningStarted)
-        if not (starts and row.id in self._rows):  # a checkpoint may know more of it than its beginning
+        if not (starts and row.id in self._rows):  # a checkpoint may know more than the start event
             self._rows[row.id] = row
 
     def _set_queue(self, event: QueueChanged) -> None:
-        """News may overtake each other: an older list says nothing, and what has its place no longer waits."""
+        """Ignore an older list, because events may arrive out of order, and rows that left the queue."""
         if event.version >= self._state.queue_version:
             waiting = tuple(item for item in event.items if item.id not in self._rows)
             self._state = replace(self._state, queue=waiting, queue_version=event.version)
@@ -242,7 +242,7 @@ class _EventReducer:
 
 
 def _reduce_session_event(state: ReducedTranscript, event: Event, turn_id: str | None) -> ReducedTranscript:
-    """Everything that is not a row."""
+    """Everything except rows."""
     match event:
         case SessionChanged():
             chosen = event.auto_approve or state.auto_approve
@@ -266,8 +266,8 @@ def _reduce_session_event(state: ReducedTranscript, event: Event, turn_id: str |
             return replace(state, approvals=open_ones)
         case ArtifactAdded():
             if any(one.file_id == event.file_id for one in state.artifacts):
-                return state  # its bytes never change, so neither does its place
-            known = (*state.artifacts, _build_artifact(event))  # one that was brought back is not the newest
+                return state  # its content never changes, so neither does its position
+            known = (*state.artifacts, _build_artifact(event))  # a restored one is not the newest
             return replace(state, artifacts=tuple(sorted(known, key=lambda one: one.created_at)))
         case ArtifactRemoved():
             return replace(
@@ -280,7 +280,7 @@ def _reduce_session_event(state: ReducedTranscript, event: Event, turn_id: str |
 
 
 def _reduce_goal(known: GoalPayload | None, event: GoalJudged | GoalContinued) -> GoalPayload | None:
-    """A goal that is set or taken up again has all its continuations before it."""
+    """Reset the continuations of a goal that was set or resumed."""
     known = known or GoalPayload(text="", state="active")
     if isinstance(event, GoalContinued):
         return replace(known, state=event.state, reason=event.reason, continuations=event.number)
@@ -313,7 +313,7 @@ def _reduce_turn_event(state: ReducedTranscript, event: Event, turn_id: str | No
                 state="running",
                 turn=replace(turn, status="running", run_ids=event.run_ids, throttle=""),
             )
-        case TurnThrottled():  # told by a worker, perhaps after another one has begun the turn
+        case TurnThrottled():  # published by a worker, perhaps after another one has started the turn
             if state.turn is None or state.turn.id != turn_id or state.turn.status != "queued":
                 return state
             return replace(state, turn=replace(state.turn, throttle=event.reason))
@@ -340,7 +340,7 @@ def _build_queued_turn(event: TurnQueued, turn_id: str | None) -> TurnPayload:
 
 
 def _get_or_build_turn(state: ReducedTranscript, turn_id: str | None) -> TurnPayload:
-    """The turn an event is about, also when its beginning was not seen."""
+    """Return the turn an event belongs to, even if its start was not seen."""
     if state.turn is not None and turn_id in (None, state.turn.id):
         return state.turn
     return TurnPayload(id=turn_id or "", status="queued", origin="", run_ids=[], attempt=0, messages=[])

@@ -1,4 +1,4 @@
-"""A conversation with a bit of everything, and its way out and back in, for tests of exports, imports and erasures."""
+"""Create a conversation with every kind of content, export it and import it again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEY = "sk-" + "a1B2" * 8  # the shape of a secret
 
 
 def conversation(owner: User, *, title: str = "Ships and wheels") -> tuple[Session, WorkspaceFile]:
-    """Said, thought, called, returned and answered; with a file that goes with the first message."""
+    """Create a conversation with messages, reasoning, tool calls, results, and a file on the first message."""
     session = factories.session(owner, title=title)
     file = files.store_file(
         owner.pk, name="log.txt", content=b"calm seas", source="upload", session_id=session.pk
@@ -58,13 +58,13 @@ def conversation(owner: User, *, title: str = "Ships and wheels") -> tuple[Sessi
 
 
 def exported(session: Session, wanted: ExportOptions = EVERYTHING) -> dict[str, Any]:
-    """The JSON document of a short session."""
+    """Return the JSON document of a short session."""
     found: dict[str, Any] = json.loads(exports.make_document(session.owner_id, session.pk, wanted).content)
     return found
 
 
 def archived(session: Session) -> bytes:
-    """The archive with all its files, by way of the job."""
+    """Return the archive with all its files, exported in the background."""
     job = exports.request_export(
         session.owner_id, session.pk, ExportOptions(format="json", reasoning=True, tools=True, files=True)
     )
@@ -83,7 +83,7 @@ def imported(owner: User, document: Mapping[str, object] | bytes, *, force: bool
 
 
 def objects_of(owner_id: int) -> list[str]:
-    """Keys of everything that lies in the storage for an account."""
+    """List the storage keys of an account's files."""
     return [key for key, _ in storage.list_objects(storage.get_owner_prefix(owner_id))]
 
 
@@ -96,7 +96,7 @@ def packed(entries: Mapping[str, bytes]) -> bytes:
 
 
 def document(*messages: Mapping[str, object], **changes: object) -> dict[str, Any]:
-    """A small valid document; each message needs only what is special about it."""
+    """Build a small valid document; each message needs only what differs from the default."""
     said = [
         {
             "id": f"m{number}",

@@ -1,4 +1,4 @@
-"""Small factories: Ada owns, Bob is a stranger, Grace is staff."""
+"""Create rows. Ada is the owner, Bob is another user, Grace is staff."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _accept_numbers = itertools.count(1)
 
 
 def user(username: str, *, is_staff: bool = False) -> User:
-    """The same person at the second call."""
+    """Return the user, created at the first call."""
     found = User.objects.filter(username=username).first()
     return found or User.objects.create_user(
         username, f"{username}@example.com", PASSWORD, is_staff=is_staff, is_superuser=is_staff
@@ -42,7 +42,7 @@ def grace() -> User:
 
 
 def sign_in(client: Client, who: User, *, at: float | None = None) -> Client:
-    """As allauth leaves a session after a sign-in at that moment (now), without going through the form."""
+    """Create a session as allauth leaves it after a sign-in at that time (now), without the form."""
     client.force_login(who, backend="django.contrib.auth.backends.ModelBackend")
     kept = client.session
     kept["account_authentication_methods"] = [
@@ -55,7 +55,7 @@ def sign_in(client: Client, who: User, *, at: float | None = None) -> Client:
 
 def session(owner: User | None = None, *, title: str = "") -> Session:
     made = Session.objects.create(owner=owner or ada(), title=title)
-    made.refresh_from_db()  # defaults that the database gave
+    made.refresh_from_db()  # defaults set by the database
     return made
 
 
@@ -74,7 +74,7 @@ class MessageFields(TypedDict, total=False):
 
 
 def message(of: Session, kind: str = "user", **fields: Unpack[MessageFields]) -> Message:
-    """The next row of the transcript; `sequence=None` makes it a pending one."""
+    """Append a row to the transcript; `sequence=None` makes it pending."""
     if "sequence" not in fields:
         fields["sequence"] = next_sequence(of)
     if kind == "user":
@@ -86,7 +86,7 @@ def message(of: Session, kind: str = "user", **fields: Unpack[MessageFields]) ->
 
 
 def many_messages(of: Session, count: int, *, length: int) -> None:
-    """A long conversation, by the database itself: rows made one by one would take longer than any test."""
+    """Create a long conversation in one statement; row by row would take too long."""
     with connection.cursor() as cursor:
         cursor.execute(
             """
@@ -133,7 +133,7 @@ class TurnFields(TypedDict, total=False):
 
 
 def turn(of: Session, status: str = Turn.Status.QUEUED, **fields: Unpack[TurnFields]) -> Turn:
-    """A turn in any state the database accepts."""
+    """Create a turn in any state that the database accepts."""
     now = timezone.now()
     if status == Turn.Status.FAILED:
         fields.setdefault("failure_code", "internal_error")
@@ -157,7 +157,7 @@ def turn(of: Session, status: str = Turn.Status.QUEUED, **fields: Unpack[TurnFie
 
 
 def make_month_of_turns(number: int, *, unfinished: int = 300) -> None:
-    """So many that have ended, and some hundred that have not."""
+    """Create many ended turns and some hundred unfinished ones."""
     owner = factories.ada()
     with connection.cursor() as cursor:
         cursor.execute(

@@ -1,4 +1,4 @@
-"""Snapshots of an installation, from which findings are made."""
+"""Create snapshots of an installation, from which findings are made."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What is a formula in Markdown and what is not, for the server and for the browser alike."""
+"""Examples of what is a formula in Markdown and what is not, for the server and the browser."""
 
 from __future__ import annotations
 
-FORMULAS: dict[str, tuple[str, list[str]]] = {  # a text, and the TeX in it
+FORMULAS: dict[str, tuple[str, list[str]]] = {  # a text and the TeX in it
     "dollars": ("Let $x_1$ and $y_2$ be.", ["x_1", "y_2"]),
     "a number": ("It is $10$ or $2^n$ or $5 + x$.", ["10", "2^n", "5 + x"]),
     "prices": ("From $5 to $10, or US$7 and 8$.", []),

@@ -1,4 +1,4 @@
-"""Answers of the model that judges a goal."""
+"""Create answers of the model that judges a goal."""
 
 from __future__ import annotations
 

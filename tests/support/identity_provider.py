@@ -1,4 +1,4 @@
-"""An OpenID Connect provider on this machine, and the way back from it."""
+"""Run an OpenID Connect provider on this machine and sign in through it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows and callers of linking in tests: links, tokens, bots with keys, conversations."""
+"""Create links, tokens, bots with keys, and conversations."""
 
 from __future__ import annotations
 
@@ -87,5 +87,5 @@ def bot_key(platform: str = "discord", *scopes: str, **fields: object) -> bot_ke
 
 
 def bot(platform: str = "discord", *scopes: str, **fields: object) -> Client:
-    """A bot that calls with its key."""
+    """A client that calls with the bot's key."""
     return Client(headers={"authorization": f"Bearer {bot_key(platform, *scopes, **fields).key}"})

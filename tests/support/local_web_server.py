@@ -1,4 +1,4 @@
-"""A web server and a name server on this machine."""
+"""Run a web server and a name server on this machine."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _result(host: str, port: int, address: str) -> ResolveResult:
 
 @asynccontextmanager
 async def serve_locally(handler: Handler) -> AsyncIterator[int]:
-    """The port of a server on 127.0.0.1."""
+    """Start a server on 127.0.0.1 and return its port."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", handler)
     runner = web.AppRunner(app, shutdown_timeout=0.1)

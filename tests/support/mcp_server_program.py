@@ -115,7 +115,7 @@ async def _call(context: object, params: types.CallToolRequestParams, label: str
 
 
 async def _asked(context: object) -> str:
-    """What the client answers to requests that go the other way."""
+    """Send requests to the client and return its answers."""
     said = types.SamplingMessage(role="user", content=types.TextContent(text="Think for me."))
     answers = []
     for ask in (
@@ -140,7 +140,7 @@ async def over_stdio(server: Server) -> None:
 
 
 def older(app: object) -> object:
-    """The same server as before the protocol had `server/discover`: it shakes hands and keeps sessions."""
+    """Run the server as before the protocol had `server/discover`: with a handshake and sessions."""
 
     async def serve_older(scope: dict, receive: object, send: object) -> None:
         if scope["type"] != "http" or scope["method"] != "POST":

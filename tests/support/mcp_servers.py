@@ -1,4 +1,4 @@
-"""MCP servers as tests need them: real processes over HTTP or stdio, and their rows."""
+"""Start real MCP servers over HTTP or stdio, and create their rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.turn_engine import until
 UNASKED = ("label", "greet", "headers", "big", "die", "wait", "fail", "picture", "ask", "spawn")
 PROGRAM = str(Path(__file__).with_name("mcp_server_program.py"))
 
-timeouts.with_those_of(server_connection)  # a child begins by starting Python
+timeouts.with_those_of(server_connection)  # a child starts Python first
 _standing = contextlib.ExitStack()
 atexit.register(_standing.close)
 
@@ -41,13 +41,13 @@ def words(transport: str, label: str = "test", manner: str = "plain") -> tuple[s
 
 
 def is_closed() -> bool:
-    """Whether our Python lies where only root comes, as below /root, so that no other account can run it."""
+    """Tell whether our Python is below a directory that only root can read, such as /root."""
     return not all(parent.stat().st_mode & 0o001 for parent in Path(sys.executable).resolve().parents)
 
 
 @contextlib.contextmanager
 def process(label: str = "test", manner: str = "plain", port: int | None = None) -> Iterator[int]:
-    """A server over HTTP; its port."""
+    """Start a server over HTTP and return its port."""
     port = port or find_free_port()
     child = subprocess.Popen(
         words(str(port), label, manner), preexec_fn=signal_on_parent_death(signal.SIGKILL)
@@ -62,7 +62,7 @@ def process(label: str = "test", manner: str = "plain", port: int | None = None)
 
 @functools.cache
 def standing(manner: str = "plain") -> int:
-    """The port of a server that tests share, none of which may change it: starting one takes longer than most tests."""
+    """Return the port of a shared server that no test may change, because starting one is slow."""
     return _standing.enter_context(process(manner=manner))
 
 
@@ -76,7 +76,7 @@ def url(port: int) -> str:
 
 
 def everybodys(name: str, port: int, **fields: object) -> McpServer:
-    """A server an administrator added; its tools ask nobody unless told to."""
+    """Create a server that an administrator added; its tools need no approval by default."""
     given = {"never_ask": UNASKED} | fields
     return mcp.create_server(None, mcp.McpServerDraft(name=name, url=url(port), **given))  # type: ignore[arg-type]
 
@@ -88,19 +88,19 @@ def stdio(name: str, label: str = "test", manner: str = "plain", **fields: objec
 
 
 def users(user: User, name: str, url: str, **fields: object) -> McpServer:
-    """A user's own, whatever its address: the row alone, as if it had been fine when it was saved."""
+    """Create a user's server without checking its address."""
     return McpServer.objects.create(owner=user, name=name, transport="http", url=url, **fields)
 
 
 def may_reach(monkeypatch: pytest.MonkeyPatch, *ports: int, resolver: object = None) -> None:
-    """Users' servers may be on this machine, at these ports alone."""
+    """Allow users' servers on this machine, at these ports only."""
     names = {"resolver": resolver} if resolver else {}
     client = http_client.PublicHttpClient(ports=ports, unchecked=["127.0.0.1"], **names)  # type: ignore[arg-type]
     monkeypatch.setattr(transports, "make_http_client", lambda: client)
 
 
 def alive(pid: int) -> bool:
-    """Neither gone nor only waiting to be buried."""
+    """Tell whether the process runs; a zombie does not."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii") as file:
             return file.read().rpartition(")")[2].split()[0] != "Z"

@@ -1,4 +1,4 @@
-"""A process that uses an MCP server as a worker does, and waits to be killed: prints the pids of all it started."""
+"""Use an MCP server as a worker does, print the pids of all children, and wait to be killed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from copilot.tools.mcp.server_connection import McpConnection  # noqa: E402
 from copilot.tools.mcp.services import McpServerConfig  # noqa: E402
 from tests.support import mcp_servers, timeouts  # noqa: E402
 
-timeouts.with_those_of(server_connection)  # its child begins by starting Python
+timeouts.with_those_of(server_connection)  # its child starts Python first
 
 if mcp_servers.is_closed():
     privileges.get_unprivileged_account = lambda uid=0: None

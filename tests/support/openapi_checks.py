@@ -1,4 +1,4 @@
-"""Settings and checks of the runs that compare REST with its OpenAPI document."""
+"""Settings and checks for comparing REST with its OpenAPI document."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance,
 
 
 def make_bounded_settings(examples: int) -> hypothesis_settings:
-    """The same cases in every run."""
+    """Generate the same cases in every run."""
     return hypothesis_settings(
         max_examples=examples,
         deadline=None,
@@ -28,11 +28,13 @@ def make_bounded_settings(examples: int) -> hypothesis_settings:
     )
 
 
-application = cache(get_wsgi_application)  # one for all requests: each looks through all static files first
+application = cache(
+    get_wsgi_application
+)  # one for all requests, because each would search all static files first
 
 
 def serve_whole_response(environ, start_response):
-    """As a server does: every answer is read to its end and closed, and so are the files that came with it."""
+    """Read every response to its end and close it and its files, as a server does."""
     response = application()(environ, start_response)
     try:
         return [b"".join(response)]

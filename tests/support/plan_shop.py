@@ -1,4 +1,4 @@
-"""Plans for sale at the fake Stripe: accounts in every state they can be in, and what was asked of Stripe meanwhile."""
+"""Sell plans through the fake Stripe: accounts in every state, and the requests that Stripe received."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support import factories
 from tests.support.rest_clients import JSON, V1, person
 
 CENTS = {"PRO": 2_000, "BUSINESS": 10_000}
-START = datetime(2027, 3, 1, 9, tzinfo=UTC)  # later than what the database says of its rows
+START = datetime(2027, 3, 1, 9, tzinfo=UTC)  # later than the rows' own timestamps
 API = f"{V1}/billing"
 
 WORDS = [
@@ -44,7 +44,7 @@ WORDS = [
 
 
 def word_of(call: server.Seen) -> str:
-    """`cancel later`, `uncancel` and `price` are one path at Stripe; what they carry tells them apart."""
+    """Name a request; `cancel later`, `uncancel` and `price` share one path and differ in their body."""
     if call.method == "POST" and re.match(r"/v1/subscriptions/[^/]+$", call.path):
         if "items" in call.params:
             return "price"
@@ -54,7 +54,7 @@ def word_of(call: server.Seen) -> str:
 
 @dataclass
 class Shop:
-    """One customer, Ada, and the two clocks: ours and Stripe's."""
+    """One customer, Ada, and two clocks: ours and Stripe's."""
 
     fake: Fake
     clock: time_machine.Traveller
@@ -71,7 +71,7 @@ class Shop:
         return found
 
     def calls(self, act: Callable[[], Any]) -> tuple[Any, list[str]]:
-        """The answer, and what was asked of Stripe for it."""
+        """Return the response, and the requests that Stripe received for it."""
         before = len(self.fake.calls)
         answer = act()
         return answer, [word_of(call) for call in self.fake.calls[before:]]
@@ -103,7 +103,7 @@ class Shop:
         stripe_sync.sync_subscription(self.account.pk)
 
     def pass_time(self, *, days: float = 0, hours: float = 0) -> None:
-        """For both clocks; what Stripe did meanwhile is not told by itself."""
+        """Advance both clocks; webhooks of what Stripe did meanwhile are not delivered by this."""
         self.clock.shift(timedelta(days=days, hours=hours))
         self.fake.advance(days=days + hours / 24)
 
@@ -117,7 +117,7 @@ class Shop:
         self.sync()
 
     def fail_renewal(self) -> None:
-        """The month is over and the bank says no."""
+        """End the month with a declined payment."""
         self.fake.card("decline")
         self.pass_time(days=30, hours=1)
         self.sync()
@@ -136,7 +136,7 @@ def start_unpaid_upgrade(shop: Shop) -> None:
 
 @contextlib.contextmanager
 def open_shop(fake: Fake, clock: time_machine.Traveller) -> Iterator[Shop]:
-    """Put both plans up for sale at the fake Stripe."""
+    """Offer both plans at the fake Stripe."""
     fake.world.dunning_end = "past_due"
     prices = {tier: fake.price(cents) for tier, cents in CENTS.items()}
     for tier, price in prices.items():

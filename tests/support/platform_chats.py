@@ -1,4 +1,4 @@
-"""Somebody chats on a platform: what they send comes to our door as the platform sends it, and they see what it shows."""
+"""Chat on a platform: post updates to our webhook as the platform does, and read what it shows."""
 
 from __future__ import annotations
 
@@ -57,17 +57,17 @@ class Shown:
 
 
 class Chat:
-    """One place on one platform. Message ids count up; `door` posts what the platform would."""
+    """One channel on one platform. Message ids count up."""
 
     platform = ""
     container = ""
-    ids: tuple[str, ...] = ()  # of the platform, which no log may hold
+    ids: tuple[str, ...] = ()  # the platform's ids, which no log may contain
 
     def __init__(self) -> None:
         self.first = 10**9 + int(time.time() * 1000) % 10**9  # long enough to be found in a log
         self.numbers = itertools.count(self.first)
 
-    # each platform's own
+    # specific to each platform
     def update(self, text: str, number: int) -> tuple[bytes, dict[str, str]]:
         raise NotImplementedError
 
@@ -134,7 +134,7 @@ class TelegramChat(Chat):
 
 
 class DiscordChat(Chat):
-    """A direct chat by slash commands: `/ask` for words, the others by name."""
+    """Use a direct chat by slash commands: `/ask` for messages, the others by name."""
 
     platform, container = "discord", recorded.CHANNEL
     ids = (recorded.CHANNEL, recorded.DISCORD_ADA, recorded.DISCORD_BOT, recorded.DISCORD_APP)
@@ -241,7 +241,7 @@ class ScriptedChat(Chat):
 
 @contextmanager
 def chatting(settings, monkeypatch, **fakes) -> Iterator[None]:
-    """Platforms that are on and answer quickly; a courier of this test alone, gone with it."""
+    """Enable platforms that answer quickly, with an outbound worker for this test only."""
     for adapter in ADAPTERS.values():
         monkeypatch.setattr(adapter, "min_edit_interval_seconds", QUICK)
     make_room(monkeypatch)
@@ -258,7 +258,7 @@ def chatting(settings, monkeypatch, **fakes) -> Iterator[None]:
 
 @contextmanager
 def _silent_about_ids() -> Iterator[None]:
-    """A-L25.1: in no test of ours does any log hold an id of a platform."""
+    """A-L25.1: no log of any test contains an id of a platform."""
     watch = _Watch()
     logging.getLogger().addHandler(watch)
     try:
@@ -275,12 +275,14 @@ class _Watch(logging.Handler):
         self._plain = logging.Formatter()
 
     def emit(self, record: logging.LogRecord) -> None:
-        line = self._plain.format(copy.copy(record))  # with what was raised; the record stays as it is
+        line = self._plain.format(
+            copy.copy(record)
+        )  # including what was raised; the record is left unchanged
         self.found += [f"{record.name}: {one}" for one in recorded.IDS if one in line]
 
 
 def make_room(monkeypatch) -> None:
-    """How much a platform takes is not what this test is about."""
+    """Disable rate limits of platforms, which this test is not about."""
     for module, name in (
         (telegram_adapter, "OVERALL_LIMIT"),
         (telegram_adapter, "CHAT_LIMIT"),
@@ -307,7 +309,7 @@ def _switch_on(settings, name: str, fake) -> None:
 
 @contextmanager
 def written_down() -> Iterator[StringIO]:
-    """Every line that a log in production would hold meanwhile."""
+    """Collect every line that a production log would contain."""
     out = StringIO()
     formatter = logging_config.build_logging_config(production=True, level="INFO")["formatters"]["line"]
     handler = logging.StreamHandler(out)
@@ -321,7 +323,7 @@ def written_down() -> Iterator[StringIO]:
 
 
 def close_courier(courier: OutboundWorker | None = None) -> None:
-    """As by a death: what it carried is free for another."""
+    """Close the worker as if it had died, so that another can send what it was sending."""
     found = courier or _ProcessState.worker
     if found is not None:
 
@@ -338,7 +340,7 @@ def handled() -> bool:
 
 
 def link_chat_accounts(*users: str, owner: User | None = None) -> None:
-    """These chat accounts are Ada's, or somebody else's."""
+    """Link these chat accounts to Ada or to someone else."""
     for user in users:
         asked = TokenRequest(platform="scripted", bot_account="scripted-bot", subject_id=user)
         confirmation.confirm_user_link(owner or factories.ada(), tokens.create_user_token(asked).token)

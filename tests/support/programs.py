@@ -1,4 +1,4 @@
-"""Programs of the product in processes of their own."""
+"""Run programs of the product in separate processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Providers over real sockets: recorded streams, the fake provider, and what their items say."""
+"""Run providers over real sockets: recorded streams, the fake provider, and their items."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ async def collect(provider: Provider, asked: ModelRequest) -> list[StreamItem]:
 
 
 async def collect_into(items: list[StreamItem], provider: Provider) -> None:
-    """What came before a failure is there to be looked at."""
+    """Collect into a list, so that a test can read what arrived before a failure."""
     async for item in provider.stream(request()):
         items.append(item)
 
 
 def logical(items: list[StreamItem]) -> list[tuple[str, object]]:
-    """What was said, however it was cut into pieces; counts are compared apart."""
+    """Join deltas to text, however they were split; counts are compared separately."""
     parts: list[tuple[str, object]] = []
     calls = ToolCallAssembler()
     for item in items:
@@ -93,7 +93,7 @@ def logical(items: list[StreamItem]) -> list[tuple[str, object]]:
 
 @asynccontextmanager
 async def replaying(*names: str, size: int = 1_000_000) -> AsyncIterator[tuple[str, list[dict]]]:
-    """A server that answers the nth request with the nth recording, cut into pieces of `size` bytes."""
+    """Answer the nth request with the nth recording, split into pieces of `size` bytes."""
     bodies: list[dict] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -119,7 +119,7 @@ async def replayed(*names: str, size: int = 1_000_000) -> list[StreamItem]:
 
 @asynccontextmanager
 async def vendor(kind: str, address: str, *, idle_seconds: float = 600.0) -> AsyncIterator[Provider]:
-    """By the provider's name, or by that of a recording."""
+    """Open a provider by its name or by the name of a recording."""
     kind = RECORDED_FROM.get(kind.split("_", maxsplit=1)[0], kind)
     base_url = address if kind == "anthropic" else f"{address}/v1"
     made = VENDORS[kind](credential="k", base_url=base_url, idle_seconds=idle_seconds)

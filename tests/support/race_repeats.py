@@ -1,4 +1,4 @@
-"""How often a race is run: a few times with every change, its full number by `make slow`."""
+"""Choose how often a race runs: a few times by default, the full number with `make slow`."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import pytest
 
 
 def rounds(few: int, all_of_them: int) -> pytest.MarkDecorator:
-    """The test takes `rounds`; a race that is lost once in a hundred is looked for at night."""
+    """Pass `rounds` to the test; `make slow` finds races that are lost once in a hundred."""
     return pytest.mark.parametrize("rounds", [few, pytest.param(all_of_them, marks=pytest.mark.slow)])

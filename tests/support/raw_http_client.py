@@ -1,4 +1,4 @@
-"""A blocking client that speaks to a served site byte by byte: it need not read, finish or behave."""
+"""A blocking client that writes bytes directly: it need not read, finish or follow the protocol."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import msgspec
 from tests.support.timeouts import PATIENCE_SECONDS
 
 CONTINUATION, TEXT, CLOSE, PING, PONG = 0, 1, 8, 9, 10
-SMALL_BUFFER = 4_096  # for clients that do not read: the kernel takes little for them
+SMALL_BUFFER = 4_096  # small buffers for clients that do not read
 
 
 def connect(site: str, *, buffer: int | None = None) -> socket.socket:
@@ -29,7 +29,7 @@ def connect(site: str, *, buffer: int | None = None) -> socket.socket:
 
 
 def is_cut(line: socket.socket) -> bool:
-    """Whether the server has ended the connection, after reading what it said last."""
+    """Tell whether the server has closed the connection, after reading the rest."""
     try:
         while line.recv(65_536):
             pass
@@ -47,7 +47,7 @@ class Closed:
 
 
 class RawSocket:
-    """A WebSocket whose frames are written as the test says."""
+    """A WebSocket whose frames are written by the test."""
 
     def __init__(self, site: str, *, headers: dict[str, str], buffer: int | None = None) -> None:
         self.line = connect(site, buffer=buffer)
@@ -79,13 +79,13 @@ class RawSocket:
         head = bytes([(0x80 if last else 0) | opcode]) + size
         self.line.sendall(
             (head + b"\0\0\0\0" + payload) * times
-        )  # a mask of zeros leaves the payload as it is
+        )  # a mask of zeros leaves the payload unchanged
 
     def command(self, kind: str, **fields: object) -> None:
         self.send(TEXT, msgspec.json.encode({"kind": kind, **fields}))
 
     def frames(self) -> Iterator[dict | Closed]:
-        """Everything until the close frame; the end of a line without one is an error."""
+        """Read everything up to the close frame; a connection that ends without one is an error."""
         while True:
             while (frame := self._take()) is not None:
                 opcode, payload = frame
@@ -97,13 +97,13 @@ class RawSocket:
             self._buffer += self._more()
 
     def closed(self) -> Closed:
-        """The server's close frame; what came before it is passed over."""
+        """Return the server's close frame and skip everything before it."""
         *_, last = self.frames()
         assert isinstance(last, Closed)
         return last
 
     def until(self, *kinds: str) -> list[dict]:
-        """Everything up to the first frame of one of these kinds."""
+        """Read everything up to the first frame of one of these kinds."""
         found: list[dict] = []
         for frame in self.frames():
             if isinstance(frame, Closed):

@@ -1,4 +1,4 @@
-"""Connections to Redis cut by the server, or after it did what it was asked: this test process's own alone."""
+"""Cut this process's connections to Redis, before or after a command took effect."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from config.core.redis import get_redis
 
 
 def cut_connections(*, listening: bool) -> None:
-    """Those that listen to a channel, or those that do not."""
+    """Cut the connections that listen to a channel, or those that do not."""
     server = get_redis()
     number = server.connection_pool.connection_kwargs.get("db", 0)
     for one in server.client_list():
@@ -27,7 +27,7 @@ def cut_connections(*, listening: bool) -> None:
 
 @contextlib.contextmanager
 def lost_answers(times: int) -> Iterator[None]:
-    """Redis does what the next scripts ask, and the connection breaks before it can say so."""
+    """Let Redis run the next scripts, and break the connection before it can answer."""
     losing = _Losing(times)
     with pytest.MonkeyPatch.context() as patch:
         losing.patch(patch)
@@ -38,7 +38,7 @@ def lost_answers(times: int) -> Iterator[None]:
 class _Losing:
     def __init__(self, times: int) -> None:
         self.left = times
-        self._doomed: set[int] = set()  # connections whose next answer is lost
+        self._doomed: set[int] = set()  # connections whose next response is lost
 
     def patch(self, patch: pytest.MonkeyPatch) -> None:
         self._patch_blocking(patch)
@@ -87,7 +87,7 @@ class _Losing:
 
 @contextlib.contextmanager
 def redis_away() -> Iterator[None]:
-    """Redis does not answer those who ask from now on: nobody listens on this port."""
+    """Point new clients at a port where nothing listens."""
     with override_settings(REDIS_URL="redis://127.0.0.1:1/0"):
         _forget_connections()
         try:

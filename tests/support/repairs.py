@@ -1,4 +1,4 @@
-"""Executions that need a repair, and repairs by staff."""
+"""Create executions that need a repair, and repair them as staff."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def grace():
 
 
 def make_old_turn(state="running", *, age=2 * H, **fields):
-    """An execution that began long ago and of which nobody has heard since."""
+    """Create an execution that started long ago and has sent no heartbeat since."""
     turn = factories.turn(factories.session(), state, attempts=0 if state == "queued" else 1)
     then = timezone.now() - age
     begun = {} if state == "queued" else {"started_at": then, "attempt_started_at": then}

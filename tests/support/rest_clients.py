@@ -1,4 +1,4 @@
-"""Callers of REST in tests: a person with a cookie, a program with a key, a reader of a stream."""
+"""REST clients for tests: a person with a cookie, a program with a key, a reader of a stream."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.timeouts import PATIENCE_SECONDS
 JSON = "application/json"
 V1 = "/api/v1"
 NOT_FOUND = b'{"error":{"code":"not_found","message":"Not found."}}'
-NOBODYS = "00000000-0000-4000-8000-000000000000"  # a well-formed id that names nothing
+NOBODYS = "00000000-0000-4000-8000-000000000000"  # a well-formed id of nothing
 
 
 def person(user: User, *, csrf: bool = False, at: float | None = None) -> Client:
@@ -34,7 +34,7 @@ def person(user: User, *, csrf: bool = False, at: float | None = None) -> Client
 
 
 def signed_in(user: User, *, at: float | None = None) -> str:
-    """The cookie of a session as a login a moment ago left it: the way there has tests of its own, and a dozen statements more."""
+    """Create the cookie of a recent sign-in directly, which saves a dozen statements."""
     session = SessionStore()
     session[SESSION_KEY] = str(user.pk)
     session[BACKEND_SESSION_KEY] = "django.contrib.auth.backends.ModelBackend"
@@ -49,13 +49,13 @@ def signed_in(user: User, *, at: float | None = None) -> str:
 
 
 def program(user: User, *scopes: str) -> Client:
-    """A program with a key; without scopes it has the usual ones."""
+    """A program with a key; by default it has the usual scopes."""
     made = api_keys.create_api_key(user, scopes=scopes or api_keys.DEFAULT_SCOPES)
     return Client(headers={"authorization": f"Bearer {made.token}"})
 
 
 def code_of(response: object) -> str:
-    """The code of a refusal, after checking that it has the one form."""
+    """Check the form of a refusal and return its code."""
     body = response.json()  # type: ignore[attr-defined]
     assert set(body) >= {"error"}
     assert isinstance(body["error"]["message"], str)
@@ -73,7 +73,7 @@ class Frame:
 
 
 class Stream:
-    """An open event stream over the ASGI door, as curl would read it."""
+    """Read an event stream from the ASGI application, as curl would."""
 
     def __init__(self, path: str, token: str, headers: dict[str, str]) -> None:
         path, _, query = path.partition("?")
@@ -106,14 +106,14 @@ class Stream:
         self.headers = {name.decode().lower(): value.decode() for name, value in start["headers"]}
 
     async def block(self) -> bytes:
-        """The next block of lines, whatever it is."""
+        """Return the next block of lines, of any kind."""
         while b"\n\n" not in self._buffer:
             self._buffer += (await self.call.receive_output(timeout=PATIENCE_SECONDS))["body"]
         block, _, self._buffer = self._buffer.partition(b"\n\n")
         return block
 
     async def frame(self) -> Frame:
-        """The next event; comments and retry lines are passed over."""
+        """Return the next event; comments and retry lines are skipped."""
         while True:
             fields = dict(
                 line.split(b": ", 1) for line in (await self.block()).splitlines() if line[:1] != b":"
@@ -132,7 +132,7 @@ class Stream:
         return found
 
     async def body(self) -> bytes:
-        """All of it, for answers that end."""
+        """Read a whole stream that ends."""
         content: list[bytes] = []
         while True:
             part = await self.call.receive_output(timeout=PATIENCE_SECONDS)
@@ -157,7 +157,7 @@ async def opened(path: str, token: str, **headers: str) -> AsyncIterator[Stream]
 
 
 async def eventually(condition: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> None:
-    """Wait until a condition holds; give up loudly."""
+    """Wait until a condition holds, and fail if it does not."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - what is waited for knows no event
             await asyncio.sleep(0.01)

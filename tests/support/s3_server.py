@@ -1,4 +1,4 @@
-"""An S3-compatible server of its own process, and a workspace that is kept there."""
+"""Run an S3-compatible server in a separate process, and keep a workspace on it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEYS = {"access_key": "test", "secret_key": "test"}
 
 @contextlib.contextmanager
 def bucket_server() -> Iterator[str]:
-    """Its address, once it answers."""
+    """Start the server and return its address."""
     port = find_free_port()
     program = Path(sys.executable).with_name("moto_server")
     process = subprocess.Popen(
@@ -49,7 +49,7 @@ def _wait(process: subprocess.Popen[bytes], port: int) -> None:
 
 
 def in_bucket(endpoint: str, **options: object) -> dict[str, object]:
-    """A new bucket on the server as the `workspace` alias of STORAGES."""
+    """Use a new bucket on the server as the `workspace` alias of STORAGES."""
     name = f"pilothouse-{uuid.uuid4().hex[:12]}"
     client = boto3.client(
         "s3",

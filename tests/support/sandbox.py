@@ -1,4 +1,4 @@
-"""Programs in the sandbox, and what is left of them."""
+"""Run programs in the sandbox and find what they leave behind."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def run_bash(context: TurnContext, command: str, **arguments: JSON) -> dic
 
 
 def list_processes(mark: str) -> list[str]:
-    """Processes of this machine whose command names `mark`."""
+    """List processes of this machine whose command contains `mark`."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():

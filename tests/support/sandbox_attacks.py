@@ -58,7 +58,7 @@ def written(path: str, content: str) -> object:
 
 
 def in_child(act: Callable[[], object]) -> tuple[int, object]:
-    """How a child that acted ended, and what it got."""
+    """Return how a child ended, and what it got."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -157,7 +157,7 @@ def register_with_a_ring_of_calls(outside: dict[str, Any]) -> object:
 
 @attack
 def kill_the_first_process(outside: dict[str, Any]) -> object:
-    """All would end with it, and this list would not be printed."""
+    """If this worked, all attacks would end with it, and their list would not be printed."""
     for number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM):
         os.kill(1, number)
     return None
@@ -448,7 +448,7 @@ def write_to_the_system(outside: dict[str, Any]) -> object:
 
 @attack
 def find_another_place_to_write(outside: dict[str, Any]) -> object:
-    """Of all that is mounted: memory and disk are measured in three places only."""
+    """Search all mounts: memory and disk are limited in three places only."""
     places = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     got = []
     for place in set(places) - {"/workspace", "/tmp", "/dev/shm"}:
@@ -530,7 +530,7 @@ def read_the_environment_of_others(outside: dict[str, Any]) -> object:
 
 @attack
 def use_descriptors_of_the_worker(outside: dict[str, Any]) -> object:
-    """What this process did not open itself goes on to its child: /dev/null, two ways to the worker, and ls's own."""
+    """A child inherits only /dev/null, two pipes to the worker, and what ls opens."""
     held = subprocess.run(
         ["/usr/bin/ls", "/proc/self/fd"], capture_output=True, text=True, check=False, close_fds=False
     ).stdout.split()
@@ -698,7 +698,7 @@ def call_by_the_second_number(outside: dict[str, Any]) -> object:
 
 @attack
 def call_as_another_architecture(outside: dict[str, Any]) -> object:
-    """getpid of 32 bits: the kernel ends whoever tries."""
+    """Call getpid as a 32-bit call; the kernel kills a process that tries."""
     if not X86:
         return None
     code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)

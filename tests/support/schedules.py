@@ -1,4 +1,4 @@
-"""Schedules that are due."""
+"""Create schedules that are due."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.turn_engine import ended
 
 
 def run_due_schedule(schedule: Schedule) -> UUID:
-    """Its next run, now; the turn it became."""
+    """Run the schedule now and return its turn."""
     Schedule.objects.update(next_run=timezone.now() - timedelta(seconds=1))
     before = set(Turn.objects.values_list("pk", flat=True))
     runner.run_due_schedules()

@@ -1,4 +1,4 @@
-"""Conversations to be shared, and the strangers who read them."""
+"""Create conversations to share, and read them as visitors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.rest_clients import JSON, V1, person
 
 
 def spoken(*lines: str, title: str = "") -> Session:
-    """A conversation of finished turns: a question, its answer, and so on."""
+    """Create a conversation of finished turns: a question, its answer, and so on."""
     session = factories.session(title=title)
     for question, answer in zip(lines[::2], lines[1::2], strict=True):
         turn = factories.turn(session, "succeeded")
@@ -37,7 +37,7 @@ def stored(name: str = "a.txt", content: bytes = b"a", session: Session | None =
 
 
 def with_files(*named: WorkspaceFile, password: str = "") -> Share:
-    """A share whose answer names these files, all of which the owner wants to be public."""
+    """Create a share whose answer names these files, all of which are public."""
     session = spoken("Files?", " ".join(f"workspace://{file.pk}" for file in named))
     asked = ShareRequest(include_files=frozenset(file.pk for file in named))
     return sharing.publish_session(session.owner_id, session.pk, asked, ShareTerms(password=password))
@@ -52,7 +52,7 @@ def shared_page(share: Share, **options: str):
 
 
 def stranger() -> Client:
-    """A browser without cookies; all of them share one application, for loading its middleware takes a while."""
+    """A browser without cookies; all share one application, because loading its middleware is slow."""
     made = Client()
     made.handler = _application()
     return made
@@ -64,7 +64,7 @@ def _application() -> ClientHandler:
 
 
 def status(path: str, client: Client | None = None, **options: str) -> int:
-    """How a stranger's request ends; a file that comes with it is read."""
+    """Return the status of a visitor's request; a file in the response is read."""
     response = (client or stranger()).get(path, **options)
     if response.streaming:
         list(response.streaming_content)

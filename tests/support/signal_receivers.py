@@ -1,4 +1,4 @@
-"""Receivers of Django signals for the length of one test."""
+"""Connect receivers of Django signals for one test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def receiving(signal: Signal, *receivers: Callable[..., object]) -> Iterator[Non
 
 @contextmanager
 def receiving_only(signal: Signal, *receivers: Callable[..., object]) -> Iterator[None]:
-    """Call nobody but these: the product's own receivers are connected again afterwards."""
+    """Call only these receivers; the product's own are connected again afterwards."""
     own, signal.receivers = signal.receivers, []
     signal.sender_receivers_cache.clear()
     try:

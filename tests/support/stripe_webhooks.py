@@ -1,4 +1,4 @@
-"""Webhooks of the fake Stripe: brought to our endpoint, and applied as workers do."""
+"""Deliver webhooks of the fake Stripe to our endpoint and apply them as workers do."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ WEBHOOK = "/api/v1/billing/stripe/webhook"
 
 
 def settle(fake: Fake) -> None:
-    """What waits at the fake is delivered and applied, and what that causes too."""
+    """Deliver and apply all pending webhooks, including those that this causes."""
     while fake.webhooks.waiting():
         fake.webhooks.deliver()
         apply_received()
 
 
 def apply_received() -> None:
-    """As workers would, in the order of arrival."""
+    """Apply events in the order of arrival, as workers do."""
     waiting = StripeEvent.objects.filter(state=StripeEvent.State.RECEIVED).order_by("pk")
     for pk in waiting.values_list("pk", flat=True):
         event_handlers.apply_stripe_event(pk)
 
 
 def post_webhook(body: bytes, signature: str) -> int:
-    """By the real door, as Stripe would."""
+    """Post to the real endpoint, as Stripe does."""
     sent = Client().post(
         WEBHOOK, data=body, content_type="application/json", headers={"Stripe-Signature": signature}
     )

@@ -5,4 +5,4 @@ from __future__ import annotations
 WITHOUT_BROWSER, IN_BROWSER = (
     "not slow and not browser",
     "browser and not slow and not looks",
-)  # as the Makefile names its two parts
+)  # named as in the Makefile

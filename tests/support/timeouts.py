@@ -1,4 +1,4 @@
-"""How long a test waits for what must come: a machine under load is slow, never wrong."""
+"""Time limits for waits: a machine under load is slow, never wrong."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from types import ModuleType
 
 PATIENCE_SECONDS = 40.0  # well below pytest's own limit for a whole test
 LIMITS = ("CONNECT_TIMEOUT_SECONDS", "RESPONSE_TIMEOUT_SECONDS", "ANSWER_TIMEOUT_SECONDS")
-shipped: dict[str, float] = {}  # by module and name: what the product itself waits
+shipped: dict[str, float] = {}  # by module and name: time limits of the product itself
 
 
 def with_servers() -> None:
-    """One that is only slow does not count as away; one that refuses is noticed as quickly as ever."""
+    """Raise time limits, so that a slow server does not count as down; a refused connection is still noticed at once."""
     from django.db import connection
 
     from billing import redis_counters

@@ -1,4 +1,4 @@
-"""Tools outside the loop: a running turn to use them in, and one call of one of them."""
+"""Call tools outside the loop, in a running turn."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support import factories
 
 
 def make_context(**fields: Any) -> TurnContext:
-    """Ada's running turn."""
+    """Start a turn of Ada."""
     turn = factories.turn(factories.session(), Turn.Status.RUNNING)
     given = {"origin": "web", "permissions": UNRESTRICTED, "channel": CHANNELS_BY_ORIGIN["web"]} | fields
     return TurnContext(

@@ -1,4 +1,4 @@
-"""The real engine in this process: a model under the test's hand, workers that can die, and what clients saw."""
+"""Run the real engine in this process: a scripted model, workers that can die, and what clients saw."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def until(condition: Callable[[], object], seconds: float = PATIENCE_SECONDS) ->
         waited = time.monotonic() - began
         if waited > seconds:
             raise TimeoutError(f"this did not come true within {seconds:g} s")
-        time.sleep(min(0.005 + waited / 20, 0.05))  # who asks all the time takes what the others need
+        time.sleep(min(0.005 + waited / 20, 0.05))  # polling all the time would starve the others
 
 
 # --- a model -----------------------------------------------------------------------------------------
 
 
 class Cue:
-    """Opened once by the test, from any thread; waited for by streams on any loop."""
+    """Opened once by the test, from any thread; awaited by streams on any loop."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -90,7 +90,7 @@ class Cue:
 
 
 def cue(number: int) -> ScriptedPause:
-    """In a reply: go on when the test gives this cue."""
+    """In a reply: wait until the test opens this cue."""
     return ScriptedPause(float(number))
 
 
@@ -98,7 +98,7 @@ Replier = Callable[[ModelRequest], Sequence[ScriptItem]]
 
 
 class Model:
-    """Answers "Aye." unless told otherwise; replies that were laid out come first, each once."""
+    """Answer "Aye." by default; prepared replies come first, each once."""
 
     def __init__(self) -> None:
         self.requests: list[ModelRequest] = []
@@ -117,11 +117,11 @@ class Model:
         self._cues[number].give()
 
     def reaches(self, number: int) -> None:
-        """Wait until a stream stands before this cue."""
+        """Wait until a stream reaches this cue."""
         assert self._cues[number].reached.wait(PATIENCE_SECONDS), f"no stream came to cue {number}"
 
     def said_to(self, number: int = -1) -> str:
-        """Everything the model was told in a request."""
+        """Return all text of a request to the model."""
         return repr(self.requests[number].messages)
 
     async def sleep(self, seconds: float) -> None:
@@ -146,7 +146,7 @@ class Model:
 
 
 class Worker:
-    """One engine, as one process would have; it can be killed, frozen and woken without a process."""
+    """One engine, as in one process; it can be killed, suspended and resumed without a process."""
 
     def __init__(self) -> None:
         self.engine = turn_worker.TurnWorker(["turns"])
@@ -165,7 +165,7 @@ class Worker:
         return set(self.engine._runs)
 
     def take_together(self, *turn_ids: UUID) -> None:
-        """In one claim."""
+        """Claim turns at once."""
         for _ in turn_ids:
             assert self.engine._slots.acquire(blocking=False)
 
@@ -179,7 +179,7 @@ class Worker:
         self._loop.call_soon_threadsafe(self.engine._runs[str(turn_id)].interrupt, why)
 
     def interrupt_at_once(self, why: Interruption) -> None:
-        """Every run that begins here is interrupted before its first step."""
+        """Interrupt every run that starts here before its first step."""
         begin = self.engine._start_run
 
         def run(
@@ -191,7 +191,7 @@ class Worker:
         self.engine._start_run = run  # type: ignore[method-assign]
 
     def publish(self, run: TurnRunner, text: str) -> None:
-        """Something that a run of this process still has to tell."""
+        """Publish an event from a run of this process."""
         self._loop.call_soon_threadsafe(run.recorder.publish, StepStarted(step_id=text, round=1))
 
     def keep(self, work: Coroutine[object, object, None]) -> None:
@@ -204,30 +204,30 @@ class Worker:
         return settings.TURNS_PER_PROCESS
 
     def running_turn(self, turn_id: UUID, *, attempts: int, handovers: int) -> None:
-        """As if the turn that runs here had come a long way."""
+        """Make the running turn look as if it had been attempted and handed over this often."""
         Turn.objects.filter(pk=turn_id).update(attempts=attempts, handovers=handovers)
         run = self.engine._runs[str(turn_id)]
         run.turn = replace(run.turn, attempts=attempts, handovers=handovers)
 
     def age(self, turn_id: UUID, seconds: float) -> None:
-        """As if the turn that runs here had begun so much earlier."""
+        """Make the running turn look as if it had started that much earlier."""
         loop = self.engine._runs[str(turn_id)].loop
         assert loop is not None
         loop._began_at -= seconds
 
     def freeze(self) -> None:
-        """SIGSTOP: nothing moves, nothing beats, and the advisory lock stays held."""
+        """SIGSTOP: nothing runs, no heartbeat is sent, and the advisory lock stays held."""
         self.alive = False
         self._stop_beating()
         self._stop_loop()
 
     def wake(self) -> None:
-        """SIGCONT: the loop goes on where it stood."""
+        """SIGCONT: the loop continues where it stopped."""
         self.alive = True
         threading.Thread(target=self._loop.run_forever, name="engine", daemon=True).start()
 
     def kill(self) -> None:
-        """kill -9: as frozen, and the server frees the lock of the dead connection."""
+        """kill -9: like a suspension, and the server releases the lock of the dead connection."""
         self.freeze()
         self.engine._heartbeat._drop_lock()
         until(lambda: self._lock_is_free())
@@ -239,18 +239,18 @@ class Worker:
         self.alive = False
 
     def close(self) -> None:
-        """After the test: whatever is left unwinds, so that nothing leaks into the next one."""
+        """Unwind everything after the test, so that nothing leaks into the next one."""
         if self._loop.is_running():
             self._stop_beating()
             self._stop_loop()
         self.engine._heartbeat._drop_lock()
         self._loop.run_until_complete(_unwound())
         self._loop.close()
-        _wait_for_quiet_database()  # a statement under way would meet the next test's TRUNCATE
+        _wait_for_quiet_database()  # a running statement would meet the next test's TRUNCATE
 
     @property
     def is_idle(self) -> bool:
-        """No turn of its is being played, told or let go."""
+        """Wait until this engine runs, publishes and releases nothing."""
         return not self.engine._runs
 
     def _stop_beating(self) -> None:
@@ -274,7 +274,7 @@ class Worker:
 
 
 def _wait_for_quiet_database() -> None:
-    """All threads of the bridge meet, but perhaps our own: none is in the middle of a statement."""
+    """Meet all threads of the pool, except perhaps our own, so that none is in the middle of a statement."""
     pool = db._database_threads
     ours = threading.current_thread() in pool._threads
     number = pool._max_workers - (1 if ours else 0)
@@ -300,7 +300,7 @@ class Rig:
     def __init__(self) -> None:
         self.model = Model()
         self.workers: list[Worker] = []
-        self.errands: list[tuple[FollowUpJob, UUID]] = []  # what ended turns left to be done
+        self.errands: list[tuple[FollowUpJob, UUID]] = []  # background jobs of ended turns
         self._broker = pytest.MonkeyPatch()
         self._broker.setattr(
             tasks.run_background_job,
@@ -309,18 +309,16 @@ class Rig:
         )
         self._broker.setattr(titles, "name_session", self._keep_title)
         scripted.install_script("demo", self.model)
-        lease.mark_epoch()  # as the sweep does once Redis holds everything
-        clear_policy_cache()  # prices are rows, and rows were emptied since they were read
+        lease.mark_epoch()  # as the sweep does once Redis has everything
+        clear_policy_cache()  # prices are rows, and tables were emptied since they were read
         self._policy_kept_seconds = policies.CACHE_SECONDS
-        policies.CACHE_SECONDS = (
-            600.0  # whoever counts statements counts none of a policy that grew old meanwhile
-        )
+        policies.CACHE_SECONDS = 600.0  # never reloaded, so that tests that count statements do not count it
 
     async def _keep_title(self, turn_id: UUID) -> None:
         self.errands.append(("title", turn_id))
 
     def start_worker(self) -> Worker:
-        """From now on tasks go to this one."""
+        """Send tasks to this worker from now on."""
         worker = Worker()
         self.workers.append(worker)
         turn_worker._worker = worker.engine
@@ -332,19 +330,19 @@ class Rig:
         return self.workers[-1]
 
     def run_tasks(self) -> None:
-        """Tasks go to the newest worker again."""
+        """Send tasks to the newest worker again."""
         app.conf.task_always_eager = True
 
     def hold_tasks(self) -> None:
-        """Tasks wait in the broker, where nobody takes them."""
+        """Leave tasks in the broker, where no worker takes them."""
         app.conf.task_always_eager = False
 
     def send_background_jobs(self) -> None:
-        """From now on what ended turns leave to be done is done."""
+        """Run background jobs of ended turns from now on."""
         self._broker.undo()
 
     def run_errands(self, count: int = 1) -> None:
-        """Do what ended turns have left by now, and nothing that comes of it; in the field a background worker does."""
+        """Run the background jobs that ended turns have enqueued so far, as a background worker would."""
         until(lambda: len(self.errands) >= count)
         for errand, turn_id in [self.errands.pop(0) for _ in range(len(self.errands))]:
             if errand == "title":
@@ -387,14 +385,14 @@ def say(
 
 
 def start(session: Session, text: str = "Hello", **fields: object) -> UUID:
-    """Say something to an idle session; the turn it started."""
+    """Send a message to an idle session and return the turn it started."""
     outcome = say(session, text, **fields)
     assert isinstance(outcome, admission_outcomes.SubmissionStarted), outcome
     return outcome.turn_id
 
 
 def queue(session: Session, text: str, **fields: object) -> UUID:
-    """Say something to a busy session; the message that waits."""
+    """Send a message to a busy session and return the queued message."""
     outcome = say(session, text, **fields)
     assert isinstance(outcome, admission_outcomes.SubmissionQueued), outcome
     return outcome.message_id
@@ -405,7 +403,7 @@ def status(turn_id: UUID) -> str:
 
 
 def ended(turn_id: UUID) -> Turn:
-    """Wait for the turn's end, and for the session to be let go."""
+    """Wait for the turn's end and the release of its session."""
     until(lambda: status(turn_id) in Turn.ENDINGS)
     turn = Turn.objects.get(pk=turn_id)
     until(lambda: endings(turn.session_id, turn_id))
@@ -435,12 +433,12 @@ def log_of(session_id: UUID) -> list[LogEntry]:
 
 
 def told(session_id: UUID, *kinds: str) -> list[Event]:
-    """Events of the session's log, of these kinds if any are named."""
+    """Return the events of the session's log, of these kinds if any are named."""
     return [events.decode_event(one.payload) for one in log_of(session_id) if not kinds or one.kind in kinds]
 
 
 def shown(session: Session) -> str:
-    """What clients have seen of the answer so far."""
+    """Return the text of the answer that clients have seen so far."""
     return "".join(event.delta for event in told(session.pk) if isinstance(event, TextExtended))
 
 
@@ -450,13 +448,13 @@ def turn_of(one: LogEntry) -> str | None:
 
 
 def endings(session_id: UUID, turn_id: UUID | None = None) -> list[str]:
-    """The kinds of the ending events, of one turn or of all."""
+    """Return the kinds of the ending events, of one turn or of all."""
     found = [one for one in log_of(session_id) if one.kind in events.ENDING_KINDS]
     return [one.kind for one in found if turn_id is None or turn_of(one) == str(turn_id)]
 
 
 def transcript(session: Session) -> list[str]:
-    """What people said and were answered, in order."""
+    """Return messages and answers in order."""
     rows = Message.objects.filter(session=session, sequence__isnull=False, hidden="").exclude(kind="notice")
     return list(
         rows.filter(kind__in=["user", "assistant"]).order_by("sequence").values_list("content", flat=True)
@@ -464,7 +462,7 @@ def transcript(session: Session) -> list[str]:
 
 
 def said(session: Session) -> list[str]:
-    """What people said, in the order of the conversation."""
+    """Return the messages of people in the order of the conversation."""
     rows = Message.objects.filter(session=session, kind="user", sequence__isnull=False)
     return list(rows.order_by("sequence").values_list("content", flat=True))
 
@@ -492,7 +490,7 @@ def waiting(session: Session) -> list[str]:
 
 
 def fresh(session: Session) -> event_reducer.ReducedTranscript:
-    """The session as a reload shows it."""
+    """Return the session as a reload shows it."""
     snapshot, _ = chat_selectors.build_snapshot(session.pk)
     return event_reducer.reduce_snapshot(snapshot)
 
@@ -500,9 +498,9 @@ def fresh(session: Session) -> event_reducer.ReducedTranscript:
 def folded(
     state: event_reducer.ReducedTranscript, session: Session, *, after: str = "0-0"
 ) -> event_reducer.ReducedTranscript:
-    """The session as a client sees it that followed the log from a cursor on."""
+    """Return the session as seen by a client that follows the log from a cursor."""
     if after == "0-0":
-        state = replace(state, queue_version=0)  # before its first event nothing is known of its queue
+        state = replace(state, queue_version=0)  # before its first event the queue is unknown
     place = LogEntry(after, "", "").place
     later = [one for one in log_of(session.pk) if one.place > place]
     return event_reducer.reduce_events(
@@ -511,18 +509,18 @@ def folded(
 
 
 def rows_of(state: event_reducer.ReducedTranscript) -> list[MessagePayload]:
-    """Whatever order rows are shown in, and to the millisecond."""
+    """Return the rows without their attachments."""
     return [replace(row, attachments=[]) for row in state.messages()]
 
 
 def assert_same_page(one: event_reducer.ReducedTranscript, other: event_reducer.ReducedTranscript) -> None:
-    """T8.4: two clients see the same."""
+    """T8.4: check that two clients see the same."""
     left, right = _page(one), _page(other)
     assert left == right, "\n".join(difflib.ndiff(left, right))
 
 
 def _page(state: event_reducer.ReducedTranscript) -> list[str]:
-    """Everything a page shows, one line each."""
+    """Return everything a page shows, one line each."""
     return [
         *(str(row) for row in rows_of(state)),
         *(f"queued {item}" for item in state.queue),
@@ -543,7 +541,7 @@ class NoArguments(ToolArguments):
 
 
 class Errand:
-    """A tool of the test's own: counts how often it ran, and may wait for the test."""
+    """A tool that counts its runs and may wait for the test."""
 
     def __init__(
         self,
@@ -598,7 +596,7 @@ NARROW = replace(UNRESTRICTED, network=False)  # forbids something that UNRESTRI
 
 
 def together(*acts: Callable[[], object]) -> list[object]:
-    """All acts at the same moment, each on a thread of its own; what each answered or raised."""
+    """Run all functions at the same moment, each on its own thread; return their results or exceptions."""
     barrier = threading.Barrier(len(acts))
     answers: list[object] = [None] * len(acts)
 
@@ -627,7 +625,7 @@ def make_cost_report(microdollars: int) -> ScriptedUsage:
 
 
 def wait_until_side_question_ended(aside: side_questions.SideQuestion) -> side_questions.SideQuestionPayload:
-    """Wait for its end, and for its place to be free."""
+    """Wait for its end and the release of its slot."""
     until(lambda: [one.kind for one in log_of(aside.side_id)][-1:] == ["side.ended"])
     until(lambda: side_question_state.get_current_side_id(str(aside.session_id)) is None)
     owner = Session.objects.get(pk=aside.session_id).owner_id

@@ -1,10 +1,10 @@
-"""The form that parts of an AI SDK stream must have."""
+"""Check the parts of an AI SDK stream."""
 
 from __future__ import annotations
 
 
 def assert_well_formed_parts(parts):
-    """As strict as the strictest reader: at most one thing is open, and only in a step."""
+    """Check as strictly as the strictest client: at most one part is open, and only inside a step."""
     assert parts[0]["type"] == "start"
     in_step, opened = False, None
     used: set[tuple[str, str]] = set()

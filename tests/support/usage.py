@@ -1,4 +1,4 @@
-"""Usage of accounts: calls to record, what was recorded, and what the counters in Redis say."""
+"""Record usage of accounts, and read the records and the counters in Redis."""
 
 from __future__ import annotations
 

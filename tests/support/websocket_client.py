@@ -1,4 +1,4 @@
-"""A client's end of the socket, for tests: commands out, answers and events in."""
+"""A WebSocket client for tests: send commands, receive responses and events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.turn_engine import Rig
 
 
 class Socket:
-    """A client's end of the wire."""
+    """One connection of a client."""
 
     def __init__(self, wire: WebsocketCommunicator) -> None:
         self.wire = wire
@@ -30,7 +30,7 @@ class Socket:
         return msgspec.json.decode(await self.wire.receive_from(timeout=PATIENCE_SECONDS))
 
     async def ask(self, kind: str, **fields) -> dict:
-        """Send a command and wait for its answer; events that come first are kept aside."""
+        """Send a command and wait for its response; events that arrive first are kept."""
         await self.send(kind=kind, ref="r", **fields)
         while True:
             frame = await self.next()
@@ -40,7 +40,7 @@ class Socket:
             self.aside.append(frame)
 
     async def event(self, *kinds: str) -> dict:
-        """The next event, of one of these kinds if any are named."""
+        """Return the next event, of one of these kinds if any are named."""
         while True:
             frame = self.aside.pop(0) if self.aside else await self.next()
             if not kinds or frame["kind"] in kinds:
@@ -49,7 +49,7 @@ class Socket:
 
 @asynccontextmanager
 async def connected(user, *, headers=(), query="", application=websocket_router):
-    """A socket with a ticket, unless it brings something else."""
+    """Open a socket with a ticket, or with other credentials."""
     if not headers and not query:
         query = f"?ticket={await run_in_thread(authentication.issue_ticket, user.pk)}"
     wire = WebsocketCommunicator(application, f"/ws/{query}", headers=[(b"host", b"testserver"), *headers])
@@ -62,7 +62,7 @@ async def connected(user, *, headers=(), query="", application=websocket_router)
 
 
 async def closes(wire: WebsocketCommunicator) -> int:
-    """The code with which the server hangs up."""
+    """Return the code with which the server closes the socket."""
     while True:
         message = await wire.receive_output(timeout=PATIENCE_SECONDS)
         if message["type"] == "websocket.close":
@@ -71,7 +71,7 @@ async def closes(wire: WebsocketCommunicator) -> int:
 
 @asynccontextmanager
 async def engine():
-    """A rig made and torn down off this loop."""
+    """Create and destroy an engine outside this event loop."""
     rig = await run_in_thread(Rig)
     try:
         yield rig
@@ -87,7 +87,7 @@ def publish(session, *titles):
 
 
 class Choked:
-    """The socket's application behind a line that takes nothing until it is opened."""
+    """Run the consumer behind a connection that accepts no data until it is opened."""
 
     def __init__(self) -> None:
         self.open = asyncio.Event()

@@ -32,7 +32,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 def instantiate_rest_classes(what: str) -> list[Any]:
     """Create the classes that the settings name."""
-    return [import_string(name)() for name in settings.REST_DOORS[what]]
+    return [import_string(name)() for name in settings.REST_CLASSES[what]]
 
 
 class UncachedApiView(APIView):

@@ -96,7 +96,7 @@ def _scan_html(source: str, writer: _TextWriter) -> None:
 def _skip_markup(source: str, at: int, writer: _TextWriter, endless: set[str]) -> int:
     """Handle the markup at `at`, and return where to continue.
 
-    `endless` remembers elements whose end tag was sought in vain.
+    `endless` remembers elements without an end tag, so that it is not searched for again.
     """
     if source.startswith("<!--", at):
         end = source.find("-->", at + 4)

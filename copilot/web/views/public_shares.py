@@ -99,12 +99,12 @@ def show_share(request: HttpRequest, token: UUID) -> HttpResponse:
     access.check_rate_limit(_get_client_address(request), "page")
     share = access.find_live_share(token)
     if share is None:
-        metrics.share_hits.labels(door="page", outcome="refused").inc()
+        metrics.share_hits.labels(endpoint="page", outcome="refused").inc()
         raise NotFound
     if not access.is_unlocked(share, _get_share_key(request)):
         return _render_password_form(request, token, ShareUnlockForm())
     access.record_view(share, _get_client_address(request))
-    metrics.share_hits.labels(door="page", outcome="served").inc()
+    metrics.share_hits.labels(endpoint="page", outcome="served").inc()
     return render(request, "copilot/share/share.html", _build_share_context(share))
 
 
@@ -135,9 +135,9 @@ def download_share_file(request: HttpRequest, token: UUID, file_id: UUID) -> Htt
     access.check_rate_limit(_get_client_address(request), "file")
     file = access.find_shared_file(token, file_id, _get_share_key(request))
     if file is None:
-        metrics.share_hits.labels(door="file", outcome="refused").inc()
+        metrics.share_hits.labels(endpoint="file", outcome="refused").inc()
         raise NotFound
-    metrics.share_hits.labels(door="file", outcome="served").inc()
+    metrics.share_hits.labels(endpoint="file", outcome="served").inc()
     return downloads.build_download_response(
         request, file, inline=request.GET.get("download") != "1", public=True
     )
@@ -154,9 +154,9 @@ def render_share_file(request: HttpRequest, token: UUID, file_id: UUID) -> HttpR
         else None
     )
     if file is None:
-        metrics.share_hits.labels(door="file", outcome="refused").inc()
+        metrics.share_hits.labels(endpoint="file", outcome="refused").inc()
         raise NotFound
-    metrics.share_hits.labels(door="file", outcome="served").inc()
+    metrics.share_hits.labels(endpoint="file", outcome="served").inc()
     return html_preview.render_html_file(request, file)
 
 
@@ -166,9 +166,9 @@ def download_share_zip(request: HttpRequest, token: UUID) -> HttpResponseBase:
     access.check_rate_limit(_get_client_address(request), "zip")
     share = access.find_live_share(token)
     if share is None or not access.is_unlocked(share, _get_share_key(request)):
-        metrics.share_hits.labels(door="zip", outcome="refused").inc()
+        metrics.share_hits.labels(endpoint="zip", outcome="refused").inc()
         raise NotFound
-    metrics.share_hits.labels(door="zip", outcome="served").inc()
+    metrics.share_hits.labels(endpoint="zip", outcome="served").inc()
     title = access.load_payload(share).title or "shared"
     return zip_stream.build_zip_response(request, access.list_shared_files(share), title=title, public=True)
 

@@ -7,7 +7,7 @@ import { addOlderRows, firstMessage, isContiguous } from "./event_reducer.js";
 
 const RETRY_AFTER_MS = 5000;
 const GAP_PAGE_SIZE = 200; // as many as one request may ask for
-const MAX_GAP_REQUESTS = 10; // requests; whoever missed more begins again at the newest page
+const MAX_GAP_REQUESTS = 10; // after a longer gap, start again at the newest page
 
 export class MessageHistory {
   /**

@@ -186,7 +186,7 @@ class ShareDialog {
       await callApi("DELETE", `/sessions/${this.sessionId}/share`);
       this.#showLink(null);
       this.dialog.close();
-      showToast(_("The link is dead."));
+      showToast(_("Link revoked."));
     } catch (problem) {
       this.#showProblem(problem.message);
     }

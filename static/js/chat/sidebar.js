@@ -337,7 +337,7 @@ function startAccountMenu(menu) {
     menu.open = false;
     menu.querySelector("summary").focus();
   };
-  document.addEventListener("keydown", closes, true); // before whoever else listens for the key
+  document.addEventListener("keydown", closes, true); // before other listeners for the key
   document.addEventListener("click", (event) => {
     if (menu.open && !menu.contains(targetOf(event))) menu.open = false;
   });

@@ -67,7 +67,7 @@ export class StepGroups {
       head = cloneTemplate("row-steps");
       head.dataset.fold = key;
       this.heads.set(key, head);
-      // Whoever reads the steps keeps them open.
+      // Keep the steps open while they are being read.
       if (items.some((item) => isInUse(item) || (ended && this.isInView(item)))) head.dataset.open = "";
     }
     if (items[0].previousElementSibling !== head) items[0].before(head);
