@@ -28,7 +28,6 @@ from copilot.openai_compat.errors import TurnEndedWithoutAnswer, TurnTimedOut
 from copilot.openai_compat.models import resolve_tier
 from copilot.openai_compat.requests import ChatMessage, ConversationParam, ConversationReference
 from copilot.openai_compat.turns import (
-    AcceptedTurn,
     AnswerDelta,
     KeepAlive,
     TurnOrder,
@@ -104,7 +103,8 @@ async def create_completion(request: HttpRequest, caller: ApiCaller) -> HttpResp
         return await render_event_stream(_stream_frames(caller, order, body))
     async with run_turn(caller, order) as run:
         outcome = await run.wait_for_outcome(OUTCOME_TIMEOUT_SECONDS)
-        reason = await run_in_thread(_get_finish_reason, run, outcome)
+        limited = await run_in_thread(run.is_limited, outcome)
+    reason = _get_finish_reason(outcome, limited=limited)
     message = {"role": "assistant", "content": outcome.text + format_waiting_note(outcome), "refusal": None}
     choice: dict[str, object] = {
         "index": 0,
@@ -152,10 +152,10 @@ def format_waiting_note(outcome: TurnResult) -> str:
     return f"{separator}Waiting for your approval: {outcome.link}"
 
 
-def _get_finish_reason(run: AcceptedTurn, outcome: TurnResult) -> str:
+def _get_finish_reason(outcome: TurnResult, *, limited: bool) -> str:
     match outcome.status:
         case "succeeded":
-            return "length" if run.get_limit_code(outcome) else "stop"
+            return "length" if limited else "stop"
         case "waiting":
             return "stop"
         case "failed" | "cancelled":
@@ -178,8 +178,8 @@ async def _stream_frames(
                     yield _encode_chunk(head, {"content": delta})
                 case KeepAlive():
                     yield KEEP_ALIVE_FRAME
-                case TurnOver(outcome):
-                    reason = await run_in_thread(_get_finish_reason, run, outcome)
+                case TurnOver(outcome, limited=limited):
+                    reason = _get_finish_reason(outcome, limited=limited)
                     if note := format_waiting_note(outcome):
                         yield _encode_chunk(head, {"content": note})
                     yield _encode_chunk(head, {}, reason)

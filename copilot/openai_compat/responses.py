@@ -91,7 +91,7 @@ async def create_response(request: HttpRequest, caller: ApiCaller) -> HttpRespon
         return await render_event_stream(_stream_frames(caller, order, body))
     async with run_turn(caller, order) as run:
         outcome = await run.wait_for_outcome(OUTCOME_TIMEOUT_SECONDS)
-        limited = await run_in_thread(_is_limited, run, outcome)
+        limited = await run_in_thread(run.is_limited, outcome)
     if outcome.status in ("running", "queued") and not run.kept:
         raise TurnTimedOut("The answer took too long.", hint="Use stream: true to wait longer.")
     return render_json(
@@ -132,10 +132,6 @@ def _find_session(caller: ApiCaller, body: CreateResponseBody) -> UUID | None:
     if body.conversation is not None:
         raise InvalidRequest("Send conversation or previous_response_id, not both.", param="conversation")
     return find_session_to_continue(caller.user_id, body.previous_response_id, prefix=RESPONSE_ID_PREFIX)
-
-
-def _is_limited(run: AcceptedTurn, outcome: TurnResult) -> bool:
-    return outcome.status == "succeeded" and bool(run.get_limit_code(outcome))
 
 
 def _build_serializer(run: AcceptedTurn, body: CreateResponseBody) -> ResponseSerializer:
@@ -181,11 +177,10 @@ async def _stream_frames(
                     yield _encode_event(writer.extend(delta))
                 case KeepAlive():
                     yield KEEP_ALIVE_FRAME
-                case TurnOver(outcome, text):
+                case TurnOver(outcome, text, limited):
                     note = format_waiting_note(replace(outcome, text=text))
                     if note:
                         yield _encode_event(writer.extend(note))
-                    limited = await run_in_thread(_is_limited, run, outcome)
                     for event in writer.end(outcome, limited=limited):
                         yield _encode_event(event)
                 case unreachable:

@@ -35,7 +35,7 @@ from copilot.openai_compat.requests import RequestMessage, TurnRequest
 from copilot.realtime.event_log import LogEntry
 from copilot.realtime.events import ENDING_KINDS
 from copilot.realtime.fanout import CursorLost, EventFeed, FeedOverflowed, open_session_feed
-from copilot.realtime.payloads import format_timestamp
+from copilot.realtime.payloads import Tokens, format_timestamp
 
 # The caller could not answer a question while it waits, so the model has to ask in its answer instead.
 WITHOUT_QUESTIONS = replace(UNRESTRICTED, denied_tools=frozenset({"ask_user"}))
@@ -88,8 +88,15 @@ class AcceptedTurn:
         self.has_ended = outcome.status in ("succeeded", "failed", "cancelled")
         return outcome
 
-    def get_limit_code(self, outcome: TurnResult) -> str:
-        return Turn.objects.values_list("limit_code", flat=True).get(pk=outcome.turn_id)
+    def get_outcome_and_limit(self) -> tuple[TurnResult, bool]:
+        outcome = self.get_outcome()
+        return outcome, self.is_limited(outcome)
+
+    def is_limited(self, outcome: TurnResult) -> bool:
+        """Check whether a limit ended the turn after an answer."""
+        if outcome.status != "succeeded":
+            return False
+        return Turn.objects.filter(pk=outcome.turn_id).exclude(limit_code="").exists()
 
 
 @asynccontextmanager
@@ -295,6 +302,7 @@ TEXT_SEPARATOR = "\n\n"  # as in the text of a turn result
 LOST_LOG_TIMEOUT_SECONDS = 3_600  # no turn lasts longer; used only when the log has lost its beginning
 _NAMING_KINDS = frozenset({"turn.queued", "turn.started"}) | ENDING_KINDS
 _FINAL_KINDS = ENDING_KINDS | {"turn.paused"}
+_TEXT_KINDS = frozenset({"text.extended", "step.retracted"})
 
 T = TypeVar("T")
 
@@ -315,6 +323,11 @@ class TurnOver:
 
     outcome: TurnResult
     text: str
+    limited: bool  # a limit ended the turn after an answer
+
+
+class LoggedSummary(msgspec.Struct):
+    tokens: Tokens
 
 
 class LoggedEvent(msgspec.Struct):
@@ -324,6 +337,9 @@ class LoggedEvent(msgspec.Struct):
     run_ids: list[str] = []
     row_id: str = ""
     delta: str = ""
+    offset: int = 0
+    limit_code: str | None = None
+    summary: LoggedSummary | None = None
 
 
 _decoder = msgspec.json.Decoder(LoggedEvent)
@@ -405,19 +421,47 @@ class _TextReader(TurnLogReader[str]):
         super().__init__(run)
         self.text = ""
         self._row_id = ""
+        self._row_length = 0
+        self._is_text_complete = run.started  # a queued message may be taken by a turn that has already begun
+        self._success: LoggedEvent | None = None
 
     def wants_kind(self, kind: str) -> bool:
-        return kind == "text.extended" or kind in _NAMING_KINDS or kind in _FINAL_KINDS
+        return kind in _TEXT_KINDS or kind in _NAMING_KINDS or kind in _FINAL_KINDS
 
     def convert_entry(self, entry: LogEntry, event: LoggedEvent) -> list[str]:
-        if entry.kind != "text.extended":
+        if entry.kind == "turn.succeeded":
+            self._success = event
+        elif entry.kind == "step.retracted":
+            self._is_text_complete = False
+        elif entry.kind == "text.extended":
+            return self._extend_text(event)
+        return []
+
+    def _extend_text(self, event: LoggedEvent) -> list[str]:
+        """Append what is new. After an outage of Redis a row is published again from its beginning."""
+        separator = ""
+        if event.row_id != self._row_id:
+            separator = TEXT_SEPARATOR if self.text else ""
+            self._row_id, self._row_length = event.row_id, 0
+        if event.offset > self._row_length:
+            self._is_text_complete = False
+            self._row_length = event.offset
+        delta = event.delta[self._row_length - event.offset :]
+        if not delta:
             return []
-        delta = event.delta
-        if self.text and event.row_id != self._row_id:
-            delta = TEXT_SEPARATOR + delta
-        self._row_id = event.row_id
-        self.text += delta
-        return [delta]
+        self._row_length += len(delta)
+        self.text += separator + delta
+        return [separator + delta]
+
+    def read_success(self) -> TurnOver | None:
+        """Return the ending as the log told it, which saves five queries; None if only the rows know it."""
+        success = self._success
+        if success is None or success.summary is None or not self._is_text_complete:
+            return None
+        outcome = TurnResult(
+            turn_id=success.turn_id, status="succeeded", text=self.text, usage=success.summary.tokens
+        )
+        return TurnOver(outcome, self.text, limited=bool(success.limit_code))
 
     def take_remaining_text(self, outcome: TurnResult) -> str:
         """Return stored text that the log did not deliver. Retracted text cannot be taken back."""
@@ -431,7 +475,11 @@ async def follow_answer(run: AcceptedTurn) -> AsyncGenerator[AnswerDelta | KeepA
     reader = _TextReader(run)
     async for deltas in follow_log(reader):
         yield deltas if isinstance(deltas, KeepAlive) else AnswerDelta("".join(deltas))
-    outcome = await run_in_thread(run.get_outcome)
+    if (over := reader.read_success()) is not None:
+        run.has_ended = True
+        yield over
+        return
+    outcome, limited = await run_in_thread(run.get_outcome_and_limit)
     if rest := reader.take_remaining_text(outcome):
         yield AnswerDelta(rest)
-    yield TurnOver(outcome, reader.text)
+    yield TurnOver(outcome, reader.text, limited)
