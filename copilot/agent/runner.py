@@ -216,8 +216,9 @@ class TurnRunner(RunState):
         )
 
     async def _run_turn(self) -> None:
-        if self.interruption is None or self._prepared is not None:
-            prepared = await (self._begin() if self._can_begin_without_io() else run_shielded(self._begin()))
+        if self.interruption is not None and self._prepared is None:
+            raise asyncio.CancelledError
+        prepared = await (self._begin() if self._can_begin_without_io() else run_shielded(self._begin()))
         if self.interruption is not None:
             raise asyncio.CancelledError
         if prepared.resume_plan.answered:
