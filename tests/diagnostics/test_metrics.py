@@ -248,7 +248,7 @@ def test_a_worker_lets_a_network_in_instead(worker_port, settings):
 @pytest.mark.attack
 def test_callers_that_say_nothing_do_not_fill_a_worker_with_threads(worker_port, settings, monkeypatch):
     settings.METRICS_TOKEN = TOKEN
-    monkeypatch.setattr(metrics._MetricsRequestHandler, "timeout", 0.5)
+    monkeypatch.setattr(metrics._MetricsRequestHandler, "timeout", 0.2)
     port = worker_port()
     before = threading.active_count()
     with contextlib.ExitStack() as stack:

@@ -6,6 +6,7 @@ import asyncio
 import html
 import json
 import re
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from aiohttp import web
 
 from tests.platform_fakes import recorded
 from tests.platform_fakes.serving import Fake, answer
+from tests.support.timeouts import PATIENCE_SECONDS
 
 TAGS = {"b", "i", "s", "u", "code", "pre", "a", "blockquote", "strong", "em"}
 METHOD = re.compile(r"/bot([^/]+)/(\w+)")
@@ -91,7 +93,8 @@ class Telegram(Fake):
         self.blocked: set[str] = set()
         self.silenced: set[str] = set()  # groups where the bot may not speak
         self.moved: dict[str, str] = {}  # groups that became supergroups
-        self.failures: deque[web.Response | float] = deque()  # a response, or seconds to be slow
+        # A response, seconds to be slow, or an event to wait for.
+        self.failures: deque[web.Response | float | threading.Event] = deque()
         self.edit_seconds = 0.0  # edits of one message faster than this are refused
         self.counts_rates = False  # whether too many messages are refused, as the real one does
         self.clock: Callable[[], float] = time.monotonic
@@ -126,12 +129,16 @@ class Telegram(Fake):
             failure = self.failures.popleft()
             if isinstance(failure, web.Response):
                 return failure
-            await asyncio.sleep(failure)
+            if isinstance(failure, threading.Event):
+                await asyncio.to_thread(failure.wait, PATIENCE_SECONDS)
+            else:
+                await asyncio.sleep(failure)
         method = getattr(self, f"_on_{found[2].lower()}", None)
         if method is None:
             return _error(404, "Not Found: method not found")
         result = method(fields)
-        return await result if asyncio.iscoroutine(result) else result
+        answered: web.Response = await result if asyncio.iscoroutine(result) else result
+        return answered
 
     # --- messages ---
 

@@ -126,7 +126,7 @@ def test_the_broker_and_a_real_worker_touch_no_key_without_the_prefix(
     try:
         until(lambda: heartbeat.read_sweep_age_seconds() is not None, 4 * PATIENCE_SECONDS)
         until(lambda: broker_queues.read_queue_depths().by_queue["maintenance"] == 0)
-        until(lambda: current_app.control.inspect(timeout=2).active_queues())
+        until(lambda: current_app.control.inspect(timeout=2, limit=1).active_queues())
     finally:
         worker.terminate()
         worker.wait(PATIENCE_SECONDS)

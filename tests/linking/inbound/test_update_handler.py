@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from dataclasses import replace
 
@@ -367,11 +368,13 @@ def test_a_slow_platform_holds_up_nobody_else(rig, model, settings, monkeypatch)
         asked = TokenRequest(platform="telegram", bot_account=account, subject_id=str(recorded.ADA))
         confirmation.confirm_user_link(factories.ada(), tokens.create_user_token(asked).token)
         slow, quick = TelegramChat(fake), ScriptedChat()
-        fake.failures.extend([4.0, 4.0])  # seconds: the sign of life, and the answer
+        answers_again = threading.Event()
+        fake.failures.extend([answers_again, answers_again])  # the sign of life, and the answer
         slow.say("Hello")
         quick.say("Hello")
         until(lambda: quick.texts() == ["Aye."])
         assert slow.texts() == []
+        answers_again.set()
         until(lambda: slow.texts() == ["Aye."])
 
 

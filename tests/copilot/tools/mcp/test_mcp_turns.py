@@ -19,7 +19,7 @@ from copilot.models import McpServer, Message, Session, WorkspaceFile
 from copilot.providers.scripted import ScriptedCall, ScriptedText
 from copilot.tools.mcp import server_connection
 from copilot.tools.mcp import services as mcp
-from tests.support import factories, mcp_servers, timeouts
+from tests.support import factories, mcp_servers
 from tests.support.turn_engine import Model, Rig, ended, notices, start, status, told, until
 
 CANARY = "canary-7f3e9b1c5d"
@@ -71,8 +71,7 @@ def test_a_turn_uses_the_tools_of_a_server(rig: Rig, model: Model, over: str) ->
 
 def test_one_hangs_one_refuses_one_is_fine(rig: Rig, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """A28.c1: the turn has the fine one's tools, and one notice for each of the others; the next is not told again."""
-    shipped = timeouts.shipped["copilot.tools.mcp.server_connection.CONNECT_TIMEOUT_SECONDS"]
-    monkeypatch.setattr(server_connection, "CONNECT_TIMEOUT_SECONDS", shipped)
+    monkeypatch.setattr(server_connection, "CONNECT_TIMEOUT_SECONDS", 4.0)
     session = factories.session()
     with silence() as silent:
         mcp_servers.everybodys("hanging", silent)
