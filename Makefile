@@ -15,10 +15,10 @@ export PORT
 unexport PYTHONDONTWRITEBYTECODE  # compiled files halve start-up time
 
 .DEFAULT_GOAL := help
-.PHONY: help run test looks slow attack coverage check prose front docs secrets audit bench faults lock clean venv debian
+.PHONY: help run test looks slow attack coverage check prose front docs secrets audit bench bench-large faults lock clean venv debian
 
 help: ## show this list
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 run: venv ## start everything on http://127.0.0.1:8000 (PORT=…)
 	@exec $(BIN)/python -m config.dev.run
@@ -71,6 +71,9 @@ audit: venv ## look up known vulnerabilities of locked packages in OSV
 
 bench: venv ## measure performance against a fake provider and print a table
 	@$(BIN)/python -m bench $(ARGS)
+
+bench-large: venv ## measure before and after filling the database with 1,000,000 sessions (ARGS="--sessions 100000 --messages 3000000")
+	@$(BIN)/python -m bench.large $(ARGS)
 
 faults: venv ## kill workers, web, Redis and Postgres under load, then check for lost data (ARGS="--minutes 10")
 	@$(BIN)/python -m tests.faults $(ARGS)

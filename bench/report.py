@@ -44,7 +44,7 @@ def table(findings: Findings) -> str:
             limits = _joined(line.bars, [_limit(bar, bar.bar) for bar in line.bars])
             value = _joined(line.bars, [_number(value) for value in measured.values])
             rows.append((name, line.measure, value, limits, aims, verdict(line, measured)))
-    return _aligned(rows)
+    return align_columns(rows)
 
 
 def _aims(bars: Sequence[Bar]) -> list[str]:
@@ -71,7 +71,7 @@ def _number(value: float) -> str:
     return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}"
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
+def align_columns(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
@@ -85,7 +85,7 @@ def growth_table(growths: Sequence[Growth]) -> str:
         sizes = " → ".join(f"{size:,}" for size in growth.sizes)
         values = " → ".join(f"{value:,.4g}" for value in growth.values)
         rows.append((growth.line, growth.cost, sizes, values, f"{exponent(growth):.2f}"))
-    return _aligned(rows)
+    return align_columns(rows)
 
 
 def write(findings: Findings, *, seconds: float, problems: dict[str, str]) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import psycopg
+from psycopg.sql import SQL, Identifier, Literal
 
 from bench.clients import SocketClient, Target
 from bench.installation import Installation, InstallationProblem, answers, directory_of, keep
@@ -61,11 +62,27 @@ class Site(Installation):
 
     def start(self) -> None:
         self.prepare(site_url=self.url, model=MODEL, grace_seconds=1)
+        self._spawn_processes()
+        self.seeded = self._seed()
+        self._wait_until_ready()
+
+    def _spawn_processes(self) -> None:
         commands = {program.name: program.command for program in WORKERS}
         web = (sys.executable, "-m", "config.http.web_server", "--port", str(self.port))
         for name in SITE:
             self.spawn(name, web if name == "web" else commands[name])
-        self.seeded = self._seed()
+
+    def stop_processes(self) -> None:
+        """Our own, as a stop of the service does; the servers and the provider go on."""
+        stopped = [self.processes.pop(name) for name in SITE]
+        for process in stopped:
+            process.terminate()
+        for process in stopped:
+            process.wait()
+
+    def start_processes(self) -> None:
+        """After `stop_processes`."""
+        self._spawn_processes()
         self._wait_until_ready()
 
     def _seed(self) -> Seeded:
@@ -107,6 +124,14 @@ class Site(Installation):
         for server in (self.postgres, self.valkey):
             if not server.is_running:
                 raise BenchProblem(f"{server.name} died")
+
+    def configure(self, settings: dict[str, str]) -> None:
+        """Change settings of Postgres until the end of the run."""
+        with psycopg.connect(self.postgres.url, autocommit=True) as connection:
+            for name, value in settings.items():
+                command = SQL("ALTER SYSTEM SET {} = {}").format(Identifier(*name.split(".")), Literal(value))
+                connection.execute(command)
+            connection.execute("SELECT pg_reload_conf()")
 
     # --- asking ----------------------------------------------------------------------------------
 

@@ -618,7 +618,7 @@ class Migration(migrations.Migration):
                 (
                     "words",
                     django.contrib.postgres.search.SearchVectorField(
-                        help_text="And the owner, as a word that no text holds."
+                        help_text="Each behind the number of its owner."
                     ),
                 ),
             ],
@@ -1991,6 +1991,10 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="session",
+            index=models.Index(fields=["-active_at"], name="sessions_by_activity"),
+        ),
+        migrations.AddIndex(
+            model_name="session",
             index=models.Index(
                 models.F("owner"),
                 models.OrderBy(models.F("pinned"), descending=True),
@@ -2151,6 +2155,10 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="turn",
+            index=models.Index(fields=["-created_at"], name="turns_by_time"),
+        ),
+        migrations.AddIndex(
+            model_name="turn",
             index=models.Index(
                 condition=models.Q(("ended_at", None)),
                 fields=["status", "queued_at"],
@@ -2256,6 +2264,10 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="modelcall",
+            index=models.Index(fields=["-created_at"], name="model_calls_by_time"),
+        ),
+        migrations.AddIndex(
+            model_name="modelcall",
             index=models.Index(
                 condition=models.Q(("session__isnull", False)),
                 fields=["created_at"],
@@ -2276,6 +2288,10 @@ class Migration(migrations.Migration):
                 ),
                 name="a_model_call_is_of_a_turn_or_a_side_question",
             ),
+        ),
+        migrations.AddIndex(
+            model_name="message",
+            index=models.Index(fields=["-created_at"], name="messages_by_time"),
         ),
         migrations.AddIndex(
             model_name="message",

@@ -119,6 +119,7 @@ class Message(models.Model):
             ),
         ]
         indexes = [
+            models.Index(fields=["-created_at"], name="messages_by_time"),
             models.Index(
                 fields=["session", "queue_order"],
                 name="pending_messages",

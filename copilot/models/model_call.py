@@ -76,6 +76,7 @@ class ModelCall(models.Model):
             ),
         ]
         indexes = [
+            models.Index(fields=["-created_at"], name="model_calls_by_time"),
             models.Index(
                 fields=["created_at"], name="calls_of_side_questions", condition=Q(session__isnull=False)
             ),

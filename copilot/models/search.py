@@ -20,7 +20,7 @@ class SearchEntry(models.Model):
     )
     owner_id = models.BigIntegerField()
     sent_at = models.DateTimeField()
-    words = SearchVectorField(help_text="And the owner, as a word that no text holds.")
+    words = SearchVectorField(help_text="Each behind the number of its owner.")
 
     class Meta:
         indexes = [

@@ -123,6 +123,7 @@ class Session(models.Model):
             models.Index(
                 F("owner"), F("pinned").desc(), F("active_at").desc(), F("id"), name="sessions_of_an_owner"
             ),
+            models.Index(fields=["-active_at"], name="sessions_by_activity"),
             models.Index(
                 fields=["publish_failed_at"],
                 condition=Q(publish_failed_at__isnull=False),

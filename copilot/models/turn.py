@@ -170,6 +170,7 @@ class Turn(models.Model):
         indexes = [
             models.Index(fields=["status", "queued_at"], name="unfinished_turns", condition=Q(ended_at=None)),
             models.Index(fields=["session", "-created_at"], name="turns_of_a_session"),
+            models.Index(fields=["-created_at"], name="turns_by_time"),
             models.Index(fields=["ended_at"], name="ended_turns", condition=Q(ended_at__isnull=False)),
             models.Index(fields=["parent"], name="turns_of_a_parent", condition=Q(parent__isnull=False)),
             models.Index(

@@ -119,21 +119,61 @@ def plenty():
 
 def test_rare_and_common_words_are_both_found_by_an_index(plenty):
     """W2.9: under 100 ms over 100,000 messages, because no plan reads them all"""
-    rare, common = plan("whale"), plan("ship")
-    assert "words_of_messages" in rare
-    assert "words_of_messages" in common or "newest_words_of_an_owner" in common
-    assert "Seq Scan" not in rare + common
+    assert "newest_words_of_an_owner" in plan(search.NEWEST_CANDIDATES_SQL, "ship")
+    assert "words_of_messages" in plan(search.ALL_CANDIDATES_SQL, "whale")
     assert len(search.search_messages(factories.ada().pk, "whale")) == MANY // 1000
     assert len(search.search_messages(factories.ada().pk, "ship")) == search.MAX_HITS
 
 
-def plan(text: str) -> str:
-    owner = factories.ada().pk
-    words = search.build_search_query(text)
-    fields = {"owner": owner, "mine": f"{words} & ' {owner}'", "candidates": search.MAX_CANDIDATES}
+def test_a_search_reads_few_entries_however_many_others_have_the_word(plenty):
+    """P23: a frequent word among the newest entries of its owner, a rare one by the index, and nobody else's"""
+    told(factories.bob(), "a ship in the harbour")
+    search.index_new_turns()
+    assert entries_read(search.NEWEST_CANDIDATES_SQL, factories.ada(), "ship") <= search.NEWEST_ENTRIES
+    assert entries_read(search.ALL_CANDIDATES_SQL, factories.ada(), "whale") == MANY // 1000
+    assert entries_read(search.ALL_CANDIDATES_SQL, factories.bob(), "ship") == 1
+
+
+def test_hits_are_the_newest_ones_in_order(plenty):
+    """P23: also those beyond the newest entries, which are read first"""
+    assert MANY > search.NEWEST_ENTRIES
     with connection.cursor() as cursor:
-        cursor.execute("EXPLAIN " + search.CANDIDATES_SQL, fields)
-        return "\n".join(row[0] for row in cursor.fetchall())
+        cursor.execute(
+            "UPDATE copilot_searchentry e SET sent_at = now() - m.sequence * interval '1 second' "
+            "FROM copilot_message m WHERE m.id = e.message_id"
+        )
+    places = [hit.sequence for hit in search.search_messages(factories.ada().pk, "whale")]
+    assert places == list(range(1000, MANY + 1, 1000))
+
+
+def test_a_text_of_endless_words_is_indexed():
+    """A lexeme and a tsvector have an end, and each word also names its owner."""
+    session = factories.session(factories.ada())
+    signs = " ".join(chr(number) for number in range(0x4E00, 0x9FA5))
+    factories.message(session, content=f"harbour {'x' * 2040} {signs} {signs}")
+    search.index_session(session.pk)
+    assert len(found(factories.ada(), "harbour")) == 1
+
+
+def plan(sql: str, text: str) -> str:
+    return "\n".join(explain(sql, factories.ada(), text, "EXPLAIN"))
+
+
+def entries_read(sql: str, owner, text: str) -> int:
+    """Count the rows that the scan of the table returned or threw away."""
+    lines = explain(sql, owner, text, "EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF)")
+    scan = next(place for place, line in enumerate(lines) if " on copilot_searchentry" in line)
+    removed = next((line for line in lines[scan:] if "Rows Removed" in line), ": 0")
+    return int(lines[scan].partition("actual rows=")[2].split()[0]) + int(removed.rpartition(": ")[2])
+
+
+def explain(sql: str, owner, text: str, command: str) -> list[str]:
+    mine = search.build_search_query(search.parse_lexemes(text), owner_id=owner.pk)
+    fields = {"owner": owner.pk, "mine": mine, "candidates": search.MAX_CANDIDATES}
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")
+        cursor.execute(f"{command} {sql}", fields)
+        return [row[0] for row in cursor.fetchall()]
 
 
 def test_the_door_finds_titles_and_messages(client):
