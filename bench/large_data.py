@@ -353,7 +353,7 @@ def _fast_writes(connection: Connection) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_indexes(connection: Connection, say: Say) -> Iterator[None]:
-    """Write no index meanwhile, and build all of them anew: that sorts, where inserting would seek."""
+    """Write no index meanwhile, and rebuild all of them afterwards: that sorts, where inserting would seek."""
     indexes = "indrelid = ANY(%s::regclass[])"
     tables = list(FILLED)
     connection.execute(
