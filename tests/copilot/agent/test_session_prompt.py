@@ -82,7 +82,7 @@ def test_a_sessions_list_leaves_only_its_tools_and_the_way_to_read_results(sessi
 
 
 def test_a_claim_reads_what_shapes_the_session_in_its_one_statement(session, rig):
-    """P12"""
+    """P12: beside it goes only the statement that reads the messages for the model"""
     rig.hold_tasks()
     sessions.update_session_settings(
         session.owner_id, session.pk, {"personality_id": sailor().pk, "instructions": "Briefly."}
@@ -90,7 +90,9 @@ def test_a_claim_reads_what_shapes_the_session_in_its_one_statement(session, rig
     turn_id = start(session)
     with CaptureQueriesContext(connection) as statements:
         [claimed] = turns.claim_turns([turn_id], "w").claimed
-    assert len(statements) == 1
+    [claim, messages] = [statement["sql"] for statement in statements.captured_queries]
+    assert "copilot_personality" in claim
+    assert ("copilot_message" in messages, "copilot_personality" in messages) == (True, False)
     assert claimed.session_config.personality == PersonalityPrompt(prompt=SAILOR, tone="salty")
     assert claimed.session_config.instructions == "Briefly."
 
