@@ -379,7 +379,7 @@ REST_FRAMEWORK: dict[str, object] = {
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
     "DEFAULT_SCHEMA_CLASS": "config.core.api.schema.ApiSchema",
-    "EXCEPTION_HANDLER": "copilot.api.errors.handle_exception",
+    "EXCEPTION_HANDLER": "copilot.api.base.handle_exception",
     "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
 }
 # Used by every app's views. Apps below copilot cannot import these classes, and REST_FRAMEWORK would load them before the

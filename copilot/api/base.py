@@ -4,25 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated
 
 from django.contrib.auth.models import User
-from django.http import HttpRequest, HttpResponse
+from django.core.exceptions import BadRequest, PermissionDenied, RequestDataTooBig, SuspiciousOperation
+from django.db import InterfaceError, OperationalError
+from django.http import Http404, HttpRequest, HttpResponse, UnreadablePostError
+from django.http.multipartparser import MultiPartParserError
 from django.http.response import HttpResponseBase
 from pydantic import AfterValidator
+from rest_framework import exceptions as rest
 from rest_framework.parsers import JSONParser
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.schemas.inspectors import ViewInspector
 from rest_framework.views import APIView
 
+from billing import errors
 from config.core.api import errors as api_errors
+from config.core.api.errors import OUTAGE_EXCEPTIONS, convert_framework_exception, render_refusal
 from config.core.api.schema import ApiSchema
 from config.core.api.views import AcceptHeaderNegotiation, ScopedViewMixin
 from config.core.db import run_in_thread
-from config.core.errors import NotFound
-from copilot.api import errors
+from config.core.errors import (
+    Forbidden,
+    InvalidRequest,
+    NotFound,
+    PayloadTooLarge,
+    RequestRefused,
+    ServiceUnavailable,
+)
+from config.core.redis import REDIS_OUTAGE_ERRORS
 from copilot.api.authentication import (
     ApiKeyAuthentication,
     CallerThrottle,
@@ -36,6 +49,64 @@ from copilot.models import ApiKey
 from copilot.realtime import payloads
 from copilot.realtime.connections import OpenConnection, open_connection
 from copilot.realtime.fanout import FeedRevoked
+
+
+class BillingRefusal(RequestRefused):
+    """Carry a refusal by billing in the form of the other errors."""
+
+    def __init__(self, refusal: errors.BillingRequestRefused) -> None:
+        super().__init__(
+            refusal.message,
+            code=refusal.code,
+            retry_after_seconds=refusal.retry_after_seconds(datetime.now(UTC)),
+        )
+        self.details = {**refusal.details()}
+        self.status = refusal.status
+
+
+# The exceptions that to_refusal can convert. Anything else is a bug and is raised as one.
+HANDLED_EXCEPTIONS = (
+    RequestRefused,
+    errors.BillingRequestRefused,
+    rest.APIException,
+    Http404,
+    PermissionDenied,
+    SuspiciousOperation,
+    BadRequest,
+    MultiPartParserError,
+    UnreadablePostError,
+    OperationalError,
+    InterfaceError,
+    *REDIS_OUTAGE_ERRORS,
+)
+
+
+def to_refusal(problem: Exception) -> RequestRefused | None:
+    """Convert an exception to a refusal; return None for bugs."""
+    match problem:
+        case RequestRefused():
+            return problem
+        case errors.BillingRequestRefused():
+            return BillingRefusal(problem)
+        case rest.APIException():
+            return convert_framework_exception(problem)
+        case Http404():
+            return NotFound()
+        case PermissionDenied():
+            return Forbidden("You don't have access to this.")
+        case RequestDataTooBig():
+            return PayloadTooLarge("The request body is too large.")
+        case SuspiciousOperation() | BadRequest() | MultiPartParserError() | UnreadablePostError():
+            return InvalidRequest("The request body could not be read.")
+        case _:
+            return ServiceUnavailable() if isinstance(problem, OUTAGE_EXCEPTIONS) else None
+
+
+def handle_exception(problem: Exception, _context: object) -> HttpResponse | None:
+    """Handle exceptions of every view in this package, as the framework's exception handler."""
+    refusal = to_refusal(problem)
+    return render_refusal(refusal) if refusal is not None else None
+
 
 # Text that can be stored: no NUL, no lone surrogates, no server tags.
 CleanText = Annotated[str, AfterValidator(clean_text)]
@@ -51,7 +122,7 @@ class BaseApiView(APIView):
     schema: ViewInspector | None = ApiSchema()
 
     def get_exception_handler(self) -> Callable[[Exception, object], HttpResponse | None]:
-        return errors.handle_exception
+        return handle_exception
 
 
 class AuthenticatedApiView(ScopedViewMixin, BaseApiView):
@@ -96,7 +167,7 @@ class AsyncApiView(AuthenticatedApiView):
             )
         except FeedRevoked:
             response = self.handle_exception(api_errors.Unauthenticated())
-        except errors.HANDLED_EXCEPTIONS as problem:
+        except HANDLED_EXCEPTIONS as problem:
             response = self.handle_exception(problem)
         return self.finalize_response(self.request, response, *args, **kwargs)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""REST views for messages: read the transcript, submit a message, stop the running turn."""
+"""REST views for messages: send, list, stop, the queue of a busy session, and side questions."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from rest_framework.request import Request
 
 from config.core.api.parsing import QueryParams, RequestBody, parse_body, parse_json_object, parse_query
 from config.core.api.schema import IDEMPOTENCY_KEY_HEADER
-from config.core.api.views import document_operation, respond_json
+from config.core.api.views import document_operation, respond_json, respond_no_content
 from config.core.errors import InvalidRequest
 from config.core.json_values import JSON
-from copilot.api.base import AuthenticatedApiView
-from copilot.chat import admission_outcomes, slash_commands, stop
+from copilot.api.base import AuthenticatedApiView, CleanText
+from copilot.chat import admission_outcomes, queue_commands, side_questions, slash_commands, stop
 from copilot.chat import selectors as chat_selectors
-from copilot.chat.commands import MessageBody, SendMessage, parse_message
+from copilot.chat.commands import REQUEST_LIMITS, MessageBody, SendMessage, parse_message
 from copilot.chat.permissions import Permissions
-from copilot.realtime.payloads import MessagePayload
+from copilot.chat.side_questions import MAX_SIDE_QUESTION_CHARACTERS
+from copilot.realtime.payloads import MessagePayload, QueueItem
 
 MESSAGES_PER_PAGE = 50
 MAX_SEQUENCE = 2**63 - 1  # the column holds no more
@@ -200,3 +201,88 @@ def _omit_empty_fields(outcome: Started | Queued) -> dict[str, object]:
         if not fields[name]:
             del fields[name]
     return fields
+
+
+class QueuedText(RequestBody):
+    text: str
+
+
+class QueuedPlace(RequestBody):
+    position: Annotated[int, Field(ge=1, le=REQUEST_LIMITS.queued_messages)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Queue:
+    """Queued messages, in the order in which they will be sent."""
+
+    items: list[QueueItem]
+    capacity: int
+
+
+def render_queue(session_id: UUID) -> HttpResponse:
+    return respond_json(
+        Queue(items=chat_selectors.get_queue_items(session_id), capacity=REQUEST_LIMITS.queued_messages)
+    )
+
+
+class QueueView(AuthenticatedApiView):
+    @document_operation("List the queued messages", answers={200: Queue})
+    def get(self, request: Request, session_id: UUID) -> HttpResponse:
+        return render_queue(chat_selectors.get_session(self.caller_id, session_id).id)
+
+
+class QueuedView(AuthenticatedApiView):
+    @document_operation("Edit a queued message", answers={200: Queue}, body=QueuedText)
+    def patch(self, request: Request, session_id: UUID, message_id: UUID) -> HttpResponse:
+        queue_commands.edit_queued_message(
+            self.caller_id,
+            session_id,
+            message_id,
+            parse_body(request, QueuedText).text,
+            permissions=self.turn_permissions,
+        )
+        return render_queue(session_id)
+
+    @document_operation("Withdraw a queued message", answers={200: Queue})
+    def delete(self, request: Request, session_id: UUID, message_id: UUID) -> HttpResponse:
+        queue_commands.remove_queued_message(self.caller_id, session_id, message_id)
+        return render_queue(session_id)
+
+
+class MoveView(AuthenticatedApiView):
+    @document_operation("Move a queued message", answers={200: Queue}, body=QueuedPlace)
+    def post(self, request: Request, session_id: UUID, message_id: UUID) -> HttpResponse:
+        position = parse_body(request, QueuedPlace).position
+        queue_commands.move_queued_message(self.caller_id, session_id, message_id, position)
+        return render_queue(session_id)
+
+
+class SendNowView(AuthenticatedApiView):
+    @document_operation("Stop the running turn and send a queued message now", answers={200: Queue})
+    def post(self, request: Request, session_id: UUID, message_id: UUID) -> HttpResponse:
+        queue_commands.send_queued_message_now(self.caller_id, session_id, message_id)
+        return render_queue(session_id)
+
+
+class SideBody(RequestBody):
+    question: Annotated[CleanText, Field(min_length=1, max_length=MAX_SIDE_QUESTION_CHARACTERS)]
+
+
+class SideView(AuthenticatedApiView):
+    @document_operation("Ask a side question", answers={201: side_questions.SideQuestion}, body=SideBody)
+    def post(self, request: Request, session_id: UUID) -> HttpResponse:
+        body = parse_body(request, SideBody)
+        return respond_json(side_questions.ask_side_question(self.caller_id, session_id, body.question), 201)
+
+    @document_operation("Stop the side question, if one is being answered", answers={204: None})
+    def delete(self, request: Request, session_id: UUID) -> HttpResponse:
+        side_questions.stop_side_question(self.caller_id, session_id)
+        return respond_no_content()
+
+
+class SideAnswerView(AuthenticatedApiView):
+    @document_operation(
+        "Read a side question and its answer", answers={200: side_questions.SideQuestionPayload}
+    )
+    def get(self, request: Request, session_id: UUID, side_id: UUID) -> HttpResponse:
+        return respond_json(side_questions.get_side_question(self.caller_id, session_id, side_id))

@@ -1,24 +1,27 @@
-"""REST views for sessions, their goals and their compaction."""
+"""REST views for sessions: manage, search, branch, undo, goals and compaction."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, assert_never
 from uuid import UUID
 
 from django.http import HttpResponse
-from pydantic import Field
+from pydantic import Field, RootModel
 from rest_framework.request import Request
 
 from config.core.api.parsing import QueryParams, RequestBody, parse_body, parse_query
+from config.core.api.schema import IDEMPOTENCY_KEY_HEADER
 from config.core.api.views import document_operation, respond_json, respond_no_content
-from config.core.errors import InvalidRequest
+from config.core.errors import InvalidRequest, NotFound
+from config.core.json_values import parse_uuid, validate_body
 from copilot.accounts import preferences
 from copilot.api.base import AuthenticatedApiView, CleanText
-from copilot.chat import approvals, compaction_requests, goals, sessions, stop
+from copilot.api.messages import Started, parse_fields_with_run_id, serialize_started
+from copilot.chat import approvals, branches, compaction_requests, goals, search, sessions, stop
 from copilot.chat import selectors as chat_selectors
 from copilot.chat.approvals import get_auto_approve
-from copilot.chat.commands import REQUEST_LIMITS, SendMessage
+from copilot.chat.commands import REQUEST_LIMITS, EditBody, RetryBody, SendMessage, SwitchBody, parse_resend
 from copilot.chat.goals import MAX_GOAL_CHARACTERS
 from copilot.models import Session
 from copilot.realtime import event_log
@@ -241,3 +244,114 @@ class GoalView(AuthenticatedApiView):
         if body.act is not None:
             return respond_json(goals.change_goal_state(message, body.act))
         return respond_json(goals.set_goal_and_start(message))
+
+
+class Edit(EditBody):
+    act: Literal["edit"]
+
+
+class Retry(RetryBody):
+    act: Literal["retry"]
+
+
+class Switch(SwitchBody):
+    act: Literal["switch"]
+
+
+class BranchAct(RootModel[Annotated[Edit | Retry | Switch, Field(discriminator="act")]]):
+    """Edit and resend your message, retry an answer, or switch to another version of a message."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownBranch:
+    """The version that is shown and continued now, counted from 0."""
+
+    message_id: str
+    branch: int
+    versions: int
+    cursor: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class UndoneTurn:
+    """`text` is the message of the undone turn; `message` says what undo cannot take back."""
+
+    turn_id: str | None
+    text: str
+    message: str
+    cursor: str
+
+
+class BranchesView(AuthenticatedApiView):
+    @document_operation(
+        "Edit and resend a message, retry an answer, or switch to another version",
+        answers={200: ShownBranch, 201: Started},
+        body=BranchAct,
+        parameters=[IDEMPOTENCY_KEY_HEADER],
+    )
+    def post(self, request: Request, session_id: UUID) -> HttpResponse:
+        body = validate_body(BranchAct, parse_fields_with_run_id(request)).root
+        match body:
+            case Switch():
+                return respond_json(self._switch_branch(session_id, body))
+            case Edit() | Retry():
+                resend = parse_resend(
+                    body,
+                    session_id=session_id,
+                    user_id=self.caller_id,
+                    origin="api",
+                    permissions=self.turn_permissions,
+                )
+                return respond_json(serialize_started(branches.resend_message(resend)), 201)
+            case unreachable:
+                assert_never(unreachable)
+
+    def _switch_branch(self, session_id: UUID, body: Switch) -> ShownBranch:
+        message_id = parse_uuid(body.message_id)
+        if message_id is None:
+            raise NotFound
+        shown = branches.switch_branch(self.caller_id, session_id, message_id, body.branch)
+        return ShownBranch(
+            message_id=str(shown.message_id),
+            branch=shown.branch,
+            versions=shown.versions,
+            cursor=shown.cursor,
+        )
+
+
+class UndoView(AuthenticatedApiView):
+    @document_operation(
+        "Undo the last turn; what its tools did elsewhere is not undone", answers={200: UndoneTurn}
+    )
+    def post(self, request: Request, session_id: UUID) -> HttpResponse:
+        undone = branches.undo_last_turn(self.caller_id, session_id)
+        turn_id = str(undone.turn_id) if undone.turn_id else None
+        return respond_json(
+            UndoneTurn(turn_id=turn_id, text=undone.text, message=undone.message, cursor=undone.cursor)
+        )
+
+
+MAX_TITLE_HITS = 8
+
+
+class SearchQuery(QueryParams):
+    q: Annotated[CleanText, Field(min_length=1, max_length=200)]
+    limit: Annotated[int, Field(ge=1, le=100)] = search.MAX_HITS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    sessions: list[chat_selectors.SessionPayload]  # sessions whose title contains the text
+    messages: list[search.SearchHit]  # messages with every word, or with words that begin so
+
+
+class SearchView(AuthenticatedApiView):
+    @document_operation("Search your chats and messages", answers={200: Found}, query=SearchQuery)
+    def get(self, request: Request) -> HttpResponse:
+        query = parse_query(request, SearchQuery)
+        titled = chat_selectors.list_sessions_page(self.caller_id, q=query.q, limit=MAX_TITLE_HITS).items
+        return respond_json(
+            Found(
+                sessions=titled, messages=search.search_messages(self.caller_id, query.q, limit=query.limit)
+            )
+        )

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from django.urls import path, re_path
 
-from copilot.api.agents import AgentBuilderView, AgentRunsView, AgentsView, AgentVersionsView, AgentView
-from copilot.api.api_keys import KeysView, KeyView
-from copilot.api.approvals import DecideManyView, DecideView
+from copilot.api.account import (
+    KeysView,
+    KeyView,
+    MemoriesView,
+    MemoryView,
+    PersonalitiesView,
+    PreferencesView,
+    TicketsView,
+)
+from copilot.api.agents import (
+    AgentBuilderView,
+    AgentRunsView,
+    AgentsView,
+    AgentVersionsView,
+    AgentView,
+    ModelsView,
+)
 from copilot.api.base import NotFoundView
-from copilot.api.branches import BranchesView, UndoView
-from copilot.api.event_stream import StreamView
 from copilot.api.exports import (
     ExportDownloadView,
     ExportsView,
@@ -26,29 +38,41 @@ from copilot.api.files import (
     FileView,
     ZipView,
 )
-from copilot.api.mcp_servers import McpServersView, McpServerTestView, McpServerView
-from copilot.api.memories import MemoriesView, MemoryView
-from copilot.api.messages import MessagesView, StopView
-from copilot.api.model_catalogue import ModelsView
-from copilot.api.preferences import PersonalitiesView, PreferencesView
-from copilot.api.public_shares import (
+from copilot.api.messages import (
+    MessagesView,
+    MoveView,
+    QueuedView,
+    QueueView,
+    SendNowView,
+    SideAnswerView,
+    SideView,
+    StopView,
+)
+from copilot.api.schedules import SchedulesView, ScheduleSwitchOnView, ScheduleView
+from copilot.api.schema_views import SchemaView, SchemaViewerView
+from copilot.api.sessions import (
+    BranchesView,
+    CompactView,
+    GoalView,
+    SearchView,
+    SessionRestoreView,
+    SessionsView,
+    SessionView,
+    UndoView,
+)
+from copilot.api.shares import (
+    FileShareView,
     PublicFileView,
     PublicNotFoundView,
     PublicShareView,
     PublicUnlockView,
     PublicZipView,
+    SessionShareView,
+    SharePreviewView,
+    SharesView,
 )
-from copilot.api.questions import AnswerView
-from copilot.api.queue import MoveView, QueuedView, QueueView, SendNowView
-from copilot.api.schedules import SchedulesView, ScheduleSwitchOnView, ScheduleView
-from copilot.api.schema_views import SchemaView, SchemaViewerView
-from copilot.api.search import SearchView
-from copilot.api.sessions import CompactView, GoalView, SessionRestoreView, SessionsView, SessionView
-from copilot.api.shares import FileShareView, SessionShareView, SharePreviewView, SharesView
-from copilot.api.side_questions import SideAnswerView, SideView
-from copilot.api.tickets import TicketsView
-from copilot.api.tools import ToolsView
-from copilot.api.turns import TurnView, WaitView
+from copilot.api.tools import McpServersView, McpServerTestView, McpServerView, ToolsView
+from copilot.api.turns import AnswerView, DecideManyView, DecideView, StreamView, TurnView, WaitView
 
 SESSION = "v1/sessions/<uuid:session_id>"
 QUEUED = f"{SESSION}/queue/<uuid:message_id>"

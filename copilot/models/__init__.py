@@ -5,8 +5,10 @@ foreign key has an index of its own only where no other index begins with it, an
 """
 
 from copilot.models.account import (
+    ApiKey,
     Invitation,
     KnownDevice,
+    Preferences,
     SignUpRequest,
 )
 from copilot.models.agent import (
@@ -14,8 +16,7 @@ from copilot.models.agent import (
     AgentVersion,
     Personality,
 )
-from copilot.models.api_key import ApiKey
-from copilot.models.approval import Approval
+from copilot.models.approval import Approval, Question
 from copilot.models.catalogue import (
     Credential,
     ModelEntry,
@@ -31,23 +32,20 @@ from copilot.models.file import (
     StorageUse,
     WorkspaceFile,
 )
-from copilot.models.installation import Installation
 from copilot.models.mcp_server import McpServer
 from copilot.models.memory import (
     MemoryItem,
     MemoryPreference,
 )
-from copilot.models.message import Message
+from copilot.models.message import (
+    Message,
+    SearchEntry,
+    SearchProgress,
+)
 from copilot.models.model_call import ModelCall
-from copilot.models.preferences import Preferences
-from copilot.models.question import Question
 from copilot.models.schedule import (
     Schedule,
     ScheduleRun,
-)
-from copilot.models.search import (
-    SearchEntry,
-    SearchProgress,
 )
 from copilot.models.session import Session
 from copilot.models.share import (
@@ -55,7 +53,7 @@ from copilot.models.share import (
     SharedFile,
 )
 from copilot.models.turn import Turn
-from copilot.models.worker_heartbeat import WorkerHeartbeat
+from copilot.models.worker import Installation, WorkerHeartbeat
 
 __all__ = [
     "AccountDeletion",

@@ -1,4 +1,4 @@
-"""Store invitations, sign-up requests and known devices."""
+"""Store what belongs to a user account: invitations, known devices, API keys and preferences."""
 
 from __future__ import annotations
 
@@ -90,3 +90,49 @@ class KnownDevice(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
+    def unrevoked(self) -> ApiKeyQuerySet:
+        return self.filter(revoked_at=None)
+
+    def active(self) -> ApiKeyQuerySet:
+        return self.unrevoked().exclude(expires_at__lte=Now())
+
+
+class ApiKey(models.Model):
+    """An API key of a user, stored as a hash. Only `copilot.accounts.api_keys` writes it."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="api_keys")
+    name = models.CharField(max_length=100, blank=True)
+    prefix = models.CharField(max_length=10, unique=True)
+    secret_hash = models.CharField(max_length=64)
+    scopes = models.JSONField(default=list)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    last_used_at = models.DateTimeField(null=True, blank=True)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+
+    objects = ApiKeyQuerySet.as_manager()
+
+    def __str__(self) -> str:
+        return self.name or self.prefix
+
+
+class Preferences(models.Model):
+    """A user's preferences for all chats; no row means the defaults. Only `copilot.accounts.preferences` writes it."""
+
+    owner = models.OneToOneField(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="preferences"
+    )
+    timezone = models.CharField(max_length=64, blank=True, help_text="An IANA name; nothing means UTC.")
+    instructions = models.CharField(
+        max_length=4000, blank=True, help_text="Added to the system text of every conversation."
+    )
+    personality = models.ForeignKey(
+        "Personality", on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
+    )
+
+    def __str__(self) -> str:
+        return f"preferences of user {self.owner_id}"

@@ -9,7 +9,7 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from copilot.models.defaults import EMPTY_LIST
+from copilot.models.session import EMPTY_LIST
 
 
 class MemoryItem(models.Model):

@@ -1,16 +1,17 @@
-"""Store messages."""
+"""Store messages, and their search index in a table of its own so that updates of messages stay cheap."""
 
 from __future__ import annotations
 
 import uuid
 
+from django.contrib.postgres.indexes import GinIndex
+from django.contrib.postgres.search import SearchVectorField
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Q
 from django.db.models.functions import Now
 
 from copilot.chat.permissions import PermissionsJSON
-from copilot.models.defaults import EMPTY_LIST, EMPTY_OBJECT
-from copilot.models.session import Session
+from copilot.models.session import EMPTY_LIST, EMPTY_OBJECT, Session
 from copilot.models.turn import Turn
 
 
@@ -145,3 +146,37 @@ class Message(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.id}"
+
+
+class SearchEntry(models.Model):
+    """The searchable words of one message. Only `copilot.chat.search` writes it. The database deletes it with the message."""
+
+    message = models.OneToOneField(
+        "Message",
+        primary_key=True,
+        on_delete=models.DO_NOTHING,
+        db_constraint=False,  # the migration creates it, with ON DELETE CASCADE
+        related_name="+",
+    )
+    owner_id = models.BigIntegerField()
+    sent_at = models.DateTimeField()
+    words = SearchVectorField(help_text="Each behind the number of its owner.")
+
+    class Meta:
+        indexes = [
+            GinIndex(fields=["words"], fastupdate=False, name="words_of_messages"),
+            models.Index(F("owner_id"), F("sent_at").desc(), name="newest_words_of_an_owner"),
+        ]
+
+    def __str__(self) -> str:
+        return f"words of {self.message_id}"
+
+
+class SearchProgress(models.Model):
+    """The progress of the index: turns that ended up to this time are in it."""
+
+    id = models.SmallAutoField(primary_key=True)
+    through = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"through {self.through}"

@@ -10,7 +10,10 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 
 from copilot.chat.permissions import PermissionsJSON
-from copilot.models.defaults import EMPTY_OBJECT
+
+# Defaults in the database let a statement name only the columns it sets.
+EMPTY_LIST = models.Value([], output_field=models.JSONField())
+EMPTY_OBJECT = models.Value({}, output_field=models.JSONField())
 
 
 class SessionQuerySet(models.QuerySet["Session"]):

@@ -9,9 +9,8 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from copilot.models.defaults import EMPTY_OBJECT
 from copilot.models.file import WorkspaceFile
-from copilot.models.session import Session
+from copilot.models.session import EMPTY_OBJECT, Session
 
 
 class ShareQuerySet(models.QuerySet["Share"]):

@@ -9,8 +9,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from copilot.chat.permissions import PermissionsJSON
-from copilot.models.defaults import EMPTY_LIST, EMPTY_OBJECT
-from copilot.models.session import Session
+from copilot.models.session import EMPTY_LIST, EMPTY_OBJECT, Session
 
 
 class TurnQuerySet(models.QuerySet["Turn"]):

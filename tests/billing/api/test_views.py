@@ -19,7 +19,7 @@ from billing.errors import LimitReached
 from billing.models import Account, LedgerEntry, LimitPolicy, UsageWindow
 from billing.selectors import credit_statements
 from config.core.api.errors import render_refusal
-from copilot.api.errors import to_refusal
+from copilot.api.base import to_refusal
 from tests.support import factories
 from tests.support.race_repeats import rounds
 from tests.support.redis_outages import make_connection_pool

@@ -6,7 +6,7 @@ import pytest
 
 from config.core.db import run_in_thread
 from copilot.accounts import api_keys
-from copilot.api import event_stream
+from copilot.api import turns
 from copilot.realtime import event_log
 from copilot.realtime.events import SessionChanged, TextExtended
 from copilot.realtime.fanout import EVENT_FANOUT
@@ -149,7 +149,7 @@ async def test_a_reader_that_hangs_up_is_let_go_of(session, token, path):
 
 
 async def test_silence_is_filled_with_signs_of_life(monkeypatch, token, path):
-    monkeypatch.setattr(event_stream, "KEEP_ALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(turns, "KEEP_ALIVE_SECONDS", 0.05)
     async with opened(path, token) as read:
         await read.frame()
         assert await read.block() == b": keep-alive"
@@ -158,7 +158,7 @@ async def test_silence_is_filled_with_signs_of_life(monkeypatch, token, path):
 
 async def test_a_revoked_key_loses_its_open_stream(monkeypatch, ada, path):
     """A-L10.2"""
-    monkeypatch.setattr(event_stream, "KEEP_ALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(turns, "KEEP_ALIVE_SECONDS", 0.05)
     key = await run_in_thread(api_keys.create_api_key, ada)
     async with opened(path, key.token) as read:
         await read.frame()
@@ -170,7 +170,7 @@ async def test_a_revoked_key_loses_its_open_stream(monkeypatch, ada, path):
 async def test_a_deleted_session_ends_its_streams(monkeypatch, ada, session, token, path):
     from copilot.chat import sessions
 
-    monkeypatch.setattr(event_stream, "KEEP_ALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(turns, "KEEP_ALIVE_SECONDS", 0.05)
     async with opened(path, token) as read:
         await read.frame()
         await run_in_thread(sessions.delete_session, ada.pk, session.pk)
