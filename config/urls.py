@@ -11,7 +11,7 @@ from django.urls import include, path
 
 from billing.stripe.webhook import stripe_webhook
 from config.core.staff_permissions import require_admin_action_permissions
-from copilot.web.views import devices
+from copilot.web.views import account
 from linking.inbound import webhooks
 
 admin.autodiscover()
@@ -30,7 +30,7 @@ urlpatterns = [
     path("admin/diagnostics/", include("diagnostics.dashboard.urls")),
     path("admin/", admin.site.urls),
     path("accounts/signup/", sign_up, name="account_signup"),
-    path("accounts/sessions/", devices.list_login_sessions, name="usersessions_list"),
+    path("accounts/sessions/", account.list_login_sessions, name="usersessions_list"),
     path("accounts/", include("allauth.urls")),
     path("api/v1/billing/stripe/webhook", stripe_webhook),
     path("api/v1/billing/", include("billing.api.urls")),

@@ -1,4 +1,4 @@
-"""Pages for agents: list, create, edit, run, and open the chat that builds one."""
+"""Pages for agents and scheduled tasks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,22 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from config.core.errors import InvalidRequest
 from config.core.json_values import JSON
+from copilot.accounts import preferences
 from copilot.agents import services as agents
 from copilot.chat import admission, sessions
 from copilot.chat.commands import SendMessage
 from copilot.chat.permissions import UNRESTRICTED
 from copilot.models import AgentVersion, Session
-from copilot.web.forms import AgentForm, AgentRunForm
-from copilot.web.views.base import get_request_user, not_found_as_404, perform_and_redirect
+from copilot.schedules import services as schedules
+from copilot.web.forms import AgentForm, AgentRunForm, ScheduleForm
+from copilot.web.views.base import (
+    ROWS_PER_PAGE,
+    build_page_links,
+    get_request_user,
+    not_found_as_404,
+    parse_offset,
+    perform_and_redirect,
+)
 
 
 @login_required
@@ -131,3 +140,54 @@ def _render_agent(
     run_form = run_form or AgentRunForm()
     context = {"version": version, "form": form, "run_form": run_form}
     return render(request, "copilot/agent.html", context, status=max(form.status, run_form.status))
+
+
+@login_required
+@never_cache
+@require_http_methods(["GET", "POST"])
+def manage_schedules(request: HttpRequest) -> HttpResponse:
+    """List and create tasks; a refused form keeps what was entered."""
+    owner_id = get_request_user(request).pk
+    time_zone = preferences.get_preferences(owner_id).timezone
+    form = ScheduleForm.from_request(request, initial={"timezone": time_zone})
+    if form.is_valid():
+        with form.refusals_as_errors():
+            schedules.create_schedule(owner_id, form.build_request(), UNRESTRICTED)
+            messages.success(request, _("Task scheduled."))
+            return redirect("schedules")
+    context = {"form": form, **_build_list_context(owner_id, parse_offset(request))}
+    return render(request, "copilot/schedules.html", context, status=form.status)
+
+
+def _build_list_context(owner_id: int, offset: int) -> dict[str, object]:
+    found = list(schedules.list_schedules(owner_id)[offset : offset + ROWS_PER_PAGE + 1])
+    rows = found[:ROWS_PER_PAGE]
+    runs = schedules.get_last_runs(rows)
+    return {
+        "tasks": [
+            {"row": row, "next_runs": schedules.list_next_runs(row), "last": runs.get(row.pk)} for row in rows
+        ],
+        **build_page_links(offset, has_more=len(found) > ROWS_PER_PAGE),
+    }
+
+
+@login_required
+@require_POST
+def cancel_schedule(request: HttpRequest, schedule_id: UUID) -> HttpResponse:
+    return perform_and_redirect(
+        request,
+        lambda: schedules.cancel_schedule(get_request_user(request).pk, schedule_id),
+        _("Task cancelled."),
+        then="schedules",
+    )
+
+
+@login_required
+@require_POST
+def enable_schedule(request: HttpRequest, schedule_id: UUID) -> HttpResponse:
+    return perform_and_redirect(
+        request,
+        lambda: schedules.enable_schedule(get_request_user(request).pk, schedule_id),
+        _("Task turned on."),
+        then="schedules",
+    )

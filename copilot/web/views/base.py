@@ -43,12 +43,21 @@ def perform_and_redirect(
 
 
 MAX_OFFSET_DIGITS = 5
+ROWS_PER_PAGE = 25
 
 
 def parse_offset(request: HttpRequest) -> int:
     """Return the offset into a list; anything invalid is 0."""
     text = request.GET.get("offset", "")
     return int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_OFFSET_DIGITS else 0
+
+
+def build_page_links(offset: int, *, has_more: bool) -> dict[str, int | None]:
+    return {
+        "offset": offset,
+        "newer": max(offset - ROWS_PER_PAGE, 0) if offset else None,
+        "older": offset + ROWS_PER_PAGE if has_more else None,
+    }
 
 
 def redirect_to_list(request: HttpRequest, name: str) -> HttpResponse:

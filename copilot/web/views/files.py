@@ -1,14 +1,15 @@
-"""Pages for workspace files: list, show, rename, delete, restore, rescan, download."""
+"""Pages for workspace files, and the documents that the artifacts panel shows in frames."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from urllib.parse import urlencode
 from uuid import UUID
 
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -17,12 +18,12 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
-from config.core.errors import RequestRefused
+from config.core.errors import NotFound, RequestRefused
 from config.core.json_values import parse_uuid
-from copilot.files import quotas, zip_stream
+from copilot.files import artifacts, html_preview, quotas, zip_stream
 from copilot.files import services as files
 from copilot.sharing import services as sharing
-from copilot.web import i18n
+from copilot.web import i18n, markdown
 from copilot.web.forms import FileListForm, FileRenameForm, FileSelectionForm, parse_list_query
 from copilot.web.views.base import get_request_user, not_found_as_404
 
@@ -156,3 +157,40 @@ def _build_page_query(query: dict[str, str], offset: int) -> str:
 def _redirect_to_list(form: FileListForm, **extra: str) -> HttpResponse:
     params = form.get_place() | extra
     return redirect(f"{reverse('files')}?{urlencode(params)}" if params else reverse("files"))
+
+
+@require_GET
+def render_file(request: HttpRequest, file_id: UUID) -> HttpResponse:
+    return _render_in_frame(
+        request,
+        lambda: html_preview.render_html_file(request, files.get_file(get_request_user(request).pk, file_id)),
+    )
+
+
+@require_GET
+def render_block(request: HttpRequest, session_id: UUID, message_id: UUID, index: int) -> HttpResponse:
+    """Render a code block of an answer by its index."""
+
+    def render_code_block() -> HttpResponse:
+        html = markdown.extract_code_block(
+            artifacts.get_answer_text(get_request_user(request).pk, session_id, message_id), index
+        )
+        if html is None:
+            raise NotFound
+        return html_preview.render_html_text(request, html)
+
+    return _render_in_frame(request, render_code_block)
+
+
+def _render_in_frame(request: HttpRequest, render_document: Callable[[], HttpResponse]) -> HttpResponse:
+    """Answer only frames of signed-in people, so that no login form ever appears in a frame."""
+    if not request.user.is_authenticated or not html_preview.is_frame_request(request):
+        raise Http404
+    try:
+        return render_document()
+    except NotFound as problem:
+        raise Http404 from problem
+    except RequestRefused as problem:
+        return HttpResponse(
+            i18n.translate_refusal(problem), status=problem.status, content_type="text/plain; charset=utf-8"
+        )
