@@ -15,7 +15,7 @@ from django.conf import settings
 from kombu.exceptions import OperationalError
 
 from config.core.redis import REDIS_OUTAGE_ERRORS
-from copilot.realtime import turn_queue
+from copilot.realtime import worker_signals
 
 log = structlog.get_logger(__name__)
 
@@ -55,8 +55,8 @@ def index_messages() -> None:
 @shared_task(name="copilot.tasks.scan_file", ignore_result=True)
 def scan_file(file_id: str) -> None:
     """Scan a file once. A scanner that fails is retried a few times."""
-    from copilot.files import quarantine
     from copilot.files import services as files
+    from copilot.files import virus_scan
 
     try:
         verdict = files.scan_file(UUID(file_id))
@@ -66,7 +66,7 @@ def scan_file(file_id: str) -> None:
             enqueue_scan(UUID(file_id), after_seconds=SCAN_RETRY_SECONDS * 2**failures)
         return
     if verdict == "infected":
-        quarantine.notify_owner(UUID(file_id))
+        virus_scan.notify_owner(UUID(file_id))
 
 
 def enqueue_scan(file_id: UUID, *, after_seconds: int = 0) -> None:
@@ -90,9 +90,9 @@ def resend_lost_scans() -> None:
 @shared_task(name="copilot.tasks.reconcile_storage", ignore_result=True)
 def reconcile_storage() -> None:
     """Find stored objects without rows and rows without objects."""
-    from copilot.files import reconciliation
+    from copilot.files import quotas
 
-    reconciliation.reconcile_storage()
+    quotas.reconcile_storage()
 
 
 @shared_task(name="copilot.tasks.purge_shares", ignore_result=True)
@@ -238,7 +238,7 @@ def wake_worker(turn_id: UUID) -> None:
         enqueue_turn(turn_id)
         return
     try:
-        turn_queue.push_wakeup(turn_id)
+        worker_signals.push_wakeup(turn_id)
     except REDIS_OUTAGE_ERRORS as problem:
         log.warning("wakeup_not_sent", turn_id=str(turn_id), error_kind=type(problem).__name__)
 

@@ -13,7 +13,7 @@ import structlog
 
 from copilot import metrics
 from copilot.chat.prompt_tags import build_server_block, escape_server_tags, escape_text
-from copilot.chat.session_config import PersonalityPrompt, SessionConfig
+from copilot.chat.turn_context import PersonalityPrompt, SessionConfig
 from copilot.providers.base import ToolSpecification
 from copilot.realtime.payloads import ContextUsage
 from copilot.tools.builtin.get_agent_guide import read_guide

@@ -11,7 +11,7 @@ from copilot.chat.admission_limits import can_start_queued, release_hold
 from copilot.chat.announcements import announce_queued_turn
 from copilot.chat.permissions import Permissions
 from copilot.models import Message, Session, Turn
-from copilot.realtime import lease, stop_signal
+from copilot.realtime import lease, worker_signals
 from copilot.realtime.lease import QueueMember
 
 
@@ -49,7 +49,7 @@ def _start_head_of_queue(
     session_id: UUID, turn_id: UUID, token: UUID, keep_through: int | None, *, is_retry: bool = False
 ) -> bool:
     pending = queue.list_pending_messages(session_id)
-    covered = stop_signal.get_covered_number(str(session_id))
+    covered = worker_signals.get_covered_number(str(session_id))
     if covered is not None:
         keep_through = covered if keep_through is None else max(keep_through, covered)
     head = next(

@@ -13,7 +13,7 @@ from copilot.chat.next_turn import queue_member_of, start_stranded_messages
 from copilot.chat.permissions import UNRESTRICTED, Permissions
 from copilot.chat.stop import StopResult, cancel_turn_without_worker, drop_queued_messages, stop_child_turns
 from copilot.models import Message, Turn
-from copilot.realtime import lease, stop_signal
+from copilot.realtime import lease, worker_signals
 from copilot.realtime.lease import QueueMember
 
 
@@ -77,7 +77,7 @@ def send_queued_message_now(user_id: int, session_id: UUID, message_id: UUID) ->
         start_stranded_messages(session_id)
         return StopResult(turn_id=None, state="idle")
     if stopping.status == Turn.Status.RUNNING or not cancel_turn_without_worker(session_id, stopping):
-        stop_signal.signal_stop(str(session_id), str(stopping.turn_id))
+        worker_signals.signal_stop(str(session_id), str(stopping.turn_id))
     return StopResult(turn_id=stopping.turn_id, state="stopping")
 
 

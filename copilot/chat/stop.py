@@ -23,7 +23,7 @@ from copilot.chat.announcements import (
 from copilot.chat.next_turn import queue_member_of, release_or_start_next
 from copilot.chat.permissions import Permissions
 from copilot.models import Message, Turn
-from copilot.realtime import lease, stop_signal
+from copilot.realtime import lease, worker_signals
 from copilot.realtime.events import CancelReason, Event, TurnCancelled
 
 log = structlog.get_logger(__name__)
@@ -97,7 +97,7 @@ def _signal_or_cancel(session_id: UUID, stopping: turn_transitions.StopRequest) 
     """Signal the worker that runs the turn, or end the turn here; then do the same for its child turns."""
     if stopping.status == Turn.Status.RUNNING or not cancel_turn_without_worker(session_id, stopping):
         try:
-            stop_signal.signal_stop(str(session_id), str(stopping.turn_id))
+            worker_signals.signal_stop(str(session_id), str(stopping.turn_id))
         except REDIS_OUTAGE_ERRORS:
             # The sweep ends the turn once Redis is back.
             log.warning("stop_signal_failed", session_id=session_id, turn_id=stopping.turn_id)
@@ -132,7 +132,7 @@ def _stop_between_turns(session_id: UUID) -> turn_transitions.StopRequest | None
         while lease.is_session_held(str(session_id)) and time.monotonic() < deadline:
             through = queue.get_last_pending_number(session_id)
             if through is not None:
-                stop_signal.cover_queued_messages(str(session_id), through)
+                worker_signals.cover_queued_messages(str(session_id), through)
             if (stopping := turn_transitions.request_stop(session_id)) is not None:
                 return stopping  # it was opened in the meantime, perhaps with the last queued message
             if through is None:

@@ -17,8 +17,7 @@ from copilot import metrics, signals
 from copilot.chat import message_history, model_calls, turn_context
 from copilot.chat.message_rows import MessageRow
 from copilot.chat.permissions import NO_PERMISSIONS, Permissions, PermissionsJSON
-from copilot.chat.session_config import SessionConfig
-from copilot.chat.turn_context import Channel, InboundContext
+from copilot.chat.turn_context import Channel, InboundContext, SessionConfig
 from copilot.models import Turn
 from copilot.realtime.events import CancelReason
 from copilot.realtime.payloads import ContextUsage

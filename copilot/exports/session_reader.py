@@ -14,7 +14,7 @@ from django.db.models.functions import Length
 from django.utils import timezone
 
 from config.core.filenames import clean_filename
-from copilot.exports import documents, markdown_document
+from copilot.exports import documents
 from copilot.models import Message, Session, WorkspaceFile
 from copilot.realtime import payloads
 
@@ -93,7 +93,7 @@ class SessionExport:
         if self._options.format == "json":
             known = {entry.id for entry in entries}
             return documents.encode_document(self._build_head(), self._iter_messages(known), entries)
-        return markdown_document.render_markdown(
+        return documents.render_markdown(
             self._build_head(), self._iter_messages(), {entry.id: entry for entry in entries}
         )
 

@@ -1,16 +1,25 @@
-"""Load and run the configured hook that scans files before anybody may read them."""
+"""Scan files with the configured hook before anybody may read them, and tell the owner what was found."""
 
 from __future__ import annotations
 
+import smtplib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, Literal
 from uuid import UUID
 
+import structlog
 from django.conf import settings
+from django.core.mail import send_mail
 from django.utils.module_loading import import_string
+from django.utils.translation import gettext as _
 
 from config.core.errors import ScanFailed
+from config.core.redis import REDIS_OUTAGE_ERRORS
+from copilot.chat import messages
+from copilot.chat import selectors as chat_selectors
+from copilot.models import WorkspaceFile
+from copilot.realtime import event_log
 
 ScanVerdict = Literal["clean", "infected"]
 
@@ -47,3 +56,44 @@ def run_hook(stream: IO[bytes], meta: ScannedFile) -> ScanVerdict:
     if verdict not in ("clean", "infected"):
         raise ScanFailed(f"the hook answered {verdict!r}")
     return verdict
+
+
+log = structlog.get_logger(__name__)
+
+NOTICE_CODE = "file_quarantined"
+
+
+def notify_owner(file_id: UUID) -> None:
+    file = WorkspaceFile.objects.select_related("owner").get(pk=file_id)
+    if file.session_id is not None:
+        _post_notice(file.session_id, file.owner_id)
+    if file.owner.email:
+        _send_email(file)
+
+
+def _post_notice(session_id: UUID, owner_id: int) -> None:
+    row_id = messages.post_notice(session_id, None, NOTICE_CODE)
+    try:
+        event_log.append_events(
+            str(session_id),
+            [(chat_selectors.build_notice_posted(row_id, NOTICE_CODE), None)],
+            user_id=owner_id,
+        )
+    except REDIS_OUTAGE_ERRORS:
+        log.warning("quarantine_notice_not_published", session_id=str(session_id))
+
+
+def _send_email(file: WorkspaceFile) -> None:
+    try:
+        send_mail(
+            _("One of your files was quarantined"),
+            _(
+                "A scan found something harmful in your file “%(name)s”. It can't be opened, downloaded or shared. "
+                "You can delete it on the Files page."
+            )
+            % {"name": file.name},
+            None,
+            [file.owner.email],
+        )
+    except (smtplib.SMTPException, OSError) as problem:
+        log.warning("quarantine_mail_failed", file_id=str(file.id), error_kind=type(problem).__name__)

@@ -25,7 +25,7 @@ from billing import policies, pricing
 from config.core import encryption, redaction
 from config.core.errors import ServiceUnavailable
 from copilot.models import Credential, ModelEntry, ModelLesson, TierEntry
-from copilot.providers import breaker_store, catalogue, clients
+from copilot.providers import breakers, catalogue, clients
 from copilot.providers.base import CatalogueEntry, FailureCode
 from copilot.providers.breakers import BREAKERS, BreakerTrip
 from copilot.providers.catalogue import Catalogue
@@ -162,16 +162,14 @@ def _load_learned_limits() -> None:
 def count_model_failure(entry: CatalogueEntry, code: FailureCode) -> None:
     """Count a model that a turn gave up on. Repeated failures open its breaker in every process."""
     name, seconds = fingerprint_entry(entry), settings.MODEL_BREAKER_SECONDS
-    if breaker_store.count_model_failure(
-        name, code, failures=settings.MODEL_BREAKER_FAILURES, seconds=seconds
-    ):
+    if breakers.count_model_failure(name, code, failures=settings.MODEL_BREAKER_FAILURES, seconds=seconds):
         BREAKERS.open_breaker(name, BreakerTrip(code=code, seconds=seconds))
         log.warning("breaker_opened", model=entry.name, code=code, seconds=seconds)
 
 
 def sync_breakers() -> None:
     if settings.MODEL_BREAKER_FAILURES:
-        found = breaker_store.list_open_breakers().items()
+        found = breakers.list_open_breakers().items()
         BREAKERS.replace_all(
             {
                 name: BreakerTrip(code=code, seconds=left)

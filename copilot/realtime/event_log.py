@@ -13,7 +13,7 @@ from django.conf import settings
 from config.core.errors import InvalidRequest
 from config.core.redis import REDIS_OUTAGE_ERRORS, get_async_redis, get_redis, get_script, load_script_source
 from copilot.models import Turn
-from copilot.realtime import events, redis_keys, turn_queue
+from copilot.realtime import events, redis_keys, worker_signals
 from copilot.realtime.events import (
     ENDING_KINDS,
     Event,
@@ -119,7 +119,7 @@ def append_events(
             load_script_source("push_wakeup"),
             1,
             redis_keys.WAKEUPS_KEY,
-            *turn_queue.build_wake_arguments(wake),
+            *worker_signals.build_wake_arguments(wake),
         )
         answers, _ = pipe.execute()
     return answers[0].decode()  # type: ignore[no-any-return]

@@ -16,7 +16,7 @@ from django.db.models.functions import Cast, Extract, Now
 from config.core.errors import ServiceUnavailable
 from config.core.redis import REDIS_OUTAGE_ERRORS, RedisCommandRefused, get_redis
 from copilot.models import WorkerHeartbeat
-from copilot.realtime import session_keys, turn_queue
+from copilot.realtime import session_keys, worker_signals
 from copilot.realtime.session_keys import LeaseRecord, SessionKeySurvey
 from copilot.worker import heartbeat
 
@@ -146,7 +146,7 @@ def _seconds_since(field: str) -> Combinable:
 
 
 def get_wakeup_count() -> int:
-    return ask_with_deadline(turn_queue.count_wakeups)
+    return ask_with_deadline(worker_signals.count_wakeups)
 
 
 def get_leases(session_ids: list[str]) -> dict[str, LeaseRecord]:

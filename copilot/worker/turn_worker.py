@@ -34,7 +34,7 @@ from copilot.chat.message_rows import MessageRow
 from copilot.models import Turn
 from copilot.providers import catalogue, clients
 from copilot.providers.clients import close_all_clients
-from copilot.realtime import stop_signal, turn_queue
+from copilot.realtime import worker_signals
 from copilot.realtime.events import TurnThrottled
 from copilot.tasks import wake_worker
 from copilot.tools import registry
@@ -242,7 +242,7 @@ class TurnWorker:
             self._listening.cancel()
 
     async def _listen_forever(self) -> None:
-        reader = turn_queue.TurnQueueReader()
+        reader = worker_signals.TurnQueueReader()
         try:
             while True:
                 try:
@@ -254,7 +254,7 @@ class TurnWorker:
         finally:
             await reader.close()
 
-    async def _take_wakeups(self, reader: turn_queue.TurnQueueReader) -> None:
+    async def _take_wakeups(self, reader: worker_signals.TurnQueueReader) -> None:
         free_slots = settings.TURNS_PER_PROCESS - len(self._runs)
         if free_slots <= 0:
             self._heard_at = time.monotonic()
@@ -274,7 +274,7 @@ class TurnWorker:
         if self._slots.acquire(blocking=False):
             self._add_arrived(turn_id)
         else:
-            await run_in_thread(turn_queue.push_wakeup, turn_id)
+            await run_in_thread(worker_signals.push_wakeup, turn_id)
 
     def _add_arrived(self, turn_id: UUID) -> None:
         self._arrived.append(turn_id)
@@ -375,7 +375,9 @@ class TurnWorker:
     async def _poll_stop_marks(self) -> None:
         runs = list(self._runs.values())
         for run, turn_id in zip(
-            runs, await stop_signal.read_stop_marks([str(run.turn.session_id) for run in runs]), strict=True
+            runs,
+            await worker_signals.read_stop_marks([str(run.turn.session_id) for run in runs]),
+            strict=True,
         ):
             if turn_id == str(run.turn.turn_id):
                 run.interrupt("stop")
@@ -383,7 +385,7 @@ class TurnWorker:
     async def _listen_for_stops(self) -> None:
         while True:
             try:
-                async for message in stop_signal.listen_for_stops():
+                async for message in worker_signals.listen_for_stops():
                     if run := self._runs.get(message.turn_id):
                         run.interrupt("stop")
             except Exception as problem:  # polling the stop marks covers the gap

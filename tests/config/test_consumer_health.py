@@ -27,7 +27,7 @@ from config import celery, consumer_health
 from config.celery import app
 from config.dev.servers import find_free_port
 from copilot.models import WorkerHeartbeat
-from copilot.realtime import turn_queue
+from copilot.realtime import worker_signals
 from copilot.worker import turn_worker
 from tests.support import factories
 from tests.support.turn_engine import ended, start, until
@@ -248,13 +248,13 @@ def test_a_worker_that_starts_while_postgres_is_away_takes_turns_once_it_is_back
 
 def test_a_redis_that_says_nothing_is_not_listened_to_for_ever(settings, monkeypatch):
     """A connection whose other end vanished without a word"""
-    monkeypatch.setattr(turn_queue, "POLL_SECONDS", 0.1)
-    monkeypatch.setattr(turn_queue, "ANSWER_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(worker_signals, "POLL_SECONDS", 0.1)
+    monkeypatch.setattr(worker_signals, "ANSWER_TIMEOUT_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         settings.REDIS_URL = f"redis://127.0.0.1:{mute.getsockname()[1]}/0"
 
         async def listen() -> None:
-            bell = turn_queue.TurnQueueReader()
+            bell = worker_signals.TurnQueueReader()
             try:
                 await bell.wait_for_turn()
             finally:
@@ -265,10 +265,10 @@ def test_a_redis_that_says_nothing_is_not_listened_to_for_ever(settings, monkeyp
 
 
 def test_an_empty_answer_is_an_answer(redis_clean, monkeypatch):
-    monkeypatch.setattr(turn_queue, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(worker_signals, "POLL_SECONDS", 0.05)
 
     async def listen() -> object:
-        bell = turn_queue.TurnQueueReader()
+        bell = worker_signals.TurnQueueReader()
         try:
             return await bell.wait_for_turn()
         finally:

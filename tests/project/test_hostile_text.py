@@ -24,7 +24,7 @@ from config.http import request_headers
 from config.logging_config import redact_log_event
 from copilot.agent import titles
 from copilot.chat import approval_decisions, prompt_tags, slash_commands
-from copilot.exports import markdown_document
+from copilot.exports import documents
 from copilot.files import content_types, downloads
 from copilot.memories.services import _extract_words
 from copilot.providers import failures, text_filter
@@ -278,7 +278,7 @@ ANCHORED = {
     "copilot.web.markdown._PAIRED_FORMULA": "match",
     "copilot.web.markdown._UNTIL_SQUARE_BRACKET": "match",
     "copilot.providers.failures.PARAMETERS": "match",
-    "copilot.exports.markdown_document.HEADING": "fullmatch",
+    "copilot.exports.documents.HEADING": "fullmatch",
     "copilot.files.content_types._COMMENT": "match",
     "copilot.files.content_types._HTML": "match",
 }
@@ -489,8 +489,8 @@ TAKERS = {
     "markdown.code_block": Taker(
         lambda text: markdown.extract_code_block(text, 10**6), markdown.MAX_CHARACTERS, 1_200
     ),
-    "manuscripts.contained": Taker(markdown_document.contain_text, 64_000),
-    "manuscripts.fenced": Taker(markdown_document.fence_text, 64_000),
+    "manuscripts.contained": Taker(documents.contain_text, 64_000),
+    "manuscripts.fenced": Taker(documents.fence_text, 64_000),
     "markup.convert": Taker(
         lambda text: markup.convert_markdown(text, telegram_adapter.TELEGRAM_STYLE), 40_000, 1_200
     ),
@@ -571,7 +571,7 @@ def test_any_text_is_rendered_and_none_is_given_up(text):
 @given(TEXTS)
 def test_any_text_is_written_for_the_platforms_and_exported(text):
     assert isinstance(markup.convert_markdown(text, telegram_adapter.TELEGRAM_STYLE), str)
-    assert isinstance(markdown_document.contain_text(text), str)
+    assert isinstance(documents.contain_text(text), str)
     parts = text_split.split_text(text, measure=len, limit=20)
     assert "".join(part.text for part in parts) == text
     assert isinstance(get_host_and_port(text), str)

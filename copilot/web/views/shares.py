@@ -28,7 +28,7 @@ from config.core.errors import NotFound, PayloadTooLarge, RequestRefused, Storag
 from copilot import metrics
 from copilot.files import downloads, html_preview, zip_stream
 from copilot.models import Share
-from copilot.sharing import access, continuation
+from copilot.sharing import access
 from copilot.sharing import services as sharing
 from copilot.web import i18n, share_page
 from copilot.web.forms import ShareForm, ShareUnlockForm
@@ -187,7 +187,7 @@ def _build_share_context(share: Share) -> dict[str, object]:
         "transcript": share_page.render_transcript(share, payload, files),
         "cards": list(files.cards.values()),
         "zip": reverse("share_zip", args=[share.token]) if len(files.cards) > 1 else "",
-        "onward": reverse("share_continue", args=[share.token]) if continuation.can_continue(share) else "",
+        "onward": reverse("share_continue", args=[share.token]) if sharing.can_continue(share) else "",
         "report": f"mailto:{settings.REPORT_EMAIL}?subject={subject}",
         "site": settings.SITE_URL,
         "token": share.token,
@@ -251,7 +251,7 @@ def continue_share(request: HttpRequest, token: UUID) -> HttpResponse:
     if (
         share is None
         or not access.is_unlocked(share, _get_share_key(request))
-        or not continuation.can_continue(share)
+        or not sharing.can_continue(share)
     ):
         raise NotFound
     if not isinstance(request.user, User):
@@ -260,7 +260,7 @@ def continue_share(request: HttpRequest, token: UUID) -> HttpResponse:
     if request.method == "GET":
         return render(request, "copilot/share/continue.html", context)
     try:
-        session_id = str(continuation.import_share(request.user.pk, share).pk)
+        session_id = str(sharing.import_share(request.user.pk, share).pk)
     except RequestRefused as problem:
         session_id = str(problem.details.get("session_id", ""))  # imported before: continue there
         if not session_id:

@@ -23,9 +23,9 @@ from billing import ledger, redis_counters
 from config import env
 from config.core import rate_limits
 from config.core import redis as core_redis
-from copilot.providers import breaker_store
+from copilot.providers import breakers
 from copilot.providers.scripted import ScriptedText
-from copilot.realtime import authentication, session_keys, turn_queue
+from copilot.realtime import authentication, session_keys, worker_signals
 from copilot.worker import heartbeat
 from diagnostics import broker_queues, reaper
 from tests.support import factories
@@ -94,9 +94,9 @@ def test_a_turn_and_its_billing_touch_no_key_without_the_prefix(confined: Confin
             session.owner_id, redis_counters.acquire_reset_lock(session.owner_id) or ""
         )
         rate_limits.count_request("messages", str(session.owner_id), limit=5, seconds=60)
-        breaker_store.count_model_failure("demo", "down", failures=1, seconds=60)
+        breakers.count_model_failure("demo", "down", failures=1, seconds=60)
         authentication.redeem_ticket(authentication.issue_ticket(session.owner_id))
-        turn_queue.push_wakeup(turn_id)
+        worker_signals.push_wakeup(turn_id)
         caches["shared"].add("a", 1, 60)
         caches["shared"].incr("a")
         reaper.run_sweep_steps()

@@ -10,7 +10,7 @@ from config.core.errors import InvalidRequest, NotFound
 from copilot.accounts import preferences
 from copilot.agent.system_prompt import build_session_prompt
 from copilot.chat import sessions, turns
-from copilot.chat.session_config import AgentConfig, PersonalityPrompt, SessionConfig
+from copilot.chat.turn_context import AgentConfig, PersonalityPrompt, SessionConfig
 from copilot.models import Message, Personality, Session, Turn
 from tests.support import factories
 from tests.support.turn_engine import ended, start

@@ -14,7 +14,7 @@ from copilot.chat import admission, announcements, questions, stop, turn_transit
 from copilot.models import Message, Question, Turn
 from copilot.providers.base import CallFragment
 from copilot.providers.scripted import ScriptedCall, ScriptedHang, ScriptedReasoning, ScriptedText
-from copilot.realtime import redis_keys, stop_signal
+from copilot.realtime import redis_keys, worker_signals
 from copilot.web import transcript as web_transcript
 from copilot.worker import recovery
 from tests.support import factories
@@ -283,7 +283,7 @@ def test_a_lost_mark_costs_nothing(session, model):
     turn_id = start(session)
     until(lambda: model.requests)
     turn_transitions.request_stop(session.pk)
-    stop_signal.signal_stop(str(session.pk), str(turn_id))
+    worker_signals.signal_stop(str(session.pk), str(turn_id))
     get_redis().delete(redis_keys.stop_key(str(session.pk)))
     assert ended(turn_id).status == "cancelled"
 
@@ -325,7 +325,7 @@ def test_a_stop_meant_for_one_turn_does_not_touch_the_next(session, model):
     second = start(session, "Second")
     model.reaches(1)
     assert press_stop(session, turn_id=first).state == "idle"
-    stop_signal.signal_stop(str(session.pk), str(first))
+    worker_signals.signal_stop(str(session.pk), str(first))
     model.give(1)
     assert ended(second).status == "succeeded"
 

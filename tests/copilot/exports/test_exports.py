@@ -24,7 +24,7 @@ from config.core.errors import StorageUnavailable
 from copilot.accounts import api_keys
 from copilot.api.exports import serialize_export
 from copilot.exports import services as exports
-from copilot.exports.markdown_document import HEADING
+from copilot.exports.documents import HEADING
 from copilot.exports.session_reader import ExportOptions
 from copilot.files import storage
 from copilot.models import ExportJob, MemoryItem

@@ -11,7 +11,7 @@ from django.conf import settings as site
 from django.core.files.storage import storages
 
 from copilot import checks
-from copilot.files import reconciliation, storage
+from copilot.files import quotas, storage
 from copilot.files import services as files
 from copilot.models import ExportJob, StorageUse, WorkspaceFile
 from tests.support import factories
@@ -49,7 +49,7 @@ def test_objects_without_a_row_go_after_a_day_and_lost_ones_are_reported(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, batch: int
 ) -> None:
     """S4"""
-    monkeypatch.setattr(reconciliation, "BATCH_SIZE", batch)
+    monkeypatch.setattr(quotas, "BATCH_SIZE", batch)
     kept = [aged(stored().storage_key) for _ in range(4)]
     export = aged(put("ws/exports/1"))
     ExportJob.objects.create(owner=factories.ada(), format="md", storage_key=export)
@@ -58,7 +58,7 @@ def test_objects_without_a_row_go_after_a_day_and_lost_ones_are_reported(
     storage.delete_object(lost.storage_key)
     WorkspaceFile.objects.filter(pk=purged.pk).update(purged_at="2026-01-01T00:00Z")
     old.append(aged(purged.storage_key))
-    found = reconciliation.reconcile_storage()
+    found = quotas.reconcile_storage()
     assert (found.orphans, found.missing) == (5, 1)
     assert "file_object_missing" in caplog.text
     assert str(lost.id) in caplog.text
@@ -72,7 +72,7 @@ def test_an_empty_storage_with_rows_is_reported_row_by_row() -> None:
     few = [stored() for _ in range(3)]
     for file in few:
         storage.delete_object(file.storage_key)
-    assert reconciliation.reconcile_storage() == reconciliation.ReconciliationResult(orphans=0, missing=3)
+    assert quotas.reconcile_storage() == quotas.ReconciliationResult(orphans=0, missing=3)
 
 
 @pytest.mark.django_db
@@ -85,16 +85,16 @@ def test_room_that_a_killed_process_took_is_given_back_by_a_later_look(
 
     def looked(taken: int) -> tuple[int, int]:
         StorageUse.objects.update(used_bytes=file.size_bytes + taken, used_files=2)
-        reconciliation.reconcile_storage()
+        quotas.reconcile_storage()
         use.refresh_from_db()
         return use.used_bytes, use.used_files
 
     assert looked(500) == (file.size_bytes + 500, 2)
     assert looked(500) == (file.size_bytes + 500, 2)  # too soon after
-    monkeypatch.setattr(reconciliation, "DRIFT_GRACE_SECONDS", -1)
+    monkeypatch.setattr(quotas, "DRIFT_GRACE_SECONDS", -1)
     assert looked(300) == (file.size_bytes + 300, 2)
     assert looked(300) == (file.size_bytes, 1)
-    reconciliation.reconcile_storage()
+    quotas.reconcile_storage()
     use.refresh_from_db()
     assert (use.used_bytes, use.used_files) == (file.size_bytes, 1)
 

@@ -14,8 +14,7 @@ from config.core.db import run_in_thread
 from config.core.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from config.core.json_values import JSON
 from copilot.chat.permissions import UNRESTRICTED
-from copilot.chat.session_config import SessionConfig
-from copilot.chat.turn_context import CHANNELS_BY_ORIGIN
+from copilot.chat.turn_context import CHANNELS_BY_ORIGIN, SessionConfig
 from copilot.memories import services as memories
 from copilot.models import MemoryItem
 from copilot.tools import registry

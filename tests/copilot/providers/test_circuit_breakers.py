@@ -11,7 +11,7 @@ from config.core.redis import get_redis
 from copilot.agent.fallback import FallbackChain, RequestNeeds
 from copilot.agent.outputs import LoopAnswered, ModelCallStarted
 from copilot.models import ModelCall
-from copilot.providers import breaker_store, catalogue, catalogue_store, scripted
+from copilot.providers import breakers, catalogue, catalogue_store, scripted
 from copilot.providers.base import CatalogueEntry, ProviderFailure
 from copilot.providers.breakers import BREAKERS, BreakerTrip, ModelBreakers
 from copilot.providers.learned_limits import fingerprint_entry
@@ -112,9 +112,9 @@ def breaking_fixture(settings, redis_clean) -> Iterator[None]:
 
 def test_the_third_failure_within_a_minute_opens_it_for_a_minute(redis_clean):
     """A7.7: for all who ask, by Redis' own clock; the next count begins at nothing"""
-    opened = [breaker_store.count_model_failure("m", "overloaded", failures=3, seconds=60) for _ in range(5)]
+    opened = [breakers.count_model_failure("m", "overloaded", failures=3, seconds=60) for _ in range(5)]
     assert opened == [False, False, True, False, False]
-    [(name, (why, left))] = breaker_store.list_open_breakers().items()
+    [(name, (why, left))] = breakers.list_open_breakers().items()
     assert (name, why) == ("m", "overloaded")
     assert 0 < left < 61  # a clock may be set back meanwhile
     assert all(0 < get_redis().ttl(key) <= 60 for key in get_redis().keys("*breakers*"))
@@ -122,13 +122,9 @@ def test_the_third_failure_within_a_minute_opens_it_for_a_minute(redis_clean):
 
 def test_failures_that_lie_further_apart_open_nothing(redis_clean):
     """A7.7"""
-    assert not any(
-        breaker_store.count_model_failure("m", "overloaded", failures=2, seconds=0) for _ in range(5)
-    )
-    assert not any(
-        breaker_store.count_model_failure(name, "overloaded", failures=2, seconds=60) for name in "abc"
-    )
-    assert breaker_store.list_open_breakers() == {}
+    assert not any(breakers.count_model_failure("m", "overloaded", failures=2, seconds=0) for _ in range(5))
+    assert not any(breakers.count_model_failure(name, "overloaded", failures=2, seconds=60) for name in "abc")
+    assert breakers.list_open_breakers() == {}
 
 
 def test_an_open_breaker_closes_by_itself_and_an_edit_closes_it_at_once():
@@ -146,7 +142,7 @@ def test_an_open_breaker_closes_by_itself_and_an_edit_closes_it_at_once():
 def test_what_one_process_found_out_another_takes_with_its_next_look(breaking):
     """A7.7"""
     for _ in range(3):
-        breaker_store.count_model_failure(fingerprint_entry(FIRST), "overloaded", failures=3, seconds=60)
+        breakers.count_model_failure(fingerprint_entry(FIRST), "overloaded", failures=3, seconds=60)
     assert BREAKERS.open_breaker_code(FIRST) is None
     catalogue_store.sync_breakers()
     assert BREAKERS.open_breaker_code(FIRST) == "overloaded"

@@ -6,7 +6,7 @@ import pytest
 
 from config.core.db import run_in_thread
 from config.core.redis import get_redis
-from copilot.realtime import lease, redis_keys, stop_signal
+from copilot.realtime import lease, redis_keys, worker_signals
 from copilot.realtime.lease import HeldLease, QueuedBehindTurn, QueueFull, QueueMember, SessionClaimed
 from tests.support.turn_engine import together
 
@@ -191,7 +191,7 @@ def test_a_stop_between_two_turns_covers_what_waits():
     """T7.3"""
     claim()
     claim("t2", "two", 2)
-    stop_signal.cover_queued_messages(S, 2)
+    worker_signals.cover_queued_messages(S, 2)
     assert finish("one") == "released"
 
 
