@@ -43,7 +43,7 @@ def load_sdks(entries: Iterable[CatalogueEntry]) -> None:
     """Import the SDKs these entries need, which takes seconds, before a worker's first turn."""
     _ProcessState.streams = True
     for name in {entry.provider for entry in entries} - {"scripted"}:
-        import_module(f"copilot.providers.{name}.provider")
+        import_module(f"copilot.providers.{name}")
 
 
 def reload_sdks(entries: Iterable[CatalogueEntry]) -> None:
@@ -85,19 +85,19 @@ def _create_client(entry: CatalogueEntry) -> _ClosableProvider:
     connect_seconds = catalogue.get_catalogue().connect_seconds
     match entry.provider:
         case "openai_chat":
-            from copilot.providers.openai_chat.provider import OpenAIChatProvider
+            from copilot.providers.openai_chat import OpenAIChatProvider
 
             return OpenAIChatProvider(
                 credential=entry.credential, base_url=entry.base_url, connect_seconds=connect_seconds
             )
         case "openai_responses":
-            from copilot.providers.openai_responses.provider import OpenAIResponsesProvider
+            from copilot.providers.openai_responses import OpenAIResponsesProvider
 
             return OpenAIResponsesProvider(
                 credential=entry.credential, base_url=entry.base_url, connect_seconds=connect_seconds
             )
         case "anthropic":
-            from copilot.providers.anthropic.provider import AnthropicProvider
+            from copilot.providers.anthropic import AnthropicProvider
 
             return AnthropicProvider(
                 credential=entry.credential, base_url=entry.base_url, connect_seconds=connect_seconds

@@ -18,7 +18,7 @@ FRAMEWORKS = {"django", "celery", "channels", "redis"}
 CLEAN = (
     *(f"copilot.agent.{name}" for name in ("loop", "model_stream", "guards", "retry_policy", "interfaces")),
     *(f"copilot.providers.{name}" for name in ("base", "failures", "catalogue", "scripted")),
-    *(f"copilot.providers.{name}.provider" for name in ("openai_chat", "openai_responses", "anthropic")),
+    *(f"copilot.providers.{name}" for name in ("openai_chat", "openai_responses", "anthropic")),
     *(f"copilot.tools.{name}" for name in ("base", "calls")),
     *(f"copilot.chat.{name}" for name in ("turn_context", "permissions")),
     *(f"config.core.{name}" for name in ("redaction", "url_safety")),

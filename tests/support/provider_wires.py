@@ -8,7 +8,7 @@ import urllib.request
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from copilot.providers.anthropic.provider import AnthropicProvider
+from copilot.providers.anthropic import AnthropicProvider
 from copilot.providers.base import (
     CallFragment,
     CatalogueEntry,
@@ -24,8 +24,8 @@ from copilot.providers.base import (
     UsageReported,
     UserMessage,
 )
-from copilot.providers.openai_chat.provider import OpenAIChatProvider
-from copilot.providers.openai_responses.provider import OpenAIResponsesProvider
+from copilot.providers.openai_chat import OpenAIChatProvider
+from copilot.providers.openai_responses import OpenAIResponsesProvider
 from copilot.realtime.payloads import Tokens
 from copilot.tools.calls import ToolCallAssembler
 from tests.support.paths import ROOT

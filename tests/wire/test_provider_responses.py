@@ -26,7 +26,7 @@ from copilot.providers.base import (
     UsageReported,
     UserMessage,
 )
-from copilot.providers.openai_responses.provider import ResponsesReplyDecoder
+from copilot.providers.openai_responses import ResponsesReplyDecoder
 from copilot.providers.request_validation import find_request_problems
 from copilot.tools.calls import ToolCallAssembler
 from tests.support.agent_doubles import InMemoryToolbox

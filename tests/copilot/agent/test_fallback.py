@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from copilot.agent.fallback import FALLBACK_SCOPES
 from copilot.agent.outputs import LoopAnswered, LoopFailed, ModelCallEnded, ModelCallStarted
-from copilot.providers.anthropic.messages_wire import build_request_body
+from copilot.providers.anthropic import build_request_body
 from copilot.providers.base import (
     FailureCode,
     ImagePart,

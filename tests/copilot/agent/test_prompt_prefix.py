@@ -18,10 +18,8 @@ from copilot.agent.queued_messages import FollowUp, render_follow_ups, render_st
 from copilot.chat import stop
 from copilot.chat.message_rows import MessageRow
 from copilot.models import Session
-from copilot.providers.anthropic import messages_wire
+from copilot.providers import anthropic, openai_chat, openai_responses
 from copilot.providers.base import CatalogueEntry, ReasoningDelta, TextDelta, UserMessage
-from copilot.providers.openai_chat import chat_wire
-from copilot.providers.openai_responses import responses_wire
 from copilot.providers.scripted import ScriptedCall, ScriptedText
 from tests.support import factories
 from tests.support.agent_loop import (
@@ -99,24 +97,24 @@ async def played_turn(number, keeper):
 WIRES = {
     "chat": (
         CatalogueEntry(name="m", provider="openai_chat", model="gpt"),
-        chat_wire.encode_request,
+        openai_chat.encode_request,
         {"official": True},
     ),
     "gateway": (
         CatalogueEntry(
             name="m", provider="openai_chat", model="anthropic/claude-x", base_url="https://openrouter.ai"
         ),
-        chat_wire.encode_request,
+        openai_chat.encode_request,
         {"official": False},
     ),
     "responses": (
         CatalogueEntry(name="m", provider="openai_responses", model="gpt"),
-        responses_wire.encode_request,
+        openai_responses.encode_request,
         {},
     ),
     "anthropic": (
         CatalogueEntry(name="m", provider="anthropic", model="claude-x"),
-        messages_wire.build_request_body,
+        anthropic.build_request_body,
         {},
     ),
 }

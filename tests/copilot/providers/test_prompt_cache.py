@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from copilot.checks import check_prompt_cache_lifetimes
-from copilot.providers import prompt_cache
-from copilot.providers.anthropic import messages_wire
+from copilot.providers import anthropic, openai_chat, openai_responses, prompt_cache
 from copilot.providers.base import (
     AssistantMessage,
     CatalogueEntry,
@@ -22,8 +21,6 @@ from copilot.providers.base import (
     ToolSpecification,
     UserMessage,
 )
-from copilot.providers.openai_chat import chat_wire
-from copilot.providers.openai_responses import responses_wire
 from copilot.providers.prompt_cache import PromptCacheConfig
 
 PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
@@ -57,11 +54,11 @@ def request(entry: CatalogueEntry, *messages: Any) -> ModelRequest:
 def body(asked: ModelRequest) -> Any:
     match asked.entry.provider:
         case "anthropic":
-            return json.loads(json.dumps(messages_wire.build_request_body(asked)))
+            return json.loads(json.dumps(anthropic.build_request_body(asked)))
         case "openai_chat":
-            return json.loads(chat_wire.encode_request(asked, official=not asked.entry.base_url))
+            return json.loads(openai_chat.encode_request(asked, official=not asked.entry.base_url))
         case _:
-            return json.loads(responses_wire.encode_request(asked))
+            return json.loads(openai_responses.encode_request(asked))
 
 
 def marks(value: Any) -> list[Any]:

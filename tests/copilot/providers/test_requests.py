@@ -17,7 +17,7 @@ from openai.types.responses import (
 from openai.types.responses.response_create_params import ResponseCreateParamsBase
 from openai.types.responses.response_input_item_param import FunctionCallOutput
 
-from copilot.providers.anthropic import messages_wire
+from copilot.providers import anthropic, openai_chat, openai_responses
 from copilot.providers.base import (
     AssistantMessage,
     CatalogueEntry,
@@ -31,8 +31,6 @@ from copilot.providers.base import (
     ToolSpecification,
     UserMessage,
 )
-from copilot.providers.openai_chat import chat_wire
-from copilot.providers.openai_responses import responses_wire
 
 HI = UserMessage(text="hi")
 THOUGHT = json.dumps({"type": "thinking", "thinking": "hm", "signature": "s"})
@@ -70,15 +68,15 @@ def request(
 
 
 def chat(asked: ModelRequest, *, official: bool = False) -> Any:
-    return json.loads(chat_wire.encode_request(asked, official=official))
+    return json.loads(openai_chat.encode_request(asked, official=official))
 
 
 def messages(asked: ModelRequest) -> Any:
-    return json.loads(json.dumps(messages_wire.build_request_body(asked)))
+    return json.loads(json.dumps(anthropic.build_request_body(asked)))
 
 
 def responses(asked: ModelRequest) -> Any:
-    return json.loads(responses_wire.encode_request(asked))
+    return json.loads(openai_responses.encode_request(asked))
 
 
 # --- chat --------------------------------------------------------------------------------------------
@@ -96,7 +94,7 @@ def test_a_chat_request_has_only_standard_fields_a5_3() -> None:
 
 def test_a_server_that_wants_its_thoughts_back_gets_those_of_this_turn() -> None:
     """A14.3: only where the catalogue says so; calls of earlier turns carry the field that such servers insist on, empty"""
-    thought = chat_wire.encode_replay("I should look.")
+    thought = openai_chat.encode_replay("I should look.")
     asked = request(
         HI, replace(CALLING, replay=()), RESULTS, HI, replace(CALLING, replay=(thought,)), RESULTS
     )
@@ -117,8 +115,8 @@ def test_the_output_limit_is_sent_only_if_known_a4_1() -> None:
 
 
 def test_requests_of_a_growing_conversation_share_their_prefix_p11() -> None:
-    first = chat_wire.encode_request(request(HI), official=False)
-    second = chat_wire.encode_request(request(HI, CALLING, RESULTS), official=False)
+    first = openai_chat.encode_request(request(HI), official=False)
+    second = openai_chat.encode_request(request(HI, CALLING, RESULTS), official=False)
     assert second.startswith(first.removesuffix(b"]}"))
 
 
@@ -191,7 +189,7 @@ SEALED = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content":
 
 
 def sealed(*, model: str = "m", after_text: bool = False, after_calls: int = 0) -> str:
-    thought = responses_wire.SealedReasoning(model, json.dumps(SEALED), after_text, after_calls)
+    thought = openai_responses.SealedReasoning(model, json.dumps(SEALED), after_text, after_calls)
     return msgspec.json.encode(thought).decode()
 
 
@@ -242,8 +240,8 @@ def test_reasoning_and_its_seal_are_asked_for_together_a5_4() -> None:
 
 
 def test_responses_requests_of_a_growing_conversation_share_their_prefix_p11() -> None:
-    first = responses_wire.encode_request(request(HI, style="effort", thinking=8192))
-    second = responses_wire.encode_request(request(HI, CALLING, RESULTS, style="effort", thinking=8192))
+    first = openai_responses.encode_request(request(HI, style="effort", thinking=8192))
+    second = openai_responses.encode_request(request(HI, CALLING, RESULTS, style="effort", thinking=8192))
     assert second.startswith(first.removesuffix(b"]}"))
 
 

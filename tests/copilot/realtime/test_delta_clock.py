@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from copilot.providers.base import CatalogueEntry, ModelRequest, ProviderFailure, TextDelta, UserMessage
-from copilot.providers.openai_chat.provider import OpenAIChatProvider
+from copilot.providers.openai_chat import OpenAIChatProvider
 from copilot.realtime import delta_clock
 from copilot.realtime.delta_clock import BEAT_SECONDS, MIN_DELTA_INTERVAL_SECONDS, get_next_due_at, get_phase
 
