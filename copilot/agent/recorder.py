@@ -64,7 +64,7 @@ from copilot.realtime.payloads import (
     ToolResultContent,
 )
 from copilot.realtime.publisher import TurnOutbox
-from copilot.tools.argument_previews import preview_arguments
+from copilot.tools.results import preview_arguments
 
 MAX_REQUEST_ID_CHARACTERS = 128  # the size of the column on the call's own row
 MODEL_ROW_KINDS: tuple[MessageKind, ...] = ("assistant", "reasoning", "tool_call")

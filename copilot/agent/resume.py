@@ -20,9 +20,9 @@ from copilot.providers.base import ToolCall
 from copilot.realtime import event_log
 from copilot.realtime.events import Event, ReasoningEnded, TextEnded, ToolFinished, ToolStateChanged
 from copilot.realtime.payloads import ToolResultContent
-from copilot.tools.argument_previews import redact_arguments
 from copilot.tools.base import ToolCallOutcome
 from copilot.tools.calls import make_error_outcome
+from copilot.tools.results import redact_arguments
 
 MAX_EDITED_ARGUMENTS_CHARACTERS = 2_000
 EDITED_NOTE = "The user changed the arguments of this call before approving it. It ran with:"

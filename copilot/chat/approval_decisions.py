@@ -26,9 +26,9 @@ from copilot.models import Approval, Turn
 from copilot.realtime import lease
 from copilot.realtime.events import ApprovalDecided, Event, TurnQueued
 from copilot.tools import registry
-from copilot.tools.argument_previews import redact_arguments
 from copilot.tools.calls import canonicalize_json, describe_invalid_arguments, is_nested_too_deep
 from copilot.tools.mcp import tool_listing
+from copilot.tools.results import redact_arguments
 
 log = structlog.get_logger(__name__)
 

@@ -28,7 +28,7 @@ from copilot.realtime.payloads import (
     ToolResultContent,
     format_timestamp,
 )
-from copilot.tools.argument_previews import preview_arguments, redact_arguments
+from copilot.tools.results import preview_arguments, redact_arguments
 
 _ROLES_BY_KIND: dict[str, MessageRole] = {"user": "user", "summary": "summary", "notice": "notice"}
 

@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 
 from config.core.json_values import JSON
 from config.core.redaction import redact_secret_patterns
-from copilot.tools.argument_previews import redact_arguments
+from copilot.tools.results import redact_arguments
 
 DOCUMENT_SCHEMA = "pilothouse.conversation/1"
 EXPORTED_KINDS = ("user", "assistant", "reasoning", "tool_call", "tool_result", "summary")

@@ -6,24 +6,61 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 from uuid import UUID
 
+import msgspec
 from django.conf import settings
 from pydantic import ValidationError
 
 from config.core.db import run_in_thread, run_in_thread_with_retry
 from config.core.errors import StorageUnavailable
-from config.core.redaction import redact, redact_user_text
+from config.core.json_values import JSON
+from config.core.redaction import redact, redact_secret_patterns, redact_user_text
 from copilot.chat.prompt_tags import escape_server_tags
 from copilot.files import content_types, virus_scan
 from copilot.files import services as files
 from copilot.models import WorkspaceFile
 from copilot.providers.base import ImagePart, ToolCall
 from copilot.tools.base import MIN_RESULT_CHARACTERS, ToolCallOutcome, ToolOutput
+
+MAX_ARGUMENT_KEYS = 6
+MAX_ARGUMENT_CHARACTERS = 120
+
+
+def preview_arguments(arguments: Mapping[str, JSON]) -> dict[str, str]:
+    """Return a call's arguments as people see them: a few keys, short values, no secrets.
+
+    Keys are sorted because the database keeps no other order: a reload must show what was shown live.
+    """
+    return {key: _preview_value(arguments[key]) for key in sorted(arguments)[:MAX_ARGUMENT_KEYS]}
+
+
+def redact_arguments(arguments: Mapping[str, JSON]) -> dict[str, JSON]:
+    return {redact_secret_patterns(key): _redact_value(value) for key, value in arguments.items()}
+
+
+def _redact_value(value: JSON) -> JSON:
+    match value:
+        case dict():
+            return dict(redact_arguments(value))
+        case list():
+            return [_redact_value(item) for item in value]
+        case str():
+            return redact_secret_patterns(value)
+        case _:
+            return value
+
+
+def _preview_value(value: JSON) -> str:
+    text = redact_secret_patterns(
+        value if isinstance(value, str) else msgspec.json.encode(value, order="sorted").decode()
+    )
+    return text if len(text) <= MAX_ARGUMENT_CHARACTERS else text[: MAX_ARGUMENT_CHARACTERS - 1] + "…"
+
 
 SCAN_WAIT_SECONDS = 5.0  # a scan takes a fraction of a second; without a scanner every call waits this long
 SCAN_POLL_SECONDS = 0.1

@@ -30,7 +30,8 @@ from copilot.memories.services import _extract_words
 from copilot.providers import failures, text_filter
 from copilot.schedules import cron
 from copilot.sharing import payloads
-from copilot.tools.web import html_text, search_engines
+from copilot.tools.builtin import web_search
+from copilot.tools.web import html_text
 from copilot.web import markdown, transcript
 from linking.models.fields import clean_name
 from linking.platforms import markup, text_split
@@ -516,7 +517,7 @@ TAKERS = {
     "pages.readable": Taker(
         lambda text: html_text.extract_text(text, base_url="https://a.example/", style="markdown"), 200_000
     ),
-    "engines._text": Taker(search_engines._strip_markup, 20_000),
+    "engines._text": Taker(web_search._strip_markup, 20_000),
     "entities.unescape": Taker(html_text.unescape_html, 64_000),
     "sniffing.detect": Taker(lambda text: content_types.detect_content_type(text.encode(), "a"), 8_000),
     "failures.clean_details": Taker(failures.clean_details, 64_000),

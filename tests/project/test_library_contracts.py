@@ -354,8 +354,8 @@ def test_discords_client_waits_at_the_event_that_we_set():
 def test_the_mcp_sdk_names_its_streams_where_we_import_them():
     from mcp.shared._stream_protocols import ReadStream, WriteStream
 
-    has(ReadStream, "receive", "aclose", for_module="copilot.tools.mcp.transports")
-    has(WriteStream, "send", "aclose", for_module="copilot.tools.mcp.transports")
+    has(ReadStream, "receive", "aclose", for_module="copilot.tools.mcp.server_connection")
+    has(WriteStream, "send", "aclose", for_module="copilot.tools.mcp.server_connection")
 
 
 # --- Nothing else ---

@@ -17,7 +17,7 @@ from django.contrib.auth.models import User
 
 from config.dev.servers import find_free_port, signal_on_parent_death
 from copilot.models import McpServer
-from copilot.tools.mcp import server_connection, transports
+from copilot.tools.mcp import server_connection
 from copilot.tools.mcp import services as mcp
 from copilot.tools.web import http_client
 from tests.support import timeouts
@@ -96,7 +96,7 @@ def may_reach(monkeypatch: pytest.MonkeyPatch, *ports: int, resolver: object = N
     """Allow users' servers on this machine, at these ports only."""
     names = {"resolver": resolver} if resolver else {}
     client = http_client.PublicHttpClient(ports=ports, unchecked=["127.0.0.1"], **names)  # type: ignore[arg-type]
-    monkeypatch.setattr(transports, "make_http_client", lambda: client)
+    monkeypatch.setattr(server_connection, "make_http_client", lambda: client)
 
 
 def alive(pid: int) -> bool:

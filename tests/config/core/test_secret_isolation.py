@@ -19,8 +19,8 @@ from copilot.providers.scripted import ScriptedCall, ScriptedText
 from copilot.sharing import payloads
 from copilot.sharing.payloads import IncludedParts, TranscriptRow
 from copilot.tools import execution, registry
-from copilot.tools.argument_previews import preview_arguments, redact_arguments
 from copilot.tools.mcp import services as mcp
+from copilot.tools.results import preview_arguments, redact_arguments
 from tests.support import exports, factories, mcp_servers
 from tests.support.rest_clients import V1, program
 from tests.support.tool_calls import make_context

@@ -16,7 +16,7 @@ from copilot.providers.scripted import ScriptedCall, ScriptedFinish, ScriptedTex
 from copilot.tools import registry
 from copilot.tools.base import Tool, ToolArguments, ToolInvocation, ToolOutput
 from copilot.tools.builtin import web_fetch
-from copilot.tools.mcp import transports
+from copilot.tools.mcp import server_connection
 from copilot.tools.web import http_client
 from tests.support import factories, mcp_servers
 from tests.support.local_web_server import FakeResolver, serve_locally
@@ -240,7 +240,7 @@ def test_a_stop_does_not_wait_for_a_server_that_is_slow_in_a_call(rig, model):
 
 def test_an_answer_larger_than_any_message_is_refused(rig, model, monkeypatch):
     """A28.5: in a call, over HTTP"""
-    monkeypatch.setattr(transports, "MAX_ANSWER_BYTES", 100_000)
+    monkeypatch.setattr(server_connection, "MAX_ANSWER_BYTES", 100_000)
     session = factories.session()
     model.will(ScriptedCall("mcp_files_big"))
     mcp_servers.everybodys("files", mcp_servers.standing())

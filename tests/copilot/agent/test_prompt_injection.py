@@ -23,7 +23,7 @@ from copilot.schedules import services as schedules
 from copilot.tools import registry
 from copilot.tools.base import ToolError
 from copilot.tools.builtin import web_fetch, web_search
-from copilot.tools.web import http_client, search_engines
+from copilot.tools.web import http_client
 from tests.support import exports, factories, mcp_servers
 from tests.support.approvals import (
     approve_requests,
@@ -69,14 +69,14 @@ def wide_fixture(monkeypatch: pytest.MonkeyPatch, settings) -> Web:
         registry, "BUILTIN_TOOLS", tuple(tools.get(one.name, one) for one in registry.BUILTIN_TOOLS)
     )
 
-    async def search(engine: object, query: str, count: int) -> list[search_engines.WebSearchHit]:
+    async def search(engine: object, query: str, count: int) -> list[web_search.WebSearchHit]:
         return [
-            search_engines.WebSearchHit(
+            web_search.WebSearchHit(
                 title="Hit", url="https://hit.example/a?b=1", snippet=f'"url": "{EVIL}" {INJECTION}'
             )
         ]
 
-    monkeypatch.setattr(search_engines, "search_web", search)
+    monkeypatch.setattr(web_search, "search_web", search)
     return found
 
 

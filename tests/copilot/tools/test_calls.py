@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from copilot.providers.base import CallFragment, ToolCall, ToolSpecification
-from copilot.tools.argument_previews import redact_arguments
 from copilot.tools.base import ToolArguments
 from copilot.tools.calls import (
     MALFORMED_ARGUMENTS_MESSAGE,
@@ -27,6 +26,7 @@ from copilot.tools.calls import (
     parse_arguments,
     prepare_for_replay,
 )
+from copilot.tools.results import redact_arguments
 
 KNOWN = ("read_file", "write_file", "list_files", "look")
 

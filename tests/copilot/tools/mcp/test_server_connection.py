@@ -29,7 +29,7 @@ from config.dev.servers import find_free_port
 from copilot.chat.permissions import UNRESTRICTED
 from copilot.chat.turn_context import CHANNELS_BY_ORIGIN, TurnContext
 from copilot.tools.base import ToolInvocation
-from copilot.tools.mcp import server_connection, transports
+from copilot.tools.mcp import server_connection
 from copilot.tools.mcp.server_connection import McpConnection, McpServerUnavailable
 from copilot.tools.mcp.services import McpServerConfig
 from copilot.tools.web import http_client
@@ -128,7 +128,9 @@ async def test_a_certificate_must_be_that_of_the_name_not_of_the_address(
     way_out = http_client.PublicHttpClient(
         ports=[port], unchecked=["127.0.0.1"], resolver=FakeResolver({name: [["127.0.0.1"]]})
     )
-    async with httpx2.AsyncClient(transport=transports._PublicTransport(trusting, way_out, 1)) as client:
+    async with httpx2.AsyncClient(
+        transport=server_connection._PublicTransport(trusting, way_out, 1)
+    ) as client:
         with (
             contextlib.nullcontext() if met else pytest.raises(httpx2.ConnectError, match="Hostname mismatch")
         ):

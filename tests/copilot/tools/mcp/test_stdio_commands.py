@@ -23,7 +23,7 @@ from copilot.chat.permissions import UNRESTRICTED
 from copilot.chat.turn_context import TurnContext
 from copilot.models import McpServer
 from copilot.tools.base import ToolInvocation
-from copilot.tools.mcp import server_connection, transports
+from copilot.tools.mcp import server_connection
 from copilot.tools.mcp import services as mcp
 from copilot.tools.mcp.server_connection import McpConnection, McpServerUnavailable
 from copilot.tools.mcp.services import McpServerConfig, McpServerDraft
@@ -105,7 +105,7 @@ async def test_a_child_has_nothing_of_our_environment(
     environment = said["environment"]
     environment.pop("LC_CTYPE", None)  # Python sets it for itself
     home = environment.pop("HOME")
-    assert environment == {"PATH": transports.CHILD_PATH, "LANG": "C.UTF-8", "TOKEN": "its-own-token"}
+    assert environment == {"PATH": server_connection.CHILD_PATH, "LANG": "C.UTF-8", "TOKEN": "its-own-token"}
     assert said["folder"] == home != os.environ.get("HOME")
     assert said["descriptors"] == ["0", "1", "2", "3"]
     assert said["arguments"] == ["--root", "/srv"]
@@ -117,10 +117,12 @@ async def test_its_home_goes_with_it_and_with_a_worker_that_was_killed(
     with tempfile.TemporaryDirectory() as place:
         os.chmod(place, 0o755)
         monkeypatch.setattr(tempfile, "tempdir", place)
-        gone, alive = (Path(place) / f"{transports.HOME_PREFIX}{pid}-x" for pid in (4_194_999, os.getpid()))
+        gone, alive = (
+            Path(place) / f"{server_connection.HOME_PREFIX}{pid}-x" for pid in (4_194_999, os.getpid())
+        )
         for left in (gone, alive):
             (left / "home").mkdir(parents=True)
-        link = Path(place) / f"{transports.HOME_PREFIX}4194998-x"
+        link = Path(place) / f"{server_connection.HOME_PREFIX}4194998-x"
         link.symlink_to("/usr")
         said = await about(child(command))
         assert said["environment"]["HOME"].startswith(place)
@@ -169,7 +171,7 @@ def test_nothing_that_a_child_started_outlives_it() -> None:
         sys.executable,
         "-I",
         "-S",
-        str(transports.CHILD_PROCESS_SCRIPT),
+        str(server_connection.CHILD_PROCESS_SCRIPT),
         str(os.getpid()),
         "/bin/sh",
         "-c",
