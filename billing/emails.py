@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import smtplib
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-import structlog
 from django.conf import settings
-from django.contrib.auth import get_user_model
-from django.core.mail import send_mail
 from django.db.models.functions import Now
-from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from billing import notices, redirects, redis_counters
 from billing.errors import CountersUnavailable
 from billing.models import BillingNotice
-
-log = structlog.get_logger(__name__)
+from config.core.emails import build_site_link, list_staff_addresses, send_email
 
 EMAIL_MAX_AGE = timedelta(days=2)  # older notices are no longer worth an email
-MAX_STAFF_RECIPIENTS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,11 +114,8 @@ def send_notice_email(notice_id: int) -> bool:
     ):
         return False
     mail = build_email(notice.data)
-    try:
-        send_mail(mail.subject, mail.text, settings.DEFAULT_FROM_EMAIL, [notice.account.user.email])
-    except (smtplib.SMTPException, OSError) as problem:
+    if not send_email([notice.account.user.email], mail.subject, mail.text):
         notices.unclaim_notice_email(notice.pk)  # the next sweep tries again
-        log.warning("notice_email_failed", notice_id=notice.pk, error=type(problem).__name__)
         return False
     return True
 
@@ -141,22 +131,11 @@ def send_waiting_emails() -> int:
 
 def send_staff_email(kind: str, text: str) -> bool:
     """Mail an alert to ALERT_EMAILS, or to staff if that is empty. The same alert is not repeated within an hour."""
-    to = settings.ALERT_EMAILS or _list_staff_addresses()
+    to = list_staff_addresses()
     if not to or not _claim_alert(f"{kind} {text}"):
         return False
     subject = f"[Pilothouse] {kind.replace('_', ' ')}"
-    body = f"{text}\n\n{settings.SITE_URL}{reverse('admin:app_list', args=['billing'])}"
-    try:
-        send_mail(subject, body, settings.DEFAULT_FROM_EMAIL, to)
-    except (smtplib.SMTPException, OSError) as problem:
-        log.warning("staff_email_failed", kind=kind, error=type(problem).__name__)
-        return False
-    return True
-
-
-def _list_staff_addresses() -> list[str]:
-    staff = get_user_model().objects.filter(is_staff=True, is_active=True).exclude(email="")
-    return list(staff.order_by("pk").values_list("email", flat=True)[:MAX_STAFF_RECIPIENTS])
+    return send_email(to, subject, f"{text}\n\n{build_site_link('admin:app_list', 'billing')}")
 
 
 def _claim_alert(about: str) -> bool:

@@ -5,7 +5,6 @@ The only writer of AccountDeletion.
 
 from __future__ import annotations
 
-import smtplib
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -15,7 +14,6 @@ from django.conf import settings
 from django.contrib.admin.models import DELETION, LogEntry
 from django.contrib.auth.models import User
 from django.contrib.contenttypes.models import ContentType
-from django.core.mail import send_mail
 from django.db import InterfaceError, OperationalError, transaction
 from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Coalesce, Now
@@ -26,6 +24,7 @@ from django.utils.translation import gettext as _
 from billing.subscriptions.plan_changes import erase_subscription
 from billing.top_ups.auto_top_ups import erase_auto_top_up
 from config.core.audit import record_audit_event
+from config.core.emails import send_email
 from config.core.errors import Conflict, StorageUnavailable
 from config.core.redis import REDIS_OUTAGE_ERRORS
 from copilot import metrics, signals, tasks
@@ -65,8 +64,8 @@ def record_completion(job: AccountDeletion) -> None:
 
 
 def send_requested_email(address: str, due_at: datetime) -> None:
-    _send_email(
-        address,
+    send_email(
+        [address],
         _("Your Pilothouse account will be deleted"),
         _(
             "You asked us to delete your account. It is closed now and will be deleted on {date} (UTC).\n\n"
@@ -76,20 +75,11 @@ def send_requested_email(address: str, due_at: datetime) -> None:
 
 
 def send_done_email(address: str) -> None:
-    _send_email(
-        address,
+    send_email(
+        [address],
         _("Your Pilothouse account was deleted"),
         _("Your chats, files and settings were deleted. Thanks for using Pilothouse.\n"),
     )
-
-
-def _send_email(address: str, subject: str, body: str) -> None:
-    if not address:
-        return
-    try:
-        send_mail(subject, body, settings.DEFAULT_FROM_EMAIL, [address])
-    except (smtplib.SMTPException, OSError) as problem:
-        log.warning("account_deletion_mail_failed", error_kind=type(problem).__name__)
 
 
 # --- Jobs --------------------------------------------------------------------------------------------

@@ -34,8 +34,8 @@ from kombu.exceptions import OperationalError
 
 from config.core.audit import record_audit_event
 from config.core.client_address import get_request_address
+from config.core.emails import build_site_link, send_email
 from copilot import tasks
-from copilot.accounts.emails import build_site_link, send_account_email
 from copilot.models import KnownDevice
 
 log = structlog.get_logger(__name__)
@@ -158,7 +158,7 @@ def send_new_device_email(device_id: UUID, address: str) -> None:
         password=build_site_link("account_change_password"),
         sessions=build_site_link("usersessions_list"),
     )
-    send_account_email([device.user.email], _("New sign-in to your Pilothouse account"), body)
+    send_email([device.user.email], _("New sign-in to your Pilothouse account"), body)
 
 
 def _hash_token(token: str) -> str:

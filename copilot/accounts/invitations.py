@@ -17,8 +17,8 @@ from django.utils.crypto import salted_hmac
 from django.utils.translation import gettext as _
 
 from config.core.audit import record_audit_event
+from config.core.emails import build_site_link, send_email
 from config.core.errors import Conflict
-from copilot.accounts.emails import build_site_link, send_account_email
 from copilot.models import Invitation, KnownDevice, SignUpRequest
 
 DEFAULT_LIFETIME_DAYS = 7
@@ -85,7 +85,7 @@ def send_invitation_email(invitation: NewInvitation) -> bool:
         "You've been invited to Pilothouse. Create your account here:\n\n{url}\n\n"
         "The link works once, until {date} (UTC). If you weren't expecting this, ignore it.\n"
     ).format(url=invitation.url, date=f"{invitation.row.expires_at:%Y-%m-%d %H:%M}")
-    return send_account_email([invitation.row.email], _("Your invitation to Pilothouse"), body)
+    return send_email([invitation.row.email], _("Your invitation to Pilothouse"), body)
 
 
 def find_invitation(token: str) -> Invitation | None:

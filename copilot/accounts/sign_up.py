@@ -25,8 +25,8 @@ from django.utils.translation import gettext as _
 
 from config.core import rate_limits
 from config.core.audit import record_audit_event
+from config.core.emails import build_site_link, list_staff_addresses, send_email
 from copilot.accounts import invitations
-from copilot.accounts.emails import build_site_link, list_staff_addresses, send_account_email
 from copilot.accounts.forms import PlainForm
 from copilot.accounts.invitations import InvitationSpent
 from copilot.models import Invitation, SignUpRequest
@@ -167,7 +167,7 @@ def approve_sign_up(request: SignUpRequest, *, approved_by: User) -> bool:
             return False
         User.objects.filter(pk=request.user_id).update(is_active=True)
         record_audit_event("sign_up.approved", actor=approved_by, target=("user", request.user_id))
-    send_account_email(
+    send_email(
         [request.user.email],
         _("Your Pilothouse account is ready"),
         _("Your account was approved. Sign in here:\n\n{url}\n").format(url=build_site_link("account_login")),
@@ -200,7 +200,7 @@ def _email_staff(user: User) -> None:
         is not None
     ):
         return  # a flood of sign-ups must not become a flood of mails
-    send_account_email(
+    send_email(
         list_staff_addresses(),
         _("Someone is waiting for a Pilothouse account"),
         _("{email} signed up and is waiting for approval:\n\n{url}\n").format(

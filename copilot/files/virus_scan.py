@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import smtplib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, Literal
@@ -10,10 +9,10 @@ from uuid import UUID
 
 import structlog
 from django.conf import settings
-from django.core.mail import send_mail
 from django.utils.module_loading import import_string
 from django.utils.translation import gettext as _
 
+from config.core.emails import send_email
 from config.core.errors import ScanFailed
 from config.core.redis import REDIS_OUTAGE_ERRORS
 from copilot.chat import messages
@@ -67,8 +66,15 @@ def notify_owner(file_id: UUID) -> None:
     file = WorkspaceFile.objects.select_related("owner").get(pk=file_id)
     if file.session_id is not None:
         _post_notice(file.session_id, file.owner_id)
-    if file.owner.email:
-        _send_email(file)
+    send_email(
+        [file.owner.email],
+        _("One of your files was quarantined"),
+        _(
+            "A scan found something harmful in your file “%(name)s”. It can't be opened, downloaded or shared. "
+            "You can delete it on the Files page."
+        )
+        % {"name": file.name},
+    )
 
 
 def _post_notice(session_id: UUID, owner_id: int) -> None:
@@ -81,19 +87,3 @@ def _post_notice(session_id: UUID, owner_id: int) -> None:
         )
     except REDIS_OUTAGE_ERRORS:
         log.warning("quarantine_notice_not_published", session_id=str(session_id))
-
-
-def _send_email(file: WorkspaceFile) -> None:
-    try:
-        send_mail(
-            _("One of your files was quarantined"),
-            _(
-                "A scan found something harmful in your file “%(name)s”. It can't be opened, downloaded or shared. "
-                "You can delete it on the Files page."
-            )
-            % {"name": file.name},
-            None,
-            [file.owner.email],
-        )
-    except (smtplib.SMTPException, OSError) as problem:
-        log.warning("quarantine_mail_failed", file_id=str(file.id), error_kind=type(problem).__name__)

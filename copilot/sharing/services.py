@@ -15,13 +15,13 @@ import structlog
 from django.conf import settings
 from django.contrib.auth.hashers import make_password
 from django.contrib.auth.models import User
-from django.core.mail import send_mail
 from django.db import transaction
 from django.db.models import F, Q, QuerySet, Value
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Now
 from django.utils import timezone
 
+from config.core.emails import send_email
 from config.core.errors import InvalidRequest, NotFound
 from config.core.json_values import JSON
 from copilot import metrics
@@ -310,15 +310,13 @@ def _record_act(act: str, share: Share) -> None:
 
 
 def _email_owner(share: Share, note: str) -> None:
-    if share.owner.email:
-        title = share.payload.get("title") or "Untitled"
-        send_mail(
-            "A link you shared was taken down",
-            f"Your shared link “{title}” was taken down by our staff and no longer works.\n\n"
-            f"Reason: {note}\n\nYour chat and your files are not affected.\n",
-            None,
-            [share.owner.email],
-        )
+    title = share.payload.get("title") or "Untitled"
+    send_email(
+        [share.owner.email],
+        "A link you shared was taken down",
+        f"Your shared link “{title}” was taken down by our staff and no longer works.\n\n"
+        f"Reason: {note}\n\nYour chat and your files are not affected.\n",
+    )
 
 
 # --- List, count and purge ---------------------------------------------------------------------------
