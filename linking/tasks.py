@@ -9,7 +9,7 @@ from celery import shared_task
 from django.db import close_old_connections, transaction
 from kombu.exceptions import OperationalError
 
-from linking import approval_notifications, emails
+from linking import emails
 from linking.caps import reservations
 from linking.conversations import idempotency
 from linking.conversations import services as conversations
@@ -17,7 +17,7 @@ from linking.inbound import messages, update_handler, updates
 from linking.inbound.server_throttle import ServerThrottle, make_server_key
 from linking.links import services as links
 from linking.models import LinkToken
-from linking.outbound import worker
+from linking.outbound import notices, worker
 from linking.platforms.base import IncomingUpdate
 from linking.webhook_deliveries import outbox, sender
 
@@ -79,7 +79,7 @@ def tend() -> None:
 @shared_task(name="linking.tasks.announce_waiting", ignore_result=True)
 def announce_waiting() -> None:
     """Notify people of approvals that have waited for a while; runs every minute."""
-    for turn_id in approval_notifications.claim_turns_to_notify():
+    for turn_id in notices.claim_turns_to_notify():
         try:
             announce.apply_async(args=(str(turn_id),), retry=False)
         except (OperationalError, OSError) as problem:
@@ -90,7 +90,7 @@ def announce_waiting() -> None:
 
 @shared_task(name="linking.tasks.announce", ignore_result=True)
 def announce(turn_id: str) -> None:
-    approval_notifications.notify_waiting_turn(UUID(turn_id))
+    notices.notify_waiting_turn(UUID(turn_id))
 
 
 # --- Updates and answers of our own bots ---

@@ -11,14 +11,26 @@ from django.http import HttpRequest, QueryDict
 from django.urls import reverse
 from pydantic import ValidationError
 
-from config.core.errors import InvalidRequest
+from config.core.errors import InvalidRequest, ServiceUnavailable
 from config.core.json_values import list_field_errors
 from config.core.staff_permissions import SEE_AUDIT
-from diagnostics import execution_list, schedules, snapshot, timeline
+from copilot.worker import health
+from diagnostics import execution_list, inventory, queries, schedules, snapshot, timeline
 from diagnostics.api.executions import ExecutionPageQuery
+from diagnostics.broker_queues import STEADY_QUEUES
 from diagnostics.dashboard.decorators import can_see_email, get_staff_user
 from diagnostics.dashboard.tabs import TAB_ACTIONS, Tab, TabPart
+from diagnostics.findings.rules import REAPER_SILENT_SECONDS
 from diagnostics.models import AuditSink
+from diagnostics.templatetags.diagnostics import age
+from diagnostics.work_ages import (
+    QUEUE_SILENT_SECONDS,
+    SCHEDULER_SILENT_SECONDS,
+    WATCH_SILENT_SECONDS,
+    WorkAges,
+    read_work_ages,
+)
+from linking import selectors
 
 PAGE_SIZE = 50
 PART_PARAMETER = "only"  # names a part of a tab's list in the URL
@@ -326,3 +338,85 @@ def build_page_links(params: QueryDict, page: int, total: int) -> TabContext:
         "newer": build_link(page - 1) if page > 1 else "",
         "older": build_link(page + 1) if page < last else "",
     }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessStatus:
+    name: str
+    status: str  # alive, lost, unknown
+    told: str
+
+
+def build_workers_context(request: HttpRequest, tab: Tab) -> dict[str, object]:
+    waiting = selectors.get_backlogs()
+    return {
+        "items": inventory.list_workers(),
+        "others": [_get_reaper_status(), *_list_work_statuses(), *_list_bot_statuses()],
+        "doors": selectors.list_traffic_facts(),
+        "backlogs": [
+            ("Chat-platform updates waiting", waiting.updates_waiting),
+            ("Answers to chat platforms waiting", waiting.deliveries_waiting),
+            ("Answers that could not be delivered", waiting.deliveries_failed),
+        ],
+    }
+
+
+def _get_reaper_status() -> ProcessStatus:
+    try:
+        silent = health.get_sweep_age_seconds()
+    except ServiceUnavailable:
+        return ProcessStatus(name="Reaper", status="unknown", told="unknown: Redis is not answering")
+    if silent is None:
+        return ProcessStatus(name="Reaper", status="lost", told="has not swept since Redis started")
+    status = "alive" if silent <= REAPER_SILENT_SECONDS else "lost"
+    return ProcessStatus(name="Reaper", status=status, told=f"swept {age(silent)} ago")
+
+
+def _get_scheduler_status(ages: WorkAges) -> ProcessStatus:
+    name, silent = "Scheduler (Celery beat)", ages.scheduler_seconds
+    if silent is None:
+        return ProcessStatus(name=name, status="unknown", told="has sent nothing since Redis started")
+    status = "alive" if silent <= SCHEDULER_SILENT_SECONDS else "lost"
+    return ProcessStatus(name=name, status=status, told=f"sent a job {age(silent)} ago")
+
+
+def _get_queue_status(queue: str, ages: WorkAges) -> ProcessStatus:
+    name, silent = f"Queue {queue}", ages.queue_seconds.get(queue)
+    if silent is None:
+        return ProcessStatus(name=name, status="unknown", told="no job finished since Redis started")
+    status = "alive" if silent <= QUEUE_SILENT_SECONDS[queue] else "lost"
+    return ProcessStatus(name=name, status=status, told=f"a job finished {age(silent)} ago")
+
+
+def _get_watch_status(ages: WorkAges) -> ProcessStatus:
+    silent = ages.watch_seconds
+    if silent is None:
+        return ProcessStatus(name="Watch (alerts)", status="unknown", told="has not run since Redis started")
+    status = "alive" if silent <= WATCH_SILENT_SECONDS else "lost"
+    return ProcessStatus(name="Watch (alerts)", status=status, told=f"ran {age(silent)} ago")
+
+
+def _list_work_statuses() -> list[ProcessStatus]:
+    try:
+        ages = read_work_ages()
+    except ServiceUnavailable:
+        return []  # the reaper's status already says that Redis is away
+    return [
+        _get_scheduler_status(ages),
+        *(_get_queue_status(queue, ages) for queue in STEADY_QUEUES),
+        _get_watch_status(ages),
+    ]
+
+
+def _list_bot_statuses() -> list[ProcessStatus]:
+    now = queries.get_database_time()
+    return [
+        ProcessStatus(
+            name=f"Bot of {runner.platform} ({runner.bot_account})",
+            status="alive" if runner.until > now else "lost",
+            told=f"received an update {age((now - runner.last_update_at).total_seconds())} ago"
+            if runner.last_update_at
+            else "has received nothing yet",
+        )
+        for runner in selectors.list_runners()
+    ]

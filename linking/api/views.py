@@ -29,7 +29,7 @@ from linking.api.serializers import (
     serialize_user_link,
     to_server_settings,
 )
-from linking.bot_api.authentication import BOT_KEY_PREFIX, has_login_session, read_bearer_token
+from linking.bot_api.views import BOT_KEY_PREFIX, has_login_session, read_bearer_token
 from linking.errors import AmbiguousCredentials
 from linking.links import confirmation, tokens
 from linking.links import services as links

@@ -13,8 +13,7 @@ from rest_framework.request import Request
 from config.core.api.parsing import QueryParams, RequestBody, parse_query
 from config.core.api.views import document_operation, respond_json
 from linking.api.serializers import NoBody, parse_body
-from linking.bot_api.serializers import to_bot_account
-from linking.bot_api.views import BotAPIView
+from linking.bot_api.views import BotAPIView, to_bot_account
 from linking.webhook_deliveries import endpoints, sender
 from linking.webhook_deliveries.endpoints import Endpoint
 from linking.webhook_deliveries.sender import DeliveryShown

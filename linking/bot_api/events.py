@@ -34,8 +34,7 @@ from copilot.chat import turn_details
 from copilot.realtime import connections, event_log, fanout
 from copilot.realtime.connections import OpenConnection
 from copilot.realtime.events import ENDING_KINDS
-from linking.bot_api.serializers import to_bot_account
-from linking.bot_api.views import AsyncBotAPIView
+from linking.bot_api.views import AsyncBotAPIView, to_bot_account
 from linking.conversations.services import BotAccount
 from linking.errors import BotUnauthenticated, RateLimited
 from linking.event_projection import PROJECTIONS, EventFields, ProjectedEvent, project_event

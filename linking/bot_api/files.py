@@ -17,8 +17,7 @@ from config.core.errors import InvalidRequest, NotFound, PayloadTooLarge
 from config.core.json_values import parse_uuid
 from copilot.files import downloads
 from copilot.files import services as files
-from linking.bot_api.serializers import to_bot_account
-from linking.bot_api.views import BotAPIView
+from linking.bot_api.views import BotAPIView, to_bot_account
 from linking.conversations import services as conversations
 from linking.models import PlatformConversation
 

@@ -18,7 +18,8 @@ from copilot.chat.commands import MAX_FEEDBACK_CHARACTERS
 from copilot.chat.turn_context import Channel
 from copilot.realtime import payloads
 from linking.api.serializers import parse_body
-from linking.bot_api.serializers import (
+from linking.bot_api.views import (
+    BotAPIView,
     DisplayName,
     OptionalPlatformId,
     PlaceBody,
@@ -26,7 +27,6 @@ from linking.bot_api.serializers import (
     SpeakerBody,
     to_bot_account,
 )
-from linking.bot_api.views import BotAPIView
 from linking.conversations import services as conversations
 from linking.inbound import controls, messages
 from linking.inbound.controls import Decided, Stopped

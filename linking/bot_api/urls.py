@@ -12,8 +12,14 @@ from linking.bot_api.deliveries import (
 )
 from linking.bot_api.events import BotSessionEventsView, BotTurnEventsView
 from linking.bot_api.files import BotFilesView, BotFileView
-from linking.bot_api.me import BotMeView, BotServersResolveView, BotUsersResolveView
-from linking.bot_api.tokens import BotServerTokensView, BotTokenStatusView, BotUserTokensView
+from linking.bot_api.links import (
+    BotMeView,
+    BotServersResolveView,
+    BotServerTokensView,
+    BotTokenStatusView,
+    BotUsersResolveView,
+    BotUserTokensView,
+)
 from linking.bot_api.turns import (
     BotAnswerView,
     BotDecideView,

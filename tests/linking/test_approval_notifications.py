@@ -14,9 +14,8 @@ from copilot.chat import approvals
 from copilot.chat.approvals import ApprovalCandidate
 from copilot.chat.turn_context import ReplyAddress
 from copilot.models import Approval, Session, Turn
-from linking import approval_notifications
 from linking.models import PlatformConversation, PlatformUserLink
-from linking.outbound import worker
+from linking.outbound import notices, worker
 from linking.platforms import registry, scripted
 from linking.platforms.base import ChatUnreachable
 from tests.support import factories
@@ -65,7 +64,7 @@ def waiting(session: Session, *, seconds: int = 400, **fields: object) -> Turn:
 
 
 def announce(turn_id: UUID) -> None:
-    approval_notifications.notify_waiting_turn(turn_id)
+    notices.notify_waiting_turn(turn_id)
     worker.wait_until_sent(PATIENCE_SECONDS)
 
 
@@ -75,8 +74,8 @@ def test_a_request_that_waits_is_announced_in_a_direct_message_with_the_way_to_i
     session = factories.session(title="Tidying up")
     waiting(session)
     for turn_id in (
-        *approval_notifications.claim_turns_to_notify(),
-        *approval_notifications.claim_turns_to_notify(),
+        *notices.claim_turns_to_notify(),
+        *notices.claim_turns_to_notify(),
     ):
         announce(turn_id)
     [shown] = chat.shown()
@@ -91,7 +90,7 @@ def test_who_has_no_other_channel_gets_a_mail(chat):
     """A11.12"""
     session = factories.session(title="Tidying up")
     waiting(session)
-    for turn_id in approval_notifications.claim_turns_to_notify():
+    for turn_id in notices.claim_turns_to_notify():
         announce(turn_id)
     [sent] = mail.outbox
     assert sent.to == [session.owner.email]
@@ -104,7 +103,7 @@ def test_who_cannot_be_reached_there_gets_a_mail(chat):
     connected(chat)
     waiting(factories.session())
     scripted.SHARED_WORLD.failures.append(ChatUnreachable("blocked"))
-    for turn_id in approval_notifications.claim_turns_to_notify():
+    for turn_id in notices.claim_turns_to_notify():
         announce(turn_id)
     assert (chat.shown(), len(mail.outbox)) == ([], 1)
 
@@ -113,16 +112,16 @@ def test_who_cannot_be_reached_there_gets_a_mail(chat):
 def test_nobody_is_called_who_may_just_be_reading_or_was_called_already(chat, settings, seconds):
     """A11.12: some minutes are given, and what is old is not told again after an outage of the counts"""
     waiting(factories.session(), seconds=seconds)
-    assert approval_notifications.claim_turns_to_notify() == []
+    assert notices.claim_turns_to_notify() == []
     settings.APPROVAL_ANNOUNCE_SECONDS = 0
     Approval.objects.update(created_at=Now() - timedelta(seconds=400))
-    assert approval_notifications.claim_turns_to_notify() == []
+    assert notices.claim_turns_to_notify() == []
 
 
 def test_what_was_decided_meanwhile_is_not_announced(chat):
     connected(chat)
     turn = waiting(factories.session())
-    [turn_id] = approval_notifications.claim_turns_to_notify()
+    [turn_id] = notices.claim_turns_to_notify()
     approvals.close_approvals(turn.pk, "cancelled")
     announce(turn_id)
     assert (chat.shown(), mail.outbox) == ([], [])
@@ -140,5 +139,5 @@ def test_the_chat_that_shows_the_card_is_not_told_of_it(chat):
         interactive=True,
     )
     turn = waiting(place.session, inbound_context={"reply": asdict(reply)})
-    approval_notifications.notify_waiting_turn(turn.pk)
+    notices.notify_waiting_turn(turn.pk)
     assert (chat.shown(), mail.outbox) == ([], [])

@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from diagnostics.probes import configuration, external_services, runner, servers, tools
+from diagnostics.probes import configuration, external_services, runner, servers
 
 GROUPS: Mapping[str, Mapping[str, runner.Probe]] = {
     "config": configuration.CONFIGURATION_PROBES,
@@ -29,7 +29,7 @@ GROUPS: Mapping[str, Mapping[str, runner.Probe]] = {
     "payments": external_services.PAYMENT_PROBES,
     "platforms": external_services.PLATFORM_PROBES,
     "webhooks": {**external_services.PAYMENT_WEBHOOK_PROBES, **external_services.PLATFORM_WEBHOOK_PROBES},
-    "tools": tools.TOOL_PROBES,
+    "tools": configuration.TOOL_PROBES,
     "clock": {"clock": servers.probe_clock},
 }
 NETWORK = ("mail", "providers", "payments", "platforms", "webhooks")

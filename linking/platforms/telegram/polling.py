@@ -17,8 +17,7 @@ from linking.platforms.base import (
     UpdateFetcher,
 )
 from linking.platforms.telegram import wire
-from linking.platforms.telegram.adapter import ALLOWED_UPDATES, TelegramAdapter
-from linking.platforms.telegram.errors import to_platform_error
+from linking.platforms.telegram.adapter import ALLOWED_UPDATES, TelegramAdapter, to_platform_error
 
 if TYPE_CHECKING:
     from telegram import Update

@@ -21,7 +21,7 @@ from copilot.models import Agent, AgentVersion, Message, Turn
 from copilot.worker import heartbeat
 from diagnostics import inventory, queries, schedules, snapshot, turn_filters
 from diagnostics.api.views import DiagnosticsAPIView
-from diagnostics.dashboard import overview
+from diagnostics.dashboard import views
 from diagnostics.dashboard.tabs import TAB_BY_CONDITION, TABS
 from diagnostics.findings.figures import Summary
 from diagnostics.findings.rules import Finding
@@ -99,7 +99,7 @@ def test_the_first_line_says_what_is_wrong_and_what_may_be_done(grace: Client):
     assert str(turn.pk)[:8] in page
     assert f"{DASHBOARD_URL}stuck-queued/" in page
     assert "No worker took them within the hour" in page  # why
-    assert overview.judge_health([], Summary(taken_at=timezone.now())).words == "All is well"
+    assert views.judge_health([], Summary(taken_at=timezone.now())).words == "All is well"
 
 
 def test_what_people_name_their_agents_is_text(grace: Client):
@@ -496,15 +496,15 @@ def test_charts_are_drawn_from_samples_with_gaps_where_nobody_measured(grace: Cl
 
 @pytest.mark.parametrize(("most", "top"), [(0, 1), (0.3, 0.5), (7, 10), (11, 20), (240, 250), (9000, 10000)])
 def test_a_scale_ends_at_a_number_people_like(most: float, top: float):
-    assert overview._round_up(most) == pytest.approx(top)
+    assert views._round_up(most) == pytest.approx(top)
 
 
 def test_the_gravest_finding_is_the_verdict():
     quiet = Summary(taken_at=timezone.now())
     warning = Finding(code="w", severity="warning", title="Slow")
     critical = Finding(code="c", severity="critical", title="Dead")
-    assert overview.judge_health([critical, warning], quiet).words == "Act now: Dead"
-    assert overview.judge_health([warning, warning], quiet).words == "Check: Slow, and 1 more"
+    assert views.judge_health([critical, warning], quiet).words == "Act now: Dead"
+    assert views.judge_health([warning, warning], quiet).words == "Check: Slow, and 1 more"
 
 
 @pytest.mark.slow

@@ -20,8 +20,8 @@ from linking.models import OutboundMessage, PlatformConversation
 from linking.outbound import notices, worker
 from linking.outbound import records as outbound_records
 from linking.outbound.layout import MessagePage
-from linking.outbound.message_sync import EditInterval, MessageSync
 from linking.outbound.notices import Notice
+from linking.outbound.turn_follower import EditInterval, MessageSync
 from linking.platforms import scripted
 from linking.platforms.base import (
     CallRefused,
@@ -210,7 +210,7 @@ def test_an_answer_is_not_lost_because_the_platform_refused_it_for_a_while(
     chat: ScriptedChat, problem, monkeypatch
 ):
     """A-L19.2: wait what it says, then say it whole"""
-    monkeypatch.setattr("linking.outbound.message_sync.FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("linking.outbound.turn_follower.FIRST_PAUSE_SECONDS", 0.01)
     scripted.SHARED_WORLD.failures.extend([problem] * 3)
     chat.say("Hello")
     until(given)
@@ -362,7 +362,7 @@ def test_what_the_agent_made_goes_into_the_chat_once(chat: ScriptedChat, model, 
 
 def test_a_file_that_the_platform_never_takes_is_named_instead(chat: ScriptedChat, model, monkeypatch):
     """A-L19.5: after a few tries its owner is told where it is, and the answer is not held up for ever"""
-    monkeypatch.setattr("linking.outbound.message_sync.FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("linking.outbound.turn_follower.FIRST_PAUSE_SECONDS", 0.01)
     model.will(ScriptedCall("write_file", {"name": "log.txt", "content": "day one"}))
     model.will(cue(1), ScriptedText("Here."))
     chat.say("Keep a log")
