@@ -10,7 +10,7 @@ from celery import shared_task
 from billing import emails, ledger, metrics, notices, policies
 from billing.stripe import event_handlers, webhook_events
 from billing.subscriptions import account_tiers, grace_period, stripe_sync
-from billing.top_ups import auto_top_ups, reconciliation
+from billing.top_ups import auto_top_ups, purchases
 from billing.usage import usage_records, windows
 
 log = structlog.get_logger(__name__)
@@ -108,5 +108,5 @@ def auto_top_up(account_id: int) -> None:
 @shared_task(name="billing.tasks.reconcile_top_ups", ignore_result=True, time_limit=3_600)
 def reconcile_top_ups() -> None:
     """Every night: ask Stripe about unfinished top-ups, and delete old event payloads."""
-    reconciliation.reconcile_open_top_ups()
+    purchases.reconcile_open_top_ups()
     webhook_events.clear_old_payloads()

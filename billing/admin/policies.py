@@ -1,8 +1,10 @@
-"""Admin pages for the limit policy and the tiers. Price ids are checked against Stripe."""
+"""Admin pages for the limit policy, the tiers and the prices of models. Price ids are checked against Stripe."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.conf import settings
@@ -10,14 +12,125 @@ from django.contrib import admin, messages
 from django.db import transaction
 from django.db.models import Model
 from django.forms import ModelForm
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
 
-from billing import plans, policies
+from billing import plans, policies, pricing
 from billing.admin.base import ReasonedChangeAdmin, ReasonModelForm, format_microdollars
 from billing.errors import BillingRequestRefused
-from billing.models import LimitPolicy, Subscription, TierPolicy
+from billing.models import LimitPolicy, ModelPrice, Subscription, TierPolicy, UsageRecord
 from billing.stripe import api_client, objects, payment_api
 from billing.subscriptions.stripe_sync import ENDED_STATUS
+from config.core.db import fetch_all
+
+
+@dataclass(frozen=True)
+class UsedModel:
+    provider: str
+    model: str
+
+
+# Skips from one name to the next in the partial index, so that it takes one step per model, not per call.
+_USED_MODELS_SQL = """
+    WITH RECURSIVE name AS (
+        (SELECT provider, model FROM billing_usagerecord WHERE {condition} ORDER BY provider, model LIMIT 1)
+        UNION ALL
+        SELECT following.provider, following.model FROM name CROSS JOIN LATERAL (
+            SELECT provider, model FROM billing_usagerecord
+            WHERE {condition} AND (provider, model) > (name.provider, name.model)
+            ORDER BY provider, model LIMIT 1
+        ) AS following
+    )
+    SELECT provider, model FROM name WHERE EXISTS (
+        SELECT FROM billing_usagerecord AS record
+        WHERE {condition} AND record.provider = name.provider AND record.model = name.model
+          AND record.occurred_at >= %s
+    )
+"""
+
+
+def list_models_of_unknown_cost(since: datetime) -> list[UsedModel]:
+    return _list_used_models("cost_source = 'UNKNOWN'", since)
+
+
+def list_unpriced_models(since: datetime) -> list[UsedModel]:
+    """List models that were recently used without a price and still have none."""
+    now, prices = timezone.now(), policies.get_prices()
+    return [
+        used
+        for used in _list_used_models("price_id IS NULL", since)
+        if used.model and pricing.find_price_in_force(prices, used.provider, used.model, now) is None
+    ]
+
+
+def _list_used_models(condition: str, since: datetime) -> list[UsedModel]:
+    return fetch_all(UsedModel, _USED_MODELS_SQL.format(condition=condition), [since])
+
+
+if TYPE_CHECKING:  # this class is not generic at runtime
+    TypedPriceAdmin = admin.ModelAdmin[ModelPrice]
+else:
+    TypedPriceAdmin = admin.ModelAdmin
+
+RECENT_PERIOD = timedelta(days=7)
+PREVIEW_TOKENS = pricing.TokenCounts(input=1_000, output=1_000)
+
+
+@admin.register(ModelPrice)
+class ModelPriceAdmin(ReasonedChangeAdmin, TypedPriceAdmin):
+    """A price that was used is superseded by a new row, never edited, so that old calls keep theirs."""
+
+    list_display = ["provider", "model", "kind", "input_price", "output_price", "preview", "effective_from"]
+    list_filter = ["provider", "kind"]
+    search_fields = ["provider", "model"]
+    ordering = ["provider", "model", "-effective_from"]
+    readonly_fields = ["preview"]
+    save_as = True
+    change_list_template = "admin/billing/modelprice/change_list.html"
+
+    @admin.display(description="1M input tokens")
+    def input_price(self, row: ModelPrice) -> str:
+        return format_microdollars(row.input_per_million_microdollars)
+
+    @admin.display(description="1M output tokens")
+    def output_price(self, row: ModelPrice) -> str:
+        return format_microdollars(row.output_per_million_microdollars)
+
+    @admin.display(description="1,000 in / 1,000 out")
+    def preview(self, row: ModelPrice) -> str:
+        if row.kind == ModelPrice.Kind.FLAT_RATE:
+            return format_microdollars(0)
+        return format_microdollars(
+            pricing.compute_catalogue_microdollars(PREVIEW_TOKENS, policies.build_price(row))
+        )
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, object] | None = None
+    ) -> HttpResponse:
+        since = timezone.now() - RECENT_PERIOD
+        context = {
+            "unpriced": list_unpriced_models(since),
+            "unknown": list_models_of_unknown_cost(since),
+            **(extra_context or {}),
+        }
+        return super().changelist_view(request, context)
+
+    def has_change_permission(self, request: HttpRequest, obj: ModelPrice | None = None) -> bool:
+        return super().has_change_permission(request, obj) and not _is_price_in_use(obj)
+
+    def has_delete_permission(self, request: HttpRequest, obj: ModelPrice | None = None) -> bool:
+        return False
+
+    def save_model(
+        self, request: HttpRequest, obj: ModelPrice, form: ModelForm[ModelPrice], change: bool
+    ) -> None:
+        super().save_model(request, obj, form, change)
+        transaction.on_commit(policies.clear_policy_cache)
+
+
+def _is_price_in_use(price: ModelPrice | None) -> bool:
+    return price is not None and UsageRecord.objects.filter(price=price).exists()
+
 
 PRICE_LOOKUP_TIMEOUT_SECONDS = 10.0
 

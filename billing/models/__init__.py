@@ -3,12 +3,12 @@
 from billing.models.account import (
     TIER_CHOICES,
     Account,
+    BillingNotice,
 )
 from billing.models.ledger import (
     LedgerAllocation,
     LedgerEntry,
 )
-from billing.models.notice import BillingNotice
 from billing.models.policy import (
     POLICY_ID,
     LimitPolicy,

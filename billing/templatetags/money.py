@@ -1,8 +1,10 @@
-"""Template filters that format amounts and ledger kinds."""
+"""Template filters that format amounts and ledger kinds, and a tag for the admin index."""
 
 from __future__ import annotations
 
 from django import template
+
+from billing.models import StripeEvent
 
 register = template.Library()
 
@@ -19,3 +21,9 @@ def money(cents: int, currency: str) -> str:
 def kind_name(kind: str) -> str:
     """Format `TOP_UP` as `Top-up`."""
     return kind.replace("_", "-").capitalize()
+
+
+@register.simple_tag
+def failed_events() -> int:
+    """Count the Stripe events that failed."""
+    return StripeEvent.objects.filter(state=StripeEvent.State.FAILED).count()

@@ -7,16 +7,18 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import structlog
 from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from billing import accounts, ledger, metrics, policies
-from billing.errors import InvalidRequest, PaymentsDisabled
+from billing.errors import InvalidRequest, PaymentsDisabled, PaymentServiceError
 from billing.models import Account, TopUp
 from billing.selectors import plan_status
-from billing.stripe import api_client, checkout_api, objects
+from billing.stripe import api_client, checkout_api, objects, payment_api
+from billing.top_ups import auto_top_ups
 
 TopUpState = TopUp.State
 ALLOWED_TRANSITIONS: dict[str, tuple[str, ...]] = {
@@ -218,3 +220,45 @@ def find_top_up(top_up_id: str) -> TopUp | None:
     except ValueError:
         return None
     return TopUp.objects.select_related("account").filter(pk=key).first()
+
+
+log = structlog.get_logger(__name__)
+RECONCILE_AFTER = timedelta(hours=2)  # a checkout is open for one hour
+RECONCILE_UNTIL = timedelta(days=40)  # after this Stripe will have no outcome either
+
+
+def reconcile_open_top_ups() -> int:
+    """Reconcile unfinished top-ups and return how many were checked."""
+    if not settings.STRIPE_SECRET_KEY:
+        return 0
+    now = timezone.now()
+    unfinished = TopUp.objects.unfinished().filter(
+        created_at__lt=now - RECONCILE_AFTER, created_at__gt=now - RECONCILE_UNTIL
+    )
+    top_ups = list(unfinished.select_related("account"))
+    for top_up in top_ups:
+        try:
+            _reconcile_top_up(top_up)
+        except PaymentServiceError as problem:
+            log.warning("top_up_reconcile_failed", top_up_id=str(top_up.pk), error=type(problem).__name__)
+    return len(top_ups)
+
+
+def _reconcile_top_up(top_up: TopUp) -> None:
+    deadline = api_client.start_task_deadline()
+    if top_up.kind == TopUp.Kind.AUTO:
+        intent = (
+            payment_api.get_payment_intent(deadline, top_up.payment_intent_id)
+            if top_up.payment_intent_id
+            else None
+        )
+        if intent is not None:
+            auto_top_ups.apply_payment_intent(intent)
+    elif top_up.checkout_session_id is None:
+        move_top_up(top_up.pk, TopUpState.EXPIRED)  # its checkout was never created
+    else:
+        session = checkout_api.get_checkout(deadline, top_up.checkout_session_id)
+        if session is not None and session.status == "complete":
+            fulfil_checkout(session)
+        elif session is None or session.status == "expired":
+            move_top_up(top_up.pk, TopUpState.EXPIRED, checkout_url="")

@@ -1,4 +1,4 @@
-"""Template tags for sign-up and account pages."""
+"""Template tags for sign-up, sign-in and account pages."""
 
 from __future__ import annotations
 
@@ -41,3 +41,9 @@ def accounts_wait_for_approval() -> bool:
 @register.simple_tag
 def sign_up_is_by_invitation() -> bool:
     return bool(settings.SIGNUP == "invite")
+
+
+@register.simple_tag
+def others_vouch() -> bool:
+    """Tell whether people can sign in with another provider's account, without a database query."""
+    return bool(settings.SOCIALACCOUNT_PROVIDERS)

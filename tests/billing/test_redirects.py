@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from billing import redirects
-from billing.api.base import BillingApiView
+from billing.api.views import BillingApiView
 from billing.errors import InvalidRequest
 from billing.models import TopUp
 from tests.stripe_fake import Fake

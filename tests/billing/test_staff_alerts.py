@@ -10,7 +10,7 @@ from django.core.mail.backends.base import BaseEmailBackend
 from kombu.exceptions import OperationalError
 
 from billing import emails, metrics, redis_counters, tasks
-from billing.api.base import BillingApiView
+from billing.api.views import BillingApiView
 from billing.models import LimitPolicy
 from billing.policies import clear_policy_cache
 from billing.usage import limit_checks

@@ -17,7 +17,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from django.urls.resolvers import RegexPattern, RoutePattern
 from django.utils import timezone
 
-from billing.api import base as api_base
+from billing.api import views as api_base
 from copilot.accounts import api_keys
 from copilot.agents import services as agents
 from copilot.api import authentication, schema_views

@@ -8,6 +8,7 @@ from django.contrib.auth.models import Permission, User
 from django.urls import reverse
 
 from billing import accounts, ledger, policies
+from billing.admin.policies import list_models_of_unknown_cost, list_unpriced_models
 from billing.models import (
     LedgerAllocation,
     LedgerEntry,
@@ -17,7 +18,7 @@ from billing.models import (
     UsageReset,
     UsageWindow,
 )
-from billing.selectors import credit_statements, unpriced_models, usage_status
+from billing.selectors import credit_statements, usage_status
 from billing.usage import resets, usage_records
 from tests.support import factories
 from tests.support.billing_admin import ACCOUNTS, run_account_action
@@ -153,8 +154,8 @@ def test_the_catalogue_names_models_without_a_price():
     policies.clear_policy_cache()
     page = staff.get(reverse("admin:billing_modelprice_changelist")).content.decode()
     assert "$0.018000 (18,000)" in page
-    assert [met.model for met in unpriced_models.list_unpriced_models(now)] == ["it-told-us", "nobody-knows"]
-    assert [met.model for met in unpriced_models.list_models_of_unknown_cost(now)] == ["nobody-knows"]
+    assert [met.model for met in list_unpriced_models(now)] == ["it-told-us", "nobody-knows"]
+    assert [met.model for met in list_models_of_unknown_cost(now)] == ["nobody-knows"]
     assert "acme nobody-knows" in page
 
 

@@ -15,7 +15,7 @@ from billing import accounts, emails, ledger, policies
 from billing.errors import InvalidRequest, NoSavedCard, PaymentsDisabled, PaymentServiceUnavailable
 from billing.models import Account, AutoTopUp, BillingNotice, LedgerEntry, LimitPolicy, StripeEvent, TopUp
 from billing.stripe import api_client
-from billing.top_ups import auto_top_ups, purchases, reconciliation
+from billing.top_ups import auto_top_ups, purchases
 from tests.stripe_fake import Fake
 from tests.support import factories
 from tests.support.rest_clients import JSON, V1, code_of, person, program
@@ -501,7 +501,7 @@ def test_stuck_top_ups_are_asked_about(stripe: Fake) -> None:
     stripe.advance(seconds=4_000)
     stripe.webhooks.take()  # lost
     TopUp.objects.update(created_at=timezone.now() - timedelta(hours=3))
-    assert reconciliation.reconcile_open_top_ups() == 3
+    assert purchases.reconcile_open_top_ups() == 3
     states = [TopUp.objects.get(pk=one.pk).state for one in (paid, left, never)]
     assert states == [State.PAID, State.EXPIRED, State.EXPIRED]
     assert money() == (1_000, 0)
@@ -514,7 +514,7 @@ def test_an_automatic_charge_that_nobody_told_of_is_asked_about(stripe: Fake) ->
     stripe.webhooks.take()  # lost
     TopUp.objects.update(created_at=timezone.now() - timedelta(hours=3))
     stripe.faults.add("error", "GET", "/v1/payment_intents", times=3)
-    reconciliation.reconcile_open_top_ups()
+    purchases.reconcile_open_top_ups()
     assert TopUp.objects.get().state == State.OPEN
-    reconciliation.reconcile_open_top_ups()
+    purchases.reconcile_open_top_ups()
     assert (TopUp.objects.get().state, money()) == (State.PAID, (1_000, 0))

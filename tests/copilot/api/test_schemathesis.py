@@ -8,7 +8,7 @@ from hypothesis import given
 from schemathesis import Case, GenerationMode
 from schemathesis.core.result import Ok
 
-from billing.api import base as api_base
+from billing.api import views as api_base
 from copilot.accounts import api_keys
 from copilot.api import authentication
 from copilot.files import services as files
