@@ -14,9 +14,12 @@ from django.conf import settings  # noqa: E402
 
 from config import tracing  # noqa: E402
 from config.http.body_limits import BodyLimitMiddleware  # noqa: E402
-from config.http.handler import SingleHopASGIHandler, ThreadPoolMiddleware  # noqa: E402
-from config.http.request_headers import RequestHeadersMiddleware  # noqa: E402
-from config.http.static_files import StaticFilesMiddleware  # noqa: E402
+from config.http.handler import (  # noqa: E402
+    RequestHeadersMiddleware,
+    SingleHopASGIHandler,
+    StaticFilesMiddleware,
+    ThreadPoolMiddleware,
+)
 from copilot.api.uploads import get_upload_allowance  # noqa: E402
 from copilot.routing import websocket_router  # noqa: E402
 

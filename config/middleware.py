@@ -178,7 +178,7 @@ def _convert_to_api_error(request: HttpRequest, response: HttpResponseBase) -> H
 
 
 def _get_request_id(request: HttpRequest) -> str:
-    """Return the id set by config.http.request_headers."""
+    """Return the id set by config.http.handler."""
     return request.headers.get("X-Request-ID") or uuid.uuid4().hex
 
 

@@ -336,7 +336,7 @@ _workspace = storage.read_workspace_storage(MEDIA_ROOT)
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {
-        "BACKEND": "config.http.static_files.ModuleStorage"
+        "BACKEND": "config.http.handler.ModuleStorage"
         if ENVIRONMENT == "production"
         else "django.contrib.staticfiles.storage.StaticFilesStorage"
     },

@@ -16,7 +16,7 @@ from django.contrib.auth.models import User
 
 from billing.selectors import credit_statements
 from config.core.errors import PayloadTooLarge, StorageUnavailable
-from config.core.filenames import make_unique_archive_names
+from config.core.text import make_unique_archive_names
 from copilot import signals
 from copilot.exports.session_reader import ExportFormat, ExportOptions, SessionExport
 from copilot.files import services as files

@@ -13,7 +13,7 @@ from django.db.models import QuerySet, Sum
 from django.db.models.functions import Length
 from django.utils import timezone
 
-from config.core.filenames import clean_filename
+from config.core.text import clean_filename
 from copilot.exports import documents
 from copilot.models import Message, Session, WorkspaceFile
 from copilot.realtime import payloads

@@ -14,7 +14,7 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
 from config.core.errors import StorageUnavailable
-from config.core.filenames import build_content_disposition
+from config.core.text import build_content_disposition
 from copilot import metrics
 from copilot.files import content_types, storage
 from copilot.files import services as files

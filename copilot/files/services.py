@@ -18,8 +18,8 @@ from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Now
 
 from config.core.errors import Conflict, Forbidden, InvalidRequest, NotFound, StorageUnavailable
-from config.core.filenames import clean_filename, get_basename
 from config.core.json_values import parse_uuid
+from config.core.text import clean_filename, get_basename
 from copilot import metrics, tasks
 from copilot.files import artifacts, content_types, quotas, storage, virus_scan
 from copilot.models import Message, Session, WorkspaceFile

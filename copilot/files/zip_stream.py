@@ -15,7 +15,7 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from config.core.errors import NotFound, PayloadTooLarge, RequestRefused, StorageUnavailable
-from config.core.filenames import build_archive_filename, build_content_disposition, make_unique_archive_names
+from config.core.text import build_archive_filename, build_content_disposition, make_unique_archive_names
 from copilot import metrics
 from copilot.files import downloads
 from copilot.files import services as files

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from config.core import redaction
 from config.core.errors import InvalidRequest
 from config.core.url_safety import get_host_and_port, split_url
-from config.http import request_headers
+from config.http import handler
 from config.logging_config import redact_log_event
 from copilot.agent import titles
 from copilot.chat import approval_decisions, prompt_tags, slash_commands
@@ -524,10 +524,8 @@ TAKERS = {
     "clean.Cleaner": Taker(_fed, 20_000),
     "logs.scrub": Taker(lambda text: redact_log_event(None, "info", {"event": text}), 64_000),
     "urls.split_url": Taker(split_url, 64_000),
-    "urls.host_and_port": Taker(get_host_and_port, request_headers.MAX_HEADER_BYTES),
-    "downloads._part": Taker(
-        lambda text: downloads._parse_range(text, 100), request_headers.MAX_HEADER_BYTES
-    ),
+    "urls.host_and_port": Taker(get_host_and_port, handler.MAX_HEADER_BYTES),
+    "downloads._part": Taker(lambda text: downloads._parse_range(text, 100), handler.MAX_HEADER_BYTES),
 }
 
 

@@ -163,10 +163,10 @@ def test_a_queryset_deletes_by_one_statement_without_collecting(django_assert_nu
 
 
 def test_static_file_patterns_are_a_glob_and_its_replacements():
-    has(HashedFilesMixin, "_js_module_import_aggregation_patterns", for_module="config.http.static_files")
+    has(HashedFilesMixin, "_js_module_import_aggregation_patterns", for_module="config.http.handler")
     glob, patterns = HashedFilesMixin._js_module_import_aggregation_patterns
-    assert glob == "*.js", "config.http.static_files replaces the glob."
-    assert patterns, "config.http.static_files reuses the patterns."
+    assert glob == "*.js", "config.http.handler replaces the glob."
+    assert patterns, "config.http.handler reuses the patterns."
 
 
 def test_the_schema_generator_asks_for_responses_where_we_add_refusals():
@@ -202,7 +202,7 @@ def make_protocol_fixture():
 
 
 def test_uvicorns_http_protocol_has_what_the_bounds_look_at(make_protocol):
-    module = "config.http.connection_limits.BoundedHttpProtocol"
+    module = "config.http.web_server.BoundedHttpProtocol"
     protocol = make_protocol(HttpToolsProtocol)
     protocol.headers = []  # uvicorn sets it with each request
     has(protocol, "loop", "headers", "pipeline", "cycle", "transport", "client", for_module=module)
@@ -220,7 +220,7 @@ def test_uvicorns_http_protocol_has_what_the_bounds_look_at(make_protocol):
 
 
 def test_uvicorns_websocket_protocol_has_what_the_bounds_look_at(make_protocol):
-    module = "config.http.connection_limits.BoundedWebSocketProtocol"
+    module = "config.http.web_server.BoundedWebSocketProtocol"
     protocol = make_protocol(WebSocketsSansIOProtocol)
     has(protocol, "loop", "conn", "queue", "frames", "writable", "close_sent", "transport", for_module=module)
     has(

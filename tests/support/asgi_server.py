@@ -12,7 +12,7 @@ from typing import Literal
 import uvicorn
 
 from config.core.redis import get_async_redis
-from config.http.connection_limits import (
+from config.http.web_server import (
     BoundedHttpProtocol,
     BoundedWebSocketProtocol,
     StalledConnectionWatch,

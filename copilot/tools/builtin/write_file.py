@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from config.core.db import run_in_thread
 from config.core.errors import NotFound
-from config.core.filenames import clean_filename, get_basename
+from config.core.text import clean_filename, get_basename
 from copilot.chat.turn_context import TurnContext
 from copilot.files import artifacts
 from copilot.files import services as files

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from config.core.filenames import build_content_disposition, clean_filename
+from config.core.text import build_content_disposition, clean_filename
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from config.dev import process_supervisor
-from config.dev.process_supervisor import Program, Supervisor
+from config.dev import run
+from config.dev.run import Program, Supervisor
 from tests.support.timeouts import PATIENCE_SECONDS
 
 
@@ -48,7 +48,7 @@ async def test_a_very_long_line_does_not_end_the_log(capsys: pytest.CaptureFixtu
 async def test_a_process_that_dies_is_started_again_and_said_so(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(process_supervisor, "FIRST_RESTART_DELAY_SECONDS", 0.01)
+    monkeypatch.setattr(run, "FIRST_RESTART_DELAY_SECONDS", 0.01)
     crew = supervisor()
     keeping = asyncio.create_task(
         crew.keep_running(python("turns", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"))

@@ -20,7 +20,7 @@ from django.contrib.auth.models import User
 
 from config.core import demo_login
 from config.dev import run
-from config.dev.process_supervisor import Program
+from config.dev.run import Program
 from config.dev.servers import find_free_port
 from tests.support.paths import ROOT
 

@@ -8,7 +8,7 @@ import pytest
 from asgiref.testing import ApplicationCommunicator
 
 from config.asgi import application
-from config.http.request_headers import RequestHeadersMiddleware
+from config.http.handler import RequestHeadersMiddleware
 
 PROXY, STRANGER = "10.0.0.2", "203.0.113.9"
 SAID = {

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from asgiref.testing import ApplicationCommunicator
 
-from config.http.static_files import StaticFilesMiddleware
+from config.http.handler import StaticFilesMiddleware
 
 SCRIPT = "/static/js/chat/event_reducer.js"
 

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from config.core.errors import NotFound, PayloadTooLarge, StorageUnavailable
-from config.core.filenames import make_unique_archive_names
+from config.core.text import make_unique_archive_names
 from copilot.files import downloads, zip_stream
 from copilot.files import services as files
 from copilot.files.quotas import MB

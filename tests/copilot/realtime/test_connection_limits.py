@@ -11,7 +11,7 @@ import pytest
 
 from config.core.client_address import get_public_network
 from config.core.redis import get_redis
-from config.http import connection_limits
+from config.http import web_server
 from copilot.accounts import api_keys
 from copilot.realtime import connections, event_log, fanout, redis_keys
 from copilot.realtime.connections import (
@@ -148,7 +148,7 @@ def test_answers_that_nobody_reads_keep_further_commands_waiting(opened, ada, se
 def test_a_stream_that_nobody_reads_is_cut_off(site, ada, session, settings, monkeypatch):
     """Until then it holds what the queue and one event take."""
     settings.SOCKET_QUEUE_BYTES = 256 * KILOBYTE
-    monkeypatch.setattr(connection_limits, "UNREAD_OUTPUT_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(web_server, "UNREAD_OUTPUT_TIMEOUT_SECONDS", 0.5)
     line = connect(site, buffer=SMALL_BUFFER)
     token = api_keys.create_api_key(ada).token
     path = f"/api/v1/sessions/{session.pk}/stream"
@@ -231,14 +231,14 @@ def test_headers_without_an_end_are_refused(site, sent):
 
 
 def test_headers_that_do_not_come_are_not_waited_for(site, monkeypatch):
-    monkeypatch.setattr(connection_limits, "HEADER_TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr(web_server, "HEADER_TIMEOUT_SECONDS", 0.3)
     line = connect(site)
     line.sendall(b"GET / HTTP/1.1\r\nHost: ")
     assert is_cut(line)
 
 
 def test_a_crowd_that_sends_nothing_is_thinned_out(site, monkeypatch):
-    monkeypatch.setattr(connection_limits, "MAX_WAITING_PER_ADDRESS", 5)
+    monkeypatch.setattr(web_server, "MAX_WAITING_PER_ADDRESS", 5)
     lines = [connect(site) for _ in range(12)]
     for line in lines:
         line.settimeout(0.05)
