@@ -248,19 +248,6 @@ def list_runners() -> list[RunnerFacts]:
     ]
 
 
-def get_last_update_at(platform: str) -> datetime | None:
-    """Return when a platform last sent an update, by webhook or runner."""
-    found = PlatformUpdate.objects.filter(platform=platform).aggregate(last=Max("received_at"))
-    last: datetime | None = found["last"]
-    return last
-
-
-def get_oldest_waiting_update_at() -> datetime | None:
-    """Return when the oldest unhandled update arrived."""
-    waiting = PlatformUpdate.objects.unhandled().order_by("id")
-    return waiting.values_list("received_at", flat=True).first()
-
-
 @dataclass(frozen=True, kw_only=True)
 class TrafficFacts:
     """Health figures of one direction: a platform's updates, or webhook deliveries."""

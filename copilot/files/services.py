@@ -232,10 +232,6 @@ def _publish_change(file_id: UUID) -> None:
     transaction.on_commit(lambda: artifacts.publish_artifact_change(WorkspaceFile.objects.get(pk=file_id)))
 
 
-def get_storage_usage(owner_id: int) -> quotas.StorageUsage:
-    return quotas.get_usage(owner_id)
-
-
 def purge_due_files(limit: int = 100) -> int:
     """Delete the content of old trash and old tool output, and return how many files were purged."""
     trash, outputs = (

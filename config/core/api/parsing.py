@@ -28,10 +28,6 @@ class QueryParams(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class EmptyQueryParams(QueryParams):
-    """For operations that take no query."""
-
-
 M = TypeVar("M", bound=BaseModel)
 
 

@@ -63,7 +63,7 @@ def test_an_imported_conversation_is_the_importers_own() -> None:
     assert rows[0].attachments[0]["file_id"] == str(kept.pk)
     assert rows[4].content == f"Calm seas: [log](workspace://{kept.pk})"
     assert rows[2].data["arguments"]["path"] == f"workspace://{kept.pk}"
-    assert files.get_storage_usage(factories.bob().pk).used_files == 1
+    assert quotas.get_usage(factories.bob().pk).used_files == 1
     assert chat_selectors.build_snapshot(session.pk)[0].messages[0].content == "Read the log."
 
 

@@ -48,7 +48,7 @@ def store(content: bytes = b"hello", name: str = "notes.txt") -> WorkspaceFile:
 
 
 def used() -> tuple[int, int]:
-    use = files.get_storage_usage(factories.ada().pk)
+    use = quotas.get_usage(factories.ada().pk)
     return use.used_bytes, use.used_files
 
 

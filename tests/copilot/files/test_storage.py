@@ -20,7 +20,7 @@ from django.utils import timezone
 
 from config import storage
 from config.core.errors import StorageUnavailable
-from copilot.files import downloads, zip_stream
+from copilot.files import downloads, quotas, zip_stream
 from copilot.files import services as files
 from copilot.files import storage as files_storage
 from copilot.models import WorkspaceFile
@@ -238,7 +238,7 @@ def test_a_bucket_that_does_not_answer_is_unavailable_and_takes_no_quota(setting
     settings.STORAGES = {**settings.STORAGES, "workspace": alias}
     with pytest.raises(StorageUnavailable):
         stored(PNG, "a.png")
-    use = files.get_storage_usage(factories.ada().pk)
+    use = quotas.get_usage(factories.ada().pk)
     assert (use.used_bytes, use.used_files, WorkspaceFile.objects.count()) == (0, 0, 0)
 
 
