@@ -8,5 +8,4 @@ from copilot.admin import (  # noqa: F401
     conversations,
     files,
     mcp_servers,
-    workers,
 )

@@ -1,4 +1,4 @@
-"""Staff pages for personalities, and read-only pages for agents and schedules."""
+"""Staff pages for personalities, and read-only pages for agents, schedules and workers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
 from config.core.admin import LatestRowsInline, ReadOnlyAdmin, TypedModelAdmin, render_admin_link
-from copilot.models import Agent, Personality, Schedule, ScheduleRun
+from copilot.models import Agent, Personality, Schedule, ScheduleRun, WorkerHeartbeat
 
 
 @admin.register(Personality)
@@ -77,3 +77,24 @@ class ScheduleAdmin(ReadOnlyAdmin):
     @admin.display(description="owner", ordering="owner__username")
     def owned_by(self, schedule: Schedule) -> SafeString:
         return render_admin_link(schedule.owner)
+
+
+@admin.register(WorkerHeartbeat)
+class WorkerBeatAdmin(ReadOnlyAdmin):
+    list_display = [
+        "worker",
+        "host",
+        "pid",
+        "version",
+        "started_at",
+        "last_beat_at",
+        "draining",
+        "running",
+    ]
+    list_filter = ["draining", "version"]
+    search_fields = ["worker", "host"]
+    ordering = ["-last_beat_at"]
+
+    @admin.display(description="turns")
+    def running(self, beat: WorkerHeartbeat) -> int:
+        return len(beat.turns)

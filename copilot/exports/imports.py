@@ -23,9 +23,14 @@ from config.core.errors import Conflict, InvalidRequest, RequestRefused
 from config.core.json_values import JSON
 from config.core.text import make_storable
 from copilot import metrics
-from copilot.chat import announcements, imported_history, sessions
-from copilot.chat.imported_history import ImportedMessage, ImportedTurn
-from copilot.chat.messages import build_result_data
+from copilot.chat import announcements, sessions
+from copilot.chat.messages import (
+    ImportedMessage,
+    ImportedTurn,
+    build_result_data,
+    insert_imported_messages,
+    insert_imported_turns,
+)
 from copilot.chat.prompt_tags import strip_server_tags
 from copilot.exports import import_parser
 from copilot.exports.import_parser import (
@@ -463,10 +468,8 @@ def _store_document(
         _record_import(owner_id, digest, session, force=force)
         names = _store_files(session, document, archive, stored)
         mapped = map_document(document, names)
-        accepted = imported_history.insert_imported_messages(session.pk, mapped.rows, origin=IMPORT_ORIGIN)
-        imported_history.insert_imported_turns(
-            session.pk, mapped.turns, origin=IMPORT_ORIGIN, accepted=accepted
-        )
+        accepted = insert_imported_messages(session.pk, mapped.rows, origin=IMPORT_ORIGIN)
+        insert_imported_turns(session.pk, mapped.turns, origin=IMPORT_ORIGIN, accepted=accepted)
     return session
 
 
@@ -535,12 +538,8 @@ def import_history(
     if document.messages:
         mapped = map_document(document, NO_FILE_NAMES)
         with transaction.atomic():
-            accepted = imported_history.insert_imported_messages(
-                session_id, mapped.rows, origin=HISTORY_ORIGIN
-            )
-            imported_history.insert_imported_turns(
-                session_id, mapped.turns, origin=HISTORY_ORIGIN, accepted=accepted
-            )
+            accepted = insert_imported_messages(session_id, mapped.rows, origin=HISTORY_ORIGIN)
+            insert_imported_turns(session_id, mapped.turns, origin=HISTORY_ORIGIN, accepted=accepted)
     return session_id
 
 

@@ -1,4 +1,4 @@
-"""Authenticate callers of the OpenAI-compatible API, parse their bodies, and render answers and event streams."""
+"""Authenticate callers of the OpenAI-compatible API, parse their bodies, list models, and render answers and streams."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from django.http.response import HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 from pydantic import BaseModel, ConfigDict
 
+from billing.selectors import plan_status
 from config.core import rate_limits
 from config.core.db import run_in_thread
 from config.core.errors import Forbidden, InvalidRequest, NotFound, RequestRefused, TooManyRequests
@@ -23,10 +24,12 @@ from copilot.openai_compat.errors import (
     HANDLED_EXCEPTIONS,
     CompatMethodNotAllowed,
     InvalidApiKey,
+    ModelNotFound,
     build_error_envelope,
     render_refusal,
     to_refusal,
 )
+from copilot.providers import catalogue
 from copilot.realtime.connections import ConnectionCredential, OpenConnection, open_connection
 from copilot.realtime.fanout import FeedRevoked
 
@@ -177,3 +180,49 @@ not_found_view = build_view(
     PATCH=_raise_not_found,
     DELETE=_raise_not_found,
 )
+
+
+MODEL_OWNER = "pilothouse"
+
+
+def resolve_tier(model: str) -> str:
+    """Return the tier that a model name stands for. Admission decides later whether the caller's plan includes it."""
+    tiers = catalogue.get_tier_entries()
+    if model in tiers:
+        return model
+    for tier, entry in tiers.items():
+        if model in (entry.name, entry.model):
+            return tier
+    raise ModelNotFound(
+        f"The model {model[:100]!r} does not exist.", hint="GET /v1/models lists the models.", param="model"
+    )
+
+
+def _list_model_names(user_id: int) -> list[str]:
+    """Put tiers first: their names stay the same when the models behind them change."""
+    plan = plan_status.get_plan_terms(user_id)
+    allowed = {
+        tier: entry
+        for tier, entry in catalogue.get_tier_entries().items()
+        if not plan.model_tiers or tier in plan.model_tiers
+    }
+    return list(dict.fromkeys([*allowed, *(entry.model for entry in allowed.values())]))
+
+
+def _serialize_model(name: str) -> dict[str, object]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": MODEL_OWNER}
+
+
+async def list_models(request: HttpRequest, caller: ApiCaller) -> HttpResponse:
+    names = await run_in_thread(_list_model_names, caller.user_id)
+    return render_json({"object": "list", "data": [_serialize_model(name) for name in names]})
+
+
+async def retrieve_model(request: HttpRequest, caller: ApiCaller, model: str) -> HttpResponse:
+    if model not in await run_in_thread(_list_model_names, caller.user_id):
+        raise ModelNotFound(f"The model {model[:100]!r} does not exist.", param="model")
+    return render_json(_serialize_model(model))
+
+
+models_view = build_view(GET=list_models)
+model_view = build_view(GET=retrieve_model)

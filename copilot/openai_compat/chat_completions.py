@@ -23,9 +23,9 @@ from copilot.openai_compat.base import (
     parse_body,
     render_event_stream,
     render_json,
+    resolve_tier,
 )
 from copilot.openai_compat.errors import TurnEndedWithoutAnswer, TurnTimedOut
-from copilot.openai_compat.models import resolve_tier
 from copilot.openai_compat.requests import ChatMessage, ConversationParam, ConversationReference
 from copilot.openai_compat.turns import (
     AnswerDelta,

@@ -25,6 +25,7 @@ from copilot.openai_compat.base import (
     parse_body,
     render_event_stream,
     render_json,
+    resolve_tier,
 )
 from copilot.openai_compat.chat_completions import (
     CONVERSATION_ID_PREFIX,
@@ -34,7 +35,6 @@ from copilot.openai_compat.chat_completions import (
     format_waiting_note,
 )
 from copilot.openai_compat.errors import TurnTimedOut
-from copilot.openai_compat.models import resolve_tier
 from copilot.openai_compat.requests import ConversationParam, ResponseInputItem
 from copilot.openai_compat.serializers import ResponseEventWriter, ResponseSerializer
 from copilot.openai_compat.turns import (

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from django.urls import path, re_path
 
-from copilot.openai_compat.base import not_found_view
+from copilot.openai_compat.base import model_view, models_view, not_found_view
 from copilot.openai_compat.chat_completions import chat_completions_view
-from copilot.openai_compat.models import model_view, models_view
 from copilot.openai_compat.responses import response_view, responses_view
 
 urlpatterns = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from copilot.ai_sdk.ui_messages import UIMessageWriter
+from copilot.ai_sdk.views import UIMessageWriter
 from copilot.realtime.events import (
     ArtifactAdded,
     ReasoningEnded,
