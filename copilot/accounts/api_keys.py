@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import re
-import secrets
-import string
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from uuid import UUID
 
 from django.contrib.auth.models import User
 from django.db import transaction
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.db.models.functions import Now
 from django.utils import timezone
 
 from config.core.audit import record_audit_event
-from config.core.encryption import find_pepper, get_site_peppers, hash_secret, is_current_hash
 from config.core.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from config.core.hashed_keys import KeyFormat
 from copilot.models import ApiKey
 
 SCOPES = ("read", "chat", "manage", "billing", "staff")
 DEFAULT_SCOPES = ("read", "chat")
 MAX_KEYS_PER_USER = 50  # readable as a list; also limits what a stolen cookie can create
-LAST_USED_INTERVAL = timedelta(minutes=1)  # a write per request would be wasteful
-_TOKEN_PATTERN = re.compile(r"ph_user_([a-z0-9]{10})_([A-Za-z0-9_-]{43})", re.ASCII)
-_PREFIX_ALPHABET = string.ascii_lowercase + string.digits
-_PEPPER_NAME = "copilot.api_keys"
+_FORMAT = KeyFormat("ph_user", salt="copilot.api_keys")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,37 +46,24 @@ def create_api_key(
         raise Conflict(
             f"You can have up to {MAX_KEYS_PER_USER} keys. Revoke one first.", code="too_many_keys"
         )
-    prefix = "".join(secrets.choice(_PREFIX_ALPHABET) for _ in range(10))
-    secret = secrets.token_urlsafe(32)
+    key = _FORMAT.generate_key()
     with transaction.atomic():
         row = ApiKey.objects.create(
             user=user,
             name=name,
-            prefix=prefix,
-            secret_hash=hash_secret(_PEPPER_NAME, secret, get_site_peppers()[0]),
+            prefix=key.prefix,
+            secret_hash=key.secret_hash,
             scopes=[scope for scope in SCOPES if scope in scopes],
             expires_at=expires_at.astimezone(UTC) if expires_at else None,
         )
         record_audit_event("api_key.created", actor=user, target=("api_key", row.pk), scopes=row.scopes)
     row.refresh_from_db(fields=["created_at"])
-    return NewApiKey(row=row, token=f"ph_user_{prefix}_{secret}")
+    return NewApiKey(row=row, token=key.token)
 
 
 def verify_api_key(token: str) -> ApiKey | None:
-    """Return the key of a token with its user, or None. Every refusal costs the same comparison."""
-    shape = _TOKEN_PATTERN.fullmatch(token)
-    prefix, secret = shape.groups() if shape else ("", "")
-    row = ApiKey.objects.select_related("user").filter(prefix=prefix).first() if shape else None
-    pepper = find_pepper(_PEPPER_NAME, secret, row.secret_hash if row else "0" * 64, get_site_peppers())
-    if row is None or pepper is None or not _is_valid(row):
-        return None
-    if not is_current_hash(_PEPPER_NAME, row.secret_hash, get_site_peppers()[0]):
-        renewed = hash_secret(_PEPPER_NAME, secret, get_site_peppers()[0])
-        ApiKey.objects.filter(pk=row.pk, secret_hash=row.secret_hash).update(secret_hash=renewed)
-    if row.last_used_at is None or timezone.now() - row.last_used_at >= LAST_USED_INTERVAL:
-        stale = Q(last_used_at=None) | Q(last_used_at__lte=Now() - LAST_USED_INTERVAL)
-        ApiKey.objects.filter(stale, pk=row.pk).update(last_used_at=Now())
-    return row
+    """Return the key of a token with its user, or None."""
+    return _FORMAT.verify_key(ApiKey.objects.select_related("user"), token)
 
 
 def list_api_keys(user_id: int) -> list[ApiKey]:
@@ -108,10 +89,6 @@ def _unrevoked_keys(user_id: int) -> QuerySet[ApiKey]:
     return ApiKey.objects.unrevoked().filter(user_id=user_id)
 
 
-def _is_valid(row: ApiKey) -> bool:
-    return row.revoked_at is None and (row.expires_at is None or row.expires_at > timezone.now())
-
-
 def _check_scopes(user: User, scopes: tuple[str, ...]) -> None:
     if not scopes:
         raise InvalidRequest("scopes: choose at least one.")
@@ -122,12 +99,7 @@ def _check_scopes(user: User, scopes: tuple[str, ...]) -> None:
 
 
 def count_old_hashes() -> int:
-    """Count usable keys whose hash was made under another SECRET_KEY, or in an old format."""
-    rows = ApiKey.objects.active()
-    stored = rows.values_list("secret_hash", flat=True).iterator()
-    return sum(
-        not is_current_hash(_PEPPER_NAME, secret_hash, get_site_peppers()[0]) for secret_hash in stored
-    )
+    return _FORMAT.count_old_hashes(ApiKey.objects.active())
 
 
 def erase_api_keys(user_id: int) -> int:

@@ -56,7 +56,7 @@ class ApiKeyAdmin(ReadOnlyAdmin):
     search_fields = ["=prefix", "=user__username", "=user__email"]
     search_help_text = "Exact key prefix, user name or email."
     ordering = ["-created_at"]
-    exclude = ["secret_hash"]
+    readonly_fields = ["prefix", "last_used_at", "revoked_at"]
     actions = ["revoke"]
 
     @admin.action(description="Revoke", permissions=["revoke"])

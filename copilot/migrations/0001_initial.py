@@ -302,8 +302,8 @@ class Migration(migrations.Migration):
                     models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False),
                 ),
                 ("name", models.CharField(blank=True, max_length=100)),
-                ("prefix", models.CharField(max_length=10, unique=True)),
-                ("secret_hash", models.CharField(max_length=64)),
+                ("prefix", models.CharField(editable=False, max_length=10, unique=True)),
+                ("secret_hash", models.CharField(editable=False, max_length=64)),
                 ("scopes", models.JSONField(default=list)),
                 (
                     "created_at",
@@ -311,9 +311,9 @@ class Migration(migrations.Migration):
                         db_default=django.db.models.functions.datetime.Now(), editable=False
                     ),
                 ),
-                ("last_used_at", models.DateTimeField(blank=True, null=True)),
+                ("last_used_at", models.DateTimeField(blank=True, editable=False, null=True)),
                 ("expires_at", models.DateTimeField(blank=True, null=True)),
-                ("revoked_at", models.DateTimeField(blank=True, null=True)),
+                ("revoked_at", models.DateTimeField(blank=True, editable=False, null=True)),
                 (
                     "user",
                     models.ForeignKey(

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import re
-import secrets
-import string
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from ipaddress import ip_address, ip_network
 from uuid import UUID
 
 from django.conf import settings
 from django.contrib.auth.models import User
-from django.db.models import Q
 from django.db.models.functions import Now
-from django.utils import timezone
 
-from config.core.encryption import find_pepper, get_site_peppers, hash_secret, is_current_hash
+from config.core.encryption import get_site_peppers
 from config.core.errors import InvalidRequest
+from config.core.hashed_keys import KeyFormat
 from linking.errors import LinkNotFound
 from linking.models import PLATFORM_ID_PATTERN, PLATFORMS, BotKey, Platform
 from linking.models.bot_keys import BOT_KEY_SCOPES
 
-LAST_USED_INTERVAL = timedelta(minutes=1)  # saves a write per request
-_KEY_PATTERN = re.compile(r"ph_bot_([a-z0-9]{10})_([A-Za-z0-9_-]{43})", re.ASCII)
-_PREFIX_ALPHABET = string.ascii_lowercase + string.digits
-_HASH_SALT = "linking.bot_keys"
+
+def _get_peppers() -> tuple[str, ...]:
+    return (settings.BOT_KEY_PEPPER,) if settings.BOT_KEY_PEPPER else get_site_peppers()
+
+
+_FORMAT = KeyFormat("ph_bot", salt="linking.bot_keys", get_peppers=_get_peppers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,14 +50,13 @@ def create_bot_key(
     validate_bot_key(
         name=name, platform=platform, bot_account=bot_account, scopes=scopes, allowed_cidrs=allowed_cidrs
     )
-    prefix = "".join(secrets.choice(_PREFIX_ALPHABET) for _ in range(10))
-    secret = secrets.token_urlsafe(32)
+    key = _FORMAT.generate_key()
     row = BotKey.objects.create(
         name=name,
         platform=platform,
         bot_account=bot_account,
-        prefix=prefix,
-        secret_hash=hash_secret(_HASH_SALT, secret, _get_peppers()[0]),
+        prefix=key.prefix,
+        secret_hash=key.secret_hash,
         scopes=[scope for scope in BOT_KEY_SCOPES if scope in scopes],
         rate_per_minute=rate_per_minute or settings.BOT_KEY_RATE_PER_MINUTE,
         allowed_cidrs=list(allowed_cidrs),
@@ -66,24 +64,14 @@ def create_bot_key(
         expires_at=expires_at,
     )
     row.refresh_from_db(fields=["created_at"])
-    return NewBotKey(row=row, key=f"ph_bot_{prefix}_{secret}")
+    return NewBotKey(row=row, key=key.token)
 
 
 def verify_bot_key(key: str, address: str) -> BotKey | None:
-    """Return the row of a valid key used from this address, or None. Every refusal takes one hash comparison."""
-    shape = _KEY_PATTERN.fullmatch(key)
-    prefix, secret = shape.groups() if shape else ("", "")
-    row = BotKey.objects.filter(prefix=prefix).first() if shape else None
-    pepper = find_pepper(_HASH_SALT, secret, row.secret_hash if row else "0" * 64, _get_peppers())
-    if row is None or pepper is None or not _is_valid(row) or not _is_allowed_address(row, address):
-        return None
-    if not is_current_hash(_HASH_SALT, row.secret_hash, _get_peppers()[0]):
-        renewed = hash_secret(_HASH_SALT, secret, _get_peppers()[0])
-        BotKey.objects.filter(pk=row.pk, secret_hash=row.secret_hash).update(secret_hash=renewed)
-    if row.last_used_at is None or timezone.now() - row.last_used_at >= LAST_USED_INTERVAL:
-        stale = Q(last_used_at=None) | Q(last_used_at__lte=Now() - LAST_USED_INTERVAL)
-        BotKey.objects.filter(stale, pk=row.pk).update(last_used_at=Now())
-    return row
+    """Return the row of a valid key used from this address, or None."""
+    return _FORMAT.verify_key(
+        BotKey.objects.all(), key, accepts=lambda row: row.is_valid() and _is_allowed_address(row, address)
+    )
 
 
 def filter_valid_keys(key_ids: Sequence[UUID]) -> set[UUID]:
@@ -94,10 +82,6 @@ def filter_valid_keys(key_ids: Sequence[UUID]) -> set[UUID]:
 def revoke_bot_key(key_id: UUID) -> None:
     if not BotKey.objects.unrevoked().filter(pk=key_id).update(revoked_at=Now()):
         raise LinkNotFound
-
-
-def _is_valid(row: BotKey) -> bool:
-    return row.revoked_at is None and (row.expires_at is None or row.expires_at > timezone.now())
 
 
 def _is_allowed_address(row: BotKey, address: str) -> bool:
@@ -133,12 +117,5 @@ def validate_bot_key(
             raise InvalidRequest(f"allowed_cidrs: {network[:60]!r} is not a valid network.") from None
 
 
-def _get_peppers() -> tuple[str, ...]:
-    return (settings.BOT_KEY_PEPPER,) if settings.BOT_KEY_PEPPER else get_site_peppers()
-
-
 def count_old_hashes() -> int:
-    """Count valid keys whose hash was made with another pepper or in the old format."""
-    rows = BotKey.objects.active()
-    hashes = rows.values_list("secret_hash", flat=True).iterator()
-    return sum(not is_current_hash(_HASH_SALT, value, _get_peppers()[0]) for value in hashes)
+    return _FORMAT.count_old_hashes(BotKey.objects.active())

@@ -8,8 +8,8 @@ from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
-from django.db.models.functions import Now
 
+from config.core.hashed_keys import HashedKey, HashedKeyQuerySet
 from linking.models.fields import (
     known_platform_constraint,
     platform_field,
@@ -27,23 +27,17 @@ BOT_KEY_SCOPES = (
 )
 
 
-class BotKeyQuerySet(models.QuerySet["BotKey"]):
-    def unrevoked(self) -> BotKeyQuerySet:
-        return self.filter(revoked_at=None)
-
-    def active(self) -> BotKeyQuerySet:
-        return self.unrevoked().exclude(expires_at__lte=Now())
+class BotKeyQuerySet(HashedKeyQuerySet["BotKey"]):
+    pass
 
 
-class BotKey(models.Model):
+class BotKey(HashedKey):
     """An API key of one bot account with its scopes; only a hash of the secret is stored."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     name = models.CharField(max_length=100)
     platform = platform_field()
     bot_account = platform_id_field(help_text="The platform's own id of this bot or app.")
-    prefix = models.CharField(max_length=10, unique=True, editable=False)
-    secret_hash = models.CharField(max_length=64, editable=False)
     scopes = ArrayField(models.CharField(max_length=32), default=list)
     rate_per_minute = models.PositiveIntegerField(default=600, db_default=600)
     allowed_cidrs = ArrayField(
@@ -55,10 +49,6 @@ class BotKey(models.Model):
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="bot_keys"
     )
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
-    expires_at = models.DateTimeField(null=True, blank=True)
-    last_used_at = models.DateTimeField(null=True, blank=True, editable=False)
-    revoked_at = models.DateTimeField(null=True, blank=True, editable=False)
 
     objects = BotKeyQuerySet.as_manager()
 
