@@ -225,3 +225,64 @@ def test_docstrings_begin_with_a_subject_or_a_verb():
     ]
     headless = [f"{path}: {text.splitlines()[0]}" for path, text in docstrings if HEADLESS.match(text)]
     assert headless == []
+
+
+# --- modules -----------------------------------------------------------------------------------------
+
+# Kinds of modules that Django, Celery or our own conventions look for under a name or in a folder of their own.
+CONVENTIONAL_NAMES = {
+    *("__init__", "admin", "apps", "asgi", "celery", "checks", "forms", "metrics", "middleware"),
+    *("models", "routing", "settings", "signals", "tasks", "urls"),
+}
+CONVENTIONAL_FOLDERS = {"admin", "builtin", "commands", "models", "templatetags"}
+MIN_LINES = 60
+SMALL_ON_PURPOSE = {
+    "billing/redirects.py",  # what browsers may be sent to: pages, REST and mails ask
+    "config/beat_schedule.py",  # read by the settings, so it imports no app
+    "config/bootstrap.py",  # a program
+    "config/core/demo_login.py",  # read by `make run` without Django
+    "config/core/emails.py",  # every app sends mails
+    "config/error_views.py",  # named by the URL configuration
+    "config/tracing.py",  # imports OpenTelemetry only where traces are wanted
+    "copilot/agent/image_files.py",
+    "copilot/chat/message_rows.py",  # a value without Django, for the agent's core
+    "copilot/realtime/side_question_state.py",  # read by the agent and by chat
+    "diagnostics/work_ages.py",
+}
+MAX_SINGLE_IMPORTERS = 36
+
+
+def is_conventional(path: str) -> bool:
+    place = Path(path)
+    return place.stem in CONVENTIONAL_NAMES or place.parent.name in CONVENTIONAL_FOLDERS
+
+
+def test_small_modules_have_a_reason():
+    """A module that says less than a screenful belongs into the one that reads it."""
+    small = {
+        path
+        for path, _ in product()
+        if not is_conventional(path) and len((ROOT / path).read_text().splitlines()) < MIN_LINES
+    }
+    assert small - SMALL_ON_PURPOSE == set()
+    assert SMALL_ON_PURPOSE - small == set(), "no longer small, or gone: take them off the list"
+
+
+def test_modules_with_a_single_importer_become_no_more():
+    """Views that a URL configuration names and modules that settings name are not counted: nothing else imports them."""
+    trees = dict(product())
+    names = {path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): path for path in trees}
+    importers: dict[str, set[str]] = {name: set() for name in names}
+    for path, tree in trees.items():
+        for module, imported in imported_names(tree):
+            found = f"{module}.{imported}" if f"{module}.{imported}" in names else module
+            if found in names:
+                importers[found].add(path)
+    single = sorted(
+        names[name]
+        for name, found in importers.items()
+        if len(found) == 1
+        and not is_conventional(names[name])
+        and Path(next(iter(found))).stem not in {"asgi", "settings", "urls"}
+    )
+    assert len(single) <= MAX_SINGLE_IMPORTERS, single
