@@ -14,7 +14,7 @@ from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
@@ -36,11 +36,11 @@ from copilot.web.forms import (
 )
 from copilot.web.views.base import (
     ROWS_PER_PAGE,
+    build_action_view,
     build_page_links,
     get_request_user,
     not_found_as_404,
     parse_offset,
-    perform_and_redirect,
     redirect_to_list,
 )
 
@@ -218,15 +218,7 @@ def edit_memory(request: HttpRequest, memory_id: UUID) -> HttpResponse:
     return _render_memories(request, wrong=form)
 
 
-@login_required
-@require_POST
-def forget_memory(request: HttpRequest, memory_id: UUID) -> HttpResponse:
-    return perform_and_redirect(
-        request,
-        lambda: memories.forget_memory(get_request_user(request).pk, memory_id),
-        _("Memory forgotten."),
-        then="memories",
-    )
+forget_memory = build_action_view(memories.forget_memory, gettext_lazy("Memory forgotten."), then="memories")
 
 
 def _render_memories(request: HttpRequest, *, wrong: MemoryForm | None = None) -> HttpResponse:
@@ -286,15 +278,7 @@ def revoke_all_api_keys(request: HttpRequest) -> HttpResponse:
     return redirect("api_keys")
 
 
-@login_required
-@require_POST
-def revoke_api_key(request: HttpRequest, key_id: UUID) -> HttpResponse:
-    return perform_and_redirect(
-        request,
-        lambda: api_keys.revoke_api_key(get_request_user(request).pk, key_id),
-        _("Key revoked."),
-        then="api_keys",
-    )
+revoke_api_key = build_action_view(api_keys.revoke_api_key, gettext_lazy("Key revoked."), then="api_keys")
 
 
 # --- Login sessions and devices ----------------------------------------------------------------------

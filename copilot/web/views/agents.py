@@ -9,6 +9,7 @@ from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
@@ -24,11 +25,11 @@ from copilot.schedules import services as schedules
 from copilot.web.forms import AgentForm, AgentRunForm, ScheduleForm
 from copilot.web.views.base import (
     ROWS_PER_PAGE,
+    build_action_view,
     build_page_links,
     get_request_user,
     not_found_as_404,
     parse_offset,
-    perform_and_redirect,
 )
 
 
@@ -118,15 +119,7 @@ def open_agent_builder(request: HttpRequest, agent_id: UUID) -> HttpResponse:
     return redirect("chat_session", sessions.get_or_create_builder_session(agent.owner_id, agent).pk)
 
 
-@login_required
-@require_POST
-def delete_agent(request: HttpRequest, agent_id: UUID) -> HttpResponse:
-    return perform_and_redirect(
-        request,
-        lambda: agents.delete_agent(get_request_user(request).pk, agent_id),
-        _("Agent deleted."),
-        then="agents",
-    )
+delete_agent = build_action_view(agents.delete_agent, gettext_lazy("Agent deleted."), then="agents")
 
 
 def _render_agent(
@@ -171,23 +164,11 @@ def _build_list_context(owner_id: int, offset: int) -> dict[str, object]:
     }
 
 
-@login_required
-@require_POST
-def cancel_schedule(request: HttpRequest, schedule_id: UUID) -> HttpResponse:
-    return perform_and_redirect(
-        request,
-        lambda: schedules.cancel_schedule(get_request_user(request).pk, schedule_id),
-        _("Task cancelled."),
-        then="schedules",
-    )
+cancel_schedule = build_action_view(
+    schedules.cancel_schedule, gettext_lazy("Task cancelled."), then="schedules"
+)
 
 
-@login_required
-@require_POST
-def enable_schedule(request: HttpRequest, schedule_id: UUID) -> HttpResponse:
-    return perform_and_redirect(
-        request,
-        lambda: schedules.enable_schedule(get_request_user(request).pk, schedule_id),
-        _("Task turned on."),
-        then="schedules",
-    )
+enable_schedule = build_action_view(
+    schedules.enable_schedule, gettext_lazy("Task turned on."), then="schedules"
+)

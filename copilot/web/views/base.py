@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from uuid import UUID
 
 from django.contrib import messages
+from django.contrib.auth.decorators import login_required
 from django.contrib.auth.models import User
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
+from django.views.decorators.http import require_POST
 
 from config.core.errors import NotFound, RequestRefused
 from copilot.web import i18n
+
+if TYPE_CHECKING:
+    from django_stubs_ext import StrOrPromise
 
 
 def get_request_user(request: HttpRequest) -> User:
@@ -40,6 +47,21 @@ def perform_and_redirect(
     else:
         messages.success(request, message)
     return redirect_to_list(request, then)
+
+
+def build_action_view(
+    action: Callable[[int, UUID], object], message: StrOrPromise, *, then: str
+) -> Callable[..., HttpResponse]:
+    """Build the view of a button that acts on one of the user's rows, named in the URL, and shows their list again."""
+
+    @login_required
+    @require_POST
+    def perform_action(request: HttpRequest, **row: UUID) -> HttpResponse:
+        [row_id] = row.values()
+        owner_id = get_request_user(request).pk
+        return perform_and_redirect(request, lambda: action(owner_id, row_id), str(message), then=then)
+
+    return perform_action
 
 
 MAX_OFFSET_DIGITS = 5

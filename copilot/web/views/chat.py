@@ -14,6 +14,7 @@ from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
@@ -30,7 +31,7 @@ from copilot.realtime.events import SessionSnapshot
 from copilot.realtime.payloads import MessagePayload
 from copilot.web import i18n, transcript
 from copilot.web.forms import MessageForm
-from copilot.web.views.base import get_request_user, not_found_as_404, perform_and_redirect
+from copilot.web.views.base import build_action_view, get_request_user, not_found_as_404
 
 UTC = ZoneInfo("UTC")
 Context = dict[str, object]
@@ -292,13 +293,8 @@ def list_archived_chats(request: HttpRequest) -> HttpResponse:
     return render(request, "copilot/archived.html", {"page": page})
 
 
-@login_required
-@require_POST
-def unarchive_chat(request: HttpRequest, session_id: UUID) -> HttpResponse:
-    owner_id = get_request_user(request).pk
-    return perform_and_redirect(
-        request,
-        lambda: sessions.update_session(owner_id, session_id, archived=False),
-        _("Chat restored."),
-        then="archived",
-    )
+unarchive_chat = build_action_view(
+    lambda owner_id, session_id: sessions.update_session(owner_id, session_id, archived=False),
+    gettext_lazy("Chat restored."),
+    then="archived",
+)

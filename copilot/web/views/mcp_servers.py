@@ -9,7 +9,7 @@ from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
@@ -19,7 +19,7 @@ from copilot.tools.mcp import connection_trials
 from copilot.tools.mcp import services as mcp
 from copilot.web import i18n
 from copilot.web.forms import McpServerChangeForm, McpServerCreationForm
-from copilot.web.views.base import get_request_user, not_found_as_404, perform_and_redirect
+from copilot.web.views.base import build_action_view, get_request_user, not_found_as_404
 
 
 @login_required
@@ -113,12 +113,4 @@ async def check_mcp_server(request: HttpRequest, server_id: UUID) -> HttpRespons
     return redirect("mcp_servers")
 
 
-@login_required
-@require_POST
-def remove_mcp_server(request: HttpRequest, server_id: UUID) -> HttpResponse:
-    return perform_and_redirect(
-        request,
-        lambda: mcp.delete_server(get_request_user(request).pk, server_id),
-        _("Server removed."),
-        then="mcp_servers",
-    )
+remove_mcp_server = build_action_view(mcp.delete_server, gettext_lazy("Server removed."), then="mcp_servers")

@@ -18,7 +18,7 @@ from django.http.response import HttpResponseBase
 from django.shortcuts import render
 from django.template.loader import render_to_string
 from django.urls import reverse
-from django.utils.translation import get_language
+from django.utils.translation import get_language, gettext_lazy
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_exempt
@@ -34,11 +34,11 @@ from copilot.web import i18n, share_page
 from copilot.web.forms import ShareForm, ShareUnlockForm
 from copilot.web.views.base import (
     ROWS_PER_PAGE,
+    build_action_view,
     build_page_links,
     get_request_user,
     not_found_as_404,
     parse_offset,
-    perform_and_redirect,
     redirect_to_list,
 )
 
@@ -64,16 +64,11 @@ def change_share(request: HttpRequest, share_id: UUID) -> HttpResponse:
     return _render_shares(request, wrong=form)
 
 
-@login_required
-@require_POST
-def revoke_share(request: HttpRequest, share_id: UUID) -> HttpResponse:
-    owner_id = get_request_user(request).pk
-    return perform_and_redirect(
-        request,
-        lambda: sharing.revoke_share(sharing.get_share(owner_id, share_id)),
-        _("Link revoked."),
-        then="shared_links",
-    )
+revoke_share = build_action_view(
+    lambda owner_id, share_id: sharing.revoke_share(sharing.get_share(owner_id, share_id)),
+    gettext_lazy("Link revoked."),
+    then="shared_links",
+)
 
 
 def _render_shares(request: HttpRequest, *, wrong: ShareForm | None = None) -> HttpResponse:
