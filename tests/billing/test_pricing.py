@@ -95,7 +95,7 @@ def test_b4_1_a_call_nobody_could_count_is_unknown_even_with_a_price():
     [
         ("0", 0), ("-0", 0), (0, 0), ("0.0123", 12_300), (0.0123, 12_300), (Decimal("0.0123"), 12_300),
         ("0.0000005", 1), ("0.0000004", 0), ("0.00000049999999999999999999999999999999", 0), ("1.23e-2", 12_300),
-        ("1e-9999", 0), (".5", 500_000), ("2.", 2_000_000), (" 1 ", 1_000_000), ("+1", 1_000_000), ("100", MAX),
+        ("1e-9999", 0), (".5", 500_000), ("2.", 2_000_000), (" 1 ", 1_000_000), ("+1", 1_000_000), ("100", MAX), ("0." + "0" * 62, 0),
     ],
 )  # fmt: skip
 def test_b4_4_a_reported_figure_is_read_exactly_and_rounded_half_up(usd, microdollars):
@@ -103,7 +103,7 @@ def test_b4_4_a_reported_figure_is_read_exactly_and_rounded_half_up(usd, microdo
 
 
 @pytest.mark.parametrize(
-    "usd", ["100.0000001", "1e9999", 10**5000, "9" * 100], ids=lambda usd: str(type(usd))
+    "usd", ["100.0000001", "1e9999", 10**5000, "9" * 100, "0." + "0" * 63], ids=lambda usd: str(type(usd))
 )
 def test_b4_3_a_figure_above_the_maximum_is_not_believed(usd):
     assert pricing.parse_reported_cost(usd, MAX) == pricing.ReportedCost(
@@ -155,6 +155,16 @@ def test_b4_4_the_sum_is_divided_once_and_rounded_up():
     assert (
         pricing.compute_catalogue_microdollars(pricing.TokenCounts(input=500_000, output=500_001), row) == 2
     )
+
+
+def test_b4_4_each_of_the_five_counts_has_its_own_price():
+    row = price(input=2, output=3, cache_read=5, cache_write_5m=7, cache_write_1h=11)
+    for part, unit in zip(PARTS, (2, 3, 5, 7, 11), strict=True):
+        tokens = pricing.TokenCounts(**{part: 13_000_000})
+        assert bool(tokens)
+        assert pricing.compute_catalogue_microdollars(tokens, row) == 13 * unit
+    assert not pricing.TokenCounts()
+    assert pricing.compute_catalogue_microdollars(pricing.TokenCounts(), row) == 0
 
 
 def test_b4_3_the_exact_name_wins_then_the_longest_prefix():

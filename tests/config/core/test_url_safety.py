@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from yarl import URL
 
 from config.core.url_safety import (
+    NOT_PUBLIC_MESSAGE,
+    AddressNotPublic,
+    PublicAddressGuard,
+    find_url_problem,
+    get_host_and_port,
     is_ip_address,
     is_local_name,
     is_public_address,
     is_valid_hostname,
+    match_host,
     parse_numeric_address,
 )
 
@@ -47,6 +54,10 @@ def test_the_open_internet_is_public(address: str) -> None:
         ("x.localhost", True),
         ("metadata.google.internal", True),
         ("printer.local", True),
+        ("metadata", True),
+        ("instance-data", True),
+        *((f"nas{suffix}", True) for suffix in (".intranet", ".lan", ".home.arpa", ".localdomain")),
+        ("lan", False),
         ("example.com", False),
         ("local.example", False),
     ],
@@ -87,3 +98,63 @@ def test_numbers_are_read_as_the_system_reads_them(host: str, address: str) -> N
 )
 def test_a_name_that_no_host_can_have_is_known_without_asking(host: str, possible: bool) -> None:
     assert is_valid_hostname(host) is possible
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("https://one.example:8443/a?b", "one.example:8443"),
+        ("http://one.example", "one.example"),
+        ("null", ""),
+        ("https://[your-domain]/", ""),
+        ("https://one.example:99999/", ""),
+    ],
+)
+def test_an_origin_is_read_as_a_host_header_would_name_it(text: str, named: str) -> None:
+    assert get_host_and_port(text) == named
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("https://one.example/", None),
+        ("http://one.example:8080/", None),
+        ("ftp://one.example/", ("invalid_url", "Only http and https URLs with a host can be fetched.")),
+        ("http:///path", ("invalid_url", "Only http and https URLs with a host can be fetched.")),
+        ("https://ada@one.example/", ("invalid_url", "URLs with a user name or password are not fetched.")),
+        ("https://:word@one.example/", ("invalid_url", "URLs with a user name or password are not fetched.")),
+        (
+            "http://one.example:22/",
+            ("address_refused", "Only these ports are reached: 80, 443, 8080; not 22."),
+        ),
+        ("http://localhost/", ("address_refused", NOT_PUBLIC_MESSAGE)),
+    ],
+)
+def test_a_url_that_must_not_be_requested_is_refused_with_its_reason(
+    url: str, problem: tuple[str, str] | None
+) -> None:
+    """A24.1"""
+    assert find_url_problem(URL(url), {8080, 443, 80}) == problem
+
+
+@pytest.mark.parametrize(
+    ("url", "entry"),
+    [
+        ("https://one.example/", "one.example"),
+        ("https://www.one.example./", "one.example"),
+        ("https://xn--tols-5qa.example/", "töols.example"),
+        ("https://noone.example/", ""),
+        ("https://example/", ""),
+    ],
+)
+def test_a_host_belongs_to_the_entry_it_equals_or_lies_under(url: str, entry: str) -> None:
+    assert match_host(URL(url), ["two.example", "one.example", "töols.example"]) == entry
+
+
+def test_an_address_that_is_not_public_is_refused_when_it_is_connected_to() -> None:
+    """A24.1"""
+    guard = PublicAddressGuard(unchecked=["127.0.0.1"])
+    guard.check_address("127.0.0.1")
+    guard.check_address("1.1.1.1")
+    with pytest.raises(AddressNotPublic):
+        guard.check_address("127.0.0.2")
