@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
+from typing import Any
 
 from bench.fake_plan import Conversation, Plan, Turn
 
@@ -46,7 +47,7 @@ class Dialect(ABC):
 
 class Chat(Dialect):
     @staticmethod
-    def read(body: dict) -> Conversation:
+    def read(body: dict[str, Any]) -> Conversation:
         turns = [
             Turn(
                 role="user" if m["role"] == "tool" else m["role"],
@@ -59,7 +60,7 @@ class Chat(Dialect):
         ]
         return Conversation(model=body.get("model", ""), turns=turns)
 
-    def _chunk(self, delta: dict, finish: str | None = None) -> bytes:
+    def _chunk(self, delta: dict[str, Any], finish: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "finish_reason": finish}
         return sse(
             {
@@ -126,7 +127,7 @@ class Messages(Dialect):
     """Anthropic's Messages API: numbered content blocks, each started and stopped."""
 
     @staticmethod
-    def read(body: dict) -> Conversation:
+    def read(body: dict[str, Any]) -> Conversation:
         turns = []
         for m in body.get("messages", []):
             parts = m["content"] if isinstance(m["content"], list) else []
@@ -147,7 +148,7 @@ class Messages(Dialect):
     def begin(self) -> bytes:
         self._index = -1
         self._open = ""
-        message: dict = {
+        message: dict[str, Any] = {
             "id": self.id,
             "type": "message",
             "role": "assistant",
@@ -162,7 +163,7 @@ class Messages(Dialect):
     def _stop(self) -> bytes:
         return self._event("content_block_stop", index=self._index) if self._open else b""
 
-    def _switch(self, kind: str, block: dict, delta: dict | None = None) -> bytes:
+    def _switch(self, kind: str, block: dict[str, Any], delta: dict[str, Any] | None = None) -> bytes:
         closing = self._stop()
         self._index += 1
         self._open = kind
@@ -220,7 +221,7 @@ class Responses(Dialect):
     """OpenAI's Responses API, as far as streamed text, reasoning summaries and function calls need it."""
 
     @staticmethod
-    def read(body: dict) -> Conversation:
+    def read(body: dict[str, Any]) -> Conversation:
         given = body.get("input", "")
         if isinstance(given, str):
             return Conversation(model=body.get("model", ""), turns=[Turn(role="user", text=given)])
@@ -245,11 +246,11 @@ class Responses(Dialect):
     def begin(self) -> bytes:
         self._sequence = -1
         self._open = ""
-        self._items: list[dict] = []
+        self._items: list[dict[str, Any]] = []
         self._parts: list[str] = []
         return self._event("response.created", response=self._response("in_progress"))
 
-    def _response(self, status: str, **more: object) -> dict:
+    def _response(self, status: str, **more: object) -> dict[str, Any]:
         return {
             "id": self.id,
             "object": "response",
@@ -263,7 +264,7 @@ class Responses(Dialect):
             **more,
         }
 
-    def _switch(self, kind: str, item: dict, delta_kind: str, **place: object) -> bytes:
+    def _switch(self, kind: str, item: dict[str, Any], delta_kind: str, **place: object) -> bytes:
         closing = self._close()
         self._open = kind
         self._items.append(item)
@@ -362,14 +363,14 @@ class Responses(Dialect):
             "input_tokens_details": {"cached_tokens": 0},
             "output_tokens_details": {"reasoning_tokens": self.plan.thinking},
         }
-        more: dict = {"usage": usage if self.plan.usage else None}
+        more: dict[str, Any] = {"usage": usage if self.plan.usage else None}
         if self.plan.finish:
             more["incomplete_details"] = {"reason": self.plan.finish}
         status = "incomplete" if self.plan.finish else "completed"
         return self._event(f"response.{status}", response=self._response(status, **more))
 
 
-def _turn_of(item: dict) -> Turn | None:
+def _turn_of(item: dict[str, Any]) -> Turn | None:
     kind = item.get("type", "message")
     if kind == "function_call":
         return Turn(role="assistant", text="", calls=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 WORD = re.compile(r"(?:^|\s)(?:t(\d+)|(\d+):\d+)(?=\s|$)")  # "t17 " or, stamped, "17:<monotonic_ns> "
 DIRECTIVE = re.compile(r"fake:\s*(?=\{)")
@@ -98,10 +99,10 @@ def _next_index(partial: str) -> int:
     return int(found[-1][0] or found[-1][1]) + 1 if found else 0
 
 
-def _from_model(model: str) -> dict:
+def _from_model(model: str) -> dict[str, Any]:
     if not model.startswith("fake:"):
         return {}
-    options: dict = {}
+    options: dict[str, Any] = {}
     for part in _split_outside_braces(model[5:]):
         key, _, value = part.partition("=")
         if key == "tools":
@@ -124,8 +125,8 @@ def _split_outside_braces(text: str) -> list[str]:
     return [*parts, current]
 
 
-def _plan(options: dict) -> Plan:
-    values: dict = {}
+def _plan(options: dict[str, Any]) -> Plan:
+    values: dict[str, Any] = {}
     for spec in fields(Plan):
         if spec.name not in options:
             continue
@@ -142,7 +143,7 @@ def _plan(options: dict) -> Plan:
     return Plan(**values)
 
 
-def _call(item: dict) -> FakeCall:
+def _call(item: dict[str, Any]) -> FakeCall:
     arguments = item.get("arguments", "{}")
     return FakeCall(
         name=item["name"], arguments=arguments if isinstance(arguments, str) else json.dumps(arguments)

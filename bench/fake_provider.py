@@ -17,6 +17,7 @@ import sys
 import time
 from collections import Counter, deque
 from dataclasses import replace
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httptools
@@ -42,7 +43,7 @@ class State:
         self.failures: Counter[str] = Counter()
         self.recorded: deque[tuple[str, bytes]] = deque(maxlen=2000)
 
-    def stats(self) -> dict:
+    def stats(self) -> dict[str, Any]:
         used = resource.getrusage(resource.RUSAGE_SELF)
         return {
             "tokens": self.tokens,

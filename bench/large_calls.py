@@ -11,6 +11,10 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from copilot.models import Session
 
 CLAIM = "claim"
 JOBS = (  # by beat, except those that talk to Stripe or to a bucket
@@ -111,7 +115,7 @@ def _time_claim() -> float:
     return took
 
 
-def _make_session():
+def _make_session() -> Session:
     from django.contrib.auth.models import User
 
     from copilot.models import Session

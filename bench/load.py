@@ -13,6 +13,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import aiohttp
+
 from bench.clients import Client, OpenAIClient, Prompt, SocketClient, SseClient, Target, http_session
 from bench.readings import Reading, lags_ms, now, spread
 
@@ -76,7 +78,7 @@ async def _measure(options: argparse.Namespace) -> dict[str, object]:
     return loaded.as_detail()
 
 
-async def _client(options: argparse.Namespace, target: Target, http) -> Client:
+async def _client(options: argparse.Namespace, target: Target, http: aiohttp.ClientSession) -> Client:
     if options.client == "openai":
         return OpenAIClient(target, options.model, http)
     async with http.post(f"{target.url}/api/v1/sessions", json={}, headers=target.headers) as response:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import psycopg
@@ -135,7 +136,7 @@ class Site(Installation):
 
     # --- asking ----------------------------------------------------------------------------------
 
-    def query(self, sql: str, *parameters: object) -> list[tuple]:
+    def query(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
         with psycopg.connect(self.postgres.url, autocommit=True) as connection:
             cursor = connection.execute(sql, parameters)
             return cursor.fetchall() if cursor.description else []

@@ -116,7 +116,7 @@ async def connect(url: str, headers: dict[str, str], receive: Receive) -> Socket
     ]
     request = "\r\n".join([*lines, "", ""]).encode()
     _, socket = await asyncio.get_running_loop().create_connection(
-        lambda: Socket(receive, request), parts.hostname, parts.port or 80
+        lambda: Socket(receive, request), parts.hostname or "", parts.port or 80
     )
     await asyncio.wait_for(socket.opened, OPEN_SECONDS)
     return socket

@@ -65,7 +65,7 @@ async def _scraped(site: Site) -> Measured:
         for _ in range(PAUSES):
             await asyncio.sleep(PAUSE_SECONDS)
             later.append(await _fetched(http, address))
-    found = {"warm_ms": spread(warm), "after_a_pause_ms": spread(later)}
+    found: dict[str, object] = {"warm_ms": spread(warm), "after_a_pause_ms": spread(later)}
     return Measured((percentile(warm, 95), percentile(later, 50)), found)
 
 

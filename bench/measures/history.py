@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import aiohttp
@@ -141,7 +142,7 @@ async def _open_and_close(site: Site, session_id: str) -> None:
     await client.close()
 
 
-async def _least(log: SqlLog, process: str, act) -> int:
+async def _least(log: SqlLog, process: str, act: Callable[[], Awaitable[object]]) -> int:
     counts = []
     for _ in range(LOOKS):
         log.begin()

@@ -96,7 +96,7 @@ class Cost:
 def test_a_million_records_slow_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """B19.6, P12: as many statements as ever, and none that reads a table to its end."""
     fill()
-    drawn = _TestState.saved_data.template_render  # type: ignore[attr-defined]
+    drawn = _TestState.saved_data.template_render
     monkeypatch.setattr(Template, "_render", drawn)  # as outside of tests, where nobody notes what is drawn
     staff = person(factories.grace())
     costs = {page: cost_of(staff, page) for page in PAGES}

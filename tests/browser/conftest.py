@@ -110,7 +110,7 @@ def stored(django_db_blocker: pytest.FixtureRequest) -> Callable[[Callable[[], T
     def run(code: Callable[[], T]) -> T:
         from django.db import connection
 
-        with django_db_blocker.unblock():  # type: ignore[attr-defined]
+        with django_db_blocker.unblock():
             try:
                 return code()
             finally:

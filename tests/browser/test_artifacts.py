@@ -452,9 +452,9 @@ def test_the_handle_is_dragged_across_the_frame_and_ends_on_release(reader: Read
 
     def is_wide(pixels: int) -> None:
         expect(handle).to_have_attribute("aria-valuenow", str(pixels))
-        assert round(reader.panel.bounding_box()["width"]) == pixels  # type: ignore[index]
+        assert round(reader.panel.bounding_box()["width"]) == pixels
 
-    page.mouse.move(handle.bounding_box()["x"] + 5, 400)  # type: ignore[index]
+    page.mouse.move(handle.bounding_box()["x"] + 5, 400)
     page.mouse.down()
     page.mouse.move(10, 400, steps=8)
     widest = 1280 - 272 - 360

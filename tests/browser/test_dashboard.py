@@ -150,7 +150,7 @@ def test_a_stuck_turn_is_found_looked_at_requeued_and_runs(grace: Visitor, store
     expect(page.locator(".dx-tabs a", has_text="Stuck queued").locator(".dx-count")).to_have_text("1")
     picture(page, "toast-light")
     until(lambda: sum(stored(lambda one=one: status(one)) == "succeeded" for one in ids) == 3)
-    assert sorted(stored(lambda one=one: status(one)) for one in ids) == ["queued", *["succeeded"] * 3]
+    assert sorted(str(stored(lambda one=one: status(one))) for one in ids) == ["queued", *["succeeded"] * 3]
 
 
 def refresh(page: Page) -> None:

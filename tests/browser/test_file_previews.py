@@ -83,7 +83,7 @@ def test_a_file_from_elsewhere_that_is_open_here_says_that_it_was_deleted(
 
         owner = Session.objects.get(pk=reader.session_id).owner
         place = factories.session(owner).pk if source == "agent" else None
-        kept = files.store_file(owner.pk, name="far.md", content=b"# Far", source=source, session_id=place)  # type: ignore[arg-type]
+        kept = files.store_file(owner.pk, name="far.md", content=b"# Far", source=source, session_id=place)
         return str(kept.pk)
 
     def delete() -> None:

@@ -104,7 +104,7 @@ def test_a_conversation_with_files_goes_out_comes_in_elsewhere_and_is_erased(
     assert len(names) == 2
     assert "log.txt" in names
     second = share(page, PHRASE)
-    assert (theirs.goto(first).status, files_of(theirs, second)) == (404, names)  # type: ignore[union-attr]
+    assert (theirs.goto(first).status, files_of(theirs, second)) == (404, names)
 
     archive = archive_of(page)
     inside = zipfile.ZipFile(io.BytesIO(archive)).namelist()
@@ -118,7 +118,7 @@ def test_a_conversation_with_files_goes_out_comes_in_elsewhere_and_is_erased(
     expect(elsewhere.locator(".imported")).to_be_visible()
 
     give_up(ada, page)
-    assert theirs.goto(second).status == 404  # type: ignore[union-attr]
+    assert theirs.goto(second).status == 404
     assert stored(lambda: erased(ada.email)) == []
     elsewhere.reload()
     expect(elsewhere.locator(".row.user a").first).to_have_text("log.txt")

@@ -184,7 +184,7 @@ def test_a_hostile_conversation_runs_nothing_and_asks_nobody(
         session = conversation(ada.email, hostile=True)
         made = sharing.publish_session(
             owner.pk, session, drafts.ShareRequest(title=HOSTILE[:100]), sharing.ShareTerms()
-        )  # type: ignore[arg-type]
+        )
         return f"/share/{made.token}"
 
     theirs, foreign = stranger(browser, site, stored(publish))

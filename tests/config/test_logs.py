@@ -31,7 +31,7 @@ from tests.support.turn_engine import Errand, NoArguments, add_tools, ended
 @pytest.fixture
 def lines() -> Iterator[StringIO]:
     """Production's lines, caught; logging is as before afterwards."""
-    formatter = logging_config.build_logging_config(production=True, level="INFO")["formatters"]["line"]  # type: ignore[index]
+    formatter = logging_config.build_logging_config(production=True, level="INFO")["formatters"]["line"]
     out = StringIO()
     handler = logging.StreamHandler(out)
     handler.setFormatter(formatter.pop("()")(**formatter))

@@ -70,7 +70,7 @@ def collector() -> Iterator[Collector]:
         otel.build_tracer_provider("test", OTLPSpanExporter(endpoint=collector.url))
     )
     trace_context.bind_tracer(tracer)
-    collector.flush = tracer.provider.force_flush  # type: ignore[attr-defined]
+    collector.flush = tracer.provider.force_flush
     yield collector
     trace_context.bind_tracer(None)
     connection_created.disconnect(dispatch_uid="traces")

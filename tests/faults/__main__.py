@@ -11,9 +11,15 @@ import os
 import random
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from bench.installation import keep
 from tests.faults.site import Site, running_site
+
+if TYPE_CHECKING:  # the apps are loaded later, with the addresses of the site
+    from tests.faults.chaos import Chaos
+    from tests.faults.checks import Finding
+    from tests.faults.load import Crowd, Person
 
 QUIET_SECONDS = 180.0
 
@@ -53,14 +59,14 @@ async def _storm(site: Site, *, seconds: float, seed: int, people: int, longest_
     async with crowd.chatting():
         await chaos.rage(seconds)
         await crowd.hush()
-        left = await _quiet(site, checks)
+        left = await _quiet(site)
         await asyncio.sleep(2)  # the last events reach those who watch
     found = await asyncio.to_thread(checks.broken_promises, crowd)
     await asyncio.to_thread(_tell, chaos, crowd, found, left)
     return 1 if found or left else 0
 
 
-def _people(number: int) -> list:
+def _people(number: int) -> list[Person]:
     from django.contrib.auth.models import User
 
     from bench.seed import _lift_limits
@@ -78,8 +84,10 @@ def _people(number: int) -> list:
     return made
 
 
-async def _quiet(site: Site, checks) -> int:
+async def _quiet(site: Site) -> int:
     """Wait until nothing runs and nothing waits; how much is left when patience ends."""
+    from tests.faults import checks
+
     deadline = time.monotonic() + QUIET_SECONDS
     while left := await asyncio.to_thread(checks.unfinished):
         if time.monotonic() > deadline:
@@ -91,7 +99,7 @@ async def _quiet(site: Site, checks) -> int:
     return 0
 
 
-def _tell(chaos, crowd, found, left: int) -> None:
+def _tell(chaos: Chaos, crowd: Crowd, found: list[Finding], left: int) -> None:
     from collections import Counter
 
     from copilot.models import Turn

@@ -67,7 +67,7 @@ PROMISES = (
 
 def _messages(crowd: Crowd) -> Iterator[str]:
     for person in crowd.people:
-        rows = Message.objects.filter(session=person.session_id, kind="user")
+        rows = Message.objects.filter(session_id=person.session_id, kind="user")
         placed = {str(row.pk): row for row in rows if row.sequence is not None}
         for message_id, text in person.accepted.items():
             if message_id not in placed:
@@ -89,12 +89,12 @@ def _order(people: list[Person]) -> Iterator[str]:
     What was answered by "it may have been accepted" is none of them: if it was, it comes when it is found.
     """
     for person in people:
-        turns = Turn.objects.filter(session=person.session_id)
+        turns = Turn.objects.filter(session_id=person.session_id)
         if turns.exclude(status="succeeded").exists():
             continue
         rows = Message.objects.filter(pk__in=person.accepted, sequence__isnull=False)
         numbers = list(rows.order_by("sequence").values_list("accept_number", flat=True))
-        if numbers != sorted(numbers):
+        if numbers != sorted(numbers, key=lambda number: number or 0):
             yield f"{person.name}: accept numbers in the order of the transcript: {numbers}"
 
 
@@ -130,10 +130,11 @@ def _costs() -> Iterator[str]:
         if call_id not in calls:
             yield f"a cost is recorded for call {call_id}, which nobody made"
     for call_id, call in calls.items():
-        stopped_before_it_was_sent = call.ended_at is None and call.turn.status == "cancelled"
+        status = call.turn.status if call.turn else "deleted"
+        stopped_before_it_was_sent = call.ended_at is None and status == "cancelled"
         refused_before_work = call.ended_at is not None and not call.cost_source
         if not records[call_id] and not stopped_before_it_was_sent and not refused_before_work:
-            yield f"call {call.number} of the {call.turn.status} turn {call.turn_id} has no cost"
+            yield f"call {call.number} of the {status} turn {call.turn_id} has no cost"
 
 
 def _texts() -> Iterator[str]:

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from statistics import median
 from uuid import UUID
 
@@ -166,7 +167,7 @@ def listening() -> list[str]:
 
     from copilot.models import WorkerHeartbeat
 
-    fresh = timezone.now() - timezone.timedelta(seconds=4)
+    fresh = timezone.now() - timedelta(seconds=4)
     return [
         row.worker for row in WorkerHeartbeat.objects.filter(last_beat_at__gt=fresh) if "turns" in row.queues
     ]

@@ -128,8 +128,9 @@ class Discord(Fake):
                     }
                 )
             case "PUT", ["applications", self.app_id, "commands"]:
-                self.commands = {one["name"]: one for one in fields}
-                return answer(list(fields))
+                definitions: list[dict[str, Any]] = list(fields)  # type: ignore[arg-type]  # this call sends a list
+                self.commands = {one["name"]: one for one in definitions}
+                return answer(definitions)
             case "GET", ["oauth2" | "applications", *_]:
                 return answer(_application(self.app_id))
             case "GET", ["guilds", guild_id]:
@@ -193,7 +194,7 @@ class Discord(Fake):
             self.messages[made.id] = made
             if nonce:
                 self._nonces[nonce] = made.id
-        return answer({"id": made.id, "channel_id": channel}, **BUCKET)
+        return answer({"id": made.id, "channel_id": channel}, status=200, **BUCKET)
 
     def _edit(self, message_id: str, fields: dict[str, Any]) -> web.Response:
         known = self.messages.get(message_id)
@@ -209,7 +210,7 @@ class Discord(Fake):
             known.content, known.changed_at = str(fields["content"]), now
             known.components = list(fields.get("components") or [])
             known.edits += 1
-        return answer({"id": message_id, "channel_id": known.channel_id}, **BUCKET)
+        return answer({"id": message_id, "channel_id": known.channel_id}, status=200, **BUCKET)
 
     def _problem(self, channel: str, fields: dict[str, Any]) -> web.Response | None:
         if channel in self.forbidden:
@@ -286,6 +287,8 @@ class Discord(Fake):
                     await socket.send_json(event)
                 await socket.send_json({"op": 0, "t": "RESUMED", "s": self._sequence, "d": {}})
                 self.sockets.append(socket)
+            case _:
+                pass
 
 
 BUCKET = {

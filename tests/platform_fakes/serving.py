@@ -33,8 +33,7 @@ class Fake:
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", port)
         await site.start()
-        address = site._server.sockets[0].getsockname()
-        self.url = f"http://127.0.0.1:{address[1]}"
+        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
         self._ready.set()
         return runner
 

@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import aiohttp
 import psutil
@@ -97,7 +98,7 @@ class Run:
         for name, process in list(self.site.processes.items()):
             if (code := process.poll()) is not None:
                 print(f"  {name} had left with code {code}, and comes back", flush=True)
-                self.site.spawn(name, tuple(process.args))
+                self.site.spawn(name, tuple(cast("Sequence[str]", process.args)))
 
     async def answered(self) -> None:
         """Until nothing is owed to any chat."""

@@ -35,7 +35,7 @@ class CallTrace:
         sys.setprofile(self._on_event)
 
     def uninstall(self) -> None:
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
         sys.setprofile(None)
 
     def _on_event(self, frame: FrameType, event: str, argument: object) -> None:

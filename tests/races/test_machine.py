@@ -90,7 +90,7 @@ class Conversation(RuleBasedStateMachine):
     @rule(queue=st.sampled_from(["keep", "drop"]))
     def stop(self, queue: str) -> None:
         before = {item.id for item in chat_selectors.get_queue_items(self.session.pk)}
-        stop.stop_session(self.session.owner_id, self.session.pk, queue=queue)  # type: ignore[arg-type]
+        stop.stop_session(self.session.owner_id, self.session.pk, queue=queue)
         if queue == "drop":
             gone = Message.objects.filter(pk__in=before).exclude(dropped_at=None)
             self.story.dropped |= {str(pk) for pk in gone.values_list("pk", flat=True)}

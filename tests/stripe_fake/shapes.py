@@ -46,7 +46,7 @@ class Drift(AssertionError):
 
 def complete(kind: str, **fields: Any) -> Obj:
     """With nulls for what may be null and was not said, checked."""
-    made: Obj = {"object": kind} | _nullable(KINDS[kind])
+    made: Obj = {"object": kind} | _nullable(KINDS[kind])  # type: ignore[arg-type]  # a class is hashable, though its dicts are not
     for name in LEFT_OUT:
         made.pop(name, None)
     return made | fields
@@ -57,7 +57,7 @@ def check(obj: Obj) -> None:
 
 
 def _check_object(obj: Obj, kind: type[StripeObject], where: str) -> None:
-    known, nullable = _fields(kind), _nullable(kind)
+    known, nullable = _fields(kind), _nullable(kind)  # type: ignore[arg-type]  # a class is hashable, though its dicts are not
     for name in obj:
         if name not in known:
             raise Drift(f"{where}.{name} is unknown to the SDK")
@@ -115,7 +115,7 @@ def _nullable(kind: type[StripeObject]) -> dict[str, None]:
     """Most of what there is: looked up once, for a fake says thousands of objects."""
     return {
         name: None
-        for name, annotation in _fields(kind).items()
+        for name, annotation in _fields(kind).items()  # type: ignore[arg-type]  # a class is hashable, though its dicts are not
         if type(None) in get_args(_resolved(annotation))
     }
 

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from playwright.sync_api import Browser, FrameLocator, Locator, Page, expect
@@ -116,7 +116,7 @@ class Reader:
 
 
 def reading(
-    site: Site, browser: Browser, blocker: pytest.FixtureRequest, name: str, **options: object
+    site: Site, browser: Browser, blocker: pytest.FixtureRequest, name: str, **options: Any
 ) -> Iterator[Reader]:
     def stored(code: Callable[[], T]) -> T:
         from django.db import connection

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from django.test import Client
 
@@ -43,11 +44,11 @@ def caller(
     platform: str = "telegram",
     account: str = "bot-1",
     scopes: Sequence[str] = BOT_KEY_SCOPES,
-    **fields: object,
+    **fields: Any,
 ) -> Caller:
     made = bot_keys.create_bot_key(
         name="tests", platform=platform, bot_account=account, scopes=scopes, **fields
-    )  # type: ignore[arg-type]
+    )
     return Caller(BotAccount(platform=platform, bot_account=account), made.key)
 
 

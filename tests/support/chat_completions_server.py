@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
+from typing import Any
 
 from copilot.providers.scripted import (
     ScriptedCall,
@@ -18,7 +19,8 @@ from copilot.providers.scripted import (
     ScriptedUsage,
     ScriptItem,
 )
-from tests.support.turn_engine import PATIENCE_SECONDS, Replier
+from tests.support.timeouts import PATIENCE_SECONDS
+from tests.support.turn_engine import Replier
 
 
 class ChatServer:
@@ -26,7 +28,7 @@ class ChatServer:
 
     def __init__(self) -> None:
         self.otherwise: Replier = lambda request: [ScriptedText("Aye.")]
-        self.bodies: list[dict] = []
+        self.bodies: list[dict[str, Any]] = []
         self._reached: defaultdict[int, threading.Event] = defaultdict(threading.Event)
         self._over = threading.Event()
         self._lock = threading.Lock()
@@ -37,7 +39,7 @@ class ChatServer:
     def reaches(self, number: int) -> None:
         assert self._reached[number].wait(PATIENCE_SECONDS * 3), f"no stream came to cue {number}"
 
-    def reply(self, body: dict) -> Sequence[ScriptItem]:
+    def reply(self, body: dict[str, Any]) -> Sequence[ScriptItem]:
         with self._lock:
             self.bodies.append(body)
             return self.otherwise(SimpleNamespace(tools=body.get("tools", []), messages=body["messages"]))  # type: ignore[arg-type]
@@ -81,7 +83,7 @@ class ChatServer:
         return Handler
 
 
-def chunks(items: Sequence[ScriptItem], model: ChatServer) -> Iterator[dict]:
+def chunks(items: Sequence[ScriptItem], model: ChatServer) -> Iterator[dict[str, Any]]:
     calls = 0
     for item in items:
         match item:
@@ -98,9 +100,11 @@ def chunks(items: Sequence[ScriptItem], model: ChatServer) -> Iterator[dict]:
             case ScriptedPause():
                 model.wait(int(item.seconds))
                 return
+            case _:
+                raise AssertionError(f"this server cannot say {item}")
 
 
-def choice(delta: dict, finish: str | None = None) -> dict:
+def choice(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
     return {"id": "chat", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
 
 

@@ -8,9 +8,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import jwt
+from django.test import Client
 
 
 @contextmanager
@@ -63,7 +65,8 @@ def identity_provider(person: dict[str, object]) -> Iterator[str]:
         server.server_close()
 
 
-def finish_social_login(client):
-    leaving = client.post("/accounts/oidc/sso/login/?process=login")
+def finish_social_login(client: Client) -> tuple[Any, Any]:
+    """Return the redirect to the provider, and the answer to the way back."""
+    leaving: Any = client.post("/accounts/oidc/sso/login/?process=login")
     state = parse_qs(urlsplit(leaving.url).query)["state"][0]
     return leaving, client.get("/accounts/oidc/sso/login/callback/", {"code": "once", "state": state})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.contrib.auth.models import User
 from django.test import Client
 
@@ -18,21 +20,23 @@ PERSON = "person-1"
 
 
 def request(
-    subject_id: str, *, platform: str = "discord", key: BotKey | None = None, **said: str
+    subject_id: str, *, platform: str = "discord", key: BotKey | None = None, **said: Any
 ) -> TokenRequest:
     return TokenRequest(platform=platform, bot_account=BOT, subject_id=subject_id, key=key, **said)
 
 
-def server_token(server_id: str = SERVER, *, platform: str = "discord", **said: str) -> NewToken:
+def server_token(server_id: str = SERVER, *, platform: str = "discord", **said: Any) -> NewToken:
     return tokens.create_server_token(
-        request(server_id, platform=platform, **{"subject_name": "The Quay", "requester_name": "Eve"} | said),
+        request(
+            server_id, platform=platform, **{"subject_name": "The Quay", "requester_name": "Eve", **said}
+        ),
         requester_is_admin=True,
     )
 
 
-def user_token(platform_user_id: str = PERSON, *, platform: str = "telegram", **said: str) -> NewToken:
+def user_token(platform_user_id: str = PERSON, *, platform: str = "telegram", **said: Any) -> NewToken:
     return tokens.create_user_token(
-        request(platform_user_id, platform=platform, **{"subject_name": "Ada L."} | said)
+        request(platform_user_id, platform=platform, **{"subject_name": "Ada L.", **said})
     )
 
 
@@ -68,24 +72,24 @@ def user_link(
 def conversation(
     link: PlatformLink | PlatformUserLink, *, container: str = "channel-1", session: Session | None = None
 ) -> PlatformConversation:
-    in_server = isinstance(link, PlatformLink)
+    server, person = (link, None) if isinstance(link, PlatformLink) else (None, link)
     owner = link.owner if isinstance(link, PlatformLink) else link.user
     return PlatformConversation.objects.create(
         platform=link.platform,
         bot_account=link.bot_account,
         container_id=container,
-        scope="server" if in_server else "dm",
-        link=link if in_server else None,
-        user_link=None if in_server else link,
+        scope="server" if server else "dm",
+        link=server,
+        user_link=person,
         session=session or factories.session(owner),
     )
 
 
-def bot_key(platform: str = "discord", *scopes: str, **fields: object) -> bot_keys.NewBotKey:
-    given = {"name": "A bot", "bot_account": BOT} | fields
+def bot_key(platform: str = "discord", *scopes: str, **fields: Any) -> bot_keys.NewBotKey:
+    given: dict[str, Any] = {"name": "A bot", "bot_account": BOT} | fields
     return bot_keys.create_bot_key(platform=platform, scopes=scopes or BOT_KEY_SCOPES, **given)
 
 
-def bot(platform: str = "discord", *scopes: str, **fields: object) -> Client:
+def bot(platform: str = "discord", *scopes: str, **fields: Any) -> Client:
     """A client that calls with the bot's key."""
     return Client(headers={"authorization": f"Bearer {bot_key(platform, *scopes, **fields).key}"})

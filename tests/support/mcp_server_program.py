@@ -12,6 +12,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import anyio
 import uvicorn
@@ -25,7 +27,9 @@ NO_ARGUMENTS = {"type": "object", "properties": {}}
 GREET = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
 
-def tool(name: str, schema: dict = NO_ARGUMENTS, *, read_only: bool = False, **fields: object) -> types.Tool:
+def tool(
+    name: str, schema: dict[str, Any] = NO_ARGUMENTS, *, read_only: bool = False, **fields: Any
+) -> types.Tool:
     hints = types.ToolAnnotations(read_only_hint=True) if read_only else None
     return types.Tool(name=name, input_schema=schema, annotations=hints, **fields)
 
@@ -74,10 +78,10 @@ INSTRUCTIONS = {
 
 
 def serve(label: str, manner: str) -> Server:
-    async def list_tools(context: object, params: object) -> types.ListToolsResult:
+    async def list_tools(context: Any, params: object) -> types.ListToolsResult:
         return types.ListToolsResult(tools=TOOLS[manner])
 
-    async def call_tool(context: object, params: types.CallToolRequestParams) -> types.CallToolResult:
+    async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         if manner == "growing":
             TOOLS[manner].append(tool(f"learnt{len(TOOLS[manner])}"))
             await context.session.send_tool_list_changed()
@@ -86,10 +90,10 @@ def serve(label: str, manner: str) -> Server:
     return Server(label, instructions=INSTRUCTIONS[manner], on_list_tools=list_tools, on_call_tool=call_tool)
 
 
-async def _call(context: object, params: types.CallToolRequestParams, label: str) -> types.CallToolResult:
+async def _call(context: Any, params: types.CallToolRequestParams, label: str) -> types.CallToolResult:
     match params.name:
         case "greet":
-            return text(f"Hello, {params.arguments['name']}!")
+            return text(f"Hello, {(params.arguments or {})['name']}!")
         case "headers":
             request = context.request
             return text(os.environ.get("CANARY", "") if request is None else str(dict(request.headers)))
@@ -114,15 +118,16 @@ async def _call(context: object, params: types.CallToolRequestParams, label: str
     return text("")
 
 
-async def _asked(context: object) -> str:
+async def _asked(context: Any) -> str:
     """Send requests to the client and return its answers."""
     said = types.SamplingMessage(role="user", content=types.TextContent(text="Think for me."))
     answers = []
-    for ask in (
+    asks: tuple[Callable[[], Awaitable[object]], ...] = (
         lambda: context.session.create_message([said], max_tokens=10),
         lambda: context.session.elicit_form("Your password?", {"type": "object", "properties": {}}),
         lambda: context.session.list_roots(),
-    ):
+    )
+    for ask in asks:
         try:
             answers.append(f"given {await ask()}")
         except Exception as problem:
@@ -139,10 +144,10 @@ async def over_stdio(server: Server) -> None:
         await server.run(read, write, server.create_initialization_options())
 
 
-def older(app: object) -> object:
+def older(app: Any) -> Any:
     """Run the server as before the protocol had `server/discover`: with a handshake and sessions."""
 
-    async def serve_older(scope: dict, receive: object, send: object) -> None:
+    async def serve_older(scope: dict[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] != "http" or scope["method"] != "POST":
             await app(scope, receive, send)
             return
@@ -152,8 +157,8 @@ def older(app: object) -> object:
             await send({"type": "http.response.body", "body": b""})
             return
 
-        async def again() -> dict:
-            return body.pop() if body else await receive()
+        async def again() -> dict[str, Any]:
+            return dict(body.pop() if body else await receive())
 
         await app(scope, again, send)
 

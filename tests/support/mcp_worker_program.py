@@ -9,6 +9,7 @@ import threading
 from uuid import UUID
 
 import django
+from mcp.types import CallToolResult, TextContent
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 django.setup()
@@ -49,7 +50,10 @@ async def use(command: list[str]) -> None:
     invocation = ToolInvocation(context=CONTEXT, call_id="1", emit=lambda event: None)
     for tool in ("label", "spawn"):
         reply = await connection.call_tool(tool, {}, invocation)
-        print(reply.content[0].text.rstrip(".").rpartition(" ")[2], flush=True)
+        assert isinstance(reply, CallToolResult)
+        said = reply.content[0]
+        assert isinstance(said, TextContent)
+        print(said.text.rstrip(".").rpartition(" ")[2], flush=True)
     await asyncio.sleep(600)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 from django.core.wsgi import get_wsgi_application
 from hypothesis import HealthCheck
@@ -33,9 +34,9 @@ application = cache(
 )  # one for all requests, because each would search all static files first
 
 
-def serve_whole_response(environ, start_response):
+def serve_whole_response(environ: Any, start_response: Any) -> list[bytes]:
     """Read every response to its end and close it and its files, as a server does."""
-    response = application()(environ, start_response)
+    response: Any = application()(environ, start_response)
     try:
         return [b"".join(response)]
     finally:

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import msgspec
+import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from django.contrib.auth.models import User
 from django.test import Client
@@ -210,6 +211,7 @@ class ScriptedChat(Chat):
 
     def _signed(self, incoming: IncomingUpdate) -> tuple[bytes, dict[str, str]]:
         adapter = registry.build_adapter("scripted")
+        assert isinstance(adapter, scripted.ScriptedAdapter)
         return msgspec.json.encode(incoming), {scripted.SECRET_HEADER: adapter._secret}
 
     def incoming(self, text: str, number: int) -> IncomingUpdate:
@@ -240,13 +242,13 @@ class ScriptedChat(Chat):
 
 
 @contextmanager
-def chatting(settings, monkeypatch, **fakes) -> Iterator[None]:
+def chatting(settings: Any, monkeypatch: pytest.MonkeyPatch, **fakes: Any) -> Iterator[None]:
     """Enable platforms that answer quickly, with an outbound worker for this test only."""
     for adapter in ADAPTERS.values():
         monkeypatch.setattr(adapter, "min_edit_interval_seconds", QUICK)
     make_room(monkeypatch)
     settings.SCRIPTED_PLATFORM = True
-    scripted.SHARED_WORLD.__init__()
+    scripted.SHARED_WORLD.__init__()  # type: ignore[misc]  # everybody holds this object
     for name, fake in fakes.items():
         _switch_on(settings, name, fake)
     with _silent_about_ids():
@@ -281,7 +283,7 @@ class _Watch(logging.Handler):
         self.found += [f"{record.name}: {one}" for one in recorded.IDS if one in line]
 
 
-def make_room(monkeypatch) -> None:
+def make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable rate limits of platforms, which this test is not about."""
     for module, name in (
         (telegram_adapter, "OVERALL_LIMIT"),
@@ -293,7 +295,7 @@ def make_room(monkeypatch) -> None:
         monkeypatch.setattr(module, name, CallLimit(calls=10_000, seconds=1.0))
 
 
-def _switch_on(settings, name: str, fake) -> None:
+def _switch_on(settings: Any, name: str, fake: Any) -> None:
     match name:
         case "telegram":
             settings.TELEGRAM_BOT_TOKEN, settings.TELEGRAM_SECRET = fake.token, "door-secret"
@@ -305,13 +307,16 @@ def _switch_on(settings, name: str, fake) -> None:
         case "slack":
             settings.SLACK_BOT_TOKEN, settings.SLACK_SIGNING_SECRET = fake.token, "shh"
             settings.SLACK_APP_ID, settings.SLACK_API_URL = recorded.SLACK_APP, fake.url
+        case _:
+            raise AssertionError(f"there is no fake of {name}")
 
 
 @contextmanager
 def written_down() -> Iterator[StringIO]:
     """Collect every line that a production log would contain."""
     out = StringIO()
-    formatter = logging_config.build_logging_config(production=True, level="INFO")["formatters"]["line"]
+    logs: Any = logging_config.build_logging_config(production=True, level="INFO")
+    formatter = logs["formatters"]["line"]
     handler = logging.StreamHandler(out)
     handler.setFormatter(formatter.pop("()")(**formatter))
     logging.getLogger().addHandler(handler)

@@ -7,6 +7,7 @@ import json
 import urllib.request
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 from copilot.providers.anthropic import AnthropicProvider
 from copilot.providers.base import (
@@ -92,9 +93,9 @@ def logical(items: list[StreamItem]) -> list[tuple[str, object]]:
 
 
 @asynccontextmanager
-async def replaying(*names: str, size: int = 1_000_000) -> AsyncIterator[tuple[str, list[dict]]]:
+async def replaying(*names: str, size: int = 1_000_000) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
     """Answer the nth request with the nth recording, split into pieces of `size` bytes."""
-    bodies: list[dict] = []
+    bodies: list[dict[str, Any]] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
@@ -133,12 +134,12 @@ class FakeProvider:
     def __init__(self, address: str) -> None:
         self.address = address
 
-    def get(self, path: str) -> dict:
+    def get(self, path: str) -> dict[str, Any]:
         with urllib.request.urlopen(self.address + path, timeout=5) as answer:
-            found: dict = json.load(answer)
+            found: dict[str, Any] = json.load(answer)
         return found
 
-    async def until(self, condition: Callable[[dict], bool]) -> dict:
+    async def until(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not condition(stats := await asyncio.to_thread(self.get, "/stats")):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)

@@ -8,6 +8,7 @@ import socket
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -84,7 +85,7 @@ class RawSocket:
     def command(self, kind: str, **fields: object) -> None:
         self.send(TEXT, msgspec.json.encode({"kind": kind, **fields}))
 
-    def frames(self) -> Iterator[dict | Closed]:
+    def frames(self) -> Iterator[dict[str, Any] | Closed]:
         """Read everything up to the close frame; a connection that ends without one is an error."""
         while True:
             while (frame := self._take()) is not None:
@@ -102,9 +103,9 @@ class RawSocket:
         assert isinstance(last, Closed)
         return last
 
-    def until(self, *kinds: str) -> list[dict]:
+    def until(self, *kinds: str) -> list[dict[str, Any]]:
         """Read everything up to the first frame of one of these kinds."""
-        found: list[dict] = []
+        found: list[dict[str, Any]] = []
         for frame in self.frames():
             if isinstance(frame, Closed):
                 raise AssertionError(f"the socket was closed: {frame}")
@@ -113,7 +114,7 @@ class RawSocket:
                 break
         return found
 
-    def next(self, *kinds: str) -> dict:
+    def next(self, *kinds: str) -> dict[str, Any]:
         return self.until(*kinds)[-1]
 
     def close(self) -> None:

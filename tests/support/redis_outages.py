@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -55,7 +55,8 @@ class _Losing:
             raise redis.ConnectionError("cut before the answer was read")
 
     def _patch_blocking(self, patch: pytest.MonkeyPatch) -> None:
-        send, read = Connection.send_command, Connection.read_response
+        send: Callable[..., None] = Connection.send_command
+        read = Connection.read_response
 
         def send_command(connection: Connection, *args: Any, **options: Any) -> None:
             send(connection, *args, **options)
@@ -101,7 +102,7 @@ def _forget_connections() -> None:
     core_redis.get_script.cache_clear()
 
 
-def make_connection_pool(address):
+def make_connection_pool(address: str) -> redis.ConnectionPool:
     import redis
 
     return redis.BlockingConnectionPool.from_url(address, timeout=0.1, decode_responses=True)

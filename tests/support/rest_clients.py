@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 from asgiref.testing import ApplicationCommunicator
@@ -94,7 +95,7 @@ class Stream:
             "client": ("127.0.0.1", 1),
             "server": ("testserver", 80),
         }
-        self.call = ApplicationCommunicator(get_asgi_application(), scope)
+        self.call: Any = ApplicationCommunicator(get_asgi_application(), scope)  # type: ignore[no-untyped-call]
         self.status = 0
         self.headers: dict[str, str] = {}
         self._buffer = b""

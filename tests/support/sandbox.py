@@ -9,12 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from config.core.json_values import JSON
 from copilot.chat.turn_context import TurnContext
 from tests.support.tool_calls import use
 
 
-async def run_bash(context: TurnContext, command: str, **arguments: JSON) -> dict[str, Any]:
+async def run_bash(context: TurnContext, command: str, **arguments: Any) -> dict[str, Any]:
     outcome = await use(context, "bash_exec", command=command, **arguments)
     assert outcome.success, outcome.content
     return dict(json.loads(outcome.content))

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +205,11 @@ def survive_when_memory_runs_out(outside: dict[str, Any]) -> object:
 
 # --- namespaces and mounts -----------------------------------------------------------------------------
 
+
+def _unshare(flag: int, outside: dict[str, Any]) -> object:
+    return in_child(lambda: call((272, 97), flag))[1]
+
+
 for _name, _flag in {
     "user": 0x1000_0000,
     "mount": 0x2_0000,
@@ -215,9 +221,7 @@ for _name, _flag in {
     "time": 0x80,
     "user_and_mount": 0x1002_0000,
 }.items():
-    ATTACKS[f"unshare_the_{_name}_namespace"] = lambda outside, flag=_flag: in_child(
-        lambda: call((272, 97), flag)
-    )[1]
+    ATTACKS[f"unshare_the_{_name}_namespace"] = partial(_unshare, _flag)
 
 
 @attack
@@ -289,6 +293,10 @@ def turn_the_root(outside: dict[str, Any]) -> object:
     return call((155, 41), b"/workspace", b"/workspace")
 
 
+def _mount_by(number: int, outside: dict[str, Any]) -> object:
+    return call(everywhere(number), b"tmpfs" if number == 430 else -100, b"/", 0, 0, 0)
+
+
 for _name, _number in {
     "open_tree": 428,
     "move_mount": 429,
@@ -296,9 +304,7 @@ for _name, _number in {
     "fspick": 433,
     "mount_setattr": 442,
 }.items():
-    ATTACKS[f"mount_by_{_name}"] = lambda outside, number=_number: call(
-        everywhere(number), b"tmpfs" if number == 430 else -100, b"/", 0, 0, 0
-    )
+    ATTACKS[f"mount_by_{_name}"] = partial(_mount_by, _number)
 
 
 # --- accounts and rights -------------------------------------------------------------------------------
@@ -660,6 +666,12 @@ def list_keys(outside: dict[str, Any]) -> object:
 
 # --- calls of the kernel -------------------------------------------------------------------------------
 
+
+def _call_with_buffer(numbers: tuple[int, int], outside: dict[str, Any]) -> object:
+    first = 3 if numbers[0] == 103 else 0
+    return call(numbers, first, ctypes.create_string_buffer(4096), 4096, 0, 0)
+
+
 for _name, _numbers in {
     "take_faults_of_memory": (323, 282),
     "load_a_program_into_the_kernel": (321, 280),
@@ -680,9 +692,7 @@ for _name, _numbers in {
     "use_a_call_nobody_reviewed": (463, 463),
     "use_a_call_far_away": (1000, 1000),
 }.items():
-    ATTACKS[_name] = lambda outside, numbers=_numbers: call(
-        numbers, 3 if numbers[0] == 103 else 0, ctypes.create_string_buffer(4096), 4096, 0, 0
-    )
+    ATTACKS[_name] = partial(_call_with_buffer, _numbers)
 
 
 @attack

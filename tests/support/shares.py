@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 from django.test import Client
 from django.test.client import ClientHandler
@@ -43,11 +44,11 @@ def with_files(*named: WorkspaceFile, password: str = "") -> Share:
     return sharing.publish_session(session.owner_id, session.pk, asked, ShareTerms(password=password))
 
 
-def asked_of(session: Session, **body: object):
+def asked_of(session: Session, **body: object) -> Any:
     return person(session.owner).post(f"{V1}/sessions/{session.pk}/share", body, content_type=JSON)
 
 
-def shared_page(share: Share, **options: str):
+def shared_page(share: Share, **options: Any) -> Any:
     return stranger().get(f"/share/{share.token}", **options)
 
 
@@ -63,9 +64,9 @@ def _application() -> ClientHandler:
     return ClientHandler(enforce_csrf_checks=False)
 
 
-def status(path: str, client: Client | None = None, **options: str) -> int:
+def status(path: str, client: Client | None = None, **options: Any) -> int:
     """Return the status of a visitor's request; a file in the response is read."""
-    response = (client or stranger()).get(path, **options)
+    response: Any = (client or stranger()).get(path, **options)
     if response.streaming:
         list(response.streaming_content)
     return int(response.status_code)

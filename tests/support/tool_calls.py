@@ -19,7 +19,11 @@ from tests.support import factories
 def make_context(**fields: Any) -> TurnContext:
     """Start a turn of Ada."""
     turn = factories.turn(factories.session(), Turn.Status.RUNNING)
-    given = {"origin": "web", "permissions": UNRESTRICTED, "channel": CHANNELS_BY_ORIGIN["web"]} | fields
+    given: dict[str, Any] = {
+        "origin": "web",
+        "permissions": UNRESTRICTED,
+        "channel": CHANNELS_BY_ORIGIN["web"],
+    } | fields
     return TurnContext(
         user_id=factories.ada().pk,
         session_id=str(turn.session_id),

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -39,7 +40,7 @@ from copilot.providers import scripted
 from copilot.providers.base import ModelRequest, StreamItem, is_continuation
 from copilot.providers.scripted import ScriptedPause, ScriptedReply, ScriptedText, ScriptedUsage, ScriptItem
 from copilot.realtime import events, lease, redis_keys, side_question_state
-from copilot.realtime.event_log import LogEntry, parse_entry
+from copilot.realtime.event_log import LogEntry, RawEntry, parse_entry
 from copilot.realtime.events import Event, StepStarted, TextExtended
 from copilot.realtime.payloads import MessagePayload, Tokens
 from copilot.tools import registry
@@ -424,12 +425,13 @@ def is_busy(session: Session) -> bool:
 
 
 def lease_of(session: Session) -> dict[str, str]:
-    fields = get_redis().hgetall(redis_keys.lease_key(str(session.pk)))
+    fields: dict[bytes, bytes] = get_redis().hgetall(redis_keys.lease_key(str(session.pk)))  # type: ignore[assignment]
     return {name.decode(): value.decode() for name, value in fields.items()}
 
 
-def log_of(session_id: UUID) -> list[LogEntry]:
-    return [parse_entry(raw) for raw in get_redis().xrange(redis_keys.event_log_key(str(session_id)))]
+def log_of(session_id: UUID | str) -> list[LogEntry]:
+    found: list[RawEntry] = get_redis().xrange(redis_keys.event_log_key(str(session_id)))  # type: ignore[assignment]
+    return [parse_entry(raw) for raw in found]
 
 
 def told(session_id: UUID, *kinds: str) -> list[Event]:
@@ -595,7 +597,7 @@ NARROW = replace(UNRESTRICTED, network=False)  # forbids something that UNRESTRI
 # --- races -------------------------------------------------------------------------------------------
 
 
-def together(*acts: Callable[[], object]) -> list[object]:
+def together(*acts: Callable[[], object]) -> list[Any]:
     """Run all functions at the same moment, each on its own thread; return their results or exceptions."""
     barrier = threading.Barrier(len(acts))
     answers: list[object] = [None] * len(acts)
@@ -629,4 +631,4 @@ def wait_until_side_question_ended(aside: side_questions.SideQuestion) -> side_q
     until(lambda: [one.kind for one in log_of(aside.side_id)][-1:] == ["side.ended"])
     until(lambda: side_question_state.get_current_side_id(str(aside.session_id)) is None)
     owner = Session.objects.get(pk=aside.session_id).owner_id
-    return side_questions.get_side_question(owner, aside.session_id, aside.side_id)
+    return side_questions.get_side_question(owner, aside.session_id, UUID(aside.side_id))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
 
-def assert_well_formed_parts(parts):
+
+def assert_well_formed_parts(parts: Sequence[dict[str, Any]]) -> None:
     """Check as strictly as the strictest client: at most one part is open, and only inside a step."""
     assert parts[0]["type"] == "start"
     in_step, opened = False, None

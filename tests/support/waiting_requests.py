@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from copilot.models import Session, Turn
 
-def list_waiting_requests(session, turn) -> dict[str, tuple[str, str, dict | None]]:
+
+def list_waiting_requests(
+    session: Session, turn: Turn
+) -> dict[str, tuple[str, str, dict[str, object] | None]]:
     hello = [{"role": "user", "content": "Hello"}]
     part = {"id": "m1", "role": "user", "parts": [{"type": "text", "text": "Hello"}]}
     return {

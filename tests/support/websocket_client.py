@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import msgspec
 from channels.testing import WebsocketCommunicator
+from django.contrib.auth.models import User
 
 from config.core.db import run_in_thread
+from copilot.models import Session
 from copilot.realtime import authentication, event_log
 from copilot.realtime.events import SessionChanged
 from copilot.routing import websocket_router
@@ -21,15 +25,15 @@ class Socket:
 
     def __init__(self, wire: WebsocketCommunicator) -> None:
         self.wire = wire
-        self.aside: list[dict] = []
+        self.aside: list[dict[str, Any]] = []
 
-    async def send(self, **command) -> None:
+    async def send(self, **command: object) -> None:
         await self.wire.send_to(text_data=msgspec.json.encode(command).decode())
 
-    async def next(self) -> dict:
-        return msgspec.json.decode(await self.wire.receive_from(timeout=PATIENCE_SECONDS))
+    async def next(self) -> dict[str, Any]:
+        return dict(msgspec.json.decode(await self.wire.receive_from(timeout=PATIENCE_SECONDS)))
 
-    async def ask(self, kind: str, **fields) -> dict:
+    async def ask(self, kind: str, **fields: object) -> dict[str, Any]:
         """Send a command and wait for its response; events that arrive first are kept."""
         await self.send(kind=kind, ref="r", **fields)
         while True:
@@ -39,7 +43,7 @@ class Socket:
                 return frame
             self.aside.append(frame)
 
-    async def event(self, *kinds: str) -> dict:
+    async def event(self, *kinds: str) -> dict[str, Any]:
         """Return the next event, of one of these kinds if any are named."""
         while True:
             frame = self.aside.pop(0) if self.aside else await self.next()
@@ -48,7 +52,13 @@ class Socket:
 
 
 @asynccontextmanager
-async def connected(user, *, headers=(), query="", application=websocket_router):
+async def connected(
+    user: User,
+    *,
+    headers: Iterable[tuple[bytes, bytes]] = (),
+    query: str = "",
+    application: Any = websocket_router,
+) -> AsyncIterator[Socket]:
     """Open a socket with a ticket, or with other credentials."""
     if not headers and not query:
         query = f"?ticket={await run_in_thread(authentication.issue_ticket, user.pk)}"
@@ -66,11 +76,11 @@ async def closes(wire: WebsocketCommunicator) -> int:
     while True:
         message = await wire.receive_output(timeout=PATIENCE_SECONDS)
         if message["type"] == "websocket.close":
-            return message["code"]
+            return int(message["code"])
 
 
 @asynccontextmanager
-async def engine():
+async def engine() -> AsyncIterator[Rig]:
     """Create and destroy an engine outside this event loop."""
     rig = await run_in_thread(Rig)
     try:
@@ -79,7 +89,7 @@ async def engine():
         await run_in_thread(rig.close)
 
 
-def publish(session, *titles):
+def publish(session: Session, *titles: str) -> str:
     happened = [
         (SessionChanged(title=title, pinned=False, archived=False, state="idle"), None) for title in titles
     ]
@@ -93,8 +103,8 @@ class Choked:
         self.open = asyncio.Event()
         self.open.set()
 
-    async def __call__(self, scope, receive, send):
-        async def gated(message):
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def gated(message: dict[str, Any]) -> None:
             await self.open.wait()
             await send(message)
 

@@ -100,7 +100,7 @@ def sample(kind: str) -> events.Event:
     cls = events.EVENT_CLASSES[kind]
     fields = cls.__dataclass_fields__
     values = {name: _value(kind, name, cls.__annotations__[name]) for name in fields if name != "kind"}
-    return cls(**values)  # type: ignore[arg-type]
+    return cls(**values)
 
 
 def _value(kind: str, name: str, annotation: str) -> object:
@@ -125,7 +125,7 @@ def _plain(name: str, hint: object) -> object:
         return [f"{name} 1", f"{name} 2"] if options[0] is str else [{"id": name}]
     if get_origin(hint) is dict:
         return {"key": "value"}
-    return {str: name, int: 3, float: 1.5, bool: True}[hint]  # type: ignore[index]
+    return {str: name, int: 3, float: 1.5, bool: True}[hint]
 
 
 def wire(kind: str) -> dict[str, object]:

@@ -81,7 +81,7 @@ def said(wire: str, fault: str) -> bytes:
     """The last thing that is heard before the stream ends."""
     if fault in (*BROKEN, STOPPED):
         return b"data: {oops\n\n" if fault == "garbage" else b""
-    complaint = SAID[fault]  # type: ignore[index]
+    complaint = SAID[fault]
     if wire == "messages":
         body = {"type": "error", "error": {"type": complaint.get("code", "error"), **complaint}}
         return b"event: error\ndata: " + json.dumps(body).encode() + b"\n\n"

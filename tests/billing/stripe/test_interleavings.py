@@ -44,7 +44,7 @@ def first(monkeypatch: Patch, place: object, name: str, event: object) -> None:
 
     def after_it(*args: object, **kwargs: object) -> object:
         monkeypatch.setattr(place, name, whole)
-        event()  # type: ignore[operator]
+        event()
         return whole(*args, **kwargs)
 
     monkeypatch.setattr(place, name, after_it)

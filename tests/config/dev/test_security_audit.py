@@ -107,7 +107,7 @@ def test_a_clean_lock_says_how_many_were_asked(feed: str, capsys, monkeypatch):
     assert (code, said) == (0, f"audit    ok ({len(Feed.asked)} packages)\n")
     assert len(Feed.asked) > 100
     assert {
-        "package": next(query["package"] for query in Feed.asked if query["package"]["name"] == "django")  # type: ignore[index]
+        "package": next(query["package"] for query in Feed.asked if query["package"]["name"] == "django")
     } == {"package": {"name": "django", "ecosystem": "PyPI"}}
 
 

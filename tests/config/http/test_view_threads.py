@@ -111,7 +111,7 @@ def test_a_connection_that_broke_meanwhile_is_replaced_before_the_next_request()
     assert before != after
 
 
-def _end(backend_pid: object) -> None:
+def _end(backend_pid: int) -> None:
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [backend_pid])
     connection.close()

@@ -167,7 +167,7 @@ def test_a_long_conversation_becomes_a_job_whose_memory_is_bounded(rounds: int) 
     again = client.get(f"{rest_clients.V1}/sessions/{session.pk}/export?format=md").json()
     assert again["id"] == str(job.pk)  # nothing was said since
     fetched_over_rest = client.get(again["download"])
-    assert len(b"".join(fetched_over_rest)) == job.size_bytes  # type: ignore[arg-type]
+    assert len(b"".join(fetched_over_rest)) == job.size_bytes
     assert "attachment" in fetched_over_rest["Content-Disposition"]
 
 

@@ -234,7 +234,7 @@ def test_a_bucket_behind_a_domain_of_its_own_is_streamed(server: str, settings) 
 def test_a_bucket_that_does_not_answer_is_unavailable_and_takes_no_quota(settings, server: str) -> None:
     """A-S4.4: storage fails after the quota was taken"""
     alias = in_bucket(server)
-    alias["OPTIONS"]["endpoint_url"] = "http://127.0.0.1:1"  # type: ignore[index]
+    alias["OPTIONS"]["endpoint_url"] = "http://127.0.0.1:1"
     settings.STORAGES = {**settings.STORAGES, "workspace": alias}
     with pytest.raises(StorageUnavailable):
         stored(PNG, "a.png")

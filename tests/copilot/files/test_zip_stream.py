@@ -141,7 +141,7 @@ def test_limits_are_judged_by_the_rows_before_the_first_byte() -> None:
     assert (refusal.value.code, refusal.value.status) == ("zip_too_large", 413)
     assert refusal.value.details["total_bytes"] == 5 * 49 * MB
     assert refusal.value.details["limit_bytes"] == 200 * MB
-    assert refusal.value.details["largest"][0] == "0.bin (49.0 MB)"  # type: ignore[index]
+    assert refusal.value.details["largest"][0] == "0.bin (49.0 MB)"
 
 
 @pytest.mark.django_db
@@ -288,7 +288,7 @@ def test_two_hundred_megabytes_take_little_memory() -> None:
             return bytes(count)
 
     packed = [
-        zip_stream.ZipEntry(name=f"{number}.bin", size=49 * MB, stored=True, open=Zeros)  # type: ignore[arg-type]
+        zip_stream.ZipEntry(name=f"{number}.bin", size=49 * MB, stored=True, open=Zeros)
         for number in range(4)
     ]
     tracemalloc.start()

@@ -219,7 +219,7 @@ def test_who_is_admitted_is_known_only_while_redis_remembers():
     claim("t2", "two", 2)
     assert lease.list_admitted_ids(S) is None
     lease.mark_epoch()
-    assert lease.list_admitted_ids(S) == {"m2"}
+    assert lease.list_admitted_ids(S) == frozenset({"m2"})
 
 
 def test_leases_are_listed_for_the_sweep():

@@ -59,7 +59,7 @@ def offer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def tool(name: str, run: Run, **declared: object) -> Tool[Anything]:
-    return Tool(name=name, arguments=Anything, run=run, description="", **declared)  # type: ignore[arg-type]
+    return Tool(name=name, arguments=Anything, run=run, description="", **declared)
 
 
 def call(name: str, own_id: str = "", /, **arguments: JSON) -> ToolCall:
@@ -323,7 +323,7 @@ async def test_no_tool_waits_longer_than_the_installation_allows(
     offer: Callable[..., None], settings: object
 ) -> None:
     """A9.5"""
-    settings.MAX_TOOL_WAIT_SECONDS = 0.05  # type: ignore[attr-defined]
+    settings.MAX_TOOL_WAIT_SECONDS = 0.05
     offer(hang=tool("hang", hang, timeout_seconds=60))
     (outcome,) = await run(call("hang"))
     assert not outcome.success

@@ -25,7 +25,7 @@ async def _run(arguments: Amount, invocation: ToolInvocation) -> ToolOutput:
 
 
 def _tool(**declared: object) -> Tool[Amount]:
-    return Tool(name="pay", description="Pays.", arguments=Amount, run=_run, **declared)  # type: ignore[arg-type]
+    return Tool(name="pay", description="Pays.", arguments=Amount, run=_run, **declared)
 
 
 def test_a_tool_that_declares_nothing_never_asks() -> None:

@@ -32,7 +32,7 @@ def ada(client: Client) -> Client:
 def embedded(html: str) -> dict[str, object]:
     found = re.search(r'<script id="snapshot" type="application/json">(.*?)</script>', html, re.S)
     assert found
-    return json.loads(found.group(1))  # type: ignore[no-any-return]
+    return json.loads(found.group(1))
 
 
 def test_a_stranger_sees_what_this_is_and_is_sent_to_the_login_from_a_chat(client: Client) -> None:

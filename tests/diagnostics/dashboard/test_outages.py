@@ -206,7 +206,7 @@ def test_redis_is_asked_once_while_it_hangs(hung: None, monkeypatch: pytest.Monk
 def _counted(asked: list[str]) -> Callable[..., threading.Thread]:
     def start(**how: object) -> threading.Thread:
         asked.append("asked")
-        return threading.Thread(**how)  # type: ignore[arg-type]
+        return threading.Thread(**how)
 
     return start
 

@@ -62,7 +62,7 @@ def asks(bot: Caller, model, body: dict[str, object], key: str = "k1") -> tuple[
     return answer, Approval.objects.get(turn=answer["turn_id"])
 
 
-def decide(bot: Caller, approval: Approval, who: dict[str, str], decision: str):  # type: ignore[no-untyped-def]
+def decide(bot: Caller, approval: Approval, who: dict[str, str], decision: str):
     return bot.post(f"approvals/{approval.pk}/decide", {**who, "decision": decision})
 
 

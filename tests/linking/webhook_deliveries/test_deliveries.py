@@ -352,7 +352,7 @@ def test_an_address_that_must_not_be_reached_is_not_taken(bot, url):
 class Flipping(AbstractResolver):
     """A name that leads inside by the time it is called."""
 
-    async def resolve(self, host, port=0, family=0):  # type: ignore[no-untyped-def]
+    async def resolve(self, host, port=0, family=0):
         return [{"hostname": host, "host": "10.0.0.5", "port": port, "family": 2, "proto": 6, "flags": 0}]
 
     async def close(self) -> None:

@@ -84,7 +84,7 @@ async def about(server: McpServerConfig) -> dict[str, Any]:
             fence=1,
             origin="web",
             permissions=UNRESTRICTED,
-            channel=None,  # type: ignore[arg-type]
+            channel=None,
         )
         reply = await connection.call_tool(
             "about", {}, ToolInvocation(context=context, call_id="1", emit=lambda event: None)

@@ -88,7 +88,7 @@ async def test_names_that_take_for_ever_hold_up_nobody_else(monkeypatch: pytest.
         if host.endswith(".example"):
             answering.wait(PATIENCE_SECONDS)
             raise socket.gaierror(socket.EAI_NONAME, "no such name")
-        return real(host, *args, **options)  # type: ignore[arg-type]
+        return real(host, *args, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
     fetches = [

@@ -23,7 +23,7 @@ from tests.support.local_web_server import serve_locally
 from tests.support.tool_calls import make_context
 
 pytestmark = pytest.mark.django_db(transaction=True)
-HIT = {
+HIT: dict[str, JSON] = {
     "title": "<b>A</b> &amp; B",
     "url": "https://a.example/",
     "content": "see <strong>this</strong>\n " + "x" * 600,
