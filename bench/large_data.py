@@ -92,9 +92,9 @@ _ROWS: dict[str, str] = {
     "sessions": """
         INSERT INTO copilot_session (id, owner_id, title, title_origin, pinned, archived_at, deleted_at, todos, fence, active_at,
                                      created_at, context)
-        SELECT s.id, s.owner_id, initcap(left(t.content, 40)), 'model', s.number % 500 = 0,
-               CASE WHEN s.number % 20 = 0 THEN s.began_at + interval '10 days' END,
-               CASE WHEN s.number % 97 = 0 THEN now() - interval '3 days' END,
+        SELECT s.id, s.owner_id, initcap(left(t.content, 40)), 'model', random() < 0.002,
+               CASE WHEN random() < 0.05 THEN s.began_at + interval '10 days' END,
+               CASE WHEN random() < 0.01 THEN now() - interval '3 days' END,
                '[]', s.turns, LEAST(s.began_at + s.turns * interval '3 minutes', now()), s.began_at,
                '{"tokens": 2000, "window": 128000}'
         FROM bench_session s JOIN bench_text t ON t.number = 1 + s.number % {texts}

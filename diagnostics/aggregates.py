@@ -31,7 +31,7 @@ class Percentile(Aggregate):
     template = "percentile_cont(%(fraction)s) WITHIN GROUP (ORDER BY %(expressions)s)"
     output_field = FloatField()
 
-    def __init__(self, expression: Cast, fraction: float, *, filter: Q) -> None:  # noqa: A002 - Django's name
+    def __init__(self, expression: Cast, fraction: float, *, filter: Q | None = None) -> None:  # noqa: A002 - Django's name
         super().__init__(expression, filter=filter, fraction=fraction)
 
 
@@ -90,29 +90,28 @@ def _age_seconds(moment: FilterContext, since: datetime | None) -> float | None:
 
 
 def aggregate_ended(moment: FilterContext) -> Figures:
-    """Aggregate how executions ended in the last day and hour, using the index on their ends."""
-    hour = turn_filters.filter_ended_within(moment, HOUR)
+    """Aggregate how executions ended in the last day and hour, using the index on their ends.
+
+    The counts of the day are read from the index alone, so they count ends and not ids.
+    """
     succeeded, failed = Q(status=turn_selectors.SUCCEEDED), Q(status=turn_selectors.FAILED)
     # A recovered turn was queued again after its start; a capped one waited for its own user, not for a worker.
     started_once = Q(started_at__gte=F("queued_at"), throttled_by="")
     first_token = Cast(KeyTextTransform("first_token_ms", "summary"), FloatField())
-    found = (
-        turn_selectors.all_turns()
-        .filter(turn_filters.filter_ended_within(moment, DAY))
-        .aggregate(
-            failed_1h=Count("pk", filter=failed & hour),
-            failed_24h=Count("pk", filter=failed),
-            succeeded_1h=Count("pk", filter=succeeded & hour),
-            succeeded_24h=Count("pk", filter=succeeded),
-            cancelled_24h=Count("pk", filter=Q(status=turn_selectors.CANCELLED)),
-            latency_p50=Percentile(_seconds_between("created_at", "ended_at"), 0.5, filter=hour),
-            latency_p95=Percentile(_seconds_between("created_at", "ended_at"), 0.95, filter=hour),
-            queue_wait_p95=Percentile(
-                _seconds_between("queued_at", "started_at"), 0.95, filter=hour & started_once
-            ),
-            first_event_p95_ms=Percentile(first_token, 0.95, filter=hour),
-            recovered=Count("pk", filter=_filter_recovered(moment)),
-        )
+    ended = turn_selectors.all_turns()
+    found = ended.filter(turn_filters.filter_ended_within(moment, DAY)).aggregate(
+        failed_24h=Count("ended_at", filter=failed),
+        succeeded_24h=Count("ended_at", filter=succeeded),
+        cancelled_24h=Count("ended_at", filter=Q(status=turn_selectors.CANCELLED)),
+        recovered=Count("ended_at", filter=_filter_recovered(moment)),
+    )
+    found |= ended.filter(turn_filters.filter_ended_within(moment, HOUR)).aggregate(
+        failed_1h=Count("ended_at", filter=failed),
+        succeeded_1h=Count("ended_at", filter=succeeded),
+        latency_p50=Percentile(_seconds_between("created_at", "ended_at"), 0.5),
+        latency_p95=Percentile(_seconds_between("created_at", "ended_at"), 0.95),
+        queue_wait_p95=Percentile(_seconds_between("queued_at", "started_at"), 0.95, filter=started_once),
+        first_event_p95_ms=Percentile(first_token, 0.95),
     )
     for name in ("latency_p50", "latency_p95", "queue_wait_p95"):
         seconds = found.pop(name)

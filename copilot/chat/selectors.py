@@ -46,6 +46,7 @@ from copilot.realtime.payloads import (
 )
 
 MESSAGES_PER_PAGE = 50
+_LIST_ORDER = ("-pinned", "-active_at", "pk")  # of sessions
 SHOWN_KINDS = ("user", "assistant", "reasoning", "tool_call", "tool_result", "summary", "notice")
 # Only answers of succeeded turns have a duration, and only where the ending recorded one.
 _TURN_DURATION_MS = Case(
@@ -146,7 +147,10 @@ def list_sessions_page(
         pinned, active_at, identifier = _decode_page_cursor(cursor)
         same = Q(pinned=pinned) & (Q(active_at__lt=active_at) | Q(active_at=active_at, pk__gt=identifier))
         rows_query = rows_query.filter(same | Q(pinned=False) if pinned else same)
-    rows = list(rows_query.order_by("-pinned", "-active_at", "pk")[: limit + 1])
+    # Ids come from an index that holds all that is asked here. Asked for whole rows, the planner would rather sort all
+    # sessions of the user, because most users have few.
+    listed = rows_query.order_by(*_LIST_ORDER)[: limit + 1].values("pk")
+    rows = list(Session.objects.filter(pk__in=listed).order_by(*_LIST_ORDER))
     states = _get_session_states(row.pk for row in rows)
     items = [serialize_session(row, states.get(row.pk, "idle")) for row in rows[:limit]]
     return CursorPage(

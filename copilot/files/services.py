@@ -234,14 +234,15 @@ def _publish_change(file_id: UUID) -> None:
 
 def purge_due_files(limit: int = 100) -> int:
     """Delete the content of old trash and old tool output, and return how many files were purged."""
-    trash, outputs = (
-        Now() - timedelta(days=settings.WORKSPACE_TRASH_DAYS),
-        Now() - timedelta(days=TOOL_OUTPUT_RETENTION_DAYS),
+    stored = WorkspaceFile.objects.stored()
+    trash = stored.filter(deleted_at__lte=Now() - timedelta(days=settings.WORKSPACE_TRASH_DAYS))
+    outputs = stored.filter(
+        source=WorkspaceFile.Source.TOOL_OUTPUT,
+        created_at__lte=Now() - timedelta(days=TOOL_OUTPUT_RETENTION_DAYS),
     )
-    due = WorkspaceFile.objects.stored().filter(
-        Q(deleted_at__lte=trash) | Q(source=WorkspaceFile.Source.TOOL_OUTPUT, created_at__lte=outputs)
-    )
-    return sum(_purge_file(file) for file in due.order_by("created_at")[:limit])
+    # Two queries, because each has an index of its own.
+    purged = sum(_purge_file(file) for file in trash.order_by("deleted_at")[:limit])
+    return purged + sum(_purge_file(file) for file in outputs.order_by("created_at")[:limit])
 
 
 def _purge_file(file: WorkspaceFile) -> bool:

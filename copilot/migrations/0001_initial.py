@@ -1991,17 +1991,29 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="session",
-            index=models.Index(fields=["-active_at"], name="sessions_by_activity"),
+            index=models.Index(
+                condition=models.Q(("archived_at__isnull", False), ("deleted_at", None)),
+                fields=["owner", "-pinned", "-active_at", "id"],
+                include=("depth", "title"),
+                name="archived_sessions",
+            ),
         ),
         migrations.AddIndex(
             model_name="session",
             index=models.Index(
-                models.F("owner"),
-                models.OrderBy(models.F("pinned"), descending=True),
-                models.OrderBy(models.F("active_at"), descending=True),
-                models.F("id"),
-                name="sessions_of_an_owner",
+                condition=models.Q(("archived_at", None), ("deleted_at", None)),
+                fields=["owner", "-pinned", "-active_at", "id"],
+                include=("depth", "title"),
+                name="listed_sessions",
             ),
+        ),
+        migrations.AddIndex(
+            model_name="session",
+            index=models.Index(fields=["-active_at"], name="sessions_by_activity"),
+        ),
+        migrations.AddIndex(
+            model_name="session",
+            index=models.Index(fields=["owner"], name="sessions_of_an_owner"),
         ),
         migrations.AddIndex(
             model_name="session",
@@ -2172,7 +2184,10 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="turn",
             index=models.Index(
-                condition=models.Q(("ended_at__isnull", False)), fields=["ended_at"], name="ended_turns"
+                condition=models.Q(("ended_at__isnull", False)),
+                fields=["ended_at"],
+                include=("recovered_at", "status"),
+                name="ended_turns",
             ),
         ),
         migrations.AddIndex(
@@ -2241,6 +2256,10 @@ class Migration(migrations.Migration):
                 ),
                 name="a_running_turn_has_started",
             ),
+        ),
+        migrations.AddIndex(
+            model_name="schedulerun",
+            index=models.Index(fields=["created_at"], name="runs_by_time"),
         ),
         migrations.AddIndex(
             model_name="schedulerun",
@@ -2405,6 +2424,14 @@ class Migration(migrations.Migration):
                     )
                 ),
                 name="an_approval_is_in_a_known_state",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="workspacefile",
+            index=models.Index(
+                condition=models.Q(("purged_at", None), ("source", "tool_output")),
+                fields=["created_at"],
+                name="tool_outputs_by_age",
             ),
         ),
         migrations.AddIndex(

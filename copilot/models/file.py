@@ -81,6 +81,11 @@ class WorkspaceFile(models.Model):
                 condition=Q(deleted_at__isnull=False, purged_at=None),
             ),
             models.Index(
+                fields=["created_at"],
+                name="tool_outputs_by_age",
+                condition=Q(source="tool_output", purged_at=None),
+            ),
+            models.Index(
                 fields=["created_at"], name="files_to_be_scanned", condition=Q(scan="pending", purged_at=None)
             ),
         ]

@@ -79,7 +79,10 @@ class ScheduleRun(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["schedule", "due_at"], name="one_run_per_due_moment"),
         ]
-        indexes = [models.Index(fields=["id"], name="runs_under_way", condition=Q(outcome="started"))]
+        indexes = [
+            models.Index(fields=["created_at"], name="runs_by_time"),
+            models.Index(fields=["id"], name="runs_under_way", condition=Q(outcome="started")),
+        ]
 
     def __str__(self) -> str:
         return f"{self.outcome} at {self.due_at}"

@@ -6,7 +6,7 @@ import uuid
 
 from django.conf import settings
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import Q
 from django.db.models.functions import Now
 
 from copilot.chat.permissions import PermissionsJSON
@@ -123,8 +123,19 @@ class Session(models.Model):
             ),
         ]
         indexes = [
+            models.Index(fields=["owner"], name="sessions_of_an_owner"),
+            # Lists are read from these alone, in order, however many sessions a user has.
             models.Index(
-                F("owner"), F("pinned").desc(), F("active_at").desc(), F("id"), name="sessions_of_an_owner"
+                fields=["owner", "-pinned", "-active_at", "id"],
+                include=["depth", "title"],
+                condition=Q(archived_at=None, deleted_at=None),
+                name="listed_sessions",
+            ),
+            models.Index(
+                fields=["owner", "-pinned", "-active_at", "id"],
+                include=["depth", "title"],
+                condition=Q(archived_at__isnull=False, deleted_at=None),
+                name="archived_sessions",
             ),
             models.Index(fields=["-active_at"], name="sessions_by_activity"),
             models.Index(

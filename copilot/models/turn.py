@@ -170,7 +170,12 @@ class Turn(models.Model):
             models.Index(fields=["status", "queued_at"], name="unfinished_turns", condition=Q(ended_at=None)),
             models.Index(fields=["session", "-created_at"], name="turns_of_a_session"),
             models.Index(fields=["-created_at"], name="turns_by_time"),
-            models.Index(fields=["ended_at"], name="ended_turns", condition=Q(ended_at__isnull=False)),
+            models.Index(
+                fields=["ended_at"],
+                include=["recovered_at", "status"],  # the endings of a day are counted from it alone
+                name="ended_turns",
+                condition=Q(ended_at__isnull=False),
+            ),
             models.Index(fields=["parent"], name="turns_of_a_parent", condition=Q(parent__isnull=False)),
             models.Index(
                 fields=["payer_id", "status", "created_at"],

@@ -158,7 +158,8 @@ _FIND_MISSED_SQL = """
 SELECT t.id FROM linking_deliveryendpoint e
 JOIN linking_platformconversation c ON c.platform = e.platform AND c.bot_account = e.bot_account
 JOIN copilot_turn t ON t.session_id = c.session_id AND t.inbound_context->'reply'->>'conversation_id' = c.id::text
-WHERE e.disabled_at IS NULL AND t.ended_at > GREATEST(e.created_at, now() - interval '1 hour') AND t.purpose = 'reply'
+WHERE e.disabled_at IS NULL AND t.purpose = 'reply'
+  AND t.ended_at > now() - interval '1 hour' AND t.ended_at > e.created_at  -- apart: the first finds the turns by index
   AND NOT EXISTS (SELECT 1 FROM linking_delivery d WHERE d.endpoint_id = e.id AND d.event_key = 'ended:' || t.id)
 LIMIT 200
 """
