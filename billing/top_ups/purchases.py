@@ -20,6 +20,9 @@ from billing.selectors import plan_status
 from billing.stripe import api_client, checkout_api, objects, payment_api
 from billing.top_ups import auto_top_ups
 
+log = structlog.get_logger(__name__)
+
+
 TopUpState = TopUp.State
 ALLOWED_TRANSITIONS: dict[str, tuple[str, ...]] = {
     TopUpState.OPEN: (TopUpState.CREATED,),
@@ -222,7 +225,6 @@ def find_top_up(top_up_id: str) -> TopUp | None:
     return TopUp.objects.select_related("account").filter(pk=key).first()
 
 
-log = structlog.get_logger(__name__)
 RECONCILE_AFTER = timedelta(hours=2)  # a checkout is open for one hour
 RECONCILE_UNTIL = timedelta(days=40)  # after this Stripe will have no outcome either
 

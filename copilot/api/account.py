@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 from uuid import UUID
 
@@ -95,17 +95,7 @@ def _serialize_key(row: ApiKey) -> KeyShown:
 
 
 def _serialize_created_key(created: api_keys.NewApiKey) -> KeyMade:
-    row = created.row
-    return KeyMade(
-        id=str(row.id),
-        name=row.name,
-        prefix=row.prefix,
-        scopes=list(row.scopes),
-        created_at=payloads.format_timestamp(row.created_at),
-        last_used_at=format_instant_or_none(row.last_used_at),
-        expires_at=format_instant_or_none(row.expires_at),
-        key=created.token,
-    )
+    return KeyMade(**asdict(_serialize_key(created.row)), key=created.token)
 
 
 class PreferenceChanges(RequestBody):

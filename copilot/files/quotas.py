@@ -20,6 +20,9 @@ from copilot import metrics
 from copilot.files import storage
 from copilot.models import ExportJob, StorageUse, WorkspaceFile
 
+log = structlog.get_logger(__name__)
+
+
 MB = 2**20
 GB = 2**30
 
@@ -152,8 +155,6 @@ def erase_storage_usage(owner_id: int) -> int:
 
 # --- Reconciliation ----------------------------------------------------------------------------------
 
-
-log = structlog.get_logger(__name__)
 
 BATCH_SIZE = 1000
 DRIFT_GRACE_SECONDS = 3600  # longer than any upload takes

@@ -20,6 +20,9 @@ from copilot.chat import selectors as chat_selectors
 from copilot.models import WorkspaceFile
 from copilot.realtime import event_log
 
+log = structlog.get_logger(__name__)
+
+
 ScanVerdict = Literal["clean", "infected"]
 
 
@@ -56,8 +59,6 @@ def run_hook(stream: IO[bytes], meta: ScannedFile) -> ScanVerdict:
         raise ScanFailed(f"the hook answered {verdict!r}")
     return verdict
 
-
-log = structlog.get_logger(__name__)
 
 NOTICE_CODE = "file_quarantined"
 

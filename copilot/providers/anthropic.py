@@ -44,6 +44,9 @@ from copilot.providers.base import (
 from copilot.providers.text_filter import TextFilter
 from copilot.realtime.payloads import Tokens
 
+log = structlog.get_logger(__name__)
+
+
 ContentBlock = dict[str, JSON]
 
 DEFAULT_MAX_TOKENS = 8_192  # the field is mandatory; every model in service allows this much
@@ -243,17 +246,6 @@ class MessagesEvent(msgspec.Struct):
 _decoder = msgspec.json.Decoder(MessagesEvent)
 
 
-def decode_event(payload: bytes) -> MessagesEvent:
-    try:
-        return _decoder.decode(payload)
-    except msgspec.DecodeError as error:
-        raise ProviderFailure(
-            "malformed_stream", details="an event of the stream could not be parsed"
-        ) from error
-
-
-log = structlog.get_logger(__name__)
-
 MAX_PAUSES = 3  # pause_turn: the server wants its unfinished reply back to continue it
 FINISH_REASONS: dict[str, FinishReason] = {
     "end_turn": "stop",
@@ -367,7 +359,7 @@ class MessagesReplyDecoder:
         self._tokens = Tokens()
 
     def feed(self, payload: bytes) -> Sequence[StreamItem]:
-        event = decode_event(payload)
+        event = http_stream.decode_event(_decoder, payload)
         match event.type:
             case "content_block_delta" if event.delta is not None:
                 return self._extend(event.delta)

@@ -14,6 +14,8 @@ from copilot.providers.base import CatalogueEntry, FailureCode
 from copilot.providers.learned_limits import fingerprint_entry
 from copilot.realtime import redis_keys
 
+log = structlog.get_logger(__name__)
+
 
 @dataclass(frozen=True, kw_only=True)
 class BreakerTrip:
@@ -45,9 +47,6 @@ class ModelBreakers:
 
 
 BREAKERS = ModelBreakers()
-
-
-log = structlog.get_logger(__name__)
 
 
 def count_model_failure(model: str, code: str, *, failures: int, seconds: int) -> bool:

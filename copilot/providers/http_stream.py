@@ -6,15 +6,18 @@ import asyncio
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import cache
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import aiohttp
 import httpx2
+import msgspec
 
 from copilot.chat import turn_context
 from copilot.providers import failures
 from copilot.providers.base import ProviderFailure, StreamItem, TextDelta
 from copilot.realtime import delta_clock
+
+T = TypeVar("T")
 
 MAX_LINE_BYTES = 16 * 1024 * 1024  # bounds the memory that an endless line can use
 
@@ -244,6 +247,15 @@ def _decode_payloads(reply: ReplyDecoder, payloads: Iterable[bytes]) -> Iterator
         raise
     if text:
         yield TextDelta(text)
+
+
+def decode_event(decoder: msgspec.json.Decoder[T], payload: bytes) -> T:
+    try:
+        return decoder.decode(payload)
+    except msgspec.DecodeError as error:
+        raise ProviderFailure(
+            "malformed_stream", details="an event of the stream could not be parsed"
+        ) from error
 
 
 def classify_failed_opening(error: Exception) -> ProviderFailure:

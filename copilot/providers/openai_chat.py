@@ -41,6 +41,9 @@ from copilot.providers.base import (
 )
 from copilot.providers.text_filter import TextFilter
 
+log = structlog.get_logger(__name__)
+
+
 STREAM_HEADERS = {
     "Content-Type": "application/json",
     "Accept": "text/event-stream",
@@ -86,8 +89,6 @@ class OpenAIClient:
     async def aclose(self) -> None:
         await self._sdk.close()
 
-
-log = structlog.get_logger(__name__)
 
 WireMessage = dict[str, JSON]
 

@@ -40,6 +40,9 @@ from copilot.providers.base import (
 from copilot.providers.openai_chat import OpenAIClient
 from copilot.providers.text_filter import TextFilter
 
+log = structlog.get_logger(__name__)
+
+
 MAX_CALL_ID_CHARACTERS = 64  # the API refuses longer ids, which other vendors make
 
 
@@ -207,15 +210,6 @@ class ResponsesEvent(msgspec.Struct):
 _decoder = msgspec.json.Decoder(ResponsesEvent)
 
 
-def decode_event(payload: bytes) -> ResponsesEvent:
-    try:
-        return _decoder.decode(payload)
-    except msgspec.DecodeError as error:
-        raise ProviderFailure(
-            "malformed_stream", details="an event of the stream could not be parsed"
-        ) from error
-
-
 def get_incomplete_reason(response: ResponseObject) -> str:
     details = response.incomplete_details
     reason = details.get("reason") if isinstance(details, dict) else None
@@ -227,8 +221,6 @@ def encode_error(response: ResponseObject) -> str:
     error = response.error or {"message": "the provider gave no reason"}
     return msgspec.json.encode({"error": error}).decode()
 
-
-log = structlog.get_logger(__name__)
 
 INCOMPLETE_REASONS: dict[str, FinishReason] = {
     "max_output_tokens": "length",
@@ -288,7 +280,7 @@ class ResponsesReplyDecoder:
     def feed(self, payload: bytes) -> Sequence[StreamItem]:
         if payload == b"[DONE]":  # some gateways add it
             return ()
-        event = decode_event(payload)
+        event = http_stream.decode_event(_decoder, payload)
         match event.type:
             case "response.output_text.delta":
                 return self._add_text(event.delta)

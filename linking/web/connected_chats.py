@@ -7,7 +7,6 @@ from uuid import UUID
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.contrib.auth.models import User
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
@@ -15,6 +14,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
 from config.core.errors import InvalidRequest, NotFound, RequestRefused
+from copilot.web.views.base import get_request_user
 from linking import selectors
 from linking.links import services as links
 from linking.models import Platform, PlatformLink
@@ -35,7 +35,10 @@ def list_chats(request: HttpRequest) -> HttpResponse:
 
 def _render_chats(request: HttpRequest, *, wrong: ServerSettingsForm | None = None) -> HttpResponse:
     """Two lists, each with a page of its own in the address: the last link of the page before it."""
-    user_id, seen = _get_user(request).pk, {name: request.GET.get(name, "") for name in ("people", "servers")}
+    user_id, seen = (
+        get_request_user(request).pk,
+        {name: request.GET.get(name, "") for name in ("people", "servers")},
+    )
     try:
         people = selectors.list_user_links(user_id, cursor=seen["people"], limit=PAGE_SIZE)
         servers = selectors.list_server_links(user_id, cursor=seen["servers"], limit=PAGE_SIZE)
@@ -71,7 +74,7 @@ def _render_chats(request: HttpRequest, *, wrong: ServerSettingsForm | None = No
 @login_required
 @require_POST
 def change_server(request: HttpRequest, link_id: UUID) -> HttpResponse:
-    user_id, form = _get_user(request).pk, ServerSettingsForm.from_request(request, link_id=link_id)
+    user_id, form = get_request_user(request).pk, ServerSettingsForm.from_request(request, link_id=link_id)
     if not selectors.owns_server_link(user_id, link_id):
         raise Http404
     if form.is_valid():
@@ -85,7 +88,7 @@ def change_server(request: HttpRequest, link_id: UUID) -> HttpResponse:
 @login_required
 @require_POST
 def pause_server(request: HttpRequest, link_id: UUID) -> HttpResponse:
-    user_id, form = _get_user(request).pk, PauseForm.from_request(request)
+    user_id, form = get_request_user(request).pk, PauseForm.from_request(request)
     pause = form.is_valid() and form.cleaned_data["pause"]
     return _perform_and_redirect(
         request,
@@ -97,7 +100,7 @@ def pause_server(request: HttpRequest, link_id: UUID) -> HttpResponse:
 @login_required
 @require_POST
 def unlink_server(request: HttpRequest, link_id: UUID) -> HttpResponse:
-    user_id = _get_user(request).pk
+    user_id = get_request_user(request).pk
     return _perform_and_redirect(
         request,
         lambda: links.revoke_server_link(user_id, link_id),
@@ -108,7 +111,7 @@ def unlink_server(request: HttpRequest, link_id: UUID) -> HttpResponse:
 @login_required
 @require_POST
 def unlink_user(request: HttpRequest, link_id: UUID) -> HttpResponse:
-    user_id = _get_user(request).pk
+    user_id = get_request_user(request).pk
     return _perform_and_redirect(
         request,
         lambda: links.revoke_user_link(user_id, link_id),
@@ -148,8 +151,3 @@ def _perform_and_redirect(request: HttpRequest, act: Callable[[], object], said:
     else:
         messages.success(request, said)
     return redirect("connected_chats")
-
-
-def _get_user(request: HttpRequest) -> User:
-    assert isinstance(request.user, User)  # login_required let nobody else in
-    return request.user

@@ -9,7 +9,6 @@ from typing import Concatenate, ParamSpec
 
 from django.conf import settings
 from django.contrib.auth.decorators import login_required
-from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
@@ -17,6 +16,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
 from config.core.errors import InvalidRequest, NotFound, RequestRefused
+from copilot.web.views.base import get_request_user
 from linking import selectors
 from linking.errors import LinkAlreadyExists, LinkTokenExpired
 from linking.links import confirmation, tokens
@@ -55,7 +55,7 @@ def show_link_token(request: HttpRequest, token: str) -> HttpResponse:
     row = selectors.find_token(tokens.hash_token(token))
     if row is None:
         return _render_gone(request, status=404)
-    if selectors.is_token_confirmed_by(row, _get_user(request).pk):
+    if selectors.is_token_confirmed_by(row, get_request_user(request).pk):
         return _render_page(request, "linking/done.html", row, token)
     if not selectors.is_token_pending(row):
         return _render_gone(request, status=410)
@@ -68,7 +68,7 @@ def show_link_token(request: HttpRequest, token: str) -> HttpResponse:
 @login_required
 @require_POST
 def confirm_server(request: HttpRequest, token: str) -> HttpResponse:
-    user, form = _get_user(request), ServerCapsForm.from_request(request)
+    user, form = get_request_user(request), ServerCapsForm.from_request(request)
     if not form.is_valid():
         row = selectors.find_token(tokens.hash_token(token))
         if row is None or not selectors.is_token_pending(row):
@@ -84,7 +84,7 @@ def confirm_server(request: HttpRequest, token: str) -> HttpResponse:
 @require_POST
 def confirm_user(request: HttpRequest, token: str) -> HttpResponse:
     return _confirm_and_redirect(
-        request, token, lambda: confirmation.confirm_user_link(_get_user(request), token)
+        request, token, lambda: confirmation.confirm_user_link(get_request_user(request), token)
     )
 
 
@@ -119,7 +119,7 @@ def _confirm_and_redirect(request: HttpRequest, token: str, act: Callable[[], ob
         act()
     except (LinkTokenExpired, LinkAlreadyExists) as problem:
         row = selectors.find_token(tokens.hash_token(token))
-        if row is not None and selectors.is_token_confirmed_by(row, _get_user(request).pk):
+        if row is not None and selectors.is_token_confirmed_by(row, get_request_user(request).pk):
             return redirect("link_claim", token)
         if isinstance(problem, LinkAlreadyExists) and row is not None:
             return _render_taken(request, row, token)
@@ -154,14 +154,14 @@ def _render_page(
         "minutes": selectors.get_minutes_left(row),
         "form": form or ServerCapsForm(),
         "problem": problem,
-        "account": _get_user(request).email or _get_user(request).get_username(),
+        "account": get_request_user(request).email or get_request_user(request).get_username(),
     }
     return render(request, template, context, status=problem.status if problem else status)
 
 
 def _render_taken(request: HttpRequest, row: LinkToken, token: str) -> HttpResponse:
     yours = selectors.is_linked(
-        row.kind, row.platform, row.bot_account, row.subject_id, to=_get_user(request).pk
+        row.kind, row.platform, row.bot_account, row.subject_id, to=get_request_user(request).pk
     )
     return _render_page(
         request, "linking/done.html" if yours else "linking/taken.html", row, token, status=409
@@ -170,8 +170,3 @@ def _render_taken(request: HttpRequest, row: LinkToken, token: str) -> HttpRespo
 
 def _render_gone(request: HttpRequest, *, status: int) -> HttpResponse:
     return render(request, "linking/gone.html", {"status": status}, status=status)
-
-
-def _get_user(request: HttpRequest) -> User:
-    assert isinstance(request.user, User)  # guaranteed by login_required
-    return request.user
