@@ -24,9 +24,7 @@ BEATS = re.compile(rb"workerheartbeat|advisory|^SELECT 1$")  # heartbeats of a w
 
 def cpu_seconds(site: Site) -> dict[str, float]:
     """CPU time used so far, by part of the site."""
-    used = {
-        name: _own(site.process(name)) for name in ("web", "turns", "provider", "maintenance", "schedule")
-    }
+    used = {name: _own(site.process(name)) for name in ("web", "turns", "provider", "maintenance")}
     used["background"] = _descendants(site.process("background"))
     assert site.valkey.process is not None
     assert site.postgres.process is not None

@@ -19,12 +19,13 @@ from psycopg.sql import SQL, Identifier, Literal
 
 from bench.clients import SocketClient, Target
 from bench.installation import Installation, InstallationProblem, answers, directory_of, keep
-from config.dev.run import WORKERS
+from config.dev.run import embed_scheduler, list_workers
 from config.dev.servers import find_free_port
 
 MODEL = "fake:tokens=20,stamp=1"
 START_SECONDS = 60.0
-SITE = ("web", "turns", "maintenance", "background", "schedule")
+SITE = ("web", "turns", "maintenance", "background")
+WORKERS = embed_scheduler(list_workers({}))
 
 
 class BenchProblem(InstallationProblem):
@@ -46,7 +47,7 @@ class Seeded:
 
 
 class Site(Installation):
-    """One web process, one worker of turns, maintenance and beat, exactly as `make run` starts them."""
+    """One web process, one worker of turns, maintenance with beat, exactly as `make run` starts them."""
 
     def __init__(self, directory: Path, *, users: int, sessions: int, new_sessions: int = 0) -> None:
         super().__init__(directory)

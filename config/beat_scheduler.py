@@ -14,7 +14,10 @@ from diagnostics.broker_queues import STEADY_QUEUES
 
 log = structlog.get_logger(__name__)
 
-ACTIVITY_INTERVAL_SECONDS = 1.0  # at most one record a second, however many jobs are sent at once
+ACTIVITY_INTERVAL_SECONDS = 10.0  # between records, however many jobs are sent
+CHANGE_CHECK_SECONDS = (
+    5.0  # between looks for schedules that staff changed; the library looks several times a tick
+)
 RUNNING_JOB_SECONDS = 5.0  # a worker reports its running jobs every two seconds
 MAX_SILENT_SECONDS = 60.0  # a job is due every five seconds
 
@@ -22,6 +25,7 @@ MAX_SILENT_SECONDS = 60.0  # a job is due every five seconds
 class Scheduler(DatabaseScheduler):  # type: ignore[misc]  # the library is not typed
     _activity_recorded_at = float("-inf")
     _sent_at: float | None = None
+    _changes_checked_at = float("-inf")
 
     def setup_schedule(self) -> None:
         """Remove jobs of older releases, which the database would keep sending forever."""
@@ -36,6 +40,13 @@ class Scheduler(DatabaseScheduler):  # type: ignore[misc]  # the library is not 
             raise SystemExit(1)
         consumer_health.touch_heartbeat_file()
         return seconds
+
+    def schedule_changed(self) -> bool:
+        now = time.monotonic()
+        if now - self._changes_checked_at < CHANGE_CHECK_SECONDS:
+            return False
+        self._changes_checked_at = now
+        return bool(super().schedule_changed())
 
     def _is_silent(self) -> bool:
         now = time.monotonic()

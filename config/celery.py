@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import threading
 import time
 import uuid
 from contextlib import ExitStack
 from typing import Any
 
 import structlog
-from celery import Celery
+from celery import Celery, beat, bootsteps
 from celery.signals import (
     before_task_publish,
     setup_logging,
@@ -19,11 +21,14 @@ from celery.signals import (
     worker_process_init,
     worker_shutdown,
 )
+from click import Option
 
 from config import consumer_health
 from config.core import trace_context
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+# Celery ignores what the system checks find, and running them loads every page. `config.bootstrap` runs them.
+os.environ.setdefault("CELERY_SKIP_CHECKS", "1")
 
 log = structlog.get_logger(__name__)
 
@@ -33,6 +38,42 @@ app = Celery("pilothouse")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
 consumer_health.install_consumer_health(app)
+
+
+class SchedulerStep(bootsteps.StartStopStep):
+    """Run Celery beat in a thread of this worker. If it ends, the worker exits and its supervisor restarts both."""
+
+    requires = ("celery.worker.components:Pool",)
+
+    def __init__(self, parent: Any, with_scheduler: bool = False, **options: Any) -> None:
+        super().__init__(parent, **options)
+        self.enabled = with_scheduler
+        self._is_stopping = False
+
+    def start(self, parent: Any) -> None:
+        self._service = beat.Service(app, scheduler_cls=app.conf.beat_scheduler)
+        self.thread = threading.Thread(target=self._run_scheduler, name="scheduler", daemon=True)
+        self.thread.start()
+
+    def stop(self, parent: Any) -> None:
+        self._is_stopping = True
+        self._service.stop()
+
+    def _run_scheduler(self) -> None:
+        try:
+            self._service.start()
+        except Exception:
+            log.exception("scheduler_failed")
+        if not self._is_stopping:
+            consumer_health.consumer_watch.exit_process()
+
+
+app.user_options["worker"].add(
+    Option(
+        ("--with-scheduler",), is_flag=True, help="Also run beat, which saves a process on small machines."
+    )
+)
+app.steps["worker"].add(SchedulerStep)
 
 from diagnostics.broker_queues import STEADY_QUEUES  # noqa: E402
 
@@ -93,19 +134,22 @@ def _start_worker_services(worker: object) -> None:
         loops.start_loops(loops.MAINTENANCE)
     elif "turns" in queues:
         loops.start_loops(loops.TURNS)
+    gc.collect()
+    gc.freeze()  # prefork children share loaded modules for as long as no collection writes to them
 
 
 _activity_recorded_at: dict[str, float] = {}
-ACTIVITY_INTERVAL_SECONDS = 1.0
+ACTIVITY_INTERVAL_SECONDS = 10.0
 
 
 @task_postrun.connect
 def _record_queue_activity(task: Any = None, **_: object) -> None:
-    """Record that a queue is served, at most once a second per queue and process."""
+    """Record that a queue is served, at most every ten seconds per queue and process."""
     queue = (task.request.delivery_info or {}).get("routing_key")
     if (
         queue in STEADY_QUEUES
-        and time.monotonic() - _activity_recorded_at.get(queue, 0.0) >= ACTIVITY_INTERVAL_SECONDS
+        and time.monotonic() - _activity_recorded_at.get(queue, -ACTIVITY_INTERVAL_SECONDS)
+        >= ACTIVITY_INTERVAL_SECONDS
     ):
         from copilot.worker import heartbeat
 

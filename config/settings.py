@@ -41,7 +41,7 @@ VERSION = "0.1.0"
 # --- apps and middleware -------------------------------------------------------------------------------------------
 INSTALLED_APPS = [
     *(["daphne"] if "runserver" in sys.argv else []),  # must precede staticfiles to make runserver use ASGI
-    "django.contrib.admin",
+    "django.contrib.admin.apps.SimpleAdminConfig",  # config.urls loads the admin pages; workers do without
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -203,7 +203,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "max_retries": 0,  # senders fail at once, because a user is waiting and a sweep sends the task later
 }
 CELERY_BEAT_SCHEDULER = "config.beat_scheduler:Scheduler"
-CELERY_BEAT_MAX_LOOP_INTERVAL = 1
+CELERY_BEAT_MAX_LOOP_INTERVAL = 5
 CELERY_BEAT_SYNC_EVERY = 30  # tasks; saves the last run times at least every minute
 CELERY_BEAT_SCHEDULE = beat_schedule.build_beat_schedule()
 CELERY_TIMEZONE = "UTC"

@@ -15,7 +15,6 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.files.storage import FileSystemStorage, InvalidStorageError, Storage, storages
 
 from config.core import privileges
-from copilot.accounts import sign_up
 from copilot.files import virus_scan
 from copilot.providers import prompt_cache
 from copilot.tools.base import MIN_RESULT_CHARACTERS
@@ -234,6 +233,8 @@ def check_scan_hook(app_configs: Sequence[AppConfig] | None, **kwargs: object) -
 def check_captcha(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
     if not settings.SIGNUP_CAPTCHA:
         return []
+    from copilot.accounts import sign_up  # it loads allauth's forms, which workers do not need
+
     try:
         sign_up.make_captcha_field()
     except (ImportError, TypeError) as problem:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import celery.beat
 import pytest
 from celery.beat import SchedulingError
 from celery.worker import state
@@ -17,7 +18,7 @@ from kombu.exceptions import OperationalError
 
 from config import beat_schedule, consumer_health
 from config.beat_scheduler import Scheduler
-from config.celery import app
+from config.celery import SchedulerStep, app
 from config.core.redis import get_redis
 from config.dev.servers import find_free_port
 from copilot.realtime import redis_keys
@@ -111,6 +112,52 @@ def test_a_scheduler_that_reaches_nobody_leaves_unless_the_broker_is_away(
     monkeypatch.setattr(app, "connection_for_read", lambda **how: Connection(gone, **how))
     assert deaf.tick() == 1.0
     assert Path(settings.HEARTBEAT_FILE).exists()
+
+
+def test_changes_of_schedules_are_looked_for_every_few_seconds(monkeypatch: pytest.MonkeyPatch):
+    """P22: the library asks several times a tick"""
+    asked = list[float]()
+    monkeypatch.setattr(DatabaseScheduler, "schedule_changed", lambda self: asked.append(clock[0]) or True)
+    clock = [100.0]
+    monkeypatch.setattr("config.beat_scheduler.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    scheduler = scheduler_with(monkeypatch, "sent")
+    answers = []
+    for clock[0] in (100.0, 100.0, 104.9, 105.0):
+        answers.append(scheduler.schedule_changed())
+    assert (answers, asked) == ([True, False, False, True], [100.0, 105.0])
+
+
+class BrokenService:
+    """Beat that ends by itself: its tick failed, or it could reach nobody for a minute."""
+
+    def __init__(self, app: object, scheduler_cls: str) -> None:
+        assert scheduler_cls == "config.beat_scheduler:Scheduler"
+
+    def start(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+
+def test_a_worker_whose_scheduler_ends_exits(monkeypatch: pytest.MonkeyPatch):
+    """A crash heals by itself: nobody else would start the thread again"""
+    exits = list[str]()
+    monkeypatch.setattr(celery.beat, "Service", BrokenService)
+    monkeypatch.setattr(consumer_health.consumer_watch, "exit_process", lambda: exits.append("exit"))
+    step = SchedulerStep(SimpleNamespace(steps=[]), with_scheduler=True)
+    assert step.enabled
+    step.start(None)
+    step.thread.join(10)
+    assert exits == ["exit"]
+    step.stop(None)
+    step.start(None)
+    step.thread.join(10)
+    assert exits == ["exit"]
+
+
+def test_a_worker_has_no_scheduler_unless_asked():
+    assert not SchedulerStep(SimpleNamespace(steps=[])).enabled
 
 
 def test_a_tick_that_fails_touches_no_file(settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -42,6 +42,7 @@ def refuse(request, exception):
 
 
 # Staff pages alone: what is proved here does not depend on the product's own pages.
+admin.autodiscover()
 urlpatterns = [path("admin/", admin.site.urls)]
 handler403 = refuse
 pytestmark = [pytest.mark.django_db, pytest.mark.urls(__name__)]

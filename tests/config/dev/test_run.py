@@ -195,6 +195,13 @@ def test_bots_of_our_own_have_a_worker_of_their_own() -> None:
     assert (chats.name, chats.command[:2]) == ("chats", ("nice", "-n"))
 
 
+def test_the_scheduler_is_a_thread_of_the_maintenance_worker() -> None:
+    """P22: a process of its own takes the memory of a whole Django"""
+    programs = {program.name: program.command for program in run.embed_scheduler(run.list_workers({}))}
+    assert set(programs) == {"turns", "maintenance", "background"}
+    assert [name for name, command in programs.items() if "--with-scheduler" in command] == ["maintenance"]
+
+
 def test_one_process_alone_speaks_to_the_platforms() -> None:
     """L20: it keeps count of what they take; without bots somebody serves the queue all the same"""
     for environment in ({}, {"SLACK_BOT_TOKEN": "xoxb"}):
