@@ -18,10 +18,10 @@ def build_beat_schedule() -> dict[str, BeatEntry]:
     return {
         # figures
         "purge diagnostics": _build_daily_entry("diagnostics.tasks.purge", 4, 40, expires=HOUR),
-        "deliver audit events": _build_entry("diagnostics.tasks.deliver_audit", 10.0, expires=10),
+        "deliver audit events": _build_entry("diagnostics.tasks.deliver_audit", 15.0, expires=15),
         # conversations and files
         "run due schedules": _build_entry("copilot.tasks.run_due_schedules", crontab(), expires=55),
-        "index messages": _build_entry("copilot.tasks.index_messages", 5.0, expires=5),
+        "index messages": _build_entry("copilot.tasks.index_messages", 10.0, expires=10),
         "resend lost scans": _build_entry("copilot.tasks.resend_lost_scans", 600.0, expires=600),
         "reconcile storage": _build_daily_entry("copilot.tasks.reconcile_storage", 4, 20, expires=HOUR),
         "sweep exports and deletions": _build_entry("copilot.tasks.sweep_data_jobs", MINUTE, expires=55),
@@ -41,7 +41,7 @@ def build_beat_schedule() -> dict[str, BeatEntry]:
         "verify windows": _build_daily_entry("billing.tasks.verify_windows", 3, 17),
         "fold old usage": _build_daily_entry("billing.tasks.fold_usage", 3, 47),
         # chat platforms
-        "deliver": _build_entry("linking.tasks.deliver", 5.0, expires=5),
+        "deliver": _build_entry("linking.tasks.deliver", 10.0, expires=10),
         "sweep chats": _build_entry("linking.tasks.sweep", 10.0, expires=10),
         "announce what waits": _build_entry("linking.tasks.announce_waiting", MINUTE, expires=55),
         "tend links": _build_entry("linking.tasks.tend", MINUTE, expires=55),

@@ -14,12 +14,12 @@ from diagnostics.broker_queues import STEADY_QUEUES
 
 log = structlog.get_logger(__name__)
 
-ACTIVITY_INTERVAL_SECONDS = 10.0  # between records, however many jobs are sent
+ACTIVITY_INTERVAL_SECONDS = 20.0  # between records, however many jobs are sent
 CHANGE_CHECK_SECONDS = (
     5.0  # between looks for schedules that staff changed; the library looks several times a tick
 )
 RUNNING_JOB_SECONDS = 5.0  # a worker reports its running jobs every two seconds
-MAX_SILENT_SECONDS = 60.0  # a job is due every five seconds
+MAX_SILENT_SECONDS = 60.0  # a job is due every ten seconds
 
 
 class Scheduler(DatabaseScheduler):  # type: ignore[misc]  # the library is not typed

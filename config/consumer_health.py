@@ -1,7 +1,7 @@
 """Prove that a Celery worker's consumer works, touch HEARTBEAT_FILE while it does, and exit if it does not.
 
 A timer in the worker proves nothing: its loop may run while no message ever arrives. Proof is an exchange with the
-broker (an idle consumer asks Redis every second and gets an answer) or a running task. A worker that receives nothing
+broker (an idle consumer asks Redis every few seconds and gets an answer) or a running task. A worker that receives nothing
 although the broker answers others exits, and its supervisor restarts it.
 """
 
@@ -28,7 +28,8 @@ from config import beat_schedule
 log = structlog.get_logger(__name__)
 
 CHECK_INTERVAL_SECONDS = 2.0
-PROOF_MAX_AGE_SECONDS = 5.0  # the loop asks every second
+PROOF_MAX_AGE_SECONDS = 5.0
+IDLE_POLL_SECONDS = 3  # how long Redis holds a poll of an idle consumer; a message ends it at once
 MAX_DEAF_SECONDS = (
     40.0  # of silence while the broker answers; Celery waits up to 30 s between attempts to reconnect
 )
@@ -91,6 +92,8 @@ class ConsumerStep(bootsteps.StartStopStep):
 
     def start(self, parent: Any) -> None:
         consumer_watch.consumer = parent
+        if isinstance(parent.task_consumer.channel, redis_transport.Channel):
+            parent.task_consumer.channel.brpop_timeout = IDLE_POLL_SECONDS
         consumer_watch.record_loop_turn()
         if self._timer_entry is not None:  # Celery drops a lost connection's timers
             self._timer_entry.cancel()

@@ -198,6 +198,7 @@ BROKER_VISIBILITY_SECONDS = 7200  # longer than the longest turn: redelivery is 
 CELERY_BROKER_TRANSPORT_OPTIONS = {
     "visibility_timeout": BROKER_VISIBILITY_SECONDS,
     "global_keyprefix": f"{REDIS_KEY_PREFIX}:celery:",
+    "priority_steps": [0],  # one list per queue: nothing has a priority
     "socket_timeout": 5,
     "socket_connect_timeout": 2,
     "max_retries": 0,  # senders fail at once, because a user is waiting and a sweep sends the task later

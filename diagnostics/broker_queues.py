@@ -10,7 +10,7 @@ from kombu.exceptions import KombuError
 from kombu.transport.redis import Channel as RedisChannel
 
 QUEUES = ("turns", "default", "chats", "maintenance")
-STEADY_QUEUES = ("default", "maintenance")  # the scheduler sends to each of them every five seconds
+STEADY_QUEUES = ("default", "maintenance")  # the scheduler sends to each of them every ten seconds
 CONNECT_TIMEOUT_SECONDS = 1
 ANSWER_TIMEOUT_SECONDS = 1.0
 UNREACHABLE_ERRORS = (OSError, KombuError)
@@ -19,7 +19,7 @@ UNREACHABLE_ERRORS = (OSError, KombuError)
 @dataclass(frozen=True)
 class QueueDepths:
     by_queue: dict[str, int]
-    unacked: int | None  # None if the broker does not report it
+    unacked: int | None  # taken by workers and not finished; only Redis reports it
 
 
 def read_queue_depths() -> QueueDepths:
@@ -30,31 +30,31 @@ def read_queue_depths() -> QueueDepths:
     ) as link:
         try:
             link.ensure_connection(max_retries=1, timeout=CONNECT_TIMEOUT_SECONDS)
-            return QueueDepths(
-                {queue: count_waiting_tasks(link, queue) for queue in QUEUES}, _count_unacked(link)
-            )
+            with link.channel() as channel:
+                if isinstance(channel, RedisChannel):
+                    return _read_redis_depths(channel)
+            return QueueDepths({queue: _count_waiting_tasks(link, queue) for queue in QUEUES}, None)
         except link.connection_errors as problem:
             raise OSError(type(problem).__name__) from problem
 
 
-def count_waiting_tasks(link: Connection, queue: str) -> int:
-    """Count the waiting tasks without creating a queue that nobody has used yet.
-
-    On Redis the lists are asked directly, one per priority: kombu's passive declaration ignores REDIS_KEY_PREFIX, so it
-    would not see our queues and could see those of another installation.
+def _read_redis_depths(channel: RedisChannel) -> QueueDepths:
+    """Ask for the lists directly: kombu's passive declaration ignores REDIS_KEY_PREFIX, so it would not see our queues
+    and could see those of another installation.
     """
+    with channel.client.pipeline(transaction=False) as pipe:
+        for queue in QUEUES:
+            pipe.llen(queue)  # settings allow one priority, so a queue is one list
+        pipe.hlen(channel.unacked_key)
+        *depths, unacked = pipe.execute()
+    return QueueDepths(dict(zip(QUEUES, depths, strict=True)), unacked)
+
+
+def _count_waiting_tasks(link: Connection, queue: str) -> int:
+    """Count the waiting tasks without creating a queue that nobody has used yet."""
     with link.channel() as channel:
-        if isinstance(channel, RedisChannel):
-            return int(channel._size(queue))
         try:
             declared = Queue(queue, channel=channel).queue_declare(passive=True)
         except link.channel_errors:
             return 0
         return int(getattr(declared, "message_count", 0))  # a named tuple, unlike its stub
-
-
-def _count_unacked(link: Connection) -> int | None:
-    """Count tasks that workers took and have not finished; only Redis reports them, in a hash."""
-    with link.channel() as channel:
-        client, key = getattr(channel, "client", None), getattr(channel, "unacked_key", None)
-        return int(client.hlen(key)) if client is not None and key else None

@@ -24,9 +24,10 @@ LATE_AFTER_SECONDS = 60.0
 REMEMBERED_SECONDS = 600.0  # how long a worker without heartbeat stays listed after its last answer
 SURVEY_BUDGET_SECONDS = 2.0
 CACHE_SECONDS = 5.0
-# A worker counts as deaf five seconds after its last wake-up (three of silence, two until its next heartbeat), and
+# A worker counts as deaf six seconds after its last wake-up (three and a half of silence, two until its next heartbeat), and
 # must be a finding after ten. Heartbeats are one small query; Celery's answers cost far more and are cached longer.
 BEATS_SECONDS = 2.0
+FINDINGS_ANSWER_SECONDS = 120.0
 InspectAnswers = Mapping[str, object]
 
 
@@ -54,8 +55,13 @@ def list_workers() -> tuple[Worker, ...]:
     return _cached_workers.get()
 
 
-def find_workers() -> tuple[Worker, ...]:
-    asked = _celery.get()
+def list_workers_for_findings() -> tuple[Worker, ...]:
+    """Return the same with older answers of Celery: findings follow from heartbeats, and asking costs 90 Redis commands."""
+    return _cached_workers_for_findings.get()
+
+
+def find_workers(*, max_answer_age_seconds: float = CACHE_SECONDS) -> tuple[Worker, ...]:
+    asked = _celery.get(max_age_seconds=max_answer_age_seconds)
     by_place = {(one.host, one.pid): one for one in asked}
     seen = health.list_workers()
     beating = tuple(_build_worker(view, by_place.pop((view.host, view.pid), None)) for view in seen)
@@ -235,11 +241,15 @@ def survey_buffers() -> Buffers:
 
 _celery = CachedValue(lambda: inspect_celery(), CACHE_SECONDS)  # noqa: PLW0108 - tests replace the function
 _cached_workers = CachedValue(find_workers, BEATS_SECONDS)
+_cached_workers_for_findings = CachedValue(
+    partial(find_workers, max_answer_age_seconds=FINDINGS_ANSWER_SECONDS), BEATS_SECONDS
+)
 _cached_survey = CachedValue(lambda: health.survey_sessions(SURVEY_BUDGET_SECONDS), CACHE_SECONDS)
 
 
 def clear_inventory_cache() -> None:
     _celery.clear()
     _cached_workers.clear()
+    _cached_workers_for_findings.clear()
     _cached_survey.clear()
     health.reset_outage()

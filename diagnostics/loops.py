@@ -25,7 +25,8 @@ from diagnostics import alerts, reaper, samples, snapshot
 log = structlog.get_logger(__name__)
 
 MAINTENANCE, TURNS, WEB = 0, 1, 2  # ranks: the lowest live one leads
-STANDBY_SECONDS = 1.0
+STANDBY_SECONDS = 3.0
+KEEP_LEAD_SECONDS = 1.0  # during a long sweep
 MAX_SWEEP_SECONDS = 120.0
 WATCH_INTERVAL_SECONDS = 15.0
 WEB_START_DELAY_SECONDS = 60.0  # web processes are up before workers
@@ -49,7 +50,7 @@ class LeaderLoop(threading.Thread):
     def run(self) -> None:
         """Run until stopped; a failed round does not end the loop."""
         leading = False
-        while not self._stopping.wait(self.acting_seconds if leading else self.standby_seconds):
+        while not self._stopping.wait(self.get_pause_seconds() if leading else self.standby_seconds):
             try:
                 leading = self.take_lead()
                 if leading:
@@ -66,6 +67,10 @@ class LeaderLoop(threading.Thread):
         if self.is_alive():
             self.join(timeout=2)
 
+    def get_pause_seconds(self) -> float:
+        """Return the pause between two rounds of the leader."""
+        return self.acting_seconds
+
     def take_lead(self) -> bool:
         return heartbeat.take_leadership(
             self.role, self._holder, rank=self._rank, life_seconds=self.lead_seconds
@@ -76,10 +81,9 @@ class LeaderLoop(threading.Thread):
 
 
 class ReaperLoop(LeaderLoop):
-    """Look for dead workers twice a second, and sweep for everything else every DIAG_SWEEP_SECONDS."""
+    """Sweep every DIAG_SWEEP_SECONDS; while turns run, look for dead workers twice a second too."""
 
     role = "reaper"
-    acting_seconds = reaper.PROBE_INTERVAL_SECONDS
 
     def __init__(self, rank: int) -> None:
         super().__init__(rank)
@@ -90,6 +94,9 @@ class ReaperLoop(LeaderLoop):
     def start(self) -> None:
         super().start()
         self._keeper.start()
+
+    def get_pause_seconds(self) -> float:
+        return reaper.get_pause_seconds()
 
     def take_lead(self) -> bool:
         try:
@@ -110,9 +117,9 @@ class ReaperLoop(LeaderLoop):
 
     def _keep_lead(self) -> None:
         """Keep the lead during a long sweep, but lose it if the sweep hangs."""
-        while not self._stopping.wait(STANDBY_SECONDS):
+        while not self._stopping.wait(KEEP_LEAD_SECONDS):
             since = self._acting_since
-            if since is not None and STANDBY_SECONDS < time.monotonic() - since < MAX_SWEEP_SECONDS:
+            if since is not None and KEEP_LEAD_SECONDS < time.monotonic() - since < MAX_SWEEP_SECONDS:
                 self.take_lead()
 
 

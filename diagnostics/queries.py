@@ -27,9 +27,10 @@ class CachedValue(Generic[T]):
         self._renewing = threading.Lock()
         self.computations = 0
 
-    def get(self) -> T:
+    def get(self, *, max_age_seconds: float | None = None) -> T:
         with self._lock:
-            if not self._values or time.monotonic() - self._made_at >= self._seconds:
+            limit = self._seconds if max_age_seconds is None else max_age_seconds
+            if not self._values or time.monotonic() - self._made_at >= limit:
                 self._values = [self._make()]
                 self._made_at = time.monotonic()
                 self.computations += 1

@@ -15,6 +15,7 @@ from typing import TypeVar
 from uuid import UUID
 
 import structlog
+from django.conf import settings
 from django.db import Error, connection
 
 from copilot.chat import turn_selectors
@@ -90,12 +91,18 @@ class ReaperState:
     tried: dict[UUID, float] = field(default_factory=dict)  # by stranded session, when a start was last tried
     slow_sweep_at: float = 0.0
     probed_at: float = 0.0
+    has_turns: bool = True  # the last look found running turns, or nobody has looked yet
 
 
 _state = ReaperState()
 
 
 _sweep_lock = threading.Lock()
+
+
+def get_pause_seconds() -> float:
+    """Return the pause until the next look: short while turns run, and until the next sweep while none does."""
+    return PROBE_INTERVAL_SECONDS if _state.has_turns else settings.DIAG_SWEEP_SECONDS
 
 
 def run_sweep() -> bool:
@@ -158,6 +165,7 @@ def take_over_dead_turns() -> int:
 
 def _find_and_take_over() -> int:
     suspects = liveness.list_turn_evidence()
+    _state.has_turns = bool(suspects)
     verdicts = liveness.judge_liveness(suspects)
     if any(verdict == "unknown" for verdict in verdicts.values()):
         log.error("reaper_blind", dependency="redis")

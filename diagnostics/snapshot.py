@@ -108,7 +108,7 @@ def get_snapshot() -> Snapshot:
     if seen.workers is None:
         return seen
     try:
-        return replace(seen, workers=inventory.list_workers())
+        return replace(seen, workers=inventory.list_workers_for_findings())
     except Error:
         connection.close()
         return seen
@@ -140,7 +140,7 @@ def _read_postgres(figures: Summary) -> dict[str, object]:
             "ids": ids,
             "database_takes_writes": accepts_writes(),
             "database_skew_seconds": skew,
-            "workers": inventory.list_workers(),
+            "workers": inventory.list_workers_for_findings(),
             "orphaned_schedules": schedules.get_schedule_summary().orphaned_total,
             "queue_depths": samples.get_recent_values("queued", 5),
             "update_backlog": waiting.updates_waiting,

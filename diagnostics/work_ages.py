@@ -13,7 +13,7 @@ from copilot.worker import health
 from diagnostics.broker_queues import STEADY_QUEUES
 from diagnostics.queries import get_database_time
 
-SCHEDULER_SILENT_SECONDS = 60.0  # it sends something every five seconds
+SCHEDULER_SILENT_SECONDS = 60.0  # it records what it sends every twenty seconds
 WATCH_SILENT_SECONDS = 120.0  # it looks every fifteen
 QUEUE_SILENT_SECONDS = {"maintenance": 90.0, "default": 900.0}  # two long exports may keep `default` busy
 MAX_WAITING_TASKS = {"maintenance": 50, "default": 200, "chats": 200, "turns": 500}  # more is a backlog

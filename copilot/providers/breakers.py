@@ -63,10 +63,10 @@ def count_model_failure(model: str, code: str, *, failures: int, seconds: int) -
 
 def list_open_breakers() -> dict[str, tuple[str, float]]:
     try:
-        with get_redis().pipeline(transaction=False) as pipeline:
-            pipeline.time()
-            pipeline.hgetall(redis_keys.OPEN_BREAKERS_KEY)
-            (seconds, microseconds), found = pipeline.execute()
+        found: dict[bytes, bytes] = get_redis().hgetall(redis_keys.OPEN_BREAKERS_KEY)  # type: ignore[assignment]
+        if not found:
+            return {}
+        seconds, microseconds = get_redis().time()
     except REDIS_OUTAGE_ERRORS:
         return {}
     now = seconds + microseconds / 1_000_000

@@ -16,7 +16,7 @@ from config.core.redis import create_subscriber_client, get_async_redis, get_red
 from copilot.realtime import redis_keys
 
 WAKEUPS_LIFETIME_SECONDS = 24 * 3600
-POLL_SECONDS = 1  # how long Redis may hold a poll: even an empty answer proves that the connection works
+POLL_SECONDS = 2  # how long Redis may hold a poll: even an empty answer proves that the connection works
 ANSWER_TIMEOUT_SECONDS = 4.0  # beyond POLL_SECONDS; a connection that is silent for longer is given up
 
 
@@ -39,7 +39,7 @@ class TurnQueueReader:
         self._client: redis.asyncio.Redis | None = None
 
     async def wait_for_turn(self) -> UUID | None:
-        """Wait up to a second for an id; None when none came. Raises when Redis does not answer."""
+        """Wait up to POLL_SECONDS for an id; None when none came. Raises when Redis does not answer."""
         if self._client is None:
             self._client = create_subscriber_client()
         async with asyncio.timeout(POLL_SECONDS + ANSWER_TIMEOUT_SECONDS):

@@ -31,7 +31,9 @@ log = structlog.get_logger(__name__)
 
 SWEEP_LIFETIME_SECONDS = 24 * 3600
 WORK_LIFETIME_SECONDS = 24 * 3600
-REDIS_HEARTBEAT_SECONDS = 0.5  # cheap, and it tells a dead process from a cut connection within a second
+REDIS_HEARTBEAT_SECONDS = (
+    0.5  # while turns run: it tells a dead process from a cut connection within a second
+)
 DRAIN_TIMEOUT_SECONDS = 2.0  # a draining worker does not wait longer than this for a Postgres that hangs
 LEADERSHIP_LIFETIME_SECONDS = 5.0  # a leader that does not renew for this long has lost the lead
 WORKER_LOCK_SPACE = 0x50484F55  # keeps our advisory locks apart from other programs' in the same database
@@ -223,33 +225,34 @@ class HeartbeatThread(threading.Thread):
         self._is_listening = is_listening
         self._draining = False
         self._stop_event = threading.Event()
+        self._lists_turns = False  # the last heartbeat in Redis lists some
         self._lock: psycopg.Connection[tuple[object, ...]] | None = None
 
     def start_heartbeat(self) -> None:
         """Take the lock and send one heartbeat before any turn is claimed, then continue in the background."""
         try:
-            self._hold_lock()
             self._write_to_postgres()
-        except (DatabaseError, psycopg.Error):
+        except psycopg.Error:
             self._drop_lock()  # the next attempt begins with a new connection
             raise
         self._write_to_redis()
-        connection.close()
         self.start()
         self._writer.start()
 
     def run(self) -> None:
-        while not self._stop_event.wait(REDIS_HEARTBEAT_SECONDS):
+        """Send often after a heartbeat that listed turns, and otherwise as often as to Postgres."""
+        while not self._stop_event.wait(REDIS_HEARTBEAT_SECONDS if self._lists_turns else self._period):
             self._write_to_redis()
 
     def _write_forever(self) -> None:
         while not self._stop_event.wait(self._period):
             self.write_once()
-        connection.close()  # this thread's own
 
     def _write_to_redis(self) -> None:
+        running = self._list_running()
+        self._lists_turns = bool(running)
         try:
-            write_redis_heartbeat(self.identity.worker, self._list_running(), life_seconds=self._life)
+            write_redis_heartbeat(self.identity.worker, running, life_seconds=self._life)
         except REDIS_OUTAGE_ERRORS:
             log.warning("heartbeat_not_sent", server="redis")
 
@@ -258,11 +261,9 @@ class HeartbeatThread(threading.Thread):
         if not self._writing.acquire(timeout=timeout_seconds):
             return
         try:
-            self._hold_lock()
             self._write_to_postgres()
-        except (DatabaseError, psycopg.Error):
+        except psycopg.Error:
             log.warning("heartbeat_not_sent", server="postgres")
-            connection.close()
             self._drop_lock()
         finally:
             self._writing.release()
@@ -284,13 +285,12 @@ class HeartbeatThread(threading.Thread):
             log.warning("heartbeat_not_removed")  # it is purged later
         self._drop_lock()
 
-    def _hold_lock(self) -> None:
+    def _hold_lock(self) -> psycopg.Connection[tuple[object, ...]]:
         """Hold the lock on a connection of its own: Postgres frees it the moment this process dies."""
         if self._lock is None or self._lock.closed:
             self._lock = psycopg.connect(build_connection_string(), autocommit=True)
             self._lock.execute("SELECT pg_advisory_lock(%s, %s)", [WORKER_LOCK_SPACE, self.identity.lock_key])
-        else:
-            self._lock.execute("SELECT 1")
+        return self._lock
 
     def _drop_lock(self) -> None:
         if self._lock is not None:
@@ -298,27 +298,27 @@ class HeartbeatThread(threading.Thread):
             self._lock = None
 
     def _write_to_postgres(self) -> None:
+        """Write on the lock's connection, so that the heartbeat also proves that the lock is held."""
         turns = msgspec.json.encode([list(pair) for pair in self._list_running()]).decode()
-        with connection.cursor() as cursor:
-            cursor.execute(
-                """
-                INSERT INTO copilot_workerheartbeat (worker, lock_key, host, pid, version, queues, turns, draining)
-                VALUES (%(worker)s, %(lock)s, %(host)s, %(pid)s, %(version)s, %(queues)s, %(turns)s, %(draining)s)
-                ON CONFLICT (worker) DO UPDATE SET last_beat_at = now(), turns = excluded.turns,
-                       queues = excluded.queues, draining = excluded.draining
-                """,
-                {
-                    "worker": self.identity.worker,
-                    "lock": self.identity.lock_key,
-                    "host": socket.gethostname(),
-                    "pid": os.getpid(),
-                    "version": self._version,
-                    # A worker that does not listen serves no queue.
-                    "queues": msgspec.json.encode(self._queues if self._is_listening() else []).decode(),
-                    "turns": turns,
-                    "draining": self._draining,
-                },
-            )
+        self._hold_lock().execute(
+            """
+            INSERT INTO copilot_workerheartbeat (worker, lock_key, host, pid, version, queues, turns, draining)
+            VALUES (%(worker)s, %(lock)s, %(host)s, %(pid)s, %(version)s, %(queues)s, %(turns)s, %(draining)s)
+            ON CONFLICT (worker) DO UPDATE SET last_beat_at = now(), turns = excluded.turns,
+                   queues = excluded.queues, draining = excluded.draining
+            """,
+            {
+                "worker": self.identity.worker,
+                "lock": self.identity.lock_key,
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+                "version": self._version,
+                # A worker that does not listen serves no queue.
+                "queues": msgspec.json.encode(self._queues if self._is_listening() else []).decode(),
+                "turns": turns,
+                "draining": self._draining,
+            },
+        )
 
 
 # --- Dead workers ------------------------------------------------------------------------------------

@@ -49,8 +49,8 @@ STOP_POLL_SECONDS = 0.5  # upper bound of the delay when a stop broadcast is los
 WATCH_INTERVAL_SECONDS = 1.0
 THROTTLE_RETRY_SECONDS = 0.5  # longer than the statement that ends a turn takes
 MAX_BATCH_TURNS = 32
-# Wake-ups are polled every second. A worker without an answer for longer counts as not listening.
-LISTENING_TIMEOUT_SECONDS = 3.0
+# An idle poll for wake-ups is answered after two seconds. A worker without an answer for longer counts as not listening.
+LISTENING_TIMEOUT_SECONDS = 3.5
 START_TIMEOUT_SECONDS = 30.0
 START_RETRY_SECONDS = 1.0
 CLAIM_HEAD_START_SECONDS = 0.001  # the time a claim takes to reach the database

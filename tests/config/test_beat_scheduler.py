@@ -116,9 +116,13 @@ def test_a_scheduler_that_reaches_nobody_leaves_unless_the_broker_is_away(
 
 def test_changes_of_schedules_are_looked_for_every_few_seconds(monkeypatch: pytest.MonkeyPatch):
     """P22: the library asks several times a tick"""
-    asked = list[float]()
-    monkeypatch.setattr(DatabaseScheduler, "schedule_changed", lambda self: asked.append(clock[0]) or True)
-    clock = [100.0]
+    asked, clock = list[float](), [100.0]
+
+    def ask(self: object) -> bool:
+        asked.append(clock[0])
+        return True
+
+    monkeypatch.setattr(DatabaseScheduler, "schedule_changed", ask)
     monkeypatch.setattr("config.beat_scheduler.time", SimpleNamespace(monotonic=lambda: clock[0]))
     scheduler = scheduler_with(monkeypatch, "sent")
     answers = []

@@ -428,7 +428,7 @@ def seconds_passed(monkeypatch):
     return clock
 
 
-@pytest.mark.parametrize("looked_after", [0.0, 1.9, 4.9])
+@pytest.mark.parametrize("looked_after", [0.0, 1.9, 4.4])
 def test_a_deaf_worker_is_a_finding_within_ten_seconds(
     looked_after, now, seconds_passed, monkeypatch, settings
 ):

@@ -275,9 +275,9 @@ def test_kombus_redis_channel_has_what_the_consumer_watch_reads():
         "config.consumer_health.SlotFreeingQoS calls virtual.QoS."
     )
     assert redis_transport.Channel.QoS is not None, "config.consumer_health replaces Channel.QoS."
-    has(redis_transport.Channel, "_size", "unacked_key", for_module="diagnostics.broker_queues")
-    assert list(inspect.signature(redis_transport.Channel._size).parameters) == ["self", "queue"], (
-        "diagnostics.broker_queues.count_waiting_tasks calls _size(queue)."
+    has(redis_transport.Channel, "client", "unacked_key", for_module="diagnostics.broker_queues")
+    assert "timeout = self.brpop_timeout" in inspect.getsource(redis_transport.Channel._brpop_start), (
+        "config.consumer_health.ConsumerStep sets the channel's brpop_timeout."
     )
     has(Connection, "channel_errors", "connection_errors", for_module="diagnostics.broker_queues")
 

@@ -6,6 +6,8 @@ local held = redis.call('HMGET', KEYS[1], 'holder', 'rank')
 if held[1] and held[1] ~= ARGV[1] and tonumber(held[2]) <= tonumber(ARGV[2]) then
   return 0
 end
-redis.call('HSET', KEYS[1], 'holder', ARGV[1], 'rank', ARGV[2])
+if held[1] ~= ARGV[1] then
+  redis.call('HSET', KEYS[1], 'holder', ARGV[1], 'rank', ARGV[2])
+end
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
 return 1
