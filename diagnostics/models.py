@@ -24,20 +24,22 @@ class AuditEvent(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     at = models.DateTimeField(db_default=Now(), editable=False)
     keep_until = models.DateTimeField(editable=False)
-    category = models.CharField(max_length=20, db_default=REPAIR, help_text="What the action begins with.")
-    actor = models.CharField(max_length=150, help_text="Who: a user's name, `system` or `reaper`.")
+    category = models.CharField(max_length=20, db_default=REPAIR, help_text="The first part of the action.")
+    actor = models.CharField(max_length=150, help_text="A user's name, `system` or `reaper`.")
     # A number without a foreign key: nothing that happens to the user may touch this row.
     admin_id = models.BigIntegerField(null=True, blank=True)
-    address = models.GenericIPAddressField(null=True, blank=True, help_text="From where.")
+    address = models.GenericIPAddressField(null=True, blank=True, help_text="Network address.")
     action = models.CharField(max_length=40)
     target_type = models.CharField(max_length=30, blank=True, db_default="")
     target_id = models.CharField(max_length=64, blank=True, db_default="")
     outcome = models.CharField(max_length=8, choices=Outcome.choices)
     reason = models.CharField(max_length=500, blank=True)
-    filter = models.JSONField(default=dict, blank=True, help_text="What chose the ids, if no list did.")
+    filter = models.JSONField(
+        default=dict, blank=True, help_text="The filter that selected the ids, if no list did."
+    )
     ids = ArrayField(models.UUIDField(), default=list, blank=True)
     changes = models.JSONField(
-        default=list, blank=True, help_text="Of each id: status and fence before and after."
+        default=list, blank=True, help_text="Status and fence of each id, before and after."
     )
     result = models.JSONField(default=dict, blank=True)
     duration_ms = models.PositiveIntegerField(default=0)
@@ -128,7 +130,7 @@ class RepairPreview(models.Model):
     action = models.CharField(max_length=40)
     filter = models.JSONField(default=dict, blank=True)
     ids = ArrayField(models.UUIDField(), help_text="Oldest first.")
-    rest = models.PositiveIntegerField(default=0, help_text="How many more matched.")
+    rest = models.PositiveIntegerField(default=0, help_text="Number of further matches.")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     used_at = models.DateTimeField(null=True, blank=True)
 
@@ -158,7 +160,7 @@ class Alert(models.Model):
 class MetricSample(models.Model):
     """One figure of one minute, for the charts."""
 
-    taken_at = models.DateTimeField(help_text="To the minute.")
+    taken_at = models.DateTimeField(help_text="Rounded to the minute.")
     name = models.CharField(max_length=40)
     value = models.FloatField()
 

@@ -47,7 +47,11 @@ def send_bot_removed_email(link: PlatformLink) -> None:
 
 
 def send_endpoint_disabled_email(user: User, url: str, reason: str) -> None:
-    because = _("it answers that it is gone") if reason == "gone" else _("it failed too many times in a row")
+    because = (
+        _("it says the address no longer exists")
+        if reason == "gone"
+        else _("it failed too many times in a row")
+    )
     text = _("We stopped delivering events to {url} because {because}. The bot can set the address again.\n")
     send_email([user.email], _("A webhook endpoint was turned off"), text.format(url=url, because=because))
 

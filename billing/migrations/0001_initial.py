@@ -81,7 +81,7 @@ class Migration(migrations.Migration):
                 (
                     "change_token",
                     models.UUIDField(
-                        blank=True, help_text="Who holds the right to change the plan.", null=True
+                        blank=True, help_text="Owner token of the lock on plan changes.", null=True
                     ),
                 ),
                 ("change_lease_until", models.DateTimeField(blank=True, null=True)),
@@ -191,7 +191,9 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "amount_cents",
-                    models.BigIntegerField(help_text="Signed; above zero it is a lot that debits use up."),
+                    models.BigIntegerField(
+                        help_text="Signed. A positive amount is a lot that debits use up."
+                    ),
                 ),
                 ("debt_delta_cents", models.BigIntegerField(default=0)),
                 ("balance_after_cents", models.BigIntegerField()),
@@ -308,7 +310,7 @@ class Migration(migrations.Migration):
                 (
                     "max_call_cost_microdollars",
                     models.BigIntegerField(
-                        default=100000000, help_text="A provider's figure above this is not believed."
+                        default=100000000, help_text="A cost reported above this is not trusted."
                     ),
                 ),
                 ("payments_enabled", models.BooleanField(default=True)),
@@ -419,7 +421,7 @@ class Migration(migrations.Migration):
                         auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
                     ),
                 ),
-                ("month", models.DateField(help_text="Its first day.")),
+                ("month", models.DateField(help_text="The first day of the month.")),
                 ("provider", models.CharField(max_length=32)),
                 ("model", models.CharField(max_length=128)),
                 ("calls", models.BigIntegerField()),
@@ -549,7 +551,7 @@ class Migration(migrations.Migration):
                 ("type", models.CharField(max_length=100)),
                 ("api_version", models.CharField(blank=True, max_length=64)),
                 ("livemode", models.BooleanField()),
-                ("created", models.DateTimeField(help_text="By Stripe's clock.")),
+                ("created", models.DateTimeField(help_text="Time at Stripe.")),
                 ("payload", models.JSONField(blank=True, help_text="Emptied after 180 days.", null=True)),
                 (
                     "state",
@@ -570,7 +572,7 @@ class Migration(migrations.Migration):
                     "due_at",
                     models.DateTimeField(
                         db_default=django.db.models.functions.datetime.Now(),
-                        help_text="Not to be tried before.",
+                        help_text="Not retried before this time.",
                     ),
                 ),
                 ("claimed_until", models.DateTimeField(blank=True, null=True)),
@@ -640,7 +642,7 @@ class Migration(migrations.Migration):
                     "entitles",
                     models.BooleanField(
                         default=False,
-                        help_text="The account's tier follows it; false once it is over or overdue for too long.",
+                        help_text="Whether it sets the account's tier; false once it has ended or is overdue for too long.",
                     ),
                 ),
                 ("synced_at", models.DateTimeField()),
@@ -688,13 +690,13 @@ class Migration(migrations.Migration):
                     models.PositiveIntegerField(
                         db_default=10,
                         default=10,
-                        help_text="How many turns of one user run at the same time; more wait in line. 0 = no cap.",
+                        help_text="Turns of one user that run at the same time; more are queued. 0 = no limit.",
                     ),
                 ),
                 ("stripe_price_id", models.CharField(blank=True, max_length=255, null=True, unique=True)),
                 ("monthly_cents", models.BigIntegerField(default=0)),
                 ("trial_days", models.PositiveIntegerField(default=0)),
-                ("selectable", models.BooleanField(default=False, help_text="Users may ask for it.")),
+                ("selectable", models.BooleanField(default=False, help_text="Users can subscribe to it.")),
                 ("blurb", models.TextField(blank=True, help_text="Shown on the plan's card.")),
                 (
                     "model_tiers",
@@ -781,7 +783,7 @@ class Migration(migrations.Migration):
                 ("checkout_session_id", models.CharField(blank=True, max_length=255, null=True, unique=True)),
                 (
                     "checkout_url",
-                    models.TextField(blank=True, help_text="Where it is paid, while it is open."),
+                    models.TextField(blank=True, help_text="Payment page while it is open."),
                 ),
                 ("payment_intent_id", models.CharField(blank=True, max_length=255, null=True, unique=True)),
                 ("idempotency_key", models.CharField(blank=True, max_length=255, null=True)),
@@ -867,8 +869,8 @@ class Migration(migrations.Migration):
                         max_length=8,
                     ),
                 ),
-                ("day", models.DateField(help_text="The day that was forgiven.")),
-                ("week", models.DateField(help_text="The Monday of the week that was forgiven.")),
+                ("day", models.DateField(help_text="The day that was reset.")),
+                ("week", models.DateField(help_text="The Monday of the week that was reset.")),
                 ("daily_forgiven_microdollars", models.BigIntegerField()),
                 ("weekly_forgiven_microdollars", models.BigIntegerField()),
                 ("idempotency_key", models.CharField(blank=True, max_length=255, null=True)),
@@ -925,7 +927,7 @@ class Migration(migrations.Migration):
                 (
                     "version",
                     models.BigIntegerField(
-                        help_text="Grows by one with every change; tells copies their age."
+                        help_text="Grows by one with every change, so that copies know whether they are current."
                     ),
                 ),
                 ("updated_at", models.DateTimeField()),

@@ -33,7 +33,7 @@ class Account(models.Model):
     debt_cents = models.BigIntegerField(default=0, db_default=0, editable=False)
     trial_used_at = models.DateTimeField(null=True, blank=True)
     change_token = models.UUIDField(
-        null=True, blank=True, help_text="Who holds the right to change the plan."
+        null=True, blank=True, help_text="Owner token of the lock on plan changes."
     )
     change_lease_until = models.DateTimeField(null=True, blank=True)
     # A database trigger raises the version whenever tier or overrides change; copies in Redis compare it.

@@ -49,7 +49,7 @@ class LedgerEntry(models.Model):
         db_index=False,  # the index below begins with it
     )
     kind = models.CharField(max_length=16, choices=Kind.choices)
-    amount_cents = models.BigIntegerField(help_text="Signed; above zero it is a lot that debits use up.")
+    amount_cents = models.BigIntegerField(help_text="Signed. A positive amount is a lot that debits use up.")
     debt_delta_cents = models.BigIntegerField(default=0)
     balance_after_cents = models.BigIntegerField()
     idempotency_key = models.CharField(max_length=255, unique=True)

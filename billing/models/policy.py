@@ -48,7 +48,7 @@ class LimitPolicy(models.Model):
     unknown_cost_microdollars = models.BigIntegerField(default=POLICY_DEFAULTS.unknown_cost_microdollars)
     max_call_cost_microdollars = models.BigIntegerField(
         default=POLICY_DEFAULTS.max_call_cost_microdollars,
-        help_text="A provider's figure above this is not believed.",
+        help_text="A cost reported above this is not trusted.",
     )
     payments_enabled = models.BooleanField(default=POLICY_DEFAULTS.payments_enabled)
     grace_days = models.PositiveIntegerField(default=POLICY_DEFAULTS.grace_days)
@@ -92,12 +92,12 @@ class TierPolicy(models.Model):
     turns_at_once = models.PositiveIntegerField(
         default=plans.DEFAULT_TURNS_AT_ONCE,
         db_default=plans.DEFAULT_TURNS_AT_ONCE,
-        help_text="How many turns of one user run at the same time; more wait in line. 0 = no cap.",
+        help_text="Turns of one user that run at the same time; more are queued. 0 = no limit.",
     )
     stripe_price_id = models.CharField(max_length=255, null=True, blank=True, unique=True)
     monthly_cents = models.BigIntegerField(default=0)
     trial_days = models.PositiveIntegerField(default=0)
-    selectable = models.BooleanField(default=False, help_text="Users may ask for it.")
+    selectable = models.BooleanField(default=False, help_text="Users can subscribe to it.")
     blurb = models.TextField(blank=True, help_text="Shown on the plan's card.")
     model_tiers = ArrayField(
         models.CharField(max_length=16), default=list, blank=True, help_text="Empty = all."

@@ -38,7 +38,7 @@ class Subscription(models.Model):
     grace_until = models.DateTimeField(null=True, blank=True)
     entitles = models.BooleanField(
         default=False,
-        help_text="The account's tier follows it; false once it is over or overdue for too long.",
+        help_text="Whether it sets the account's tier; false once it has ended or is overdue for too long.",
     )
     synced_at = models.DateTimeField()
     created_at = models.DateTimeField(db_default=Now(), editable=False)
@@ -124,11 +124,11 @@ class StripeEvent(models.Model):
     type = models.CharField(max_length=100)
     api_version = models.CharField(max_length=64, blank=True)
     livemode = models.BooleanField()
-    created = models.DateTimeField(help_text="By Stripe's clock.")
+    created = models.DateTimeField(help_text="Time at Stripe.")
     payload = models.JSONField(null=True, blank=True, help_text="Emptied after 180 days.")
     state = models.CharField(max_length=16, choices=State.choices, default=State.RECEIVED)
     attempts = models.PositiveIntegerField(default=0)
-    due_at = models.DateTimeField(db_default=Now(), help_text="Not to be tried before.")
+    due_at = models.DateTimeField(db_default=Now(), help_text="Not retried before this time.")
     claimed_until = models.DateTimeField(null=True, blank=True)
     last_error = models.TextField(blank=True)
     processed_at = models.DateTimeField(null=True, blank=True)

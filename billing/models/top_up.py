@@ -46,7 +46,7 @@ class TopUp(models.Model):
     amount_cents = models.BigIntegerField()
     state = models.CharField(max_length=16, choices=State.choices, default=State.CREATED)
     checkout_session_id = models.CharField(max_length=255, null=True, blank=True, unique=True)
-    checkout_url = models.TextField(blank=True, help_text="Where it is paid, while it is open.")
+    checkout_url = models.TextField(blank=True, help_text="Payment page while it is open.")
     payment_intent_id = models.CharField(max_length=255, null=True, blank=True, unique=True)
     idempotency_key = models.CharField(max_length=255, null=True, blank=True)  # noqa: DJ001 - many have none
     created_at = models.DateTimeField(db_default=Now(), editable=False)

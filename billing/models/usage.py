@@ -106,7 +106,7 @@ class MonthlyUsage(models.Model):
         related_name="monthly_usage",
         db_index=False,  # the unique index begins with it
     )
-    month = models.DateField(help_text="Its first day.")
+    month = models.DateField(help_text="The first day of the month.")
     provider = models.CharField(max_length=32)
     model = models.CharField(max_length=128)
     calls = models.BigIntegerField()
@@ -151,7 +151,9 @@ class UsageWindow(models.Model):
     kind = models.CharField(max_length=8, choices=Kind.choices)
     starts_on = models.DateField()
     used_microdollars = models.BigIntegerField()
-    version = models.BigIntegerField(help_text="Grows by one with every change; tells copies their age.")
+    version = models.BigIntegerField(
+        help_text="Grows by one with every change, so that copies know whether they are current."
+    )
     updated_at = models.DateTimeField()  # not indexed, to keep updates of a busy user's row cheap
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -189,8 +191,8 @@ class UsageReset(models.Model):
     )
     kind = models.CharField(max_length=8, choices=Kind.choices)
     state = models.CharField(max_length=8, choices=State.choices, default=State.APPLIED)
-    day = models.DateField(help_text="The day that was forgiven.")
-    week = models.DateField(help_text="The Monday of the week that was forgiven.")
+    day = models.DateField(help_text="The day that was reset.")
+    week = models.DateField(help_text="The Monday of the week that was reset.")
     daily_forgiven_microdollars = models.BigIntegerField()
     weekly_forgiven_microdollars = models.BigIntegerField()
     idempotency_key = models.CharField(max_length=255, null=True, blank=True)  # noqa: DJ001 - many have none

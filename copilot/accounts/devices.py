@@ -147,7 +147,7 @@ def send_new_device_email(device_id: UUID, address: str) -> None:
     if device is None:
         return
     body = _(
-        "Somebody just signed in to your Pilothouse account from a device we haven't seen before.\n\n"
+        "Someone just signed in to your Pilothouse account from a device we haven't seen before.\n\n"
         "Device: {name}\nIP address: {address}\nTime: {time} (UTC)\n\n"
         "If this was you, you don't need to do anything.\n\n"
         "If it wasn't, change your password now, then end the sessions you don't know:\n{password}\n{sessions}\n"

@@ -71,7 +71,7 @@ class Migration(migrations.Migration):
                         blank=True,
                         db_default=models.Value({}, output_field=models.JSONField()),
                         default=dict,
-                        help_text="What the kind needs besides text.",
+                        help_text="Fields that the kind needs besides text.",
                     ),
                 ),
                 ("call_id", models.CharField(blank=True, max_length=128, null=True)),
@@ -103,7 +103,7 @@ class Migration(migrations.Migration):
                     "hidden_with_version",
                     models.UUIDField(
                         blank=True,
-                        help_text="The version whose branch this row waits in while another is shown.",
+                        help_text="The version whose branch hides this row while another is shown.",
                         null=True,
                     ),
                 ),
@@ -129,7 +129,7 @@ class Migration(migrations.Migration):
                         blank=True,
                         db_default="",
                         default="",
-                        help_text="Frozen in front of the text for the model.",
+                        help_text="Added before the text for the model; never changes.",
                     ),
                 ),
                 (
@@ -153,7 +153,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "queue_order",
-                    models.FloatField(blank=True, help_text="Place among the pending ones.", null=True),
+                    models.FloatField(blank=True, help_text="Position in the queue.", null=True),
                 ),
                 ("run_id", models.CharField(blank=True, max_length=128, null=True)),
                 ("origin", models.CharField(blank=True, db_default="", default="", max_length=32)),
@@ -163,7 +163,9 @@ class Migration(migrations.Migration):
                 ("permissions", models.JSONField(blank=True, null=True)),
                 (
                     "dropped_at",
-                    models.DateTimeField(blank=True, help_text="Left the queue without a place.", null=True),
+                    models.DateTimeField(
+                        blank=True, help_text="Removed from the queue without being used.", null=True
+                    ),
                 ),
             ],
         ),
@@ -176,10 +178,13 @@ class Migration(migrations.Migration):
                         auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
                     ),
                 ),
-                ("name", models.CharField(help_text="Of the entry.", max_length=200, unique=True)),
+                (
+                    "name",
+                    models.CharField(help_text="Id of the catalogue entry.", max_length=200, unique=True),
+                ),
                 (
                     "fingerprint",
-                    models.CharField(help_text="Of the entry as it stood: an edit forgets.", max_length=64),
+                    models.CharField(help_text="Version of the entry this was learned for.", max_length=64),
                 ),
                 ("lesson", models.JSONField()),
                 ("learned_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
@@ -337,7 +342,7 @@ class Migration(migrations.Migration):
                         db_default=django.db.models.functions.datetime.Now(), editable=False
                     ),
                 ),
-                ("due_at", models.DateTimeField(help_text="Until then a login cancels it.")),
+                ("due_at", models.DateTimeField(help_text="Signing in before then cancels it.")),
                 ("cancelled_at", models.DateTimeField(blank=True, null=True)),
                 ("started_at", models.DateTimeField(blank=True, null=True)),
                 (
@@ -346,7 +351,7 @@ class Migration(migrations.Migration):
                         blank=True,
                         db_default="",
                         default="",
-                        help_text="The step it is at; empty: waiting.",
+                        help_text="Current step; empty = waiting.",
                         max_length=200,
                     ),
                 ),
@@ -362,12 +367,12 @@ class Migration(migrations.Migration):
                 ("attempts", models.PositiveIntegerField(db_default=0, default=0)),
                 (
                     "next_try_at",
-                    models.DateTimeField(blank=True, help_text="After storage or a step failed.", null=True),
+                    models.DateTimeField(blank=True, help_text="Next attempt after a failure.", null=True),
                 ),
                 (
                     "error",
                     models.CharField(
-                        blank=True, db_default="", default="", help_text="A code.", max_length=64
+                        blank=True, db_default="", default="", help_text="Error code.", max_length=64
                     ),
                 ),
                 ("finished_at", models.DateTimeField(blank=True, null=True)),
@@ -394,7 +399,7 @@ class Migration(migrations.Migration):
                     "rebuilt_at",
                     models.DateTimeField(
                         blank=True,
-                        help_text="When Redis was last rebuilt because Postgres had been restored.",
+                        help_text="When Redis was last rebuilt after Postgres was restored.",
                         null=True,
                     ),
                 ),
@@ -419,7 +424,7 @@ class Migration(migrations.Migration):
                     "email",
                     models.EmailField(
                         blank=True,
-                        help_text="The only address it is good for; empty for any.",
+                        help_text="The only email address that may use it; empty = any.",
                         max_length=254,
                     ),
                 ),
@@ -497,7 +502,7 @@ class Migration(migrations.Migration):
                     models.JSONField(blank=True, default=list, help_text="Program and arguments, for stdio."),
                 ),
                 ("secrets", models.TextField(blank=True, help_text="Headers or environment, encrypted.")),
-                ("trusted", models.BooleanField(default=False, help_text="Believe its read-only hints.")),
+                ("trusted", models.BooleanField(default=False, help_text="Trust its read-only hints.")),
                 (
                     "never_ask",
                     models.JSONField(blank=True, default=list, help_text="Tools that run without approval."),
@@ -509,7 +514,7 @@ class Migration(migrations.Migration):
                 ("last_error", models.CharField(blank=True, max_length=500)),
                 (
                     "tools",
-                    models.JSONField(blank=True, default=list, help_text="What it listed last, for people."),
+                    models.JSONField(blank=True, default=list, help_text="The tools it listed last."),
                 ),
                 ("listed_at", models.DateTimeField(blank=True, null=True)),
                 (
@@ -544,7 +549,7 @@ class Migration(migrations.Migration):
                 (
                     "digest",
                     models.CharField(
-                        help_text="SHA-256 of the text: the same thing is kept once.", max_length=64
+                        help_text="SHA-256 of the text, so that it is stored once.", max_length=64
                     ),
                 ),
                 (
@@ -553,7 +558,7 @@ class Migration(migrations.Migration):
                         blank=True,
                         db_default=models.Value([], output_field=models.JSONField()),
                         default=list,
-                        help_text="Untrusted text that the conversation had read which made it.",
+                        help_text="Untrusted sources the conversation had read when it was saved.",
                     ),
                 ),
                 (
@@ -566,7 +571,7 @@ class Migration(migrations.Migration):
                     "remembered_at",
                     models.DateTimeField(
                         db_default=django.db.models.functions.datetime.Now(),
-                        help_text="When it was last said.",
+                        help_text="When it was last mentioned.",
                     ),
                 ),
                 (
@@ -618,7 +623,7 @@ class Migration(migrations.Migration):
                 (
                     "words",
                     django.contrib.postgres.search.SearchVectorField(
-                        help_text="Each behind the number of its owner."
+                        help_text="Words, each prefixed with the owner's id."
                     ),
                 ),
             ],
@@ -632,7 +637,7 @@ class Migration(migrations.Migration):
                         auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
                     ),
                 ),
-                ("name", models.CharField(help_text="As people see it.", max_length=100, unique=True)),
+                ("name", models.CharField(help_text="Name that people see.", max_length=100, unique=True)),
                 (
                     "provider",
                     models.CharField(
@@ -646,14 +651,14 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("base_url", models.CharField(blank=True, max_length=500)),
-                ("model", models.CharField(help_text="The id the provider knows.", max_length=128)),
+                ("model", models.CharField(help_text="The provider's id of the model.", max_length=128)),
                 (
                     "context_window",
                     models.PositiveIntegerField(default=0, help_text="In tokens; 0 means unknown."),
                 ),
                 (
                     "max_output_tokens",
-                    models.PositiveIntegerField(default=0, help_text="0 sends no such field."),
+                    models.PositiveIntegerField(default=0, help_text="0 = the field is not sent."),
                 ),
                 ("supports_tools", models.BooleanField(default=True)),
                 ("supports_images", models.BooleanField(default=False)),
@@ -678,7 +683,7 @@ class Migration(migrations.Migration):
                     models.BooleanField(
                         db_default=False,
                         default=False,
-                        help_text="For chat servers that refuse a turn with tools unless its reasoning_content comes back.",
+                        help_text="For chat servers that refuse a turn with tools unless its reasoning_content is sent back.",
                     ),
                 ),
                 (
@@ -693,7 +698,8 @@ class Migration(migrations.Migration):
                 (
                     "version",
                     models.PositiveIntegerField(
-                        default=1, help_text="Grows with every edit; what was learned is then forgotten."
+                        default=1,
+                        help_text="Grows with every edit, which resets what was learned about the model.",
                     ),
                 ),
                 (
@@ -722,7 +728,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "timezone",
-                    models.CharField(blank=True, help_text="An IANA name; nothing means UTC.", max_length=64),
+                    models.CharField(blank=True, help_text="An IANA name; empty = UTC.", max_length=64),
                 ),
                 (
                     "instructions",
@@ -786,7 +792,7 @@ class Migration(migrations.Migration):
                         blank=True,
                         db_default="",
                         default="",
-                        help_text="The chat platform it began on.",
+                        help_text="The chat platform it started on.",
                         max_length=16,
                     ),
                 ),
@@ -805,7 +811,7 @@ class Migration(migrations.Migration):
                     models.BooleanField(
                         db_default=False,
                         default=False,
-                        help_text="In its sub-sessions too, under the same cap.",
+                        help_text="Applies to its sub-sessions too, within the same limit.",
                     ),
                 ),
                 (
@@ -836,7 +842,7 @@ class Migration(migrations.Migration):
                     "goal_permissions",
                     models.JSONField(
                         blank=True,
-                        help_text="Permissions of the person or key that set the goal; continuing it may do no more.",
+                        help_text="Permissions of the person or key that set the goal; continuations have no more.",
                         null=True,
                     ),
                 ),
@@ -846,18 +852,20 @@ class Migration(migrations.Migration):
                         blank=True,
                         db_default=models.Value({}, output_field=models.JSONField()),
                         default=dict,
-                        help_text="How full the model's window was when the last turn ended.",
+                        help_text="Use of the context window when the last turn ended.",
                     ),
                 ),
                 (
                     "imported",
-                    models.BooleanField(db_default=False, default=False, help_text="Came from a document."),
+                    models.BooleanField(
+                        db_default=False, default=False, help_text="Imported from a document."
+                    ),
                 ),
                 (
                     "active_at",
                     models.DateTimeField(
                         db_default=django.db.models.functions.datetime.Now(),
-                        help_text="The last message or ending.",
+                        help_text="Time of the last message or ending.",
                     ),
                 ),
                 (
@@ -951,16 +959,18 @@ class Migration(migrations.Migration):
                     models.JSONField(
                         blank=True,
                         default=dict,
-                        help_text="Where it was asked for, if its runs answer there too.",
+                        help_text="The chat where its runs answer too.",
                     ),
                 ),
                 (
                     "next_run",
-                    models.DateTimeField(blank=True, help_text="Nothing once it is off.", null=True),
+                    models.DateTimeField(blank=True, help_text="Empty while it is off.", null=True),
                 ),
                 (
                     "failures",
-                    models.PositiveSmallIntegerField(default=0, help_text="In a row; five switch it off."),
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="Failures in a row; five turn it off."
+                    ),
                 ),
                 ("disabled_reason", models.CharField(blank=True, max_length=200)),
                 ("cancelled_at", models.DateTimeField(blank=True, null=True)),
@@ -992,7 +1002,7 @@ class Migration(migrations.Migration):
                     "session",
                     models.ForeignKey(
                         blank=True,
-                        help_text="Where it runs; nothing means a new session each time.",
+                        help_text="The session it runs in; empty = a new session each time.",
                         null=True,
                         on_delete=django.db.models.deletion.SET_NULL,
                         related_name="schedules",
@@ -1020,7 +1030,7 @@ class Migration(migrations.Migration):
                         auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
                     ),
                 ),
-                ("sha256", models.CharField(help_text="Of the document as it was sent.", max_length=64)),
+                ("sha256", models.CharField(help_text="Hash of the uploaded document.", max_length=64)),
                 (
                     "created_at",
                     models.DateTimeField(
@@ -1082,7 +1092,7 @@ class Migration(migrations.Migration):
                 (
                     "error",
                     models.CharField(
-                        blank=True, db_default="", default="", help_text="A code.", max_length=64
+                        blank=True, db_default="", default="", help_text="Error code.", max_length=64
                     ),
                 ),
                 (
@@ -1095,7 +1105,9 @@ class Migration(migrations.Migration):
                 ("finished_at", models.DateTimeField(blank=True, null=True)),
                 (
                     "expires_at",
-                    models.DateTimeField(blank=True, help_text="Until when it can be fetched.", null=True),
+                    models.DateTimeField(
+                        blank=True, help_text="Available for download until then.", null=True
+                    ),
                 ),
                 (
                     "owner",
@@ -1109,7 +1121,7 @@ class Migration(migrations.Migration):
                     "session",
                     models.ForeignKey(
                         blank=True,
-                        help_text="None: everything the account holds.",
+                        help_text="Empty = everything in the account.",
                         null=True,
                         on_delete=django.db.models.deletion.CASCADE,
                         related_name="exports",
@@ -1135,7 +1147,7 @@ class Migration(migrations.Migration):
                 (
                     "through_sequence",
                     models.BigIntegerField(
-                        blank=True, help_text="Place of the last message that is shown.", null=True
+                        blank=True, help_text="Position of the last message shown.", null=True
                     ),
                 ),
                 (
@@ -1144,7 +1156,7 @@ class Migration(migrations.Migration):
                         blank=True,
                         db_default=models.Value({}, output_field=models.JSONField()),
                         default=dict,
-                        help_text="All that is public; frozen.",
+                        help_text="Everything that is public; never changes.",
                     ),
                 ),
                 (
@@ -1159,7 +1171,7 @@ class Migration(migrations.Migration):
                     models.PositiveIntegerField(
                         db_default=0,
                         default=0,
-                        help_text="Grows with every change; old unlockings end with it.",
+                        help_text="Grows with every change, which ends earlier unlocks.",
                     ),
                 ),
                 (
@@ -1339,13 +1351,13 @@ class Migration(migrations.Migration):
                         blank=True,
                         db_default=models.Value({}, output_field=models.JSONField()),
                         default=dict,
-                        help_text="Which way its message came: the language, and where on a chat platform to answer.",
+                        help_text="Where its message came from: the language, and the place on a chat platform to answer.",
                     ),
                 ),
                 (
                     "budget_microdollars",
                     models.BigIntegerField(
-                        db_default=0, default=0, help_text="What its parent gave it; 0 means the default."
+                        db_default=0, default=0, help_text="Budget from its parent; 0 = the default."
                     ),
                 ),
                 (
@@ -1375,7 +1387,7 @@ class Migration(migrations.Migration):
                         ],
                         db_default="",
                         default="",
-                        help_text="Why it waits though a worker is free.",
+                        help_text="Why it waits although a worker is free.",
                         max_length=8,
                     ),
                 ),
@@ -1385,7 +1397,7 @@ class Migration(migrations.Migration):
                         choices=[("reply", "Reply"), ("compaction", "Compaction")],
                         db_default="reply",
                         default="reply",
-                        help_text="What it is for: an answer, or nothing but a shorter conversation.",
+                        help_text="Purpose: an answer, or a compaction only.",
                         max_length=16,
                     ),
                 ),
@@ -1395,20 +1407,20 @@ class Migration(migrations.Migration):
                         blank=True,
                         db_default="",
                         default="",
-                        help_text="What a person asked a summary to keep above all.",
+                        help_text="What a person asked the summary to keep.",
                         max_length=2000,
                     ),
                 ),
                 (
                     "paused_at",
-                    models.DateTimeField(
-                        blank=True, help_text="Since when it waits for approvals.", null=True
-                    ),
+                    models.DateTimeField(blank=True, help_text="Start of its wait for approvals.", null=True),
                 ),
                 (
                     "paused_seconds",
                     models.FloatField(
-                        db_default=0.0, default=0.0, help_text="Time spent waiting; it does not count."
+                        db_default=0.0,
+                        default=0.0,
+                        help_text="Time spent waiting, which does not count toward limits.",
                     ),
                 ),
                 (
@@ -1442,7 +1454,9 @@ class Migration(migrations.Migration):
                 ("started_at", models.DateTimeField(blank=True, null=True)),
                 (
                     "attempt_started_at",
-                    models.DateTimeField(blank=True, help_text="When the present run began.", null=True),
+                    models.DateTimeField(
+                        blank=True, help_text="When the current attempt started.", null=True
+                    ),
                 ),
                 ("recovered_at", models.DateTimeField(blank=True, null=True)),
                 ("stop_requested_at", models.DateTimeField(blank=True, null=True)),
@@ -1617,7 +1631,7 @@ class Migration(migrations.Migration):
                         blank=True,
                         db_default="",
                         default="",
-                        help_text="What its reply came to: answered, cut (by the output limit), called (tools), or what it failed with; empty: to no end.",
+                        help_text="Outcome: answered, cut (by the output limit), called (tools), or the error; empty = not ended.",
                         max_length=32,
                     ),
                 ),
@@ -1626,7 +1640,7 @@ class Migration(migrations.Migration):
                     models.BooleanField(
                         db_default=False,
                         default=False,
-                        help_text="It failed, though text or calls of its reply had come.",
+                        help_text="It failed after part of its reply had arrived.",
                     ),
                 ),
                 ("latency_ms", models.PositiveIntegerField(blank=True, null=True)),
@@ -1688,28 +1702,28 @@ class Migration(migrations.Migration):
                 (
                     "position",
                     models.PositiveSmallIntegerField(
-                        db_default=0, default=0, help_text="Place among the calls of its reply."
+                        db_default=0, default=0, help_text="Position among the calls of its reply."
                     ),
                 ),
                 ("tool", models.CharField(max_length=64)),
-                ("arguments", models.JSONField(help_text="As the model gave them.")),
+                ("arguments", models.JSONField(help_text="Arguments from the model.")),
                 (
                     "final_arguments",
-                    models.JSONField(blank=True, help_text="As a person changed them.", null=True),
+                    models.JSONField(blank=True, help_text="Arguments after a person's edit.", null=True),
                 ),
                 (
                     "pinned",
                     models.JSONField(
                         blank=True,
-                        help_text="Ids and versions that the arguments meant when it was asked.",
+                        help_text="Ids and versions that the arguments referred to when approval was requested.",
                         null=True,
                     ),
                 ),
-                ("reason", models.CharField(blank=True, help_text="Why a person is asked.", max_length=500)),
+                ("reason", models.CharField(blank=True, help_text="Why approval is needed.", max_length=500)),
                 (
                     "block_reason",
                     models.CharField(
-                        blank=True, help_text="Why it was not approved by itself.", max_length=500
+                        blank=True, help_text="Why it was not approved automatically.", max_length=500
                     ),
                 ),
                 ("billable", models.BooleanField(db_default=False, default=False)),
@@ -1718,7 +1732,7 @@ class Migration(migrations.Migration):
                     models.BooleanField(
                         db_default=False,
                         default=False,
-                        help_text="Asked about each time, whatever the chat allows.",
+                        help_text="Needs approval every time, whatever the chat allows.",
                     ),
                 ),
                 ("estimate_microdollars", models.BigIntegerField(blank=True, null=True)),

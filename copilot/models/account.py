@@ -25,7 +25,7 @@ class Invitation(models.Model):
     """A one-use sign-up link. Only `copilot.accounts.invitations` writes it."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    email = models.EmailField(blank=True, help_text="The only address it is good for; empty for any.")
+    email = models.EmailField(blank=True, help_text="The only email address that may use it; empty = any.")
     token_hash = models.CharField(max_length=64, unique=True, editable=False)
     makes_admin = models.BooleanField(default=False, editable=False)
     invited_by = models.ForeignKey(
@@ -118,7 +118,7 @@ class Preferences(models.Model):
     owner = models.OneToOneField(
         settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="preferences"
     )
-    timezone = models.CharField(max_length=64, blank=True, help_text="An IANA name; nothing means UTC.")
+    timezone = models.CharField(max_length=64, blank=True, help_text="An IANA name; empty = UTC.")
     instructions = models.CharField(
         max_length=4000, blank=True, help_text="Added to the system text of every conversation."
     )

@@ -40,21 +40,23 @@ class Approval(models.Model):
     session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="approvals")
     call_id = models.CharField(max_length=128)
     position = models.PositiveSmallIntegerField(
-        default=0, db_default=0, help_text="Place among the calls of its reply."
+        default=0, db_default=0, help_text="Position among the calls of its reply."
     )
     tool = models.CharField(max_length=64)
-    arguments = models.JSONField(help_text="As the model gave them.")
-    final_arguments = models.JSONField(null=True, blank=True, help_text="As a person changed them.")
+    arguments = models.JSONField(help_text="Arguments from the model.")
+    final_arguments = models.JSONField(null=True, blank=True, help_text="Arguments after a person's edit.")
     pinned: models.JSONField[dict[str, JSON] | None, dict[str, JSON] | None] = models.JSONField(
-        null=True, blank=True, help_text="Ids and versions that the arguments meant when it was asked."
+        null=True,
+        blank=True,
+        help_text="Ids and versions that the arguments referred to when approval was requested.",
     )
-    reason = models.CharField(max_length=500, blank=True, help_text="Why a person is asked.")
+    reason = models.CharField(max_length=500, blank=True, help_text="Why approval is needed.")
     block_reason = models.CharField(
-        max_length=500, blank=True, help_text="Why it was not approved by itself."
+        max_length=500, blank=True, help_text="Why it was not approved automatically."
     )
     billable = models.BooleanField(default=False, db_default=False)
     manual_only = models.BooleanField(
-        default=False, db_default=False, help_text="Asked about each time, whatever the chat allows."
+        default=False, db_default=False, help_text="Needs approval every time, whatever the chat allows."
     )
     estimate_microdollars = models.BigIntegerField(null=True, blank=True)
     reserved_microdollars = models.BigIntegerField(default=0)

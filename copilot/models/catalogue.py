@@ -34,15 +34,15 @@ class ModelEntry(models.Model):
         EFFORT = "effort"
         GATEWAY = "gateway"
 
-    name = models.CharField(max_length=100, unique=True, help_text="As people see it.")
+    name = models.CharField(max_length=100, unique=True, help_text="Name that people see.")
     provider = models.CharField(max_length=32, choices=Provider.choices)
     base_url = models.CharField(max_length=500, blank=True)
-    model = models.CharField(max_length=128, help_text="The id the provider knows.")
+    model = models.CharField(max_length=128, help_text="The provider's id of the model.")
     credential = models.ForeignKey(
         Credential, on_delete=models.PROTECT, null=True, blank=True, related_name="entries"
     )
     context_window = models.PositiveIntegerField(default=0, help_text="In tokens; 0 means unknown.")
-    max_output_tokens = models.PositiveIntegerField(default=0, help_text="0 sends no such field.")
+    max_output_tokens = models.PositiveIntegerField(default=0, help_text="0 = the field is not sent.")
     supports_tools = models.BooleanField(default=True)
     supports_images = models.BooleanField(default=False)
     media_in_tool_results = models.BooleanField(default=False)
@@ -53,7 +53,7 @@ class ModelEntry(models.Model):
     replays_reasoning = models.BooleanField(
         default=False,
         db_default=False,
-        help_text="For chat servers that refuse a turn with tools unless its reasoning_content comes back.",
+        help_text="For chat servers that refuse a turn with tools unless its reasoning_content is sent back.",
     )
     efforts = models.JSONField(default=list, blank=True, help_text="Allowed efforts, strongest first.")
     first_token_seconds = models.PositiveIntegerField(
@@ -61,7 +61,7 @@ class ModelEntry(models.Model):
     )
     enabled = models.BooleanField(default=True)
     version = models.PositiveIntegerField(
-        default=1, help_text="Grows with every edit; what was learned is then forgotten."
+        default=1, help_text="Grows with every edit, which resets what was learned about the model."
     )
 
     class Meta:
@@ -101,8 +101,8 @@ class TierEntry(models.Model):
 class ModelLesson(models.Model):
     """A limit of a model that was learned from refused requests and is lower than its entry says."""
 
-    name = models.CharField(max_length=200, unique=True, help_text="Of the entry.")
-    fingerprint = models.CharField(max_length=64, help_text="Of the entry as it stood: an edit forgets.")
+    name = models.CharField(max_length=200, unique=True, help_text="Id of the catalogue entry.")
+    fingerprint = models.CharField(max_length=64, help_text="Version of the entry this was learned for.")
     lesson = models.JSONField()
     learned_at = models.DateTimeField(db_default=Now())
 

@@ -34,7 +34,7 @@ class ExportJob(models.Model):
         null=True,
         blank=True,
         related_name="exports",
-        help_text="None: everything the account holds.",
+        help_text="Empty = everything in the account.",
     )
     format = models.CharField(max_length=8, choices=Format.choices)
     options = models.JSONField(default=dict, db_default=EMPTY_OBJECT, blank=True)
@@ -46,11 +46,11 @@ class ExportJob(models.Model):
     name = models.CharField(max_length=255, blank=True, default="", db_default="")
     mime = models.CharField(max_length=127, blank=True, default="", db_default="")
     size_bytes = models.BigIntegerField(default=0, db_default=0)
-    error = models.CharField(max_length=64, blank=True, default="", db_default="", help_text="A code.")
+    error = models.CharField(max_length=64, blank=True, default="", db_default="", help_text="Error code.")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
-    expires_at = models.DateTimeField(null=True, blank=True, help_text="Until when it can be fetched.")
+    expires_at = models.DateTimeField(null=True, blank=True, help_text="Available for download until then.")
 
     class Meta:
         constraints = [
@@ -79,7 +79,7 @@ class ImportRecord(models.Model):
     """The session that an imported document became. Only `copilot.exports.imports` writes it."""
 
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="imports")
-    sha256 = models.CharField(max_length=64, help_text="Of the document as it was sent.")
+    sha256 = models.CharField(max_length=64, help_text="Hash of the uploaded document.")
     session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="imports")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -100,18 +100,18 @@ class AccountDeletion(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="deletions")
     requested_at = models.DateTimeField(db_default=Now(), editable=False)
-    due_at = models.DateTimeField(help_text="Until then a login cancels it.")
+    due_at = models.DateTimeField(help_text="Signing in before then cancels it.")
     cancelled_at = models.DateTimeField(null=True, blank=True)
     started_at = models.DateTimeField(null=True, blank=True)
     phase = models.CharField(
-        max_length=200, blank=True, default="", db_default="", help_text="The step it is at; empty: waiting."
+        max_length=200, blank=True, default="", db_default="", help_text="Current step; empty = waiting."
     )
     progress = models.JSONField(
         default=dict, db_default=EMPTY_OBJECT, blank=True, help_text="How much each step has removed so far."
     )
     attempts = models.PositiveIntegerField(default=0, db_default=0)
-    next_try_at = models.DateTimeField(null=True, blank=True, help_text="After storage or a step failed.")
-    error = models.CharField(max_length=64, blank=True, default="", db_default="", help_text="A code.")
+    next_try_at = models.DateTimeField(null=True, blank=True, help_text="Next attempt after a failure.")
+    error = models.CharField(max_length=64, blank=True, default="", db_default="", help_text="Error code.")
     finished_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:

@@ -18,15 +18,15 @@ class MemoryItem(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memories")
     text = models.CharField(max_length=1000)
-    digest = models.CharField(max_length=64, help_text="SHA-256 of the text: the same thing is kept once.")
+    digest = models.CharField(max_length=64, help_text="SHA-256 of the text, so that it is stored once.")
     sources = models.JSONField(
         default=list,
         db_default=EMPTY_LIST,
         blank=True,
-        help_text="Untrusted text that the conversation had read which made it.",
+        help_text="Untrusted sources the conversation had read when it was saved.",
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
-    remembered_at = models.DateTimeField(db_default=Now(), help_text="When it was last said.")
+    remembered_at = models.DateTimeField(db_default=Now(), help_text="When it was last mentioned.")
 
     class Meta:
         constraints = [

@@ -52,7 +52,10 @@ class Message(models.Model):
     kind = models.CharField(max_length=16, choices=Kind.choices)
     content = models.TextField(blank=True, default="", db_default="")
     data = models.JSONField(
-        default=dict, db_default=EMPTY_OBJECT, blank=True, help_text="What the kind needs besides text."
+        default=dict,
+        db_default=EMPTY_OBJECT,
+        blank=True,
+        help_text="Fields that the kind needs besides text.",
     )
     call_id = models.CharField(max_length=128, null=True, blank=True)  # noqa: DJ001 - null leaves the index
     author = models.CharField(max_length=150, blank=True, default="", db_default="")
@@ -65,13 +68,13 @@ class Message(models.Model):
         null=True, blank=True, help_text="The first version of a message that has several, also on itself."
     )
     hidden_with_version = models.UUIDField(
-        null=True, blank=True, help_text="The version whose branch this row waits in while another is shown."
+        null=True, blank=True, help_text="The version whose branch hides this row while another is shown."
     )
     hidden = models.CharField(max_length=16, choices=Hidden.choices, blank=True, default="", db_default="")
     streaming = models.BooleanField(default=False, db_default=False)
     mid_turn = models.BooleanField(default=False, db_default=False)
     server_context = models.TextField(
-        blank=True, default="", db_default="", help_text="Frozen in front of the text for the model."
+        blank=True, default="", db_default="", help_text="Added before the text for the model; never changes."
     )
     replay = models.JSONField(
         default=list, db_default=EMPTY_LIST, blank=True, help_text="Opaque provider data, this turn only."
@@ -80,7 +83,7 @@ class Message(models.Model):
 
     # Only user rows:
     accept_number = models.BigIntegerField(null=True, blank=True, help_text="Order of acceptance.")
-    queue_order = models.FloatField(null=True, blank=True, help_text="Place among the pending ones.")
+    queue_order = models.FloatField(null=True, blank=True, help_text="Position in the queue.")
     run_id = models.CharField(max_length=128, null=True, blank=True)  # noqa: DJ001 - null leaves the index
     origin = models.CharField(max_length=32, blank=True, default="", db_default="")
     tier = models.CharField(max_length=16, blank=True, default="", db_default="")
@@ -89,7 +92,9 @@ class Message(models.Model):
     permissions: models.JSONField[PermissionsJSON | None, PermissionsJSON | None] = models.JSONField(
         null=True, blank=True
     )
-    dropped_at = models.DateTimeField(null=True, blank=True, help_text="Left the queue without a place.")
+    dropped_at = models.DateTimeField(
+        null=True, blank=True, help_text="Removed from the queue without being used."
+    )
 
     objects = MessageQuerySet.as_manager()
 
@@ -160,7 +165,7 @@ class SearchEntry(models.Model):
     )
     owner_id = models.BigIntegerField()
     sent_at = models.DateTimeField()
-    words = SearchVectorField(help_text="Each behind the number of its owner.")
+    words = SearchVectorField(help_text="Words, each prefixed with the owner's id.")
 
     class Meta:
         indexes = [

@@ -52,10 +52,10 @@ class ModelCall(models.Model):
         blank=True,
         default="",
         db_default="",
-        help_text="What its reply came to: answered, cut (by the output limit), called (tools), or what it failed with; empty: to no end.",
+        help_text="Outcome: answered, cut (by the output limit), called (tools), or the error; empty = not ended.",
     )
     partial = models.BooleanField(
-        default=False, db_default=False, help_text="It failed, though text or calls of its reply had come."
+        default=False, db_default=False, help_text="It failed after part of its reply had arrived."
     )
     latency_ms = models.PositiveIntegerField(null=True, blank=True)
     first_token_ms = models.PositiveIntegerField(null=True, blank=True)

@@ -26,7 +26,7 @@ class Schedule(models.Model):
         null=True,
         blank=True,
         related_name="schedules",
-        help_text="Where it runs; nothing means a new session each time.",
+        help_text="The session it runs in; empty = a new session each time.",
     )
     name = models.CharField(max_length=100)
     prompt = models.TextField(blank=True)
@@ -40,10 +40,10 @@ class Schedule(models.Model):
     inbound_context = models.JSONField(
         default=dict,
         blank=True,
-        help_text="Where it was asked for, if its runs answer there too.",
+        help_text="The chat where its runs answer too.",
     )
-    next_run = models.DateTimeField(null=True, blank=True, help_text="Nothing once it is off.")
-    failures = models.PositiveSmallIntegerField(default=0, help_text="In a row; five switch it off.")
+    next_run = models.DateTimeField(null=True, blank=True, help_text="Empty while it is off.")
+    failures = models.PositiveSmallIntegerField(default=0, help_text="Failures in a row; five turn it off.")
     disabled_reason = models.CharField(max_length=200, blank=True)
     cancelled_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)

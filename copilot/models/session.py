@@ -56,7 +56,7 @@ class Session(models.Model):
     )
     depth = models.PositiveSmallIntegerField(default=0, db_default=0)
     platform = models.CharField(
-        max_length=16, blank=True, default="", db_default="", help_text="The chat platform it began on."
+        max_length=16, blank=True, default="", db_default="", help_text="The chat platform it started on."
     )
 
     # Agent, personality and instructions:
@@ -82,7 +82,7 @@ class Session(models.Model):
     auto_approve = models.BooleanField(default=False, db_default=False)
     auto_approve_cap = models.BigIntegerField(null=True, blank=True, help_text="In microdollars.")
     auto_approve_children = models.BooleanField(
-        default=False, db_default=False, help_text="In its sub-sessions too, under the same cap."
+        default=False, db_default=False, help_text="Applies to its sub-sessions too, within the same limit."
     )
     auto_approve_spent = models.BigIntegerField(
         default=0, db_default=0, help_text="Spent and reserved, in microdollars."
@@ -96,17 +96,17 @@ class Session(models.Model):
     goal_permissions: models.JSONField[PermissionsJSON | None, PermissionsJSON | None] = models.JSONField(
         null=True,
         blank=True,
-        help_text="Permissions of the person or key that set the goal; continuing it may do no more.",
+        help_text="Permissions of the person or key that set the goal; continuations have no more.",
     )
 
     context = models.JSONField(
         default=dict,
         db_default=EMPTY_OBJECT,
         blank=True,
-        help_text="How full the model's window was when the last turn ended.",
+        help_text="Use of the context window when the last turn ended.",
     )
-    imported = models.BooleanField(default=False, db_default=False, help_text="Came from a document.")
-    active_at = models.DateTimeField(db_default=Now(), help_text="The last message or ending.")
+    imported = models.BooleanField(default=False, db_default=False, help_text="Imported from a document.")
+    active_at = models.DateTimeField(db_default=Now(), help_text="Time of the last message or ending.")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     objects = SessionQuerySet.as_manager()

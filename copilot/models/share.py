@@ -48,15 +48,18 @@ class Share(models.Model):
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="shares")
     token = models.UUIDField(unique=True, default=uuid.uuid4, editable=False)
     through_sequence = models.BigIntegerField(
-        null=True, blank=True, help_text="Place of the last message that is shown."
+        null=True, blank=True, help_text="Position of the last message shown."
     )
     payload = models.JSONField(
-        default=dict, db_default=EMPTY_OBJECT, blank=True, help_text="All that is public; frozen."
+        default=dict,
+        db_default=EMPTY_OBJECT,
+        blank=True,
+        help_text="Everything that is public; never changes.",
     )
     options = models.JSONField(default=dict, db_default=EMPTY_OBJECT, blank=True)
     password_hash = models.CharField(max_length=256, blank=True, default="", db_default="")
     password_version = models.PositiveIntegerField(
-        default=0, db_default=0, help_text="Grows with every change; old unlockings end with it."
+        default=0, db_default=0, help_text="Grows with every change, which ends earlier unlocks."
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     expires_at = models.DateTimeField(null=True, blank=True)

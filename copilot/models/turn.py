@@ -64,7 +64,7 @@ class Turn(models.Model):
         default=dict,
         db_default=EMPTY_OBJECT,
         blank=True,
-        help_text="Which way its message came: the language, and where on a chat platform to answer.",
+        help_text="Where its message came from: the language, and the place on a chat platform to answer.",
     )
     parent = models.ForeignKey(
         "self",
@@ -76,7 +76,7 @@ class Turn(models.Model):
         help_text="The turn that started this one and pays for it.",
     )
     budget_microdollars = models.BigIntegerField(
-        default=0, db_default=0, help_text="What its parent gave it; 0 means the default."
+        default=0, db_default=0, help_text="Budget from its parent; 0 = the default."
     )
     payer_id = models.IntegerField(null=True, blank=True, help_text="The session's owner, who pays for it.")
     address_hash = models.BigIntegerField(
@@ -90,25 +90,25 @@ class Turn(models.Model):
         blank=True,
         default="",
         db_default="",
-        help_text="Why it waits though a worker is free.",
+        help_text="Why it waits although a worker is free.",
     )
     purpose = models.CharField(
         max_length=16,
         choices=Purpose.choices,
         default=Purpose.REPLY,
         db_default=Purpose.REPLY,
-        help_text="What it is for: an answer, or nothing but a shorter conversation.",
+        help_text="Purpose: an answer, or a compaction only.",
     )
     focus = models.CharField(
         max_length=2000,
         blank=True,
         default="",
         db_default="",
-        help_text="What a person asked a summary to keep above all.",
+        help_text="What a person asked the summary to keep.",
     )
-    paused_at = models.DateTimeField(null=True, blank=True, help_text="Since when it waits for approvals.")
+    paused_at = models.DateTimeField(null=True, blank=True, help_text="Start of its wait for approvals.")
     paused_seconds = models.FloatField(
-        default=0.0, db_default=0.0, help_text="Time spent waiting; it does not count."
+        default=0.0, db_default=0.0, help_text="Time spent waiting, which does not count toward limits."
     )
     accepted_through = models.BigIntegerField(help_text="The highest accept number this turn answers.")
     fence = models.BigIntegerField()
@@ -128,7 +128,9 @@ class Turn(models.Model):
     dispatched_at = models.DateTimeField(null=True, blank=True)
     dispatch_count = models.PositiveIntegerField(default=0, db_default=0)
     started_at = models.DateTimeField(null=True, blank=True)
-    attempt_started_at = models.DateTimeField(null=True, blank=True, help_text="When the present run began.")
+    attempt_started_at = models.DateTimeField(
+        null=True, blank=True, help_text="When the current attempt started."
+    )
     recovered_at = models.DateTimeField(null=True, blank=True)
     stop_requested_at = models.DateTimeField(null=True, blank=True)
     stop_through = models.BigIntegerField(

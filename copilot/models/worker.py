@@ -36,7 +36,7 @@ class Installation(models.Model):
     only = models.BooleanField(default=True, editable=False)
     epoch = models.BigIntegerField(default=0, help_text="Grows with every sweep.")
     rebuilt_at = models.DateTimeField(
-        null=True, blank=True, help_text="When Redis was last rebuilt because Postgres had been restored."
+        null=True, blank=True, help_text="When Redis was last rebuilt after Postgres was restored."
     )
 
     class Meta:

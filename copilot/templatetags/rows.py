@@ -30,7 +30,7 @@ class RowNode(IncludeNode):
             markdown.report_failure("row_failed", problem)
             metrics.unrendered_texts.labels(reason="row_failed").inc()
             item = self._item.resolve(context)
-            notice = _("This message cannot be shown.")
+            notice = _("This message can't be shown.")
             return format_html(
                 '<li class="row answer"><p class="missing">{}</p><div class="prose">{}</div></li>',
                 notice,

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from django.conf import settings
 from django.utils import timezone
+from django.utils.translation import gettext
+from django.utils.translation import gettext_noop as _
 
 from copilot.memories import services as memories
 from copilot.models import McpServer
@@ -20,6 +22,36 @@ from copilot.tools.mcp.tool_listing import ToolLocation
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s")
 MEMORY_OFF_REASON = "Memory is switched off in your settings."
+# For people; the descriptions of tools are written for models.
+SUMMARIES = {
+    "ask_user": _("Ask you a question and wait for your answer."),
+    "bash_exec": _("Run shell commands in a sandbox without network access."),
+    "cancel_scheduled_task": _("Cancel a scheduled task."),
+    "create_agent": _("Save instructions and tools as an agent."),
+    "current_time": _("Look up the date and time."),
+    "delete_file": _("Delete one of your files."),
+    "edit_agent": _("Change one of your agents."),
+    "get_agent_guide": _("Read the guide to building agents."),
+    "get_sub_session_result": _("Check on a sub-chat and read its result."),
+    "list_agents": _("List your agents."),
+    "list_files": _("List your files."),
+    "list_scheduled_tasks": _("List your scheduled tasks."),
+    "memory_add": _("Remember a fact about you for later chats."),
+    "memory_forget": _("Delete a memory."),
+    "memory_search": _("Search what Pilothouse remembers about you."),
+    "python_exec": _("Run Python code in a sandbox without network access."),
+    "read_file": _("Read your files."),
+    "read_tool_result": _("Read more of a long tool result."),
+    "run_agent": _("Run one of your agents in a chat of its own."),
+    "run_sub_session": _("Hand part of the work to a sub-chat."),
+    "schedule_task": _("Schedule a task that runs even when you're away."),
+    "share_file": _("Create a public link to a file."),
+    "todos_write": _("Keep a to-do list for the chat."),
+    "view_agent_output": _("Check on an agent's run and read its result."),
+    "web_fetch": _("Read web pages."),
+    "web_search": _("Search the web."),
+    "write_file": _("Create files for you."),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +65,9 @@ class ToolShown:
 
     @property
     def summary(self) -> str:
-        """Return the first sentence; the rest tells the model how to call the tool."""
+        """Return one sentence for people; of other servers' tools, the first of their description."""
+        if self.server is None and self.name in SUMMARIES:
+            return gettext(SUMMARIES[self.name])
         return _SENTENCE_END.split(self.description.strip(), maxsplit=1)[0].replace("`", "")
 
 

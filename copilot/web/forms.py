@@ -212,13 +212,13 @@ class ApiKeyForm(CopilotForm):
 
 def _list_scope_choices(user: User) -> list[tuple[str, SafeString]]:
     descriptions = {
-        "read": _("read everything you can see"),
-        "chat": _("use chats: send messages, decide, upload files"),
+        "read": _("view everything you can see"),
+        "chat": _("send messages, decide approvals, upload files"),
         "manage": _(
-            "manage shared links, agents, tasks, memory, MCP servers and connected chats, and export"
+            "change shared links, agents, tasks, memory, MCP servers and connected chats, and export data"
         ),
         "billing": _("change your plan and buy credits"),
-        "staff": _("read diagnostics and everyone's billing"),
+        "staff": _("view diagnostics and everyone's billing"),
     }
     return [
         (scope, format_html('<strong>{}</strong> <span class="soft">{}</span>', scope, descriptions[scope]))

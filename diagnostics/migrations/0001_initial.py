@@ -64,15 +64,18 @@ class Migration(migrations.Migration):
                 (
                     "category",
                     models.CharField(
-                        db_default="repair", help_text="What the action begins with.", max_length=20
+                        db_default="repair", help_text="The first part of the action.", max_length=20
                     ),
                 ),
                 (
                     "actor",
-                    models.CharField(help_text="Who: a user's name, `system` or `reaper`.", max_length=150),
+                    models.CharField(help_text="A user's name, `system` or `reaper`.", max_length=150),
                 ),
                 ("admin_id", models.BigIntegerField(blank=True, null=True)),
-                ("address", models.GenericIPAddressField(blank=True, help_text="From where.", null=True)),
+                (
+                    "address",
+                    models.GenericIPAddressField(blank=True, help_text="Network address.", null=True),
+                ),
                 ("action", models.CharField(max_length=40)),
                 ("target_type", models.CharField(blank=True, db_default="", max_length=30)),
                 ("target_id", models.CharField(blank=True, db_default="", max_length=64)),
@@ -87,7 +90,9 @@ class Migration(migrations.Migration):
                 (
                     "filter",
                     models.JSONField(
-                        blank=True, default=dict, help_text="What chose the ids, if no list did."
+                        blank=True,
+                        default=dict,
+                        help_text="The filter that selected the ids, if no list did.",
                     ),
                 ),
                 (
@@ -99,7 +104,7 @@ class Migration(migrations.Migration):
                 (
                     "changes",
                     models.JSONField(
-                        blank=True, default=list, help_text="Of each id: status and fence before and after."
+                        blank=True, default=list, help_text="Status and fence of each id, before and after."
                     ),
                 ),
                 ("result", models.JSONField(blank=True, default=dict)),
@@ -154,7 +159,7 @@ class Migration(migrations.Migration):
                         auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
                     ),
                 ),
-                ("taken_at", models.DateTimeField(help_text="To the minute.")),
+                ("taken_at", models.DateTimeField(help_text="Rounded to the minute.")),
                 ("name", models.CharField(max_length=40)),
                 ("value", models.FloatField()),
             ],
@@ -208,7 +213,7 @@ class Migration(migrations.Migration):
                         base_field=models.UUIDField(), help_text="Oldest first.", size=None
                     ),
                 ),
-                ("rest", models.PositiveIntegerField(default=0, help_text="How many more matched.")),
+                ("rest", models.PositiveIntegerField(default=0, help_text="Number of further matches.")),
                 (
                     "created_at",
                     models.DateTimeField(

@@ -110,9 +110,14 @@ class Migration(migrations.Migration):
                 ("bot_account", models.CharField(max_length=64)),
                 (
                     "holder",
-                    models.CharField(blank=True, help_text="Empty: it left in order.", max_length=128),
+                    models.CharField(
+                        blank=True, help_text="Empty = it was released normally.", max_length=128
+                    ),
                 ),
-                ("until", models.DateTimeField(help_text="Who has not renewed it by then is gone.")),
+                (
+                    "until",
+                    models.DateTimeField(help_text="The holder is gone if it was not renewed by then."),
+                ),
                 ("last_update_at", models.DateTimeField(blank=True, null=True)),
             ],
             options={
@@ -156,13 +161,16 @@ class Migration(migrations.Migration):
                 (
                     "old_secret",
                     models.TextField(
-                        blank=True, editable=False, help_text="Signs too for a day after rotation."
+                        blank=True, editable=False, help_text="Also signs for a day after a rotation."
                     ),
                 ),
                 ("rotated_at", models.DateTimeField(blank=True, null=True)),
                 ("disabled_at", models.DateTimeField(blank=True, null=True)),
                 ("disabled_reason", models.CharField(blank=True, max_length=32)),
-                ("failures", models.PositiveIntegerField(db_default=0, default=0, help_text="In a row.")),
+                (
+                    "failures",
+                    models.PositiveIntegerField(db_default=0, default=0, help_text="Failures in a row."),
+                ),
                 (
                     "created_at",
                     models.DateTimeField(
@@ -212,7 +220,7 @@ class Migration(migrations.Migration):
                 (
                     "notify_container",
                     models.CharField(
-                        blank=True, help_text="Where the bot says that it was confirmed.", max_length=64
+                        blank=True, help_text="The container to notify when it is confirmed.", max_length=64
                     ),
                 ),
                 (
@@ -283,7 +291,7 @@ class Migration(migrations.Migration):
                 (
                     "unreachable_at",
                     models.DateTimeField(
-                        blank=True, help_text="Since when the bot is blocked or removed there.", null=True
+                        blank=True, help_text="When the bot was blocked or removed there.", null=True
                     ),
                 ),
                 (
@@ -308,14 +316,12 @@ class Migration(migrations.Migration):
                 ("part", models.PositiveSmallIntegerField()),
                 (
                     "platform_message_id",
-                    models.CharField(
-                        blank=True, help_text="Empty: being sent, or lost on the way.", max_length=64
-                    ),
+                    models.CharField(blank=True, help_text="Empty = being sent, or lost.", max_length=64),
                 ),
                 (
                     "text_hash",
                     models.CharField(
-                        blank=True, help_text="Of what the platform last accepted.", max_length=64
+                        blank=True, help_text="Hash of what the platform last accepted.", max_length=64
                     ),
                 ),
                 (
@@ -324,7 +330,7 @@ class Migration(migrations.Migration):
                         blank=True,
                         db_default="",
                         default="",
-                        help_text="The call that it asks a person about.",
+                        help_text="The call that needs a person's decision.",
                         max_length=128,
                     ),
                 ),
@@ -361,10 +367,13 @@ class Migration(migrations.Migration):
                     "id",
                     models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False),
                 ),
-                ("number", models.BigIntegerField(help_text="The order within the endpoint.")),
+                ("number", models.BigIntegerField(help_text="Order within the endpoint.")),
                 ("turn_id", models.UUIDField()),
                 ("event", models.CharField(max_length=32)),
-                ("event_key", models.CharField(help_text="What it tells of; told once.", max_length=128)),
+                (
+                    "event_key",
+                    models.CharField(help_text="What it reports; each is reported once.", max_length=128),
+                ),
                 ("body", models.TextField(blank=True, help_text="The exact bytes that are signed.")),
                 (
                     "state",
@@ -580,20 +589,22 @@ class Migration(migrations.Migration):
                 (
                     "run_id",
                     models.CharField(
-                        help_text="Of the message it was made for.", max_length=128, unique=True
+                        help_text="Id of the message it was reserved for.", max_length=128, unique=True
                     ),
                 ),
                 (
                     "session_id",
                     models.UUIDField(
-                        blank=True, help_text="Where the message went, once it is said.", null=True
+                        blank=True, help_text="The conversation of the message, once it is known.", null=True
                     ),
                 ),
                 ("day", models.DateField()),
                 ("container_id", models.CharField(max_length=64)),
                 (
                     "member",
-                    models.CharField(help_text="A digest: who spoke is counted, not kept.", max_length=64),
+                    models.CharField(
+                        help_text="A digest, so that people are counted but not identified.", max_length=64
+                    ),
                 ),
                 ("reserved_microdollars", models.BigIntegerField()),
                 ("spent_microdollars", models.BigIntegerField(blank=True, null=True)),
@@ -808,7 +819,7 @@ class Migration(migrations.Migration):
                 (
                     "answer",
                     models.JSONField(
-                        blank=True, help_text="Nothing yet: the request is in flight.", null=True
+                        blank=True, help_text="Empty while the request is in progress.", null=True
                     ),
                 ),
                 (

@@ -53,7 +53,7 @@ class PlatformConversation(models.Model):
     last_message_at = models.DateTimeField(db_default=Now())
     closed_at = models.DateTimeField(null=True, blank=True)
     unreachable_at = models.DateTimeField(
-        null=True, blank=True, help_text="Since when the bot is blocked or removed there."
+        null=True, blank=True, help_text="When the bot was blocked or removed there."
     )
 
     objects = PlatformConversationQuerySet.as_manager()
@@ -92,14 +92,16 @@ class OutboundMessage(models.Model):
         "copilot.Turn", on_delete=models.CASCADE, related_name="platform_messages", db_index=False
     )
     part = models.PositiveSmallIntegerField()
-    platform_message_id = platform_id_field(blank=True, help_text="Empty: being sent, or lost on the way.")
-    text_hash = models.CharField(max_length=64, blank=True, help_text="Of what the platform last accepted.")
+    platform_message_id = platform_id_field(blank=True, help_text="Empty = being sent, or lost.")
+    text_hash = models.CharField(
+        max_length=64, blank=True, help_text="Hash of what the platform last accepted."
+    )
     card = models.CharField(
         max_length=128,
         blank=True,
         default="",
         db_default="",
-        help_text="The call that it asks a person about.",
+        help_text="The call that needs a person's decision.",
     )
     final = models.BooleanField(default=False, db_default=False)
     created_at = models.DateTimeField(db_default=Now(), editable=False)

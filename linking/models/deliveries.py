@@ -31,11 +31,13 @@ class DeliveryEndpoint(models.Model):
     bot_account = platform_id_field()
     url = models.CharField(max_length=2000)
     secret = models.TextField(editable=False)
-    old_secret = models.TextField(blank=True, editable=False, help_text="Signs too for a day after rotation.")
+    old_secret = models.TextField(
+        blank=True, editable=False, help_text="Also signs for a day after a rotation."
+    )
     rotated_at = models.DateTimeField(null=True, blank=True)
     disabled_at = models.DateTimeField(null=True, blank=True)
     disabled_reason = models.CharField(max_length=32, blank=True)
-    failures = models.PositiveIntegerField(default=0, db_default=0, help_text="In a row.")
+    failures = models.PositiveIntegerField(default=0, db_default=0, help_text="Failures in a row.")
     created_by_key = models.ForeignKey(
         BotKey, on_delete=models.SET_NULL, null=True, blank=True, related_name="delivery_endpoints"
     )
@@ -73,14 +75,14 @@ class Delivery(models.Model):
         FAILED = "failed"
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    number = models.BigIntegerField(help_text="The order within the endpoint.")
+    number = models.BigIntegerField(help_text="Order within the endpoint.")
     endpoint = models.ForeignKey(DeliveryEndpoint, on_delete=models.CASCADE, related_name="deliveries")
     conversation = models.ForeignKey(
         PlatformConversation, on_delete=models.CASCADE, related_name="deliveries"
     )
     turn_id = models.UUIDField()
     event = models.CharField(max_length=32)
-    event_key = models.CharField(max_length=128, help_text="What it tells of; told once.")
+    event_key = models.CharField(max_length=128, help_text="What it reports; each is reported once.")
     body = models.TextField(blank=True, help_text="The exact bytes that are signed.")
     state = models.CharField(
         max_length=16, choices=State.choices, default=State.WAITING, db_default=State.WAITING

@@ -143,7 +143,9 @@ class LinkToken(models.Model):
     subject_id = platform_id_field(help_text="The server or the platform's user.")
     subject_name = models.CharField(max_length=100, blank=True)
     requester_name = models.CharField(max_length=80, blank=True)
-    notify_container = platform_id_field(blank=True, help_text="Where the bot says that it was confirmed.")
+    notify_container = platform_id_field(
+        blank=True, help_text="The container to notify when it is confirmed."
+    )
     created_by_key = models.ForeignKey(
         BotKey, on_delete=models.SET_NULL, null=True, blank=True, related_name="link_tokens"
     )

@@ -86,7 +86,7 @@ class IdempotencyKey(models.Model):
     bot_account = platform_id_field()
     key = models.CharField(max_length=128)
     body_sha256 = models.CharField(max_length=64)
-    answer = models.JSONField(null=True, blank=True, help_text="Nothing yet: the request is in flight.")
+    answer = models.JSONField(null=True, blank=True, help_text="Empty while the request is in progress.")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
@@ -108,8 +108,8 @@ class BotRunner(models.Model):
 
     platform = platform_field()
     bot_account = platform_id_field()
-    holder = models.CharField(max_length=128, blank=True, help_text="Empty: it left in order.")
-    until = models.DateTimeField(help_text="Who has not renewed it by then is gone.")
+    holder = models.CharField(max_length=128, blank=True, help_text="Empty = it was released normally.")
+    until = models.DateTimeField(help_text="The holder is gone if it was not renewed by then.")
     last_update_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:

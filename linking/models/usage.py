@@ -50,11 +50,15 @@ class CapReservation(models.Model):
     owner = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="cap_reservations"
     )
-    run_id = models.CharField(max_length=128, unique=True, help_text="Of the message it was made for.")
-    session_id = models.UUIDField(null=True, blank=True, help_text="Where the message went, once it is said.")
+    run_id = models.CharField(max_length=128, unique=True, help_text="Id of the message it was reserved for.")
+    session_id = models.UUIDField(
+        null=True, blank=True, help_text="The conversation of the message, once it is known."
+    )
     day = models.DateField()
     container_id = platform_id_field()
-    member = models.CharField(max_length=64, help_text="A digest: who spoke is counted, not kept.")
+    member = models.CharField(
+        max_length=64, help_text="A digest, so that people are counted but not identified."
+    )
     reserved_microdollars = models.BigIntegerField()
     spent_microdollars = models.BigIntegerField(null=True, blank=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)

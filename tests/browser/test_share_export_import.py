@@ -24,7 +24,7 @@ def share(page: Page, password: str) -> str:
     page.get_by_role("button", name="Share", exact=True).click()
     dialog = page.get_by_role("dialog")
     expect(dialog.locator(".sharing-preview")).to_contain_text("see attachment")
-    dialog.get_by_label("What tools were given and answered").check()
+    dialog.get_by_label("Tool inputs and results").check()
     expect(dialog.locator(".sharing-files input:checked")).to_have_count(2)
     dialog.get_by_label("Password").fill(password)
     dialog.get_by_role("button", name="Create link").click()

@@ -218,7 +218,7 @@ def edit_memory(request: HttpRequest, memory_id: UUID) -> HttpResponse:
     return _render_memories(request, wrong=form)
 
 
-forget_memory = build_action_view(memories.forget_memory, gettext_lazy("Memory forgotten."), then="memories")
+forget_memory = build_action_view(memories.forget_memory, gettext_lazy("Memory deleted."), then="memories")
 
 
 def _render_memories(request: HttpRequest, *, wrong: MemoryForm | None = None) -> HttpResponse:

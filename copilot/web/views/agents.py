@@ -165,7 +165,7 @@ def _build_list_context(owner_id: int, offset: int) -> dict[str, object]:
 
 
 cancel_schedule = build_action_view(
-    schedules.cancel_schedule, gettext_lazy("Task cancelled."), then="schedules"
+    schedules.cancel_schedule, gettext_lazy("Task deleted."), then="schedules"
 )
 
 

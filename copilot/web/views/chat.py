@@ -237,8 +237,8 @@ def _list_example_prompts(*, demo: bool) -> list[dict[str, str]]:
         return [
             {"title": _("A tool"), "text": _("Use a tool and tell me the time.")},
             {"title": _("An approval"), "text": _("Delete a file, but let me approve it first.")},
-            {"title": _("An artifact"), "text": _("Make an artifact that I can look at.")},
-            {"title": _("Steering"), "text": _("Give me a long answer: I send more while you write.")},
+            {"title": _("An artifact"), "text": _("Make an artifact I can look at.")},
+            {"title": _("Steering"), "text": _("Give me a long answer while I send more messages.")},
         ]
     return [
         {"title": _("Explain"), "text": _("Explain how rainbows form, with a small table of the colours.")},
@@ -262,11 +262,11 @@ def _list_demo_prompts() -> list[dict[str, str]]:
     """List messages that each show one feature of the demo."""
     return [
         {"name": _("streaming"), "text": _("Give me a long answer that I can stop or steer.")},
-        {"name": _("queueing"), "text": _("Give me a long answer: I send more while you write.")},
+        {"name": _("queueing"), "text": _("Give me a long answer while I send more messages.")},
         {"name": _("reasoning"), "text": _("Think aloud before you answer.")},
         {"name": _("tools"), "text": _("Use a tool and make a todo list.")},
         {"name": _("approval"), "text": _("Delete a file, but let me approve it first.")},
-        {"name": _("an artifact"), "text": _("Make an artifact that I can look at.")},
+        {"name": _("an artifact"), "text": _("Make an artifact I can look at.")},
         {"name": _("a question"), "text": _("Ask me something before you go on.")},
     ]
 

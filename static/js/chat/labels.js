@@ -92,9 +92,9 @@ export function formatTime(iso) {
 
 const GOAL_STATES = {
   active: _("Working towards"),
-  paused: _("Goal, paused"),
-  achieved: _("Goal, reached"),
-  exhausted: _("Goal, on hold"),
+  paused: _("Goal paused"),
+  achieved: _("Goal reached"),
+  exhausted: _("Goal on hold"),
 };
 
 /** @param {Goal} goal */

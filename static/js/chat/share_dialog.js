@@ -13,8 +13,8 @@ const STEP_CHARACTERS = 300; // of a tool's output or a thought
 const DEBOUNCE_MS = 350;
 const DAY_SECONDS = 24 * 3600;
 const WITHHELD_REASONS = {
-  not_vouched_for: _("From another chat, or named by the agent only"),
-  tool_output: _("Output of a tool"),
+  not_vouched_for: _("From another chat, or mentioned only by the assistant"),
+  tool_output: _("Tool output"),
   excluded: "",
 };
 
@@ -64,8 +64,8 @@ class ShareDialog {
       this.dialog,
       "lead",
       through
-        ? _("Everybody with the link sees this conversation up to the message you chose:")
-        : _("Everybody with the link sees this, and nothing you write later:"),
+        ? _("Anyone with the link can see this chat up to the message you chose.")
+        : _("Anyone with the link can see this snapshot. Later messages stay private."),
     );
     findSlot(this.dialog, "messages").replaceChildren();
     this.dialog.showModal();
@@ -80,8 +80,8 @@ class ShareDialog {
       this.#showLink(
         share,
         share.state === "expired"
-          ? _("The last link has expired. A new one replaces it.")
-          : _("There is a link already. A new one replaces it, and it stops working."),
+          ? _("The last link expired. Create a new one below.")
+          : _("This chat already has a link. It stops working when you create a new one."),
       );
     } catch (problem) {
       this.#showProblem(problem.message);
@@ -157,9 +157,10 @@ class ShareDialog {
     const days =
       elements.expiry.value === "custom" ? Number(elements.days.value) : Number(elements.expiry.value);
     const password = elements.password.value;
-    if (password && password.length < 8) return this.#showProblem(_("A password has at least 8 characters."));
+    if (password && password.length < 8)
+      return this.#showProblem(_("Use at least 8 characters for the password."));
     if (elements.expiry.value && !(days >= 1 && days <= 365))
-      return this.#showProblem(_("A link may last 1 to 365 days, or for ever."));
+      return this.#showProblem(_("Enter a number of days from 1 to 365, or choose Never."));
     findSlot(this.dialog, "make").disabled = true;
     try {
       const terms = {
@@ -172,8 +173,8 @@ class ShareDialog {
       });
       this.dialog.toggleAttribute("data-made", true);
       this.#showProblem("");
-      this.#showLink(share, _("Everybody with this link can read the conversation as it is now."));
-      announce(_("The link is made."));
+      this.#showLink(share, _("Anyone with this link can see the chat as it is now."));
+      announce(_("Link created."));
       findSlot(this.dialog, "url").select();
     } catch (problem) {
       this.#showProblem(problem.message);

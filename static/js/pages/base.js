@@ -14,8 +14,15 @@ for (const button of document.querySelectorAll("[data-copy]")) {
 }
 for (const time of document.querySelectorAll("time[datetime]")) {
   const then = new Date(time.dateTime);
-  if (!Number.isNaN(then.getTime()))
-    time.textContent = then.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
+  if (Number.isNaN(then.getTime())) continue;
+  const isThisYear = then.getFullYear() === new Date().getFullYear();
+  time.textContent = then.toLocaleString(undefined, {
+    year: isThisYear ? undefined : "numeric",
+    month: "short",
+    day: "numeric",
+    hour: "numeric",
+    minute: "2-digit",
+  });
 }
 for (const form of document.querySelectorAll("form[data-busy]")) {
   form.addEventListener("submit", ({ submitter }) => {

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from copilot.memories import services as memories
 from copilot.models import McpServer
-from copilot.tools import registry
+from copilot.tools import availability, registry
 from copilot.tools.mcp import services as mcp
 from copilot.tools.mcp import tool_listing
 from tests.support import factories, mcp_servers, rest_clients
@@ -214,6 +214,8 @@ def test_the_page_of_tools_shows_every_tool() -> None:
     """A32.2"""
     page = person(factories.ada()).get("/settings/tools/").content.decode()
     assert all(f"<code>{tool.name}</code>" in page for tool in registry.BUILTIN_TOOLS)
+    assert availability.SUMMARIES.keys() == {tool.name for tool in registry.BUILTIN_TOOLS}
+    assert "Create files for you." in page
 
 
 def test_a_trial_on_the_page_says_what_came_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
