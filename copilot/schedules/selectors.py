@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice, takewhile
@@ -11,9 +11,9 @@ from uuid import UUID
 
 from django.db.models import Count, F, Q
 
-from config.core.errors import NotFound, RequestRefused
+from config.core.errors import RequestRefused
 from copilot.agents import services as agents
-from copilot.models import McpServer, Schedule, ScheduleRun
+from copilot.models import AgentVersion, McpServer, Schedule, ScheduleRun
 from copilot.schedules import cron
 
 OrphanReason = Literal["deleted_agent", "no_access", "invalid_credentials", "validation_failed"]
@@ -26,6 +26,7 @@ ORPHAN_REASONS: tuple[OrphanReason, ...] = (
 ACTIVE_SCHEDULES = Q(cancelled_at=None, next_run__isnull=False)
 MAX_DETAIL_CHARACTERS = 200
 MAX_OCCURRENCES = 1_440  # of one schedule, in one window
+ORPHAN_BATCH_SIZE = 500
 OVERDUE_AFTER = timedelta(minutes=2)
 FAILED_OUTCOMES = (ScheduleRun.Outcome.FAILED, ScheduleRun.Outcome.REFUSED)
 
@@ -117,13 +118,27 @@ def iter_orphans() -> Iterator[tuple[Schedule, ScheduleOrphan]]:
         Schedule.objects.filter(ACTIVE_SCHEDULES)
         .select_related("owner", "agent")
         .order_by("created_at", "pk")
+        .iterator(chunk_size=ORPHAN_BATCH_SIZE)
     )
-    for schedule in rows.iterator(chunk_size=500):
-        if (orphan := find_orphan(schedule)) is not None:
-            yield schedule, orphan
+    while batch := list(islice(rows, ORPHAN_BATCH_SIZE)):
+        versions = _get_current_versions(batch)
+        for schedule in batch:
+            if (orphan := _judge_schedule(schedule, versions)) is not None:
+                yield schedule, orphan
 
 
 def find_orphan(schedule: Schedule) -> ScheduleOrphan | None:
+    return _judge_schedule(schedule, _get_current_versions([schedule]))
+
+
+def _get_current_versions(schedules: Sequence[Schedule]) -> dict[UUID, AgentVersion]:
+    """Return the current version of the schedules' agents, by agent."""
+    agent_ids = {schedule.agent_id for schedule in schedules if schedule.agent_id is not None}
+    rows = AgentVersion.objects.filter(agent__in=agent_ids, number=F("agent__version"))
+    return {version.agent_id: version for version in rows} if agent_ids else {}
+
+
+def _judge_schedule(schedule: Schedule, versions: Mapping[UUID, AgentVersion]) -> ScheduleOrphan | None:
     agent = schedule.agent
     if agent is not None and agent.deleted_at is not None:
         return _make_orphan("deleted_agent", f"The agent {agent.name} was deleted.")
@@ -131,15 +146,15 @@ def find_orphan(schedule: Schedule) -> ScheduleOrphan | None:
         return _make_orphan("no_access", "The owner's account is not active.")
     if agent is not None and agent.owner_id != schedule.owner_id:
         return _make_orphan("no_access", f"The agent {agent.name} belongs to somebody else.")
+    version = versions.get(agent.pk) if agent is not None else None
+    if agent is not None and version is None:
+        return _make_orphan("deleted_agent", "The agent has no such version.")
+    if version is not None and (missing := _missing_server(schedule.owner_id, version.tools or [])):
+        return _make_orphan("invalid_credentials", f"None of the owner's MCP servers offers {missing}.")
     try:
-        version = agents.get_version(schedule.owner_id, agent.pk) if agent is not None else None
-        if version is not None and (missing := _missing_server(schedule.owner_id, version.tools or [])):
-            return _make_orphan("invalid_credentials", f"None of the owner's MCP servers offers {missing}.")
         cron.parse_cron(schedule.cron, schedule.timezone)
         if version is not None:
             agents.build_run_prompt(version, schedule.inputs)
-    except NotFound:
-        return _make_orphan("deleted_agent", "The agent has no such version.")
     except RequestRefused as refusal:
         return _make_orphan("validation_failed", refusal.message)
     return None

@@ -6,6 +6,8 @@ import uuid
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django_celery_beat.models import IntervalSchedule, PeriodicTask
 
 from copilot.agents import services as agents
@@ -186,3 +188,14 @@ def test_a_gap_in_local_time_breaks_nothing(now, runs):
     assert (found.schedules, found.runs) == (1, runs)
     day = schedules_selectors.count_upcoming_runs(now - timedelta(hours=12), timedelta(hours=24))
     assert day.runs in (92, 96, 100)
+
+
+def test_more_schedules_need_no_more_statements(django_assert_num_queries):
+    """P23"""
+    by_agent()
+    with CaptureQueriesContext(connection) as few:
+        assert list(schedules_selectors.iter_orphans()) == []
+    for number in range(5):
+        by_agent(description=f"Number {number}")
+    with django_assert_num_queries(len(few)):
+        assert list(schedules_selectors.iter_orphans()) == []
