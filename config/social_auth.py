@@ -1,4 +1,4 @@
-"""Sign-in through other providers, as configured in the environment."""
+"""Sign-in through other providers, as configured by the variables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
-from config import env
+from config import variables
 
 
 @dataclass(frozen=True)
@@ -18,28 +18,32 @@ class SocialProviders:
     origins: list[str] = field(default_factory=list)
 
 
-def read_social_providers() -> SocialProviders:
-    """Read the providers; each is off until both of its settings are given."""
+def build_social_providers() -> SocialProviders:
+    """Build the providers; each is off until both of its settings are given."""
     found = SocialProviders()
-    if google := _read_client("GOOGLE_CLIENT_ID", "GOOGLE_CLIENT_SECRET"):
+    if google := _build_client("GOOGLE_CLIENT_ID", "GOOGLE_CLIENT_SECRET"):
         _add_provider(
             found, "google", {"APPS": [google], "SCOPE": ["profile", "email"]}, "https://accounts.google.com"
         )
-    if github := _read_client("GITHUB_CLIENT_ID", "GITHUB_CLIENT_SECRET"):
+    if github := _build_client("GITHUB_CLIENT_ID", "GITHUB_CLIENT_SECRET"):
         _add_provider(
             found, "github", {"APPS": [github], "SCOPE": ["read:user", "user:email"]}, "https://github.com"
         )
-    if client := _read_client("OIDC_CLIENT_ID", "OIDC_CLIENT_SECRET"):
-        server = _read_oidc_server()
+    if client := _build_client("OIDC_CLIENT_ID", "OIDC_CLIENT_SECRET"):
+        server = variables.OIDC_SERVER_URL
+        if not server:
+            raise ImproperlyConfigured(
+                "OIDC_CLIENT_ID needs OIDC_SERVER_URL, the address of the identity provider"
+            )
         app = {
             **client,
             "provider_id": "sso",
-            "name": env.read_text("OIDC_NAME", "Single sign-on"),
+            "name": variables.OIDC_NAME,
             "settings": {"server_url": server},
         }
         parts = urlsplit(server)
         _add_provider(found, "openid_connect", {"APPS": [app]}, f"{parts.scheme}://{parts.netloc}")
-    elif env.read_text("OIDC_SERVER_URL"):
+    elif variables.OIDC_SERVER_URL:
         raise ImproperlyConfigured("OIDC_SERVER_URL needs OIDC_CLIENT_ID and OIDC_CLIENT_SECRET")
     return found
 
@@ -49,18 +53,8 @@ def _add_provider(found: SocialProviders, name: str, options: dict[str, object],
     found.origins.append(origin)
 
 
-def _read_client(identity: str, secret: str) -> dict[str, str]:
-    client_id, client_secret = env.read_text(identity), env.read_text(secret)
+def _build_client(identity: str, secret: str) -> dict[str, str]:
+    client_id, client_secret = getattr(variables, identity), getattr(variables, secret)
     if bool(client_id) != bool(client_secret):
         raise ImproperlyConfigured(f"{identity} and {secret} go together: only one of them is set")
     return {"client_id": client_id, "secret": client_secret} if client_id else {}
-
-
-def _read_oidc_server() -> str:
-    url = env.read_text("OIDC_SERVER_URL").rstrip("/")
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.netloc:
-        raise ImproperlyConfigured(
-            f"OIDC_SERVER_URL must be the http(s) address of the identity provider, not {url!r}"
-        )
-    return url

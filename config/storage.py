@@ -1,14 +1,13 @@
-"""File storage as configured in the environment: a directory or a private S3-compatible bucket."""
+"""File storage as configured by the variables: a directory or a private S3-compatible bucket."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
-from config import env
+from config import variables
 
 
 @dataclass(frozen=True)
@@ -19,29 +18,28 @@ class WorkspaceStorage:
     origins: list[str] = field(default_factory=list)
 
 
-def read_workspace_storage(root: Path) -> WorkspaceStorage:
-    if env.read_choice("WORKSPACE_STORAGE", "local", ("local", "s3")) == "local":
+def build_workspace_storage(root: Path) -> WorkspaceStorage:
+    if variables.WORKSPACE_STORAGE == "local":
         # nginx may serve files itself; it reads them as a member of our group.
-        mode = 0o640 if env.read_text("WORKSPACE_ACCEL_PREFIX") else 0o600
+        mode = 0o640 if variables.WORKSPACE_ACCEL_PREFIX else 0o600
         options = {"location": str(root), "file_permissions_mode": mode}
         return WorkspaceStorage(
             {"BACKEND": "django.core.files.storage.FileSystemStorage", "OPTIONS": options}
         )
-    bucket = env.read_text("WORKSPACE_S3_BUCKET")
+    bucket = variables.WORKSPACE_S3_BUCKET
     if not bucket:
         raise ImproperlyConfigured("WORKSPACE_STORAGE=s3 needs WORKSPACE_S3_BUCKET")
-    endpoint = _check_endpoint(env.read_text("WORKSPACE_S3_ENDPOINT"))
-    region = env.read_text("WORKSPACE_S3_REGION", "us-east-1")
-    path_style = env.read_flag("WORKSPACE_S3_PATH_STYLE", bool(endpoint))
+    endpoint, region = variables.WORKSPACE_S3_ENDPOINT, variables.WORKSPACE_S3_REGION
+    path_style = variables.WORKSPACE_S3_PATH_STYLE
     options = {
         "bucket_name": bucket,
         "endpoint_url": endpoint or None,
         "region_name": region,
         "addressing_style": "path" if path_style else "virtual",
         "signature_version": "s3v4",
-        "access_key": env.read_text("WORKSPACE_S3_ACCESS_KEY") or None,  # none: use the machine's role
-        "secret_key": env.read_text("WORKSPACE_S3_SECRET_KEY") or None,
-        "object_parameters": _read_encryption(),
+        "access_key": variables.WORKSPACE_S3_ACCESS_KEY or None,  # none: use the machine's role
+        "secret_key": variables.WORKSPACE_S3_SECRET_KEY or None,
+        "object_parameters": _build_encryption(),
     }
     return WorkspaceStorage(
         {"BACKEND": "copilot.files.s3_storage.BucketStorage", "OPTIONS": options},
@@ -49,16 +47,9 @@ def read_workspace_storage(root: Path) -> WorkspaceStorage:
     )
 
 
-def _check_endpoint(url: str) -> str:
-    parts = urlsplit(url)
-    if url and (parts.scheme not in {"http", "https"} or not parts.netloc or parts.path.strip("/")):
-        raise ImproperlyConfigured(f"WORKSPACE_S3_ENDPOINT must be http(s)://host[:port], not {url!r}")
-    return url.rstrip("/")
-
-
-def _read_encryption() -> dict[str, str]:
-    kind = env.read_choice("WORKSPACE_S3_ENCRYPTION", "", ("", "AES256", "aws:kms"))
-    key = env.read_text("WORKSPACE_S3_KMS_KEY")
+def _build_encryption() -> dict[str, str]:
+    kind = variables.WORKSPACE_S3_ENCRYPTION
+    key = variables.WORKSPACE_S3_KMS_KEY
     named = {"SSEKMSKeyId": key} if kind == "aws:kms" and key else {}
     return {"ServerSideEncryption": kind, **named} if kind else {}
 

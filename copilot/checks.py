@@ -1,10 +1,9 @@
-"""Check the settings at start, and name both sides of a contradiction."""
+"""Check at start what the values of settings lead to."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from django.apps import AppConfig
@@ -16,154 +15,8 @@ from django.core.files.storage import FileSystemStorage, InvalidStorageError, St
 
 from config.core import privileges
 from copilot.files import virus_scan
-from copilot.providers import prompt_cache
-from copilot.tools.base import MIN_RESULT_CHARACTERS
 
 _HTTPS_ORIGIN = re.compile(r"https://[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?")
-
-
-@dataclass(frozen=True, kw_only=True)
-class SettingOrder:
-    """A setting that must stay below another, and what happens otherwise."""
-
-    id: str
-    small: str
-    large: str
-    otherwise: str
-    equal: bool = False  # both may be the same
-
-
-SETTING_ORDERS = (
-    SettingOrder(
-        id="E001",
-        small="TURN_MAX_SECONDS",
-        large="BROKER_VISIBILITY_SECONDS",
-        otherwise="long turns would be delivered twice",
-    ),
-    SettingOrder(
-        id="E002",
-        small="HEARTBEAT_SECONDS",
-        large="STREAM_IDLE_SECONDS",
-        otherwise="a silent turn would end before its first heartbeat",
-    ),
-    SettingOrder(
-        id="E011",
-        small="LOOP_REPEATS",
-        large="LOOP_WINDOW_ROUNDS",
-        otherwise="a turn that is stuck in a loop would never be ended",
-    ),
-    SettingOrder(
-        id="E012",
-        small="LOOP_WARN_AT",
-        large="LOOP_REPEATS",
-        otherwise="a turn would be ended before it is warned",
-        equal=True,
-    ),
-    SettingOrder(
-        id="E013",
-        small="TOOL_OUTPUT_CHARACTERS",
-        large="TOOL_GROUP_CHARACTERS",
-        otherwise="no call could return that much to the model",
-        equal=True,
-    ),
-    SettingOrder(
-        id="E014",
-        small="FOLLOW_UP_CHARACTERS",
-        large="FOLLOW_UPS_CHARACTERS",
-        otherwise="a single message could exceed the limit for all of them",
-        equal=True,
-    ),
-    SettingOrder(
-        id="E015",
-        small="FORCED_COMPACTIONS_PER_TURN",
-        large="COMPACTIONS_PER_TURN",
-        otherwise="the limit could never be reached",
-        equal=True,
-    ),
-    SettingOrder(
-        id="E016",
-        small="MODEL_CONNECT_SECONDS",
-        large="MODEL_FIRST_TOKEN_SECONDS",
-        otherwise="a model would be given up while the connection is still being made",
-        equal=True,
-    ),
-    SettingOrder(
-        id="E017",
-        small="MODEL_FIRST_TOKEN_SECONDS",
-        large="STREAM_IDLE_SECONDS",
-        otherwise="the turn would end before the model is given up",
-    ),
-    SettingOrder(
-        id="E018",
-        small="QUESTION_SECONDS",
-        large="MAX_TOOL_WAIT_SECONDS",
-        otherwise="no question could wait that long",
-        equal=True,
-    ),
-    SettingOrder(
-        id="E019",
-        small="SUB_SESSION_WAIT_SECONDS",
-        large="SUB_SESSION_MAX_WAIT_SECONDS",
-        otherwise="no call could wait that long",
-        equal=True,
-    ),
-    SettingOrder(
-        id="E021",
-        small="SUB_SESSION_MAX_WAIT_SECONDS",
-        large="MAX_TOOL_WAIT_SECONDS",
-        otherwise="no call could wait that long",
-        equal=True,
-    ),
-)
-# Settings that are computed from one that an administrator can set.
-_SETTING_EXPLANATIONS = {"STREAM_IDLE_SECONDS": "twice MAX_TOOL_WAIT_SECONDS"}
-
-
-@register
-def check_limits_agree(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
-    return [*filter(None, map(_find_contradiction, SETTING_ORDERS)), *_check_result_characters()]
-
-
-def _find_contradiction(order: SettingOrder) -> CheckMessage | None:
-    small, large = getattr(settings, order.small), getattr(settings, order.large)
-    if small < large or (order.equal and small == large):
-        return None
-    relation = "at most" if order.equal else "below"
-    explained = _SETTING_EXPLANATIONS.get(order.large, order.large)
-    return Error(
-        f"{order.small} ({small:g}) must be {relation} {explained} ({large:g}), or {order.otherwise}.",
-        id=f"copilot.{order.id}",
-    )
-
-
-def _check_result_characters() -> list[CheckMessage]:
-    """Check that each tool call keeps a readable part of its output, however many calls a reply makes."""
-    calls, characters = settings.TOOL_CALLS_PER_REPLY, settings.TOOL_GROUP_CHARACTERS
-    if calls * MIN_RESULT_CHARACTERS <= characters:
-        return []
-    return [
-        Error(
-            f"TOOL_CALLS_PER_REPLY ({calls}) must leave each call {MIN_RESULT_CHARACTERS} "
-            f"of TOOL_GROUP_CHARACTERS ({characters}), or results would be cut to nothing.",
-            id="copilot.E022",
-        )
-    ]
-
-
-@register
-def check_prompt_cache_lifetimes(
-    app_configs: Sequence[AppConfig] | None, **kwargs: object
-) -> list[CheckMessage]:
-    # Anthropic refuses a request in which a short-lived cache breakpoint comes before a long-lived one.
-    prefix, messages = settings.PROMPT_CACHE_PREFIX_LIFE, settings.PROMPT_CACHE_MESSAGES_LIFE
-    if prompt_cache.CACHE_LIFETIMES.index(prefix) >= prompt_cache.CACHE_LIFETIMES.index(messages):
-        return []
-    return [
-        Error(
-            f"PROMPT_CACHE_PREFIX_LIFE ({prefix}) must not be shorter than PROMPT_CACHE_MESSAGES_LIFE ({messages}).",
-            id="copilot.E003",
-        )
-    ]
 
 
 @register

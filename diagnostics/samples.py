@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from django.conf import settings
 from django.utils import timezone
 
 from diagnostics.findings.figures import Summary
@@ -17,6 +16,7 @@ SAMPLE_NAMES = (
     "stuck_queued",
 )  # fmt: skip
 SAMPLE_RANGES = {"1h": timedelta(hours=1), "24h": timedelta(hours=24), "7d": timedelta(days=7)}
+KEEP_DAYS = 7  # the longest range that charts show
 MAX_SERIES_POINTS = 360  # charts are not wider
 
 
@@ -70,6 +70,6 @@ def get_recent_values(metric: str, count: int) -> tuple[float, ...]:
 
 
 def purge_samples() -> int:
-    old = MetricSample.objects.filter(taken_at__lt=timezone.now() - timedelta(days=settings.DIAG_SAMPLE_DAYS))
+    old = MetricSample.objects.filter(taken_at__lt=timezone.now() - timedelta(days=KEEP_DAYS))
     removed, _ = old.delete()
     return removed

@@ -15,7 +15,7 @@ def build_pages() -> dict[str, str]:
     from docs import reference_code, reference_django, reference_settings
 
     return {
-        "settings.md": reference_settings.render(ROOT),
+        "settings.md": reference_settings.render(),
         "rest.md": reference_django.render_rest(),
         "commands.md": reference_django.render_commands(),
         "events.md": reference_code.render_events(ROOT),

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
 
-from docs.reference_settings import PRODUCT
-
+PRODUCT = ("config", "billing", "copilot", "linking", "diagnostics")
 STATUSES = {"internal_error": 500}  # a socket's, whose errors have no status of their own
 # Codes whose messages differ from place to place.
 MEANINGS = {
@@ -22,7 +21,7 @@ MEANINGS = {
     "invalid_request": "The request is malformed; the message names the field.",
     "limit_held": "Other running turns hold the rest of the limit. Try again when one has ended.",
     "limit_reached": "The limit of the day or week is reached; `resets_at` says when it resets.",
-    "message_too_long": "The text is longer than `MESSAGE_CHARACTERS`.",
+    "message_too_long": "The text is longer than 64,000 characters.",
     "method_not_allowed": "This address does not take this method.",
     "model_not_found": "There is no such model or tier.",
     "not_acceptable": "None of the accepted media types can be served.",

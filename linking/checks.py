@@ -24,12 +24,12 @@ PLATFORM_CREDENTIALS = {
 
 
 @register
-def check_link_base_url(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
-    parts = urlsplit(settings.LINK_BASE_URL)
+def check_site_url(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
+    parts = urlsplit(settings.SITE_URL)
     local = parts.hostname in LOCAL_HOSTS or settings.ENVIRONMENT != "production"
     if parts.hostname and (parts.scheme == "https" or (parts.scheme == "http" and local)):
         return []
-    text = "LINK_BASE_URL must be an absolute https address: bots hand it to people."
+    text = "SITE_URL must be an absolute https address: bots hand out links below it."
     return [Error(text, id="linking.E001")]
 
 

@@ -66,6 +66,11 @@ def pytest_configure(config: pytest.Config) -> None:
     from django.conf import settings
 
     assert settings.ENVIRONMENT == "test"
+    # In this process only: processes that tests start work as in the field.
+    settings.TURN_WAKEUPS = "broker"  # which tests can hold back
+    settings.METER_SECONDS = 0
+    settings.MODEL_BREAKER_FAILURES = 0  # models of tests fail on purpose
+    settings.FOLLOW_CATALOGUE = False  # most tests say themselves when rows are looked at
     # xdist's processes would inherit it, and pytest-django would load their settings too early.
     os.environ.pop("DJANGO_SETTINGS_MODULE", None)
 
@@ -154,7 +159,6 @@ def _enter_own_environment() -> None:
     os.environ |= {
         "DJANGO_SETTINGS_MODULE": "config.settings",
         "PILOTHOUSE_ENVIRONMENT": "test",
-        "TURN_WAKEUPS": "broker",  # which tests can hold back; real processes of browser and fault tests use the list
         "DATABASE_URL": f"{os.environ['TEST_POSTGRES_URL']}pilothouse_{WORKER or 'main'}",
         "REDIS_URL": f"{os.environ['TEST_REDIS_URL']}{number}",
         "REDIS_KEY_PREFIX": f"ph-{WORKER or 'main'}",

@@ -336,7 +336,7 @@ def _has_demo_login() -> bool:
     if os.environ.get("PILOTHOUSE_ENVIRONMENT", "development") != "development":
         return False
     try:
-        return env.read_flag("DEMO_LOGIN", True)
+        return env.read_variable("DEMO_LOGIN", env.flag, True)
     except ImproperlyConfigured as problem:
         raise RunProblem(f"{problem}.") from None
 

@@ -186,9 +186,10 @@ def _add_request_id(scope: HTTPScope, send: ASGISendCallable) -> ASGISendCallabl
 P = ParamSpec("P")
 R = TypeVar("R")
 
+WEBHOOK_THREADS = 32  # of chat platforms; they share one connection to Postgres
 _web_threads = LifoThreadPool(settings.WEB_THREADS, "web")
 _webhook_threads = LifoThreadPool(
-    settings.WEB_DOOR_THREADS, "door"
+    WEBHOOK_THREADS, "door"
 )  # a separate pool, so that a platform that sends a thousand updates at once delays no page
 WEBHOOK_PATH_PREFIX = "/hooks/"
 

@@ -22,7 +22,7 @@ from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
 
-from config import env
+from config import variables
 from diagnostics.probes import runner
 
 log = structlog.get_logger(__name__)
@@ -31,12 +31,10 @@ MAX_HEADER_BYTES = 64 * 1024  # a request line and its headers; browsers and pro
 MAX_HEADERS = 200
 CHUNK_OVERHEAD_BYTES = 16  # bytes around each byte of a chunked body: a chunk of one byte takes six
 MAX_PIPELINED_REQUESTS = 16
-HEADER_TIMEOUT_SECONDS = env.read_seconds("REQUEST_HEADER_SECONDS", 15, least=1)
-UNREAD_OUTPUT_TIMEOUT_SECONDS = env.read_seconds("UNREAD_OUTPUT_SECONDS", 30, least=1)
+HEADER_TIMEOUT_SECONDS = 15.0  # a slow line needs seconds for a request line and its headers
+UNREAD_OUTPUT_TIMEOUT_SECONDS = 30.0
 MAX_WAITING_PER_ADDRESS = 500  # connections that wait for their first or next request
-IS_BEHIND_PROXY = env.read_flag(
-    "TRUST_PROXY", False
-)  # all connections come from the proxy, which bounds them itself
+IS_BEHIND_PROXY = variables.TRUST_PROXY  # all connections come from the proxy, which bounds them itself
 CLOSE_TIMEOUT_SECONDS = 10.0  # for the client to read the rest after our close
 
 MAX_CONTROL_FRAMES, CONTROL_FRAME_WINDOW_SECONDS = (
@@ -290,7 +288,7 @@ def main(arguments: list[str]) -> None:
             proxy_headers=False,  # config.http.handler handles them
             timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_SECONDS,
         ),
-        drain_seconds=env.read_seconds("WEB_DRAIN_SECONDS", 0),
+        drain_seconds=variables.WEB_DRAIN_SECONDS,
     )
     server.run()
 

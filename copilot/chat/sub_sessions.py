@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from uuid import UUID
 
-from django.conf import settings
 from django.db import connection, transaction
 
 from config.core.errors import Conflict, TooManyRequests
@@ -15,6 +14,8 @@ from copilot.chat.commands import SendMessage
 from copilot.models import AgentVersion, Session
 
 # A sub-session is busy from the moment its prompt is accepted, so that there is no gap between count and turn.
+MAX_DEPTH = 3
+MAX_RUNNING_SUB_SESSIONS = 5  # of one chat
 _COUNT_BUSY_SUB_SESSIONS = """
 SELECT count(*) FROM copilot_session s WHERE s.root_id = %s AND s.id <> %s AND (
     EXISTS (SELECT 1 FROM copilot_turn t WHERE t.session_id = s.id AND t.status IN ('queued', 'running', 'waiting'))
@@ -38,10 +39,10 @@ def reserve_sub_session_slot(command: SendMessage) -> Iterator[None]:
         turn_transitions.lock_running_parent(command.parent.turn_id, command.parent.fence)
         if (
             root_id is not None
-            and _count_busy_sub_sessions(root_id, command.session_id) >= settings.SUB_SESSIONS_AT_ONCE
+            and _count_busy_sub_sessions(root_id, command.session_id) >= MAX_RUNNING_SUB_SESSIONS
         ):
             raise TooManyRequests(
-                f"{settings.SUB_SESSIONS_AT_ONCE} sub-sessions of this chat are running already. "
+                f"{MAX_RUNNING_SUB_SESSIONS} sub-sessions of this chat are running already. "
                 "Wait for one to end before you start another.",
                 code="too_many_sub_sessions",
             )
@@ -61,7 +62,7 @@ def _count_busy_sub_sessions(root_id: UUID, session_id: UUID) -> int:
 
 
 def create_sub_session(parent: Session, *, agent_version: AgentVersion | None = None) -> Session:
-    if parent.depth >= settings.SUB_SESSION_DEPTH:
+    if parent.depth >= MAX_DEPTH:
         raise Conflict(
             f"This sub-session has depth {parent.depth} and cannot start another. Do the work here.",
             code="too_deep",

@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal, TypeVar
 
 import msgspec
-from django.conf import settings
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -25,6 +24,8 @@ from config.core.json_values import JSON, iterate_children
 from config.core.text import make_storable
 from copilot.chat.prompt_tags import strip_server_tags
 
+MAX_DOCUMENT_MESSAGES = 5_000
+MAX_TEXT_CHARACTERS = 64_000  # as long as a message may be
 MAX_DOCUMENT_PARTS = 20_000  # in all messages together: even a short part makes a whole row
 MAX_DOCUMENT_DEPTH = 20
 MAX_DOCUMENT_FILES = 1_000
@@ -71,8 +72,8 @@ def _parse_time(value: object) -> object:
 
 
 def _check_length(text: str) -> str:
-    if len(text) > settings.IMPORT_TEXT_MAX:
-        raise ValueError(f"has more than {settings.IMPORT_TEXT_MAX:,} characters")
+    if len(text) > MAX_TEXT_CHARACTERS:
+        raise ValueError(f"has more than {MAX_TEXT_CHARACTERS:,} characters")
     return text
 
 
@@ -223,8 +224,8 @@ def parse_document_value(value: JSON) -> ImportedDocument:
         raise
     if not _SCHEMA_PATTERN.fullmatch(frame.schema_):
         problems.add("schema: must be pilothouse.conversation/1")
-    if len(frame.messages) > settings.IMPORT_MESSAGES_MAX:
-        problems.add(f"messages: at most {settings.IMPORT_MESSAGES_MAX:,} can be imported")
+    if len(frame.messages) > MAX_DOCUMENT_MESSAGES:
+        problems.add(f"messages: at most {MAX_DOCUMENT_MESSAGES:,} can be imported")
     problems.raise_if_any()
     document = ImportedDocument(
         session=frame.session,

@@ -50,6 +50,7 @@ from copilot.models import ImportRecord, Session
 from copilot.realtime.payloads import AttachmentPayload
 
 MAX_ENTRIES = 1_000
+MAX_JSON_BYTES = 20 * 2**20  # of the document, alone or in the archive
 MAX_RATIO = 100  # ordinary text never compresses further; bombs do
 CHUNK_BYTES = 64 * 1024
 # At once: the directory of an archive is read whole and takes ten times as much memory as objects.
@@ -79,7 +80,7 @@ class ImportArchive:
         if len(found) != 1:
             raise InvalidDocument([f"$: the archive must hold one JSON document; it holds {len(found)}"])
         pieces: list[bytes] = []
-        for chunk in self._iter_chunks(found[0], settings.IMPORT_JSON_MAX):
+        for chunk in self._iter_chunks(found[0], MAX_JSON_BYTES):
             pieces.append(chunk)
         return b"".join(pieces)
 
@@ -414,7 +415,7 @@ def _hash_content(content: IO[bytes]) -> str:
 
 
 def _read_json(content: IO[bytes]) -> bytes:
-    limit = settings.IMPORT_JSON_MAX
+    limit = MAX_JSON_BYTES
     text = content.read(limit + 1)
     if len(text) > limit:
         raise InvalidDocument([f"$: has more than {limit:,} bytes"])

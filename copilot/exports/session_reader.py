@@ -21,6 +21,7 @@ from copilot.realtime import payloads
 ExportFormat = Literal["md", "json"]
 
 ROWS_PER_PAGE = 500
+MAX_DIRECT_MESSAGES = 2000  # a longer chat is exported by a background job
 MAX_DIRECT_CHARACTERS = 5_000_000  # a longer export needs a job, however few the messages
 
 
@@ -42,7 +43,7 @@ class ExportOptions:
 
 def is_long_export(session_id: UUID, options: ExportOptions) -> bool:
     rows = _exported_rows(session_id, options)
-    if rows.count() > settings.EXPORT_DIRECT_MESSAGES:
+    if rows.count() > MAX_DIRECT_MESSAGES:
         return True
     return (rows.aggregate(total=Sum(Length("content")))["total"] or 0) > MAX_DIRECT_CHARACTERS
 

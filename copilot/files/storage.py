@@ -18,6 +18,7 @@ from django.utils import timezone
 
 from config.core.errors import StorageUnavailable
 
+SIGNED_URL_SECONDS = 60  # a browser follows it at once
 CHUNK_BYTES = 64 * 1024
 STORAGE_ROOT = "ws/"
 
@@ -156,7 +157,7 @@ def make_signed_url(key: str, *, content_type: str, disposition: str) -> str | N
     store = _get_storage()
     if not isinstance(store, SigningStorage):
         return None
-    seconds = settings.WORKSPACE_SIGNED_URL_SECONDS
+    seconds = SIGNED_URL_SECONDS
     url = store.signed_url(key, seconds=seconds, content_type=content_type, disposition=disposition)
     parts = urlsplit(url or "")
     is_elsewhere = (

@@ -11,7 +11,6 @@ from config.core.json_values import JSON
 from copilot.providers.base import CatalogueEntry
 
 CacheLifetime = Literal["5m", "1h"]
-CACHE_LIFETIMES: tuple[CacheLifetime, ...] = ("5m", "1h")  # from the shortest to the longest
 MAX_MARKED_MESSAGES = 2  # with the system prompt and the last tool, the four marks that the API allows
 UNMARKABLE_BLOCK_TYPES = ("thinking", "redacted_thinking", "image_url")  # gateways only accept text
 # Model names of gateways: anthropic/claude-…, bedrock/eu.anthropic.claude-…, vertex_ai/claude-…
@@ -31,8 +30,6 @@ class PromptCacheConfig:
 
 class PromptCacheSettings(Protocol):
     PROMPT_CACHING: bool
-    PROMPT_CACHE_PREFIX_LIFE: CacheLifetime
-    PROMPT_CACHE_MESSAGES_LIFE: CacheLifetime
 
 
 _current: dict[Literal["caching"], PromptCacheConfig] = {"caching": PromptCacheConfig()}
@@ -43,13 +40,7 @@ def set_prompt_cache(caching: PromptCacheConfig) -> None:
 
 
 def configure_from_settings(settings: PromptCacheSettings) -> None:
-    set_prompt_cache(
-        PromptCacheConfig(
-            enabled=settings.PROMPT_CACHING,
-            prefix=settings.PROMPT_CACHE_PREFIX_LIFE,
-            messages=settings.PROMPT_CACHE_MESSAGES_LIFE,
-        )
-    )
+    set_prompt_cache(PromptCacheConfig(enabled=settings.PROMPT_CACHING))
 
 
 def get_prompt_cache() -> PromptCacheConfig:

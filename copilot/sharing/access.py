@@ -10,7 +10,6 @@ from typing import Literal
 from uuid import UUID
 
 import msgspec
-from django.conf import settings
 from django.contrib.auth.hashers import check_password, make_password
 from django.core import signing
 from django.db.models import Q
@@ -30,6 +29,7 @@ ShareEndpoint = Literal["page", "file", "zip"]
 REQUESTS_PER_MINUTE: dict[ShareEndpoint, int] = {"page": 60, "file": 300, "zip": 6}
 MAX_WRONG_PER_ADDRESS, ADDRESS_WINDOW_SECONDS = 5, 15 * 60
 MAX_WRONG_PER_SHARE, SHARE_WINDOW_SECONDS = 50, 3600
+UNLOCK_SECONDS = 12 * 3600  # then the password is asked for again
 VIEW_WINDOW_SECONDS = 1800  # repeated views within half an hour count once
 _KEY_SALT = "copilot.share.key"
 
@@ -151,7 +151,7 @@ def unlock_share(token: UUID, password: str, address: str) -> str | None:
 
 
 def get_key_lifetime_seconds() -> int:
-    return int(settings.SHARE_UNLOCK_HOURS * 3600)
+    return UNLOCK_SECONDS
 
 
 def _count_attempt(name: str, subject: str, limit: int, seconds: int) -> None:

@@ -81,6 +81,7 @@ class ToolCharge:
         )
 
 
+MAX_CONCURRENT_CALLS = 8  # of one reply
 CANCEL_GRACE_SECONDS = 0.5  # a stop must end the turn within 1 s, its last writes included
 
 StartHook = Callable[[str], Awaitable[None]]
@@ -149,7 +150,7 @@ class _CallGroup:
         self._starting = starting
         self._checking = checking
         self._offered = {tool.name: tool for tool in offered}
-        self._slots = asyncio.Semaphore(settings.TOOL_CALLS_AT_ONCE)
+        self._slots = asyncio.Semaphore(MAX_CONCURRENT_CALLS)
         self._exclusive = asyncio.Lock()  # fair, and tasks start in call order, so exclusive calls run in it
         self._budget = budget
         self._asking = False  # a call of this group is asking the user

@@ -58,6 +58,8 @@ from copilot.worker import database_restores, heartbeat, liveness
 log = structlog.get_logger(__name__)
 
 STOP_OVERRIDE_SECONDS = 5  # a turn that has not obeyed a stop by then is ended without its worker
+QUEUED_TOO_LONG_SECONDS = 30.0  # by then a turn's wake-up may be lost, and is sent again
+APPROVAL_LIFETIME_SECONDS = 7 * 24 * 3600.0  # then the request expires
 STRANDED_AGE_SECONDS = 10
 THROTTLED_RETRY_SECONDS = (
     2  # an ending turn wakes throttled ones within milliseconds; this covers lost wake-ups
@@ -324,7 +326,7 @@ def _override_turn(turn: Turn) -> bool:
 
 
 def expire_approval_requests() -> int:
-    return sum(_expire_turn(turn_id) for turn_id in approvals.list_expired_turns(settings.APPROVAL_SECONDS))
+    return sum(_expire_turn(turn_id) for turn_id in approvals.list_expired_turns(APPROVAL_LIFETIME_SECONDS))
 
 
 def _expire_turn(turn_id: UUID) -> bool:
@@ -375,7 +377,7 @@ def resend_queued_turns() -> int:
           AND throttled_by = '' AND COALESCE(dispatched_at, queued_at) < now() - %s * interval '1 second'
         ORDER BY queued_at LIMIT 200
         """,
-        [settings.QUEUED_TOO_LONG_SECONDS],
+        [QUEUED_TOO_LONG_SECONDS],
     )
     startable = fetch_all(
         _QueuedTurn,
@@ -383,7 +385,7 @@ def resend_queued_turns() -> int:
         {
             "limit": REPAIR_STEP_ITEMS,
             "seconds": THROTTLED_RETRY_SECONDS,
-            "again_seconds": settings.QUEUED_TOO_LONG_SECONDS,
+            "again_seconds": QUEUED_TOO_LONG_SECONDS,
             "per_address": settings.TURNS_AT_ONCE_PER_ADDRESS,
         },
     )

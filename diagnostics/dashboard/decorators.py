@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Concatenate, ParamSpec
 
-from django.conf import settings
 from django.contrib import admin
 from django.contrib.auth.models import User
 from django.contrib.auth.views import redirect_to_login
@@ -28,6 +27,7 @@ from diagnostics.dashboard.tabs import TABS, Tab
 from diagnostics.findings.figures import Summary
 
 P = ParamSpec("P")
+REFRESH_SECONDS = 30
 View = Callable[Concatenate[HttpRequest, P], HttpResponse]
 
 
@@ -114,7 +114,7 @@ def render_tab(
         **admin.site.each_context(request),
         "title": f"{tab.title} · Diagnostics",
         "is_nav_sidebar_enabled": False,  # the tabs are the navigation, and tables need the width
-        "refresh_seconds": settings.DIAG_REFRESH_SECONDS,
+        "refresh_seconds": REFRESH_SECONDS,
         **shared,
     }
     return render(request, "admin/diagnostics/frame.html", page_context, status=status)

@@ -328,7 +328,7 @@ def _check_stream_bloat(snapshot: Snapshot) -> Finding | None:
         severity="warning",
         title="Event logs that are not trimmed or never expire",
         numbers={"longest": longest, "without_life": endless},
-        suggested_action="Check /api/v1/admin/diagnostics/streams; EVENT_LOG_LENGTH and EVENT_LOG_SECONDS bound them.",
+        suggested_action="Check /api/v1/admin/diagnostics/streams; a log ends after 20,000 events, and EVENT_LOG_SECONDS after the last one.",
     )
 
 

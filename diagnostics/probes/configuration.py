@@ -45,6 +45,21 @@ def probe_system_checks() -> ProbeFinding:
     return ProbeFinding(detail="no contradictions")
 
 
+def probe_variable_names() -> ProbeFinding:
+    """Find misspelt variables, and those that were settings of an earlier release."""
+    if not settings.UNREAD_VARIABLES:
+        return ProbeFinding(detail="all variables are known")
+    told = [
+        f"{name} (did you mean {meant}?)" if meant else name
+        for name, meant in settings.UNREAD_VARIABLES.items()
+    ]
+    return ProbeFinding(
+        status="warn",
+        detail=f"nothing reads {', '.join(told)}"[:1000],
+        next_step="Correct or remove these variables; docs/reference/settings.md lists all that are read.",
+    )
+
+
 def probe_secret_key() -> ProbeFinding:
     key = settings.SECRET_KEY
     if len(key) < MIN_SECRET_KEY_LENGTH or len(set(key)) < MIN_DISTINCT_CHARACTERS or "insecure" in key:
@@ -194,6 +209,7 @@ def probe_metrics() -> ProbeFinding:
 
 CONFIGURATION_PROBES: Mapping[str, Probe] = {
     "config.checks": probe_system_checks,
+    "config.variables": probe_variable_names,
     "config.secret_key": probe_secret_key,
     "config.debug": probe_debug,
     "config.hosts": probe_allowed_hosts,

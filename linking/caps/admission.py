@@ -18,6 +18,8 @@ from linking.caps.reservations import check_cap, release_reservation, reserve_ca
 from linking.errors import MessageRefused
 from linking.models import PlatformLink
 
+CHANNEL_WINDOW_SECONDS = 600  # for LINK_CHANNEL_MESSAGES
+
 
 @dataclass(frozen=True, kw_only=True)
 class ServerMessage:
@@ -69,7 +71,7 @@ def _check_channel_rate(link: PlatformLink, said: ServerMessage) -> None:
         "channel",
         f"{link.pk}:{said.container_id}",
         limit=settings.LINK_CHANNEL_MESSAGES,
-        seconds=settings.LINK_CHANNEL_SECONDS,
+        seconds=CHANNEL_WINDOW_SECONDS,
     )
     if wait is not None:
         raise MessageRefused("channel_rate_reached", retry_after_seconds=wait)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import msgspec
-from django.conf import settings
 from django.db import connection
 from django.db.models.functions import Now
 
@@ -16,6 +15,7 @@ from config.core.errors import Conflict
 from config.core.json_values import JSON
 from linking.models import IdempotencyKey
 
+KEEP_HOURS = 24  # a repeated request gets the first answer for this long
 CLAIM_WAIT_SECONDS = 5.0  # for an unfinished request with the same key
 CLAIM_POLL_SECONDS = 0.02
 CLAIM_ABANDONED_SECONDS = 15  # requests finish within milliseconds; after this the process counts as dead
@@ -76,7 +76,7 @@ def _insert_claim(platform: str, bot_account: str, key: str, digest: str) -> Cla
             "bot_account": bot_account,
             "key": key,
             "digest": digest,
-            "hours": settings.LINK_STARTED_KEEP_HOURS,
+            "hours": KEEP_HOURS,
             "abandoned": CLAIM_ABANDONED_SECONDS,
         },
     )
@@ -98,5 +98,5 @@ def release_key(mine: ClaimedKey) -> None:
 
 
 def purge_idempotency_keys() -> int:
-    long_ago = Now() - timedelta(hours=settings.LINK_STARTED_KEEP_HOURS)
+    long_ago = Now() - timedelta(hours=KEEP_HOURS)
     return IdempotencyKey.objects.filter(created_at__lt=long_ago).delete()[0]

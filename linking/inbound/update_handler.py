@@ -57,6 +57,8 @@ log = structlog.get_logger(__name__)
 
 DAY_SECONDS = 24 * 3600
 TRANSIENT_REFUSALS = (ServiceUnavailable, OutcomeUnknown)  # the update is fine and is tried again later
+NOTICE_INTERVAL_SECONDS = 3600  # per kind and channel
+GREETING_INTERVAL_SECONDS = 600  # for people without a link
 QUEUED_NOTICE_SECONDS = 30
 
 
@@ -65,14 +67,12 @@ def may_announce_refusal(refused: RequestRefused, platform: str, bot_account: st
     if isinstance(refused, MessageRefused) and not refused.is_announced:
         return False
     place = f"{platform}:{bot_account}:{container_id}"
-    return rate_limits.is_first_in_window(
-        f"refusal-{refused.code}", place, seconds=settings.LINK_NOTICE_SECONDS
-    )
+    return rate_limits.is_first_in_window(f"refusal-{refused.code}", place, seconds=NOTICE_INTERVAL_SECONDS)
 
 
 def may_send_greeting(platform: str, bot_account: str, platform_user_id: str) -> bool:
     user = f"{platform}:{bot_account}:{platform_user_id}"
-    return rate_limits.is_first_in_window("greeting", user, seconds=settings.LINK_GREETING_SECONDS)
+    return rate_limits.is_first_in_window("greeting", user, seconds=GREETING_INTERVAL_SECONDS)
 
 
 def may_prompt_unlinked_server(platform: str, server_id: str) -> bool:

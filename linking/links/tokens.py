@@ -25,6 +25,7 @@ from linking.models.fields import clean_name
 LinkKind = Literal["server", "user"]
 TokenState = Literal["linked", "unlinked", "superseded", "expired", "pending"]
 TOKEN_LOCK_SEED = 76  # keeps these advisory locks apart from others
+TOKEN_LIFETIME_SECONDS = 1800  # long enough to sign up first
 HOUR = timedelta(hours=1)
 
 
@@ -106,7 +107,7 @@ def _create_token(kind: LinkKind, request: TokenRequest) -> NewToken:
             requester_name=clean_name(request.requester_name),
             notify_container=request.notify_container,
             created_by_key=request.key,
-            expires_at=Now() + timedelta(seconds=settings.LINK_TOKEN_TTL_SECONDS),
+            expires_at=Now() + timedelta(seconds=TOKEN_LIFETIME_SECONDS),
         )
     row.refresh_from_db(fields=["expires_at"])
     url = f"{settings.LINK_BASE_URL}/{token}"

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from django.conf import settings
 from django.db import transaction
 from django.db.models.functions import Now
 from django.utils import timezone
@@ -20,6 +19,8 @@ from linking.conversations.services import BotAccount
 from linking.models import BotKey, DeliveryEndpoint
 from linking.models.deliveries import DeliveryEndpointQuerySet
 from linking.webhook_deliveries.http_client import DeliveryClient
+
+SECRET_OVERLAP = timedelta(days=1)  # in which the old secret signs too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +66,7 @@ def delete_endpoint(bot: BotAccount) -> None:
 
 
 def rotate_secret(bot: BotAccount) -> Endpoint:
-    """Create a new secret. The old one signs too until DELIVERY_ROTATION_SECONDS have passed."""
+    """Create a new secret. The old one signs too for a day."""
     secret = generate_secret()
     with transaction.atomic():
         row = _bot_endpoints(bot).select_for_update().first()
@@ -77,9 +78,9 @@ def rotate_secret(bot: BotAccount) -> Endpoint:
 
 
 def get_signing_secrets(row: DeliveryEndpoint) -> list[str]:
-    overlap = timedelta(seconds=settings.DELIVERY_ROTATION_SECONDS)
+    rotated_at = row.rotated_at
     in_overlap = (
-        bool(row.old_secret) and row.rotated_at is not None and row.rotated_at > timezone.now() - overlap
+        bool(row.old_secret) and rotated_at is not None and rotated_at > timezone.now() - SECRET_OVERLAP
     )
     return [decrypt_text(value) for value in ((row.secret, row.old_secret) if in_overlap else (row.secret,))]
 

@@ -8,13 +8,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import aiohttp
-from django.conf import settings
 from yarl import URL
 
 from config.core import url_safety
 from config.core.errors import InvalidRequest
 from config.core.url_safety import AddressNotPublic, PublicAddressGuard, ResolverFactory, SystemResolver
 
+TIMEOUT_SECONDS = 10.0  # for the whole delivery
 ALLOWED_PORTS = frozenset({443, 8443})
 
 
@@ -63,7 +63,7 @@ class DeliveryClient:
         try:
             target = self.check_url(url)
             async with (
-                asyncio.timeout(settings.DELIVERY_TIMEOUT_SECONDS),
+                asyncio.timeout(TIMEOUT_SECONDS),
                 self._session() as session,
                 session.post(target, data=body, headers=headers, allow_redirects=False) as response,
             ):

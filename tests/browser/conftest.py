@@ -20,7 +20,6 @@ from config.dev.run import WORKERS
 from config.dev.servers import find_free_port
 from tests.support.browser import START_SECONDS, Site, Visitor, launch_chromium
 
-WORDS_PER_SECOND = "100"  # a long answer lasts a minute at any pace; others are soon over
 BROWSER_TESTS = Path(__file__).resolve().parent
 TEST_SECONDS = 120
 NEEDED = ("turns", "maintenance", "background", "schedule")
@@ -45,9 +44,6 @@ def site(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
         "STRIPE_SECRET_KEY": "sk_test_fake",
         "STRIPE_WEBHOOK_SECRETS": "whsec_fake",
         "STRIPE_API_BASE": f"http://127.0.0.1:{stripe_port}",
-        "DEMO_TOKENS_PER_SECOND": WORDS_PER_SECOND,
-        "METER_SECONDS": "0.5",  # as in the field
-        "FOLLOW_CATALOGUE": "true",
         "PYTHONUNBUFFERED": "1",
     }
     Path(environment["STATIC_ROOT"]).mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from uuid import uuid4
 
 import psycopg
@@ -25,7 +26,8 @@ DEFAULTS = {"server_side_binding": True, "prepare_threshold": 3, "connect_timeou
 
 def read(monkeypatch: pytest.MonkeyPatch, url: str) -> dict[str, object]:
     monkeypatch.setenv(NAME, url)
-    return env.read_database_url(NAME, "postgres://default/default", options=DEFAULTS)
+    default = env.parse_database_url("postgres://default/default", DEFAULTS)
+    return env.read_variable(NAME, env.database_url(DEFAULTS), default)
 
 
 def options(monkeypatch: pytest.MonkeyPatch, query: str) -> dict[str, object]:
@@ -109,10 +111,9 @@ def test_a_mistake_is_named_without_the_password(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.attack
-def test_django_does_not_connect_in_clear_where_the_url_asks_for_tls(monkeypatch: pytest.MonkeyPatch):
-    url = f"{env.read_text('DATABASE_URL')}?sslmode=require"
-    monkeypatch.setenv(NAME, url)
-    wanted = {**settings.DATABASES["default"], **env.read_database_url(NAME, "", options=DEFAULTS)}
+def test_django_does_not_connect_in_clear_where_the_url_asks_for_tls():
+    url = f"{os.environ['DATABASE_URL']}?sslmode=require"
+    wanted = {**settings.DATABASES["default"], **env.parse_database_url(url, DEFAULTS)}
     with pytest.raises((OperationalError, psycopg.OperationalError), match="SSL"):
         DatabaseWrapper(wanted).connect()
 

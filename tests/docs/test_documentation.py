@@ -1,4 +1,4 @@
-"""The reference is what the code says, every setting is described, and the site loads nothing from elsewhere."""
+"""The reference is what the code says, and the site loads nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from docs import generate, reference_settings
-from docs.reference_settings import Setting, Undocumented
+from docs import generate
 from tests.support.paths import ROOT
 
 SETTINGS = (ROOT / "docs" / "reference" / "settings.md").read_text()
@@ -26,7 +25,7 @@ def test_the_generated_reference_is_up_to_date():
 @pytest.mark.parametrize(
     ("page", "entry", "least"),
     [
-        ("settings.md", r"^\| `[A-Z_0-9]+` \|", 230),
+        ("settings.md", r"^\| `[A-Z_0-9]+` \|", 130),
         ("rest.md", r"^- `[A-Z]+ /", 150),
         ("commands.md", r"^## ", 12),
         ("events.md", r"^### ", 50),
@@ -42,30 +41,11 @@ def test_what_is_read_from_the_code_is_found_there(page: str, entry: str, least:
     assert len(re.findall(entry, text, re.MULTILINE)) >= least
 
 
-def test_every_setting_stands_in_the_reference():
-    read = reference_settings.find_settings(ROOT)
-    assert len(read) > 200
-    assert [name for name in read if f"| `{name}` |" not in SETTINGS] == []
-
-
 def test_every_variable_of_the_example_file_stands_in_the_reference():
     example = (ROOT / "deploy" / "env.example").read_text()
     names = re.findall(r"^(?:# )?([A-Z][A-Z0-9_]+)=", example, re.MULTILINE)
     assert names
     assert [name for name in names if f"| `{name}` |" not in SETTINGS] == []
-
-
-@pytest.mark.parametrize(
-    ("described", "complaint"),
-    [
-        ([], "does not describe PORT"),
-        (["PORT", "GONE"], "describes GONE, which nothing reads"),
-        (["PORT", "PORT"], "describes PORT more than once"),
-    ],
-)
-def test_a_setting_that_is_not_described_exactly_once_is_named(described: list[str], complaint: str):
-    with pytest.raises(Undocumented, match=complaint):
-        reference_settings.check_names({"PORT": Setting("PORT", "number", "`1`")}, described, set())
 
 
 def test_the_site_is_built_strictly_and_loads_nothing_from_other_hosts(tmp_path: Path):

@@ -355,10 +355,6 @@ def test_every_expression_takes_linear_time():
 # Made where they are used: from names or words of our own, or without any repetition.
 INSIDE_FUNCTIONS = {
     ("config/dev/servers.py", "_read_version"): "what a program of ours prints",
-    ("config/env.py", "read_commands"): "the environment",
-    ("config/env.py", "read_email"): "the environment",
-    ("config/env.py", "read_label"): "the environment",
-    ("config/env.py", "read_byte_size"): "the environment",
     ("config/dev/security_audit.py", "_read_locked_packages"): "our own lock files",
     ("copilot/accounts/devices.py", "describe_device"): "plain words, in 500 characters of a user agent",
     ("config/core/api/schema.py", "get_operation_id"): "names of our classes",
@@ -430,7 +426,6 @@ def test_addresses_are_parsed_by_the_function_that_never_raises():
     own = {
         "billing/checks.py",
         "billing/redirects.py",
-        "config/storage.py",
         "config/core/url_safety.py",
         "config/env.py",
         "config/social_auth.py",

@@ -25,6 +25,7 @@ from copilot.tools.base import (
 )
 
 ANSWER_POLL_SECONDS = 0.25  # one indexed read; polled because the answer arrives in another process
+DEFAULT_TIMEOUT_SECONDS = 120
 MIN_TIMEOUT_SECONDS = 10
 MAX_TIMEOUT_SECONDS = int(settings.MAX_TOOL_WAIT_SECONDS)
 TIMEOUT_MARGIN_SECONDS = 2  # the question closes before the call itself times out
@@ -39,7 +40,7 @@ class AskUser(ToolArguments):
     choices: list[AnswerChoice] = Field(default=[], max_length=8, description="Answers to pick from.")
     allow_text: bool = Field(default=True, description="Whether the user may write an answer of their own.")
     timeout_seconds: int = Field(
-        default=settings.QUESTION_SECONDS,
+        default=DEFAULT_TIMEOUT_SECONDS,
         description=f"How long to wait: {MIN_TIMEOUT_SECONDS} to {MAX_TIMEOUT_SECONDS}.",
     )
 
@@ -100,7 +101,7 @@ TOOL = Tool(
     run=ask_user,
     returns_user_text=True,
     description=load_description(
-        __file__, usual=settings.QUESTION_SECONDS, least=MIN_TIMEOUT_SECONDS, most=MAX_TIMEOUT_SECONDS
+        __file__, usual=DEFAULT_TIMEOUT_SECONDS, least=MIN_TIMEOUT_SECONDS, most=MAX_TIMEOUT_SECONDS
     ),
     timeout_seconds=MAX_TOOL_WAIT_SECONDS,
     exclusive=True,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import structlog
-from django.conf import settings
 from django.db import DatabaseError
 from pydantic import Field
 
@@ -37,7 +36,7 @@ log = structlog.get_logger(__name__)
 class GetSubSessionResult(ToolArguments):
     session_id: str
     wait_seconds: sub_session_tools.WaitSeconds = Field(
-        default=settings.SUB_SESSION_WAIT_SECONDS, description=sub_session_tools.WAIT_DESCRIPTION
+        default=sub_session_tools.DEFAULT_WAIT_SECONDS, description=sub_session_tools.WAIT_DESCRIPTION
     )
     cancel: bool = Field(default=False, description="Stop what it does.")
     include_progress: bool = Field(default=False, description="Show its last rows too.")
@@ -108,7 +107,7 @@ TOOL = Tool(
     arguments=GetSubSessionResult,
     run=get_sub_session_result,
     description=load_description(
-        __file__, usual=settings.SUB_SESSION_WAIT_SECONDS, longest=sub_session_tools.MAX_WAIT_SECONDS
+        __file__, usual=sub_session_tools.DEFAULT_WAIT_SECONDS, longest=sub_session_tools.MAX_WAIT_SECONDS
     ),
     returns_user_text=True,
     timeout_seconds=MAX_TOOL_WAIT_SECONDS,

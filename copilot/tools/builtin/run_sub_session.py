@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from django.conf import settings
 from pydantic import Field, StringConstraints
 
 from config.core.db import run_in_thread
+from copilot.chat import sub_sessions
 from copilot.chat.commands import validate_text
 from copilot.chat.permissions import Permissions
 from copilot.chat.provenance import list_session_sources
@@ -33,7 +33,7 @@ class RunSubSession(ToolArguments):
     context: str = Field(default="", max_length=30_000, description="What it must know besides the task.")
     session_id: str | None = Field(default=None, description="A sub-session of yours, to continue it.")
     wait_seconds: sub_session_tools.WaitSeconds = Field(
-        default=settings.SUB_SESSION_WAIT_SECONDS, description=sub_session_tools.WAIT_DESCRIPTION
+        default=sub_session_tools.DEFAULT_WAIT_SECONDS, description=sub_session_tools.WAIT_DESCRIPTION
     )
 
 
@@ -84,10 +84,10 @@ TOOL = Tool(
     returns_user_text=True,
     description=load_description(
         __file__,
-        usual=settings.SUB_SESSION_WAIT_SECONDS,
+        usual=sub_session_tools.DEFAULT_WAIT_SECONDS,
         longest=sub_session_tools.MAX_WAIT_SECONDS,
-        at_once=settings.SUB_SESSIONS_AT_ONCE,
-        levels=settings.SUB_SESSION_DEPTH,
+        at_once=sub_sessions.MAX_RUNNING_SUB_SESSIONS,
+        levels=sub_sessions.MAX_DEPTH,
     ),
     timeout_seconds=MAX_TOOL_WAIT_SECONDS,
     sub_sessions=True,

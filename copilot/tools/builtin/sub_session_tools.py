@@ -27,7 +27,8 @@ from copilot.realtime import fanout
 from copilot.tools.base import ToolError
 
 WAIT_MARGIN_SECONDS = 10  # between the end of a wait and the call's own timeout
-MAX_WAIT_SECONDS = settings.SUB_SESSION_MAX_WAIT_SECONDS
+DEFAULT_WAIT_SECONDS = 60
+MAX_WAIT_SECONDS = int(settings.MAX_TOOL_WAIT_SECONDS)
 WAIT_DESCRIPTION = f"How long to wait: 0 to {MAX_WAIT_SECONDS}."
 WaitSeconds = Annotated[int, AfterValidator(lambda seconds: min(max(seconds, 0), MAX_WAIT_SECONDS))]
 DEFAULT_BUDGET_MICRODOLLARS = 200_000  # of a child, unless its parent has less left

@@ -64,7 +64,7 @@ def _fetcher(adapter: PlatformAdapter) -> UpdateFetcher:
         case DiscordAdapter():
             from linking.platforms.discord.gateway import DiscordGateway
 
-            return DiscordGateway(adapter, gateway_url=settings.DISCORD_GATEWAY_URL)
+            return DiscordGateway(adapter)
         case SlackAdapter():
             from linking.platforms.slack.socket_mode import SlackSocketMode
 

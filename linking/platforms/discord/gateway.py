@@ -54,7 +54,7 @@ _guild_decoder = msgspec.json.Decoder(_Guild)
 
 
 class DiscordGateway(UpdateFetcher):
-    def __init__(self, adapter: DiscordAdapter, *, gateway_url: str) -> None:
+    def __init__(self, adapter: DiscordAdapter, *, gateway_url: str = "") -> None:
         self._adapter = adapter
         self._url = gateway_url
         self._bot_id = parse_bot_user_id(adapter.token) or adapter.bot_account

@@ -139,4 +139,4 @@ def test_a_prefix_that_would_match_other_keys_is_refused(monkeypatch: pytest.Mon
     """`a:b` lies within `a`: the sweep of the one would remove the other's leases."""
     monkeypatch.setenv("REDIS_KEY_PREFIX", prefix)
     with pytest.raises(ImproperlyConfigured, match="REDIS_KEY_PREFIX must be"):
-        env.read_label("REDIS_KEY_PREFIX", "ph")
+        env.read_variable("REDIS_KEY_PREFIX", env.label, "ph")

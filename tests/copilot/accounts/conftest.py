@@ -11,7 +11,7 @@ import pytest
 @pytest.fixture
 def sso(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of an OpenID Connect provider that vouches for Grace."""
-    from config import social_auth
+    from config import social_auth, variables
     from tests.support.identity_provider import identity_provider
 
     with identity_provider({"sub": "7", "email": "grace@example.com", "email_verified": True}) as url:
@@ -20,6 +20,6 @@ def sso(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
             "OIDC_CLIENT_ID": "pilothouse",
             "OIDC_CLIENT_SECRET": "secret",
         }.items():
-            monkeypatch.setenv(name, value)
-        settings.SOCIALACCOUNT_PROVIDERS = social_auth.read_social_providers().providers
+            monkeypatch.setattr(variables, name, value)
+        settings.SOCIALACCOUNT_PROVIDERS = social_auth.build_social_providers().providers
         yield url

@@ -18,7 +18,7 @@ from django.http.response import HttpResponseBase
 from django.test import RequestFactory
 from django.utils import timezone
 
-from config import storage
+from config import storage, variables
 from config.core.errors import StorageUnavailable
 from copilot.files import downloads, quotas, zip_stream
 from copilot.files import services as files
@@ -256,23 +256,23 @@ def test_objects_are_encrypted_when_asked_and_never_public(server: str, settings
 
 
 @pytest.mark.parametrize(
-    "variables",
+    "given",
     [
         {},
         {"WORKSPACE_S3_REGION": "eu-central-1"},
-        {"WORKSPACE_S3_PATH_STYLE": "1", "WORKSPACE_S3_REGION": "eu-central-1"},
-        {"WORKSPACE_S3_ENDPOINT": "https://minio.example.com:9000"},
-        {"WORKSPACE_S3_ENDPOINT": "https://r2.example.com", "WORKSPACE_S3_PATH_STYLE": "0"},
+        {"WORKSPACE_S3_PATH_STYLE": True, "WORKSPACE_S3_REGION": "eu-central-1"},
+        {"WORKSPACE_S3_PATH_STYLE": True, "WORKSPACE_S3_ENDPOINT": "https://minio.example.com:9000"},
+        {"WORKSPACE_S3_ENDPOINT": "https://r2.example.com"},
     ],
 )
 def test_pages_may_show_what_signed_addresses_lead_to(
-    monkeypatch: pytest.MonkeyPatch, settings, tmp_path, variables: dict[str, str]
+    monkeypatch: pytest.MonkeyPatch, settings, tmp_path, given: dict[str, object]
 ) -> None:
     """S5: the storage origin stands in img-src and media-src"""
     keys = {"WORKSPACE_S3_ACCESS_KEY": "k", "WORKSPACE_S3_SECRET_KEY": "s", "WORKSPACE_S3_BUCKET": "files"}
-    for name, value in {"WORKSPACE_STORAGE": "s3", **keys, **variables}.items():
-        monkeypatch.setenv(name, value)
-    workspace = storage.read_workspace_storage(tmp_path)
+    for name, value in {"WORKSPACE_STORAGE": "s3", **keys, **given}.items():
+        monkeypatch.setattr(variables, name, value)
+    workspace = storage.build_workspace_storage(tmp_path)
     settings.STORAGES = {**settings.STORAGES, "workspace": workspace.alias}
     url = files_storage.make_signed_url("ws/x", content_type="image/png", disposition="inline")
     assert url is not None
@@ -299,7 +299,7 @@ def test_a_proxy_is_told_where_the_object_lies(settings) -> None:
 @pytest.mark.parametrize(("prefix", "mode"), [("", 0o600), ("/_files/", 0o640)])
 def test_a_proxy_that_sends_files_may_read_them(prefix, mode, settings, monkeypatch, tmp_path) -> None:
     """S4: files of our own user alone; S5: but for the proxy in our group, where it sends them itself"""
-    monkeypatch.setenv("WORKSPACE_ACCEL_PREFIX", prefix)
-    settings.STORAGES = {**settings.STORAGES, "workspace": storage.read_workspace_storage(tmp_path).alias}
+    monkeypatch.setattr(variables, "WORKSPACE_ACCEL_PREFIX", prefix)
+    settings.STORAGES = {**settings.STORAGES, "workspace": storage.build_workspace_storage(tmp_path).alias}
     name = storages["workspace"].save("ws/x", ContentFile(b"hello"))
     assert (tmp_path / name).stat().st_mode & 0o777 == mode

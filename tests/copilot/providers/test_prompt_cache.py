@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from copilot.checks import check_prompt_cache_lifetimes
 from copilot.providers import anthropic, openai_chat, openai_responses, prompt_cache
 from copilot.providers.base import (
     AssistantMessage,
@@ -162,12 +161,3 @@ def test_the_lives_and_the_switch_are_the_settings_a15_8() -> None:
     assert marks(body(request(CLAUDE))) == [MINUTES] * 4
     prompt_cache.set_prompt_cache(PromptCacheConfig(enabled=False))
     assert marks(body(request(CLAUDE))) == []
-
-
-def test_a_prefix_shorter_than_its_messages_is_refused_at_boot_a15_8(settings: Any) -> None:
-    assert check_prompt_cache_lifetimes(None) == []
-    settings.PROMPT_CACHE_PREFIX_LIFE, settings.PROMPT_CACHE_MESSAGES_LIFE = "5m", "1h"
-    (problem,) = check_prompt_cache_lifetimes(None)
-    assert problem.id == "copilot.E003"
-    assert "PROMPT_CACHE_PREFIX_LIFE (5m)" in problem.msg
-    assert "PROMPT_CACHE_MESSAGES_LIFE (1h)" in problem.msg

@@ -118,7 +118,14 @@ def test_every_tool_has_its_prose_and_every_prose_its_tool() -> None:
         ("todos_write", {todos_write.MAX_ITEMS, todos_write.MAX_ITEM_CHARACTERS}),
         (
             "ask_user",
-            {1000, 8, 200, settings.QUESTION_SECONDS, ask_user.MIN_TIMEOUT_SECONDS, MAX_TOOL_WAIT_SECONDS},
+            {
+                1000,
+                8,
+                200,
+                ask_user.DEFAULT_TIMEOUT_SECONDS,
+                ask_user.MIN_TIMEOUT_SECONDS,
+                MAX_TOOL_WAIT_SECONDS,
+            },
         ),
         (
             "bash_exec",

@@ -227,11 +227,11 @@ def test_commands_are_written_as_for_a_shell(
     monkeypatch: pytest.MonkeyPatch, value: str, commands: list[tuple[str, ...]]
 ) -> None:
     monkeypatch.setenv("MCP_STDIO_COMMANDS", value)
-    assert env.read_commands("MCP_STDIO_COMMANDS") == commands
+    assert env.read_variable("MCP_STDIO_COMMANDS", env.commands, []) == commands
 
 
 @pytest.mark.parametrize(("value", "said"), [("npx -y x", "absolute path"), ("/bin/a 'b", "quotes")])
 def test_a_bad_command_stops_the_start(monkeypatch: pytest.MonkeyPatch, value: str, said: str) -> None:
     monkeypatch.setenv("MCP_STDIO_COMMANDS", value)
     with pytest.raises(ImproperlyConfigured, match=f"MCP_STDIO_COMMANDS .*{said}"):
-        env.read_commands("MCP_STDIO_COMMANDS")
+        env.read_variable("MCP_STDIO_COMMANDS", env.commands, [])
