@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import uvloop
 
 from bench import report
-from bench.bars import LINES, Findings
+from bench.bars import LINES, ON_REQUEST, Findings
 from bench.installation import InstallationProblem
 from bench.measures import (
     apis,
@@ -27,6 +27,7 @@ from bench.measures import (
     ladder,
     pages,
     prefixes,
+    scaling,
     sockets,
     standard,
     starting,
@@ -77,6 +78,7 @@ MEASURES = (
     Measure("share pages", frozenset({"S21"}), pages.measure_share),
     Measure("open dashboards", frozenset({"D13", "D16"}), dashboards.measure),
     Measure("killed workers", frozenset({"P9", "P19"}), killing.measure),
+    Measure("more workers", frozenset({"SCALING"}), scaling.measure),
 )
 
 
@@ -84,7 +86,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM still cleans up
     options = _options()
     scale = QUICK if options.quick else FULL
-    wanted = frozenset(options.only.upper().split(",")) if options.only else frozenset(LINES)
+    wanted = frozenset(options.only.upper().split(",")) if options.only else frozenset(LINES) - ON_REQUEST
     if unknown := wanted - frozenset(LINES):
         sys.stderr.write(f"There is no line {', '.join(sorted(unknown))}. Lines: {', '.join(LINES)}\n")
         return 2

@@ -77,7 +77,12 @@ LINES: dict[str, Spec] = {
     ),
     "D13": Spec("five dashboards open: first token later by, p50", (Bar(3),)),
     "D16": Spec("scrape of /metrics: at once p95 / after a pause p50", (Bar(50), Bar(50))),
+    "SCALING": Spec(
+        "standard load, turns/s with 1 / 2 / 4 turn workers",
+        (Bar(0, None, "/s", True), Bar(0, None, "/s", True), Bar(0, None, "/s", True)),
+    ),
 }
+ON_REQUEST = frozenset({"SCALING"})  # it takes longer than a minute and has no limit to keep
 
 
 @dataclass

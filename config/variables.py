@@ -122,6 +122,12 @@ _make_run.declare(
     "Address `make run` listens on. One that others can reach needs `DEMO_LOGIN=false`.",
 )
 _make_run.declare("PORT", "number", "`8000`", "Port `make run` listens on.")
+_make_run.declare(
+    "TURN_PROCESSES",
+    "number",
+    "`1`",
+    "Turn workers that `make run` starts. Each uses one core and takes 130 MB.",
+)
 _make_run.declare("PILOTHOUSE_VAR", "text", "`var`", "Directory in which `make run` keeps its data.")
 DEMO_LOGIN = _make_run.read(
     "DEMO_LOGIN",

@@ -21,10 +21,10 @@ async def measure(site: Site, scale: Scale, findings: Findings) -> None:
     for concurrency in CONCURRENCIES:
         bare = await measure_bare(site, scale.rounds, concurrency)
         before = cpu_seconds(site)
-        loaded = await _loaded(await site.clients(range(concurrency)), scale.rounds)
+        loaded = await run_load(await site.clients(range(concurrency)), scale.rounds)
         after = cpu_seconds(site)
         rounds = min(scale.rounds, NEW_SESSION_ROUNDS)
-        new = await _loaded(await _new_chats(site, concurrency, rounds + 1), rounds)
+        new = await run_load(await _new_chats(site, concurrency, rounds + 1), rounds)
         shares += [100 * one.turns_per_second / bare.turns_per_second for one in (loaded, new)]
         lags.append(percentile(lags_ms(loaded.readings), 95))
         wrong.append(float(sum(one.wrong + len(one.failed) for one in (loaded, new))))
@@ -44,7 +44,7 @@ async def measure_bare(site: Site, rounds: int, concurrency: int) -> Loaded:
     """Run the same load directly at the provider, with everything else idle."""
     async with http_session() as http:
         clients = [OpenAIClient(Target(site.provider_url), MODEL, http) for _ in range(concurrency)]
-        return await _loaded(clients, max(3, rounds // 2))
+        return await run_load(clients, max(3, rounds // 2))
 
 
 async def _new_chats(site: Site, concurrency: int, rounds: int) -> list[NewChatClient]:
@@ -57,7 +57,7 @@ async def _new_chats(site: Site, concurrency: int, rounds: int) -> list[NewChatC
     return clients
 
 
-async def _loaded(clients: Sequence[Client], rounds: int) -> Loaded:
+async def run_load(clients: Sequence[Client], rounds: int) -> Loaded:
     await closed_loop(clients, STANDARD, 1)
     loaded = await closed_loop(clients, STANDARD, rounds)
     for client in clients:

@@ -241,6 +241,16 @@ def list_workers(environment: Mapping[str, str]) -> tuple[Program, ...]:
     return (*others, CHAT_WORKER)
 
 
+def repeat_turn_worker(workers: Sequence[Program], count: int) -> tuple[Program, ...]:
+    """Start the turn worker `count` times. Each uses one core and takes 130 MB."""
+    [turns] = [one for one in workers if one.name == "turns"]
+    more = (
+        Program(f"turns{number}", tuple(word.replace("turns@", f"turns{number}@") for word in turns.command))
+        for number in range(2, count + 1)
+    )
+    return (*workers, *more)
+
+
 def embed_scheduler(workers: Sequence[Program]) -> tuple[Program, ...]:
     """Move the scheduler into the maintenance worker: a process of its own takes 110 MB and has little to do."""
     return tuple(
@@ -267,7 +277,11 @@ class RunProblem(Exception):
 def main() -> int:
     try:
         with _hold_run_lock(), contextlib.ExitStack() as stack:
-            host, port = os.environ.get("HOST", "127.0.0.1"), _read_port()
+            host, port, turn_processes = (
+                os.environ.get("HOST", "127.0.0.1"),
+                _read_port(),
+                _read_turn_processes(),
+            )
             _refuse_public_demo(host)
             _refuse_taken_port(host, port)
             environment = _build_environment(port)
@@ -276,7 +290,9 @@ def main() -> int:
                 stack.callback(server.stop)
             environment |= {_get_url_variable(server): server.reserve_address() for server in servers}
             stack.enter_context(_write_run_environment(environment))
-            return asyncio.run(_supervise(environment, servers, host=host, port=port))
+            return asyncio.run(
+                _supervise(environment, servers, host=host, port=port, turn_processes=turn_processes)
+            )
     except (RunProblem, ServerProblem) as problem:
         sys.stderr.write(f"{problem}\n")
         return 1
@@ -320,6 +336,13 @@ def _read_port() -> int:
     text = os.environ.get("PORT") or "8000"
     if not text.isdecimal() or not 0 < int(text) < 65536:
         raise RunProblem(f"PORT must be a number from 1 to 65535, not {text!r}.")
+    return int(text)
+
+
+def _read_turn_processes() -> int:
+    text = os.environ.get("TURN_PROCESSES") or "1"
+    if not text.isdecimal() or not 0 < int(text) <= 64:
+        raise RunProblem(f"TURN_PROCESSES must be a number from 1 to 64, not {text!r}.")
     return int(text)
 
 
@@ -402,7 +425,7 @@ def _write_run_environment(environment: dict[str, str]) -> Iterator[None]:
 
 
 async def _supervise(
-    environment: dict[str, str], servers: list[EmbeddedServer], *, host: str, port: int
+    environment: dict[str, str], servers: list[EmbeddedServer], *, host: str, port: int, turn_processes: int
 ) -> int:
     """Start web and bootstrap beside the servers; the workers follow once the database is migrated."""
     supervisor = Supervisor(environment, grace_seconds=float(environment["TURN_GRACE_SECONDS"]) + 5)
@@ -418,7 +441,8 @@ async def _supervise(
             supervisor.stop()
         for server in servers:
             group.create_task(supervisor.keep_server_running(server))
-        for program in embed_scheduler(list_workers(environment)):
+        workers = repeat_turn_worker(list_workers(environment), turn_processes)
+        for program in embed_scheduler(workers):
             group.create_task(supervisor.keep_running(program))
         await _announce_when_ready(supervisor, port)
         for server in servers:

@@ -195,6 +195,28 @@ def test_bots_of_our_own_have_a_worker_of_their_own() -> None:
     assert (chats.name, chats.command[:2]) == ("chats", ("nice", "-n"))
 
 
+def test_every_turn_worker_has_a_name_of_its_own() -> None:
+    """Celery tells nodes apart by name, and the supervisor its processes"""
+    [first, *more] = [
+        program
+        for program in run.repeat_turn_worker(run.list_workers({}), 3)
+        if queue_of(program) == ["turns"]
+    ]
+    assert [program.name for program in (first, *more)] == ["turns", "turns2", "turns3"]
+    assert [program.command[program.command.index("-n") + 1] for program in more] == [
+        "turns2@%h",
+        "turns3@%h",
+    ]
+    assert run.repeat_turn_worker(run.list_workers({}), 1) == run.list_workers({})
+
+
+@pytest.mark.parametrize("count", ["0", "65", "many"])
+def test_a_nonsense_number_of_turn_workers_is_a_sentence(monkeypatch: pytest.MonkeyPatch, count: str):
+    monkeypatch.setenv("TURN_PROCESSES", count)
+    with pytest.raises(run.RunProblem, match="TURN_PROCESSES must be a number from 1 to 64"):
+        run._read_turn_processes()
+
+
 def test_the_scheduler_is_a_thread_of_the_maintenance_worker() -> None:
     """P22: a process of its own takes the memory of a whole Django"""
     programs = {program.name: program.command for program in run.embed_scheduler(run.list_workers({}))}
