@@ -40,6 +40,7 @@ CACHE_SECONDS = 5.5  # figures of the dashboard are remembered for five
 DASHBOARD_LOOKS, STAFF_LOOKS, JOB_RUNS = 4, 7, 5
 PLAN_ENTRY = re.compile(r"^\S+ \S+ \S+ \[\d+\] LOG:  duration: ([\d.]+) ms  plan:$")
 LITERALS = re.compile(r"'(?:[^']|'')*'|\b\d+(?:\.\d+)?\b")
+BLOCKS = re.compile(r"Buffers: shared(?: hit=(\d+))?(?: read=(\d+))?")
 SHOWN_PLANS = 4  # of a line
 
 Act = Callable[[], Awaitable[float]]
@@ -55,6 +56,8 @@ class Line:
     warm_up: int = WARM_UP
     before: list[float] = field(default_factory=list)
     after: list[float] = field(default_factory=list)
+    blocks_before: int = 0  # of the database, read by all statements of one call
+    blocks_after: int = 0
     statements_before: dict[str, float] = field(default_factory=dict)
     plans: list[Plan] = field(default_factory=list)
 
@@ -79,6 +82,12 @@ class Plan:
     milliseconds: float
     statement: str  # without its literals
     text: str
+
+    @property
+    def blocks(self) -> int:
+        """Of the whole statement: its topmost node counts those of all below it."""
+        found = BLOCKS.search(self.text)
+        return sum(int(number) for number in found.groups(default="0")) if found else 0
 
 
 def main() -> int:
@@ -383,14 +392,15 @@ async def _measure(site: Site, lines: list[Line], *, after: bool) -> None:
             took = await line.act()
             if number >= line.warm_up:
                 (line.after if after else line.before).append(took)
-        if not after or line.misses:
-            with _explained(site) as plans:
-                await line.act()
-                await asyncio.sleep(0.1)
-            if after:
-                line.plans = _choose_plans(line, plans)
-            else:
-                line.statements_before = {plan.statement: plan.milliseconds for plan in plans}
+        with _explained(site) as plans:
+            await line.act()
+            await asyncio.sleep(0.1)
+        blocks = sum(plan.blocks for plan in plans)
+        if after:
+            line.plans, line.blocks_after = _choose_plans(line, plans) if line.misses else [], blocks
+        else:
+            line.statements_before = {plan.statement: plan.milliseconds for plan in plans}
+            line.blocks_before = blocks
         values = line.after if after else line.before
         _say(f"{line.name}: {typical(values):.2f} ms" + (f", {line.ratio:.2f} times" if after else ""))
 
@@ -464,7 +474,7 @@ def _report(site: Site, lines: list[Line]) -> None:
         ("table", "rows", "with its indexes"),
         *((name, f"{rows:,}", size) for name, rows, size in tables),
     ]
-    rows = [("line", "empty, ms", "large, ms", "p95", "ratio", "")]
+    rows = [("line", "empty, ms", "large, ms", "p95", "ratio", "", "blocks", "large")]
     rows += [
         (
             line.name,
@@ -473,6 +483,8 @@ def _report(site: Site, lines: list[Line]) -> None:
             f"{percentile(line.after, 95):.2f}",
             f"{line.ratio:.2f}",
             "miss" if line.misses else "ok",
+            f"{line.blocks_before:,}",
+            f"{line.blocks_after:,}",
         )
         for line in lines
     ]
