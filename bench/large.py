@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from bench.report import align_columns
 from bench.site import BenchProblem, Site, running_site
 
 BAR = 1.5
+BYTES_PER_MESSAGE, WAL_BYTES = 1_600, 10_000_000_000
 NOISE_MS = 1.0  # a line below its bar by less than this much of absolute time is not worth a plan
 WARM_UP = 3
 ORDINARY, HEAVY, STAFF, CLAIMS = 1, 2, 0, 3  # numbers of seeded users
@@ -94,6 +96,11 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     options = _parse_options()
     with running_site(users=100, sessions=200, kept=options.keep) as site:
+        needed, free = options.messages * BYTES_PER_MESSAGE, shutil.disk_usage(site.directory).free
+        if needed + WAL_BYTES > free:
+            raise BenchProblem(
+                f"{needed / 1e9:.0f} GB and some more are needed, {free / 1e9:.0f} GB are free."
+            )
         _load_auto_explain(site)
         uvloop.run(_run(site, options))
     return 0
