@@ -10,11 +10,15 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
+from django.conf import settings
+from django.db import connections
 
+from config.core import db
 from config.core.db import run_in_thread
 from copilot.providers.scripted import ScriptedText
 from tests.support import factories
 from tests.support.paths import ROOT
+from tests.support.timeouts import PATIENCE_SECONDS
 from tests.support.websocket_client import connected, engine
 
 APPS = tuple(str(ROOT / app) + "/" for app in ("config", "copilot", "billing", "linking", "diagnostics"))
@@ -54,14 +58,30 @@ def _shorten(frame: FrameType) -> str:
     return str(Path(frame.f_code.co_filename).relative_to(ROOT))
 
 
+def close_in_all_threads(threads: db.LifoThreadPool) -> None:
+    meeting = threading.Barrier(threads._max_workers)
+
+    def close() -> None:
+        meeting.wait(PATIENCE_SECONDS)
+        connections.close_all()
+
+    for closed in [threads.submit(close) for _ in range(threads._max_workers)]:
+        closed.result()
+    threads.shutdown()
+
+
 @pytest.fixture
-def trace() -> Iterator[CallTrace]:
+def trace(monkeypatch: pytest.MonkeyPatch) -> Iterator[CallTrace]:
+    """Trace this thread and all that begin from now on; the threads of earlier tests cannot be traced."""
     trace = CallTrace()
     trace.install()
+    threads = db.LifoThreadPool(settings.DATABASE_THREADS, "traced database")
+    monkeypatch.setattr(db, "_database_threads", threads)
     try:
         yield trace
     finally:
         trace.uninstall()
+        close_in_all_threads(threads)
 
 
 def read_road() -> dict[str, set[str]]:
