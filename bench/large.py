@@ -32,7 +32,7 @@ from bench.report import align_columns
 from bench.site import BenchProblem, Site, running_site
 
 BAR = 1.5
-BYTES_PER_MESSAGE, WAL_BYTES = 1_600, 10_000_000_000
+BYTES_PER_MESSAGE, WAL_BYTES = 1_800, 10_000_000_000
 NOISE_MS = 1.0  # a line below its bar by less than this much of absolute time is not worth a plan
 WARM_UP = 3
 ORDINARY, HEAVY, STAFF, CLAIMS = 1, 2, 0, 3  # numbers of seeded users
