@@ -91,7 +91,7 @@ def _time_claim() -> float:
     from copilot.chat.permissions import UNRESTRICTED
     from copilot.models import Message, ModelCall, Session, Turn
 
-    session = Session.objects.filter(title="Claims").first() or _make_session()
+    session = Session.objects.filter(owner__username="bench3", title="Claims").first() or _make_session()
     turn = Turn.objects.create(
         session=session,
         status=Turn.Status.QUEUED,
