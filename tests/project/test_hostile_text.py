@@ -358,6 +358,7 @@ INSIDE_FUNCTIONS = {
     ("config/dev/security_audit.py", "_read_locked_packages"): "our own lock files",
     ("copilot/accounts/devices.py", "describe_device"): "plain words, in 500 characters of a user agent",
     ("config/core/api/schema.py", "get_operation_id"): "names of our classes",
+    ("config/core/hashed_keys.py", "_pattern"): "fixed lengths, without repetition that could backtrack",
     ("copilot/providers/text_filter.py", "_compile_markers"): "makes constants of the module",
     ("config/core/redaction.py", "_make_prefix_pattern"): "makes constants of the module",
     ("copilot/tools/sandbox/bubblewrap.py", "from_report"): "what the kernel says of a process",
