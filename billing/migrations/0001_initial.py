@@ -102,6 +102,61 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("entitlement_changed_at__isnull", False)),
+                        fields=["entitlement_changed_at"],
+                        name="entitlements_by_change",
+                    ),
+                    models.Index(
+                        condition=models.Q(
+                            ("daily_limit_override_microdollars__isnull", False),
+                            ("weekly_limit_override_microdollars__isnull", False),
+                            _connector="OR",
+                        ),
+                        fields=["user"],
+                        name="accounts_with_overrides",
+                    ),
+                ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("tier__in", ("FREE", "PRO", "BUSINESS", "ENTERPRISE"))),
+                        name="an_account_has_a_known_tier",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("granted_tier__isnull", True),
+                            ("granted_tier__in", ("FREE", "PRO", "BUSINESS", "ENTERPRISE")),
+                            _connector="OR",
+                        ),
+                        name="a_granted_tier_is_known",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("daily_limit_override_microdollars__gte", 0)),
+                        name="a_daily_override_is_never_negative",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("weekly_limit_override_microdollars__gte", 0)),
+                        name="a_weekly_override_is_never_negative",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("credit_balance_cents__gte", 0)),
+                        name="a_balance_is_never_negative",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("debt_cents__gte", 0)), name="a_debt_is_never_negative"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("change_lease_until__isnull", True), ("change_token__isnull", True)),
+                            models.Q(("change_lease_until__isnull", False), ("change_token__isnull", False)),
+                            _connector="OR",
+                        ),
+                        name="a_change_lease_has_an_owner_and_an_end",
+                    ),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="AutoTopUp",
@@ -132,6 +187,18 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("amount_cents__gte", 0), ("threshold_cents__gte", 0)),
+                        name="auto_top_up_amounts_are_never_negative",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("enabled", False), ("amount_cents__gt", 0), _connector="OR"),
+                        name="an_enabled_auto_top_up_adds_something",
+                    ),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="BillingNotice",
@@ -164,6 +231,18 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("dismissed_at__isnull", True)),
+                        fields=["account", "-id"],
+                        name="notices_to_show",
+                    ),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(fields=("account", "dedupe_key"), name="a_notice_is_posted_once"),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="LedgerEntry",
@@ -229,6 +308,62 @@ class Migration(migrations.Migration):
             ],
             options={
                 "verbose_name_plural": "ledger entries",
+                "indexes": [
+                    models.Index(fields=["account", "-id"], name="entries_of_an_account"),
+                    models.Index(
+                        condition=models.Q(("amount_cents__gt", 0)),
+                        fields=["account", "expires_at"],
+                        name="lots_of_an_account",
+                    ),
+                    models.Index(
+                        condition=models.Q(("expires_at__isnull", False)),
+                        fields=["expires_at"],
+                        name="lots_that_expire",
+                    ),
+                    models.Index(
+                        condition=models.Q(("reference", ""), _negated=True),
+                        fields=["reference"],
+                        name="entries_by_reference",
+                    ),
+                ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("balance_after_cents__gte", 0)),
+                        name="no_entry_leaves_a_negative_balance",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("amount_cents__gt", 0),
+                                ("debt_delta_cents", 0),
+                                ("kind__in", ["GRANT", "TOP_UP", "REFUND"]),
+                            ),
+                            models.Q(
+                                ("amount_cents__lt", 0),
+                                ("debt_delta_cents", 0),
+                                ("kind__in", ["SPEND", "EXPIRY"]),
+                            ),
+                            models.Q(("amount_cents__lte", 0), ("kind", "REVERSAL")),
+                            models.Q(
+                                ("amount_cents__gte", 0),
+                                ("debt_delta_cents__lte", 0),
+                                ("kind", "REINSTATEMENT"),
+                            ),
+                            _connector="OR",
+                        ),
+                        name="an_entry_has_the_sign_of_its_kind",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("amount_cents", 0), ("debt_delta_cents", 0), _negated=True),
+                        name="an_entry_moves_something",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("expires_at__isnull", True), ("kind__in", ["GRANT", "REFUND"]), _connector="OR"
+                        ),
+                        name="only_grants_and_refunds_expire",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -265,6 +400,14 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "constraints": [
+                    models.UniqueConstraint(fields=("entry", "lot"), name="a_debit_uses_a_lot_once"),
+                    models.CheckConstraint(
+                        condition=models.Q(("cents__gt", 0)), name="an_allocation_takes_something"
+                    ),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="LimitPolicy",
@@ -451,6 +594,17 @@ class Migration(migrations.Migration):
             ],
             options={
                 "verbose_name_plural": "monthly usage",
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("account", "month", "provider", "model"),
+                        name="one_sum_per_account_month_and_model",
+                        nulls_distinct=False,
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("calls__gt", 0), ("cost_microdollars__gte", 0)),
+                        name="a_sum_is_of_something",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -537,6 +691,19 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(fields=["account", "-created_at"], name="plan_changes_of_an_account"),
+                    models.Index(fields=["created_at"], name="plan_changes_by_time"),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("kind", "CHECKOUT"), ("state", "STARTED")),
+                        fields=("account",),
+                        name="one_open_checkout_per_account",
+                    ),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="StripeEvent",
@@ -661,6 +828,15 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("grace_until__isnull", False)),
+                        fields=["grace_until"],
+                        name="subscriptions_in_grace",
+                    ),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="TierPolicy",
@@ -803,6 +979,23 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(fields=["account", "-created_at"], name="top_ups_of_an_account"),
+                    models.Index(fields=["created_at"], name="top_ups_by_time"),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(fields=("account", "idempotency_key"), name="one_top_up_per_key"),
+                    models.UniqueConstraint(
+                        condition=models.Q(("kind", "AUTO"), ("state__in", ["CREATED", "OPEN"])),
+                        fields=("account",),
+                        name="one_open_auto_top_up_per_account",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("amount_cents__gt", 0)), name="a_top_up_adds_something"
+                    ),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="UsageRecord",
@@ -852,6 +1045,55 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(fields=["account", "occurred_at"], name="usage_of_an_account"),
+                    models.Index(fields=["occurred_at"], name="usage_by_time"),
+                    models.Index(fields=["cost_source", "occurred_at"], name="usage_by_source"),
+                    models.Index(
+                        condition=models.Q(("aborted", True)),
+                        fields=["occurred_at"],
+                        name="usage_that_was_aborted",
+                    ),
+                    models.Index(
+                        condition=models.Q(("estimated", True)),
+                        fields=["occurred_at"],
+                        name="usage_that_was_estimated",
+                    ),
+                    models.Index(
+                        condition=models.Q(("price__isnull", True)),
+                        fields=["provider", "model", "occurred_at"],
+                        name="usage_of_unpriced_models",
+                    ),
+                    models.Index(
+                        condition=models.Q(("cost_source", "UNKNOWN")),
+                        fields=["provider", "model", "occurred_at"],
+                        name="usage_of_unknown_cost",
+                    ),
+                ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("cost_source__in", ["FLAT_RATE", "REPORTED", "CATALOGUE", "UNKNOWN"])
+                        ),
+                        name="a_cost_has_a_known_source",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("cost_microdollars__gte", 0), ("reported_microdollars__gte", 0)),
+                        name="costs_are_never_negative",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("cache_read_tokens__gte", 0),
+                            ("cache_write_1h_tokens__gte", 0),
+                            ("cache_write_5m_tokens__gte", 0),
+                            ("input_tokens__gte", 0),
+                            ("output_tokens__gte", 0),
+                        ),
+                        name="token_counts_are_never_negative",
+                    ),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="UsageReset",
@@ -911,6 +1153,33 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(fields=["account", "day"], name="resets_of_an_account"),
+                    models.Index(fields=["created_at"], name="resets_by_time"),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(fields=("account", "idempotency_key"), name="one_reset_per_key"),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("daily_forgiven_microdollars__gte", 0), ("weekly_forgiven_microdollars__gte", 0)
+                        ),
+                        name="forgiven_amounts_are_never_negative",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("kind", "PAID"),
+                                ("ledger_entry__isnull", False),
+                                ("state__in", ["APPLIED", "REFUNDED"]),
+                            ),
+                            models.Q(("kind", "STAFF"), ("ledger_entry__isnull", True), ("state", "APPLIED")),
+                            _connector="OR",
+                        ),
+                        name="a_paid_reset_names_its_price",
+                    ),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="UsageWindow",
@@ -947,386 +1216,22 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
-        ),
-        migrations.AddIndex(
-            model_name="account",
-            index=models.Index(
-                condition=models.Q(("entitlement_changed_at__isnull", False)),
-                fields=["entitlement_changed_at"],
-                name="entitlements_by_change",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="account",
-            index=models.Index(
-                condition=models.Q(
-                    ("daily_limit_override_microdollars__isnull", False),
-                    ("weekly_limit_override_microdollars__isnull", False),
-                    _connector="OR",
-                ),
-                fields=["user"],
-                name="accounts_with_overrides",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="account",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("tier__in", ("FREE", "PRO", "BUSINESS", "ENTERPRISE"))),
-                name="an_account_has_a_known_tier",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="account",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("granted_tier__isnull", True),
-                    ("granted_tier__in", ("FREE", "PRO", "BUSINESS", "ENTERPRISE")),
-                    _connector="OR",
-                ),
-                name="a_granted_tier_is_known",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="account",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("daily_limit_override_microdollars__gte", 0)),
-                name="a_daily_override_is_never_negative",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="account",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("weekly_limit_override_microdollars__gte", 0)),
-                name="a_weekly_override_is_never_negative",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="account",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("credit_balance_cents__gte", 0)), name="a_balance_is_never_negative"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="account",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("debt_cents__gte", 0)), name="a_debt_is_never_negative"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="account",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("change_lease_until__isnull", True), ("change_token__isnull", True)),
-                    models.Q(("change_lease_until__isnull", False), ("change_token__isnull", False)),
-                    _connector="OR",
-                ),
-                name="a_change_lease_has_an_owner_and_an_end",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="autotopup",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("amount_cents__gte", 0), ("threshold_cents__gte", 0)),
-                name="auto_top_up_amounts_are_never_negative",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="autotopup",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("enabled", False), ("amount_cents__gt", 0), _connector="OR"),
-                name="an_enabled_auto_top_up_adds_something",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="billingnotice",
-            index=models.Index(
-                condition=models.Q(("dismissed_at__isnull", True)),
-                fields=["account", "-id"],
-                name="notices_to_show",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="billingnotice",
-            constraint=models.UniqueConstraint(
-                fields=("account", "dedupe_key"), name="a_notice_is_posted_once"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="ledgerentry",
-            index=models.Index(fields=["account", "-id"], name="entries_of_an_account"),
-        ),
-        migrations.AddIndex(
-            model_name="ledgerentry",
-            index=models.Index(
-                condition=models.Q(("amount_cents__gt", 0)),
-                fields=["account", "expires_at"],
-                name="lots_of_an_account",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="ledgerentry",
-            index=models.Index(
-                condition=models.Q(("expires_at__isnull", False)),
-                fields=["expires_at"],
-                name="lots_that_expire",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="ledgerentry",
-            index=models.Index(
-                condition=models.Q(("reference", ""), _negated=True),
-                fields=["reference"],
-                name="entries_by_reference",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="ledgerentry",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("balance_after_cents__gte", 0)), name="no_entry_leaves_a_negative_balance"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="ledgerentry",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(
-                        ("amount_cents__gt", 0),
-                        ("debt_delta_cents", 0),
-                        ("kind__in", ["GRANT", "TOP_UP", "REFUND"]),
+            options={
+                "indexes": [
+                    models.Index(fields=["starts_on", "id"], name="windows_by_start_and_number"),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("account", "kind", "starts_on"), name="one_row_per_account_and_window"
                     ),
-                    models.Q(
-                        ("amount_cents__lt", 0), ("debt_delta_cents", 0), ("kind__in", ["SPEND", "EXPIRY"])
+                    models.CheckConstraint(
+                        condition=models.Q(("used_microdollars__gte", 0)), name="use_is_never_negative"
                     ),
-                    models.Q(("amount_cents__lte", 0), ("kind", "REVERSAL")),
-                    models.Q(
-                        ("amount_cents__gte", 0), ("debt_delta_cents__lte", 0), ("kind", "REINSTATEMENT")
+                    models.CheckConstraint(
+                        condition=models.Q(("kind__in", ["DAY", "WEEK"])), name="a_window_is_a_day_or_a_week"
                     ),
-                    _connector="OR",
-                ),
-                name="an_entry_has_the_sign_of_its_kind",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="ledgerentry",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("amount_cents", 0), ("debt_delta_cents", 0), _negated=True),
-                name="an_entry_moves_something",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="ledgerentry",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("expires_at__isnull", True), ("kind__in", ["GRANT", "REFUND"]), _connector="OR"
-                ),
-                name="only_grants_and_refunds_expire",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="ledgerallocation",
-            constraint=models.UniqueConstraint(fields=("entry", "lot"), name="a_debit_uses_a_lot_once"),
-        ),
-        migrations.AddConstraint(
-            model_name="ledgerallocation",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("cents__gt", 0)), name="an_allocation_takes_something"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="monthlyusage",
-            constraint=models.UniqueConstraint(
-                fields=("account", "month", "provider", "model"),
-                name="one_sum_per_account_month_and_model",
-                nulls_distinct=False,
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="monthlyusage",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("calls__gt", 0), ("cost_microdollars__gte", 0)),
-                name="a_sum_is_of_something",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="planchange",
-            index=models.Index(fields=["account", "-created_at"], name="plan_changes_of_an_account"),
-        ),
-        migrations.AddIndex(
-            model_name="planchange",
-            index=models.Index(fields=["created_at"], name="plan_changes_by_time"),
-        ),
-        migrations.AddConstraint(
-            model_name="planchange",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("kind", "CHECKOUT"), ("state", "STARTED")),
-                fields=("account",),
-                name="one_open_checkout_per_account",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="subscription",
-            index=models.Index(
-                condition=models.Q(("grace_until__isnull", False)),
-                fields=["grace_until"],
-                name="subscriptions_in_grace",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="topup",
-            index=models.Index(fields=["account", "-created_at"], name="top_ups_of_an_account"),
-        ),
-        migrations.AddIndex(
-            model_name="topup",
-            index=models.Index(fields=["created_at"], name="top_ups_by_time"),
-        ),
-        migrations.AddConstraint(
-            model_name="topup",
-            constraint=models.UniqueConstraint(
-                fields=("account", "idempotency_key"), name="one_top_up_per_key"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="topup",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("kind", "AUTO"), ("state__in", ["CREATED", "OPEN"])),
-                fields=("account",),
-                name="one_open_auto_top_up_per_account",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="topup",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("amount_cents__gt", 0)), name="a_top_up_adds_something"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="usagerecord",
-            index=models.Index(fields=["account", "occurred_at"], name="usage_of_an_account"),
-        ),
-        migrations.AddIndex(
-            model_name="usagerecord",
-            index=models.Index(fields=["occurred_at"], name="usage_by_time"),
-        ),
-        migrations.AddIndex(
-            model_name="usagerecord",
-            index=models.Index(fields=["cost_source", "occurred_at"], name="usage_by_source"),
-        ),
-        migrations.AddIndex(
-            model_name="usagerecord",
-            index=models.Index(
-                condition=models.Q(("aborted", True)), fields=["occurred_at"], name="usage_that_was_aborted"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="usagerecord",
-            index=models.Index(
-                condition=models.Q(("estimated", True)),
-                fields=["occurred_at"],
-                name="usage_that_was_estimated",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="usagerecord",
-            index=models.Index(
-                condition=models.Q(("price__isnull", True)),
-                fields=["provider", "model", "occurred_at"],
-                name="usage_of_unpriced_models",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="usagerecord",
-            index=models.Index(
-                condition=models.Q(("cost_source", "UNKNOWN")),
-                fields=["provider", "model", "occurred_at"],
-                name="usage_of_unknown_cost",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="usagerecord",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("cost_source__in", ["FLAT_RATE", "REPORTED", "CATALOGUE", "UNKNOWN"])),
-                name="a_cost_has_a_known_source",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="usagerecord",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("cost_microdollars__gte", 0), ("reported_microdollars__gte", 0)),
-                name="costs_are_never_negative",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="usagerecord",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("cache_read_tokens__gte", 0),
-                    ("cache_write_1h_tokens__gte", 0),
-                    ("cache_write_5m_tokens__gte", 0),
-                    ("input_tokens__gte", 0),
-                    ("output_tokens__gte", 0),
-                ),
-                name="token_counts_are_never_negative",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="usagereset",
-            index=models.Index(fields=["account", "day"], name="resets_of_an_account"),
-        ),
-        migrations.AddIndex(
-            model_name="usagereset",
-            index=models.Index(fields=["created_at"], name="resets_by_time"),
-        ),
-        migrations.AddConstraint(
-            model_name="usagereset",
-            constraint=models.UniqueConstraint(
-                fields=("account", "idempotency_key"), name="one_reset_per_key"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="usagereset",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("daily_forgiven_microdollars__gte", 0), ("weekly_forgiven_microdollars__gte", 0)
-                ),
-                name="forgiven_amounts_are_never_negative",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="usagereset",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(
-                        ("kind", "PAID"),
-                        ("ledger_entry__isnull", False),
-                        ("state__in", ["APPLIED", "REFUNDED"]),
-                    ),
-                    models.Q(("kind", "STAFF"), ("ledger_entry__isnull", True), ("state", "APPLIED")),
-                    _connector="OR",
-                ),
-                name="a_paid_reset_names_its_price",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="usagewindow",
-            index=models.Index(fields=["starts_on", "id"], name="windows_by_start_and_number"),
-        ),
-        migrations.AddConstraint(
-            model_name="usagewindow",
-            constraint=models.UniqueConstraint(
-                fields=("account", "kind", "starts_on"), name="one_row_per_account_and_window"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="usagewindow",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("used_microdollars__gte", 0)), name="use_is_never_negative"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="usagewindow",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("kind__in", ["DAY", "WEEK"])), name="a_window_is_a_day_or_a_week"
-            ),
+                ],
+            },
         ),
         migrations.RunSQL(FUNCTIONS_AND_TRIGGERS, migrations.RunSQL.noop),
     ]

@@ -168,6 +168,48 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(fields=["-created_at"], name="messages_by_time"),
+                    models.Index(
+                        condition=models.Q(("version_of__isnull", False)),
+                        fields=["version_of"],
+                        name="versions_of_a_message",
+                    ),
+                    models.Index(
+                        condition=models.Q(("hidden_with_version__isnull", False)),
+                        fields=["hidden_with_version"],
+                        name="rows_of_an_older_branch",
+                    ),
+                ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("sequence__isnull", False), ("kind", "user"), _connector="OR"),
+                        name="only_user_messages_wait_for_a_place",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("accept_number__isnull", False), ("kind", "user")),
+                            models.Q(
+                                models.Q(("kind", "user"), _negated=True), ("accept_number__isnull", True)
+                            ),
+                            _connector="OR",
+                        ),
+                        name="a_user_message_and_only_a_user_message_is_accepted",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("hidden", "older_branch"), ("hidden_with_version__isnull", False)),
+                            models.Q(
+                                models.Q(("hidden", "older_branch"), _negated=True),
+                                ("hidden_with_version__isnull", True),
+                            ),
+                            _connector="OR",
+                        ),
+                        name="only_rows_of_an_older_branch_are_hidden_with_a_version",
+                    ),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="ModelLesson",
@@ -266,6 +308,11 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(fields=["owner", "-changed_at", "id"], name="agents_of_an_owner"),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="AgentVersion",
@@ -298,6 +345,11 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "constraints": [
+                    models.UniqueConstraint(fields=("agent", "number"), name="one_version_per_number"),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="ApiKey",
@@ -385,6 +437,36 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("cancelled_at", None), ("finished_at", None)),
+                        fields=["due_at"],
+                        name="pending_deletions",
+                    ),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("cancelled_at", None), ("finished_at", None)),
+                        fields=("user",),
+                        name="one_pending_deletion_per_account",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("cancelled_at__isnull", True),
+                            models.Q(("finished_at__isnull", True), ("started_at__isnull", True)),
+                            _connector="OR",
+                        ),
+                        name="a_started_deletion_is_not_cancelled",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("finished_at__isnull", True), ("started_at__isnull", False), _connector="OR"
+                        ),
+                        name="a_finished_deletion_was_started",
+                    ),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="Installation",
@@ -460,6 +542,17 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(fields=["-created_at", "id"], name="invitations_by_age"),
+                ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("used_by", None), ("used_at__isnull", False), _connector="OR"),
+                        name="an_invitation_used_by_somebody_was_used",
+                    ),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="KnownDevice",
@@ -486,6 +579,11 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "constraints": [
+                    models.UniqueConstraint(fields=("user", "token_hash"), name="a_device_is_known_once"),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="McpServer",
@@ -536,6 +634,15 @@ class Migration(migrations.Migration):
             ],
             options={
                 "verbose_name": "MCP server",
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("owner", "name"), name="one_server_per_name", nulls_distinct=False
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("owner__isnull", True), ("transport", "http"), _connector="OR"),
+                        name="a_users_server_is_reached_over_http",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -583,6 +690,17 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(fields=["owner", "-remembered_at", "id"], name="memories_of_an_owner"),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(fields=("owner", "digest"), name="a_memory_is_kept_once"),
+                    models.CheckConstraint(
+                        condition=models.Q(("text", ""), _negated=True), name="a_memory_says_something"
+                    ),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="MemoryPreference",
@@ -627,6 +745,18 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    django.contrib.postgres.indexes.GinIndex(
+                        fastupdate=False, fields=["words"], name="words_of_messages"
+                    ),
+                    models.Index(
+                        models.F("owner_id"),
+                        models.OrderBy(models.F("sent_at"), descending=True),
+                        name="newest_words_of_an_owner",
+                    ),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="ModelEntry",
@@ -940,6 +1070,75 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("archived_at__isnull", False), ("deleted_at", None)),
+                        fields=["owner", "-pinned", "-active_at", "id"],
+                        include=("depth", "title"),
+                        name="archived_sessions",
+                    ),
+                    models.Index(
+                        condition=models.Q(("archived_at", None), ("deleted_at", None)),
+                        fields=["owner", "-pinned", "-active_at", "id"],
+                        include=("depth", "title"),
+                        name="listed_sessions",
+                    ),
+                    models.Index(fields=["-active_at"], name="sessions_by_activity"),
+                    models.Index(fields=["owner"], name="sessions_of_an_owner"),
+                    models.Index(
+                        condition=models.Q(("publish_failed_at__isnull", False)),
+                        fields=["publish_failed_at"],
+                        name="sessions_with_a_failed_publish",
+                    ),
+                    models.Index(
+                        condition=models.Q(("deleted_at__isnull", False)),
+                        fields=["deleted_at"],
+                        name="sessions_in_the_trash",
+                    ),
+                    models.Index(
+                        condition=models.Q(("depth__gt", 0), ("parent", None)),
+                        fields=["active_at"],
+                        name="sessions_for_one_answer",
+                    ),
+                    models.Index(
+                        condition=models.Q(("parent__isnull", False)),
+                        fields=["parent"],
+                        name="sessions_of_a_parent",
+                    ),
+                    models.Index(
+                        condition=models.Q(("root__isnull", False)),
+                        fields=["root"],
+                        name="sessions_of_a_root",
+                    ),
+                    models.Index(
+                        condition=models.Q(("agent_version__isnull", False)),
+                        fields=["agent_version"],
+                        name="sessions_of_an_agent",
+                    ),
+                    models.Index(
+                        condition=models.Q(("built_agent__isnull", False)),
+                        fields=["built_agent"],
+                        name="builder_sessions",
+                    ),
+                    models.Index(
+                        condition=models.Q(("personality__isnull", False)),
+                        fields=["personality"],
+                        name="sessions_of_a_personality",
+                    ),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("built_agent__isnull", False), ("deleted_at", None)),
+                        fields=("owner", "built_agent"),
+                        name="one_builder_session_per_agent",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("auto_approve_spent__gte", 0)),
+                        name="auto_approved_spending_is_never_negative",
+                    ),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="Schedule",
@@ -1010,6 +1209,15 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("next_run__isnull", False)),
+                        fields=["next_run"],
+                        name="due_schedules",
+                    ),
+                ],
+            },
         ),
         migrations.AddField(
             model_name="message",
@@ -1054,6 +1262,13 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("owner", "sha256"), name="a_document_is_imported_once_per_account"
+                    ),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="ExportJob",
@@ -1129,6 +1344,36 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(fields=["owner", "-created_at", "id"], name="exports_of_an_owner"),
+                    models.Index(
+                        condition=models.Q(("state__in", ["queued", "running", "ready"])),
+                        fields=["state", "created_at"],
+                        name="exports_to_be_looked_after",
+                    ),
+                ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("state", "ready"), _negated=True),
+                            models.Q(
+                                models.Q(("storage_key", ""), _negated=True), ("expires_at__isnull", False)
+                            ),
+                            _connector="OR",
+                        ),
+                        name="a_ready_export_can_be_fetched",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("state", "failed"), _negated=True),
+                            models.Q(("error", ""), _negated=True),
+                            _connector="OR",
+                        ),
+                        name="a_failed_export_says_why",
+                    ),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="Share",
@@ -1225,6 +1470,36 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(fields=["owner", "-created_at", "id"], name="shares_of_an_owner"),
+                    models.Index(
+                        condition=models.Q(("expires_at__isnull", False), ("purged_at", None)),
+                        fields=["expires_at"],
+                        name="shares_to_be_emptied",
+                    ),
+                ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("revoke_reason", ""), ("revoked_at__isnull", True)),
+                            models.Q(
+                                ("revoked_at__isnull", False), models.Q(("revoke_reason", ""), _negated=True)
+                            ),
+                            _connector="OR",
+                        ),
+                        name="a_share_that_ended_says_why",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("view_count__gte", 0)), name="views_are_never_negative"
+                    ),
+                    models.UniqueConstraint(
+                        condition=models.Q(("revoked_at", None)),
+                        fields=("session",),
+                        name="one_standing_share_per_session",
+                    ),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="SignUpRequest",
@@ -1261,6 +1536,15 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("approved_at", None)),
+                        fields=["created_at"],
+                        name="undecided_sign_ups",
+                    ),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="StorageUse",
@@ -1282,6 +1566,14 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("used_bytes__gte", 0), ("used_files__gte", 0)),
+                        name="storage_use_is_never_negative",
+                    ),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="TierEntry",
@@ -1312,6 +1604,16 @@ class Migration(migrations.Migration):
             options={
                 "verbose_name_plural": "tier entries",
                 "ordering": ["tier", "position"],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("tier", "position"), name="one_model_per_place_in_a_tier"
+                    ),
+                    models.UniqueConstraint(fields=("tier", "entry"), name="a_model_once_per_tier"),
+                    models.CheckConstraint(
+                        condition=models.Q(("tier__in", ["standard", "advanced", "small"])),
+                        name="a_known_tier",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -1501,6 +1803,78 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(fields=["-created_at"], name="turns_by_time"),
+                    models.Index(
+                        condition=models.Q(("ended_at", None)),
+                        fields=["status", "queued_at"],
+                        name="unfinished_turns",
+                    ),
+                    models.Index(fields=["session", "-created_at"], name="turns_of_a_session"),
+                    models.Index(
+                        condition=models.Q(("ended_at__isnull", False)),
+                        fields=["ended_at"],
+                        include=("recovered_at", "status"),
+                        name="ended_turns",
+                    ),
+                    models.Index(
+                        condition=models.Q(("parent__isnull", False)),
+                        fields=["parent"],
+                        name="turns_of_a_parent",
+                    ),
+                    models.Index(
+                        condition=models.Q(("parent", None), ("status__in", ["queued", "running"])),
+                        fields=["payer_id", "status", "created_at"],
+                        name="turns_at_once_of_a_payer",
+                    ),
+                    models.Index(
+                        condition=models.Q(
+                            ("address_hash__isnull", False),
+                            ("parent", None),
+                            ("status__in", ["queued", "running"]),
+                        ),
+                        fields=["address_hash", "status", "created_at"],
+                        name="turns_at_once_of_an_address",
+                    ),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("status__in", ["queued", "running", "waiting"])),
+                        fields=("session",),
+                        name="one_unfinished_turn_per_session",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("failure_code__gt", ""), ("status", "failed")),
+                            models.Q(models.Q(("status", "failed"), _negated=True), ("failure_code", "")),
+                            _connector="OR",
+                        ),
+                        name="a_failed_turn_and_only_a_failed_turn_has_a_code",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("ended_at__isnull", False),
+                                ("status__in", ["succeeded", "failed", "cancelled"]),
+                            ),
+                            models.Q(
+                                ("ended_at__isnull", True), ("status__in", ["queued", "running", "waiting"])
+                            ),
+                            _connector="OR",
+                        ),
+                        name="an_ended_turn_and_only_an_ended_turn_has_an_end",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("status", "running"), _negated=True),
+                            ("started_at__isnull", False),
+                            _connector="OR",
+                        ),
+                        name="a_running_turn_has_started",
+                    ),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="ScheduleRun",
@@ -1552,6 +1926,17 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(fields=["created_at"], name="runs_by_time"),
+                    models.Index(
+                        condition=models.Q(("outcome", "started")), fields=["id"], name="runs_under_way"
+                    ),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(fields=("schedule", "due_at"), name="one_run_per_due_moment"),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="Question",
@@ -1604,6 +1989,16 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("outcome", "open")),
+                        fields=("turn",),
+                        name="one_open_question_per_turn",
+                    ),
+                    models.UniqueConstraint(fields=("turn", "call_id"), name="one_question_per_call"),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="ModelCall",
@@ -1678,6 +2073,27 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(fields=["-created_at"], name="model_calls_by_time"),
+                    models.Index(
+                        condition=models.Q(("session__isnull", False)),
+                        fields=["created_at"],
+                        name="calls_of_side_questions",
+                    ),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(fields=("turn", "number"), name="one_model_call_per_number"),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("session__isnull", True), ("turn__isnull", False)),
+                            models.Q(("purpose", "side"), ("session__isnull", False), ("turn__isnull", True)),
+                            _connector="OR",
+                        ),
+                        name="a_model_call_is_of_a_turn_or_a_side_question",
+                    ),
+                ],
+            },
         ),
         migrations.AddField(
             model_name="message",
@@ -1789,6 +2205,33 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("state", "requested")), fields=["session"], name="open_approvals"
+                    ),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(fields=("turn", "call_id"), name="one_approval_per_call"),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            (
+                                "state__in",
+                                [
+                                    "requested",
+                                    "approved",
+                                    "rejected",
+                                    "abandoned",
+                                    "cancelled",
+                                    "running",
+                                    "done",
+                                ],
+                            )
+                        ),
+                        name="an_approval_is_in_a_known_state",
+                    ),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="WorkspaceFile",
@@ -1864,6 +2307,48 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("purged_at", None), ("source", "tool_output")),
+                        fields=["created_at"],
+                        name="tool_outputs_by_age",
+                    ),
+                    models.Index(fields=["owner", "-created_at", "id"], name="files_of_an_owner"),
+                    models.Index(
+                        condition=models.Q(("call_id", ""), _negated=True),
+                        fields=["session", "call_id"],
+                        name="output_of_a_call",
+                    ),
+                    models.Index(
+                        condition=models.Q(("deleted_at__isnull", False), ("purged_at", None)),
+                        fields=["deleted_at"],
+                        name="files_in_the_trash",
+                    ),
+                    models.Index(
+                        condition=models.Q(("purged_at", None), ("scan", "pending")),
+                        fields=["created_at"],
+                        name="files_to_be_scanned",
+                    ),
+                ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("size_bytes__gte", 0)), name="a_file_has_a_size"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("scan__in", ["unscanned", "pending", "clean", "infected", "failed"])
+                        ),
+                        name="a_file_is_in_a_known_state_of_scanning",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("source__in", ["upload", "agent", "import", "platform", "tool_output"])
+                        ),
+                        name="a_file_comes_from_a_known_source",
+                    ),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="SharedFile",
@@ -1891,6 +2376,11 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "constraints": [
+                    models.UniqueConstraint(fields=("share", "file"), name="a_share_lists_a_file_once"),
+                ],
+            },
         ),
         migrations.AddField(
             model_name="share",
@@ -1902,429 +2392,6 @@ class Migration(migrations.Migration):
                 related_name="shares",
                 to="copilot.workspacefile",
             ),
-        ),
-        migrations.AddIndex(
-            model_name="agent",
-            index=models.Index(fields=["owner", "-changed_at", "id"], name="agents_of_an_owner"),
-        ),
-        migrations.AddConstraint(
-            model_name="agentversion",
-            constraint=models.UniqueConstraint(fields=("agent", "number"), name="one_version_per_number"),
-        ),
-        migrations.AddIndex(
-            model_name="accountdeletion",
-            index=models.Index(
-                condition=models.Q(("cancelled_at", None), ("finished_at", None)),
-                fields=["due_at"],
-                name="pending_deletions",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="accountdeletion",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("cancelled_at", None), ("finished_at", None)),
-                fields=("user",),
-                name="one_pending_deletion_per_account",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="accountdeletion",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("cancelled_at__isnull", True),
-                    models.Q(("finished_at__isnull", True), ("started_at__isnull", True)),
-                    _connector="OR",
-                ),
-                name="a_started_deletion_is_not_cancelled",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="accountdeletion",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("finished_at__isnull", True), ("started_at__isnull", False), _connector="OR"
-                ),
-                name="a_finished_deletion_was_started",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="invitation",
-            index=models.Index(fields=["-created_at", "id"], name="invitations_by_age"),
-        ),
-        migrations.AddConstraint(
-            model_name="invitation",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("used_by", None), ("used_at__isnull", False), _connector="OR"),
-                name="an_invitation_used_by_somebody_was_used",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="knowndevice",
-            constraint=models.UniqueConstraint(fields=("user", "token_hash"), name="a_device_is_known_once"),
-        ),
-        migrations.AddConstraint(
-            model_name="mcpserver",
-            constraint=models.UniqueConstraint(
-                fields=("owner", "name"), name="one_server_per_name", nulls_distinct=False
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="mcpserver",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("owner__isnull", True), ("transport", "http"), _connector="OR"),
-                name="a_users_server_is_reached_over_http",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="memoryitem",
-            index=models.Index(fields=["owner", "-remembered_at", "id"], name="memories_of_an_owner"),
-        ),
-        migrations.AddConstraint(
-            model_name="memoryitem",
-            constraint=models.UniqueConstraint(fields=("owner", "digest"), name="a_memory_is_kept_once"),
-        ),
-        migrations.AddConstraint(
-            model_name="memoryitem",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("text", ""), _negated=True), name="a_memory_says_something"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="searchentry",
-            index=django.contrib.postgres.indexes.GinIndex(
-                fastupdate=False, fields=["words"], name="words_of_messages"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="searchentry",
-            index=models.Index(
-                models.F("owner_id"),
-                models.OrderBy(models.F("sent_at"), descending=True),
-                name="newest_words_of_an_owner",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="session",
-            index=models.Index(
-                condition=models.Q(("archived_at__isnull", False), ("deleted_at", None)),
-                fields=["owner", "-pinned", "-active_at", "id"],
-                include=("depth", "title"),
-                name="archived_sessions",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="session",
-            index=models.Index(
-                condition=models.Q(("archived_at", None), ("deleted_at", None)),
-                fields=["owner", "-pinned", "-active_at", "id"],
-                include=("depth", "title"),
-                name="listed_sessions",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="session",
-            index=models.Index(fields=["-active_at"], name="sessions_by_activity"),
-        ),
-        migrations.AddIndex(
-            model_name="session",
-            index=models.Index(fields=["owner"], name="sessions_of_an_owner"),
-        ),
-        migrations.AddIndex(
-            model_name="session",
-            index=models.Index(
-                condition=models.Q(("publish_failed_at__isnull", False)),
-                fields=["publish_failed_at"],
-                name="sessions_with_a_failed_publish",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="session",
-            index=models.Index(
-                condition=models.Q(("deleted_at__isnull", False)),
-                fields=["deleted_at"],
-                name="sessions_in_the_trash",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="session",
-            index=models.Index(
-                condition=models.Q(("depth__gt", 0), ("parent", None)),
-                fields=["active_at"],
-                name="sessions_for_one_answer",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="session",
-            index=models.Index(
-                condition=models.Q(("parent__isnull", False)), fields=["parent"], name="sessions_of_a_parent"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="session",
-            index=models.Index(
-                condition=models.Q(("root__isnull", False)), fields=["root"], name="sessions_of_a_root"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="session",
-            index=models.Index(
-                condition=models.Q(("agent_version__isnull", False)),
-                fields=["agent_version"],
-                name="sessions_of_an_agent",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="session",
-            index=models.Index(
-                condition=models.Q(("built_agent__isnull", False)),
-                fields=["built_agent"],
-                name="builder_sessions",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="session",
-            index=models.Index(
-                condition=models.Q(("personality__isnull", False)),
-                fields=["personality"],
-                name="sessions_of_a_personality",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="session",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("built_agent__isnull", False), ("deleted_at", None)),
-                fields=("owner", "built_agent"),
-                name="one_builder_session_per_agent",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="session",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("auto_approve_spent__gte", 0)),
-                name="auto_approved_spending_is_never_negative",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="schedule",
-            index=models.Index(
-                condition=models.Q(("next_run__isnull", False)), fields=["next_run"], name="due_schedules"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="importrecord",
-            constraint=models.UniqueConstraint(
-                fields=("owner", "sha256"), name="a_document_is_imported_once_per_account"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="exportjob",
-            index=models.Index(fields=["owner", "-created_at", "id"], name="exports_of_an_owner"),
-        ),
-        migrations.AddIndex(
-            model_name="exportjob",
-            index=models.Index(
-                condition=models.Q(("state__in", ["queued", "running", "ready"])),
-                fields=["state", "created_at"],
-                name="exports_to_be_looked_after",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="exportjob",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("state", "ready"), _negated=True),
-                    models.Q(models.Q(("storage_key", ""), _negated=True), ("expires_at__isnull", False)),
-                    _connector="OR",
-                ),
-                name="a_ready_export_can_be_fetched",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="exportjob",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("state", "failed"), _negated=True),
-                    models.Q(("error", ""), _negated=True),
-                    _connector="OR",
-                ),
-                name="a_failed_export_says_why",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="signuprequest",
-            index=models.Index(
-                condition=models.Q(("approved_at", None)), fields=["created_at"], name="undecided_sign_ups"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="storageuse",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("used_bytes__gte", 0), ("used_files__gte", 0)),
-                name="storage_use_is_never_negative",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="tierentry",
-            constraint=models.UniqueConstraint(
-                fields=("tier", "position"), name="one_model_per_place_in_a_tier"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="tierentry",
-            constraint=models.UniqueConstraint(fields=("tier", "entry"), name="a_model_once_per_tier"),
-        ),
-        migrations.AddConstraint(
-            model_name="tierentry",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("tier__in", ["standard", "advanced", "small"])), name="a_known_tier"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="turn",
-            index=models.Index(fields=["-created_at"], name="turns_by_time"),
-        ),
-        migrations.AddIndex(
-            model_name="turn",
-            index=models.Index(
-                condition=models.Q(("ended_at", None)),
-                fields=["status", "queued_at"],
-                name="unfinished_turns",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="turn",
-            index=models.Index(fields=["session", "-created_at"], name="turns_of_a_session"),
-        ),
-        migrations.AddIndex(
-            model_name="turn",
-            index=models.Index(
-                condition=models.Q(("ended_at__isnull", False)),
-                fields=["ended_at"],
-                include=("recovered_at", "status"),
-                name="ended_turns",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="turn",
-            index=models.Index(
-                condition=models.Q(("parent__isnull", False)), fields=["parent"], name="turns_of_a_parent"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="turn",
-            index=models.Index(
-                condition=models.Q(("parent", None), ("status__in", ["queued", "running"])),
-                fields=["payer_id", "status", "created_at"],
-                name="turns_at_once_of_a_payer",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="turn",
-            index=models.Index(
-                condition=models.Q(
-                    ("address_hash__isnull", False), ("parent", None), ("status__in", ["queued", "running"])
-                ),
-                fields=["address_hash", "status", "created_at"],
-                name="turns_at_once_of_an_address",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="turn",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("status__in", ["queued", "running", "waiting"])),
-                fields=("session",),
-                name="one_unfinished_turn_per_session",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="turn",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("failure_code__gt", ""), ("status", "failed")),
-                    models.Q(models.Q(("status", "failed"), _negated=True), ("failure_code", "")),
-                    _connector="OR",
-                ),
-                name="a_failed_turn_and_only_a_failed_turn_has_a_code",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="turn",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(
-                        ("ended_at__isnull", False), ("status__in", ["succeeded", "failed", "cancelled"])
-                    ),
-                    models.Q(("ended_at__isnull", True), ("status__in", ["queued", "running", "waiting"])),
-                    _connector="OR",
-                ),
-                name="an_ended_turn_and_only_an_ended_turn_has_an_end",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="turn",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("status", "running"), _negated=True),
-                    ("started_at__isnull", False),
-                    _connector="OR",
-                ),
-                name="a_running_turn_has_started",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="schedulerun",
-            index=models.Index(fields=["created_at"], name="runs_by_time"),
-        ),
-        migrations.AddIndex(
-            model_name="schedulerun",
-            index=models.Index(
-                condition=models.Q(("outcome", "started")), fields=["id"], name="runs_under_way"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="schedulerun",
-            constraint=models.UniqueConstraint(fields=("schedule", "due_at"), name="one_run_per_due_moment"),
-        ),
-        migrations.AddConstraint(
-            model_name="question",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("outcome", "open")), fields=("turn",), name="one_open_question_per_turn"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="question",
-            constraint=models.UniqueConstraint(fields=("turn", "call_id"), name="one_question_per_call"),
-        ),
-        migrations.AddIndex(
-            model_name="modelcall",
-            index=models.Index(fields=["-created_at"], name="model_calls_by_time"),
-        ),
-        migrations.AddIndex(
-            model_name="modelcall",
-            index=models.Index(
-                condition=models.Q(("session__isnull", False)),
-                fields=["created_at"],
-                name="calls_of_side_questions",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="modelcall",
-            constraint=models.UniqueConstraint(fields=("turn", "number"), name="one_model_call_per_number"),
-        ),
-        migrations.AddConstraint(
-            model_name="modelcall",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("session__isnull", True), ("turn__isnull", False)),
-                    models.Q(("purpose", "side"), ("session__isnull", False), ("turn__isnull", True)),
-                    _connector="OR",
-                ),
-                name="a_model_call_is_of_a_turn_or_a_side_question",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="message",
-            index=models.Index(fields=["-created_at"], name="messages_by_time"),
         ),
         migrations.AddIndex(
             model_name="message",
@@ -2340,22 +2407,6 @@ class Migration(migrations.Migration):
                 condition=models.Q(("turn__isnull", False)),
                 fields=["turn", "sequence"],
                 name="messages_of_a_turn",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="message",
-            index=models.Index(
-                condition=models.Q(("version_of__isnull", False)),
-                fields=["version_of"],
-                name="versions_of_a_message",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="message",
-            index=models.Index(
-                condition=models.Q(("hidden_with_version__isnull", False)),
-                fields=["hidden_with_version"],
-                name="rows_of_an_older_branch",
             ),
         ),
         migrations.AddIndex(
@@ -2387,132 +2438,6 @@ class Migration(migrations.Migration):
             ),
         ),
         migrations.AddConstraint(
-            model_name="message",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("sequence__isnull", False), ("kind", "user"), _connector="OR"),
-                name="only_user_messages_wait_for_a_place",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="message",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("accept_number__isnull", False), ("kind", "user")),
-                    models.Q(models.Q(("kind", "user"), _negated=True), ("accept_number__isnull", True)),
-                    _connector="OR",
-                ),
-                name="a_user_message_and_only_a_user_message_is_accepted",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="message",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("hidden", "older_branch"), ("hidden_with_version__isnull", False)),
-                    models.Q(
-                        models.Q(("hidden", "older_branch"), _negated=True),
-                        ("hidden_with_version__isnull", True),
-                    ),
-                    _connector="OR",
-                ),
-                name="only_rows_of_an_older_branch_are_hidden_with_a_version",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="approval",
-            index=models.Index(
-                condition=models.Q(("state", "requested")), fields=["session"], name="open_approvals"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="approval",
-            constraint=models.UniqueConstraint(fields=("turn", "call_id"), name="one_approval_per_call"),
-        ),
-        migrations.AddConstraint(
-            model_name="approval",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    (
-                        "state__in",
-                        ["requested", "approved", "rejected", "abandoned", "cancelled", "running", "done"],
-                    )
-                ),
-                name="an_approval_is_in_a_known_state",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="workspacefile",
-            index=models.Index(
-                condition=models.Q(("purged_at", None), ("source", "tool_output")),
-                fields=["created_at"],
-                name="tool_outputs_by_age",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="workspacefile",
-            index=models.Index(fields=["owner", "-created_at", "id"], name="files_of_an_owner"),
-        ),
-        migrations.AddIndex(
-            model_name="workspacefile",
-            index=models.Index(
-                condition=models.Q(("call_id", ""), _negated=True),
-                fields=["session", "call_id"],
-                name="output_of_a_call",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="workspacefile",
-            index=models.Index(
-                condition=models.Q(("deleted_at__isnull", False), ("purged_at", None)),
-                fields=["deleted_at"],
-                name="files_in_the_trash",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="workspacefile",
-            index=models.Index(
-                condition=models.Q(("purged_at", None), ("scan", "pending")),
-                fields=["created_at"],
-                name="files_to_be_scanned",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="workspacefile",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("size_bytes__gte", 0)), name="a_file_has_a_size"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="workspacefile",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("scan__in", ["unscanned", "pending", "clean", "infected", "failed"])),
-                name="a_file_is_in_a_known_state_of_scanning",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="workspacefile",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("source__in", ["upload", "agent", "import", "platform", "tool_output"])),
-                name="a_file_comes_from_a_known_source",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="sharedfile",
-            constraint=models.UniqueConstraint(fields=("share", "file"), name="a_share_lists_a_file_once"),
-        ),
-        migrations.AddIndex(
-            model_name="share",
-            index=models.Index(fields=["owner", "-created_at", "id"], name="shares_of_an_owner"),
-        ),
-        migrations.AddIndex(
-            model_name="share",
-            index=models.Index(
-                condition=models.Q(("expires_at__isnull", False), ("purged_at", None)),
-                fields=["expires_at"],
-                name="shares_to_be_emptied",
-            ),
-        ),
-        migrations.AddConstraint(
             model_name="share",
             constraint=models.CheckConstraint(
                 condition=models.Q(
@@ -2528,31 +2453,6 @@ class Migration(migrations.Migration):
             constraint=models.CheckConstraint(
                 condition=models.Q(("kind", "file"), ("through_sequence__isnull", False), _connector="OR"),
                 name="a_shared_conversation_has_a_last_message",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="share",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("revoke_reason", ""), ("revoked_at__isnull", True)),
-                    models.Q(("revoked_at__isnull", False), models.Q(("revoke_reason", ""), _negated=True)),
-                    _connector="OR",
-                ),
-                name="a_share_that_ended_says_why",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="share",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("view_count__gte", 0)), name="views_are_never_negative"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="share",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("revoked_at", None)),
-                fields=("session",),
-                name="one_standing_share_per_session",
             ),
         ),
         migrations.AddConstraint(

@@ -85,6 +85,40 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(fields=["platform", "bot_account"], name="keys_of_a_bot_account"),
+                ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("platform__in", ("telegram", "discord", "slack", "scripted"))),
+                        name="a_bot_key_has_a_known_platform",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("bot_account__regex", "^[A-Za-z0-9_:.\\-]{1,64}$")),
+                        name="botkey_bot_account_is_opaque",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            (
+                                "scopes__contained_by",
+                                [
+                                    "links:read",
+                                    "links:write",
+                                    "turns:start",
+                                    "turns:read",
+                                    "turns:control",
+                                    "deliveries:manage",
+                                ],
+                            )
+                        ),
+                        name="a_bot_key_has_known_scopes",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("rate_per_minute__gte", 1)), name="a_bot_key_has_a_rate"
+                    ),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="BotRunner",
@@ -188,6 +222,33 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("platform", "bot_account"), name="one_delivery_endpoint_per_bot_account"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("url__startswith", "https://")),
+                        name="deliveries_go_by_https_alone",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("disabled_at__isnull", True), ("disabled_reason", "")),
+                            models.Q(("disabled_at__isnull", False), ("disabled_reason__gt", "")),
+                            _connector="OR",
+                        ),
+                        name="a_disabled_endpoint_says_why",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("platform__in", ("telegram", "discord", "slack", "scripted"))),
+                        name="a_delivery_endpoint_has_a_known_platform",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("bot_account__regex", "^[A-Za-z0-9_:.\\-]{1,64}$")),
+                        name="deliveryendpoint_bot_account_is_opaque",
+                    ),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="LinkToken",
@@ -253,6 +314,61 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(
+                        fields=["platform", "kind", "subject_id", "-created_at"], name="tokens_of_a_subject"
+                    ),
+                    models.Index(fields=["created_at"], name="tokens_by_age"),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("superseded_at", None), ("used_at", None)),
+                        fields=("platform", "bot_account", "kind", "subject_id"),
+                        name="one_pending_token_per_subject",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("used_at__isnull", True), ("used_by__isnull", True)),
+                            models.Q(("used_at__isnull", False), ("used_by__isnull", False)),
+                            _connector="OR",
+                        ),
+                        name="a_used_token_and_only_a_used_token_has_a_user",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("used_at__isnull", True), ("superseded_at__isnull", True), _connector="OR"
+                        ),
+                        name="a_used_token_is_not_superseded",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("kind__in", ["server", "user"])), name="a_token_has_a_known_kind"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("digest__regex", "^[0-9a-f]{64}$")), name="a_token_is_a_digest"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("platform__in", ("telegram", "discord", "slack", "scripted"))),
+                        name="a_token_has_a_known_platform",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("bot_account__regex", "^[A-Za-z0-9_:.\\-]{1,64}$")),
+                        name="linktoken_bot_account_is_opaque",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("subject_id__regex", "^[A-Za-z0-9_:.\\-]{1,64}$")),
+                        name="linktoken_subject_id_is_opaque",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("notify_container__regex", "^[A-Za-z0-9_:.\\-]{1,64}$"),
+                            ("notify_container", ""),
+                            _connector="OR",
+                        ),
+                        name="linktoken_notify_container_is_opaque",
+                    ),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="PlatformConversation",
@@ -303,6 +419,39 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("closed_at", None)),
+                        fields=("platform", "bot_account", "container_id", "thread_id"),
+                        name="one_open_conversation_per_place",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("scope__in", ["server", "dm"])),
+                        name="a_conversation_has_a_known_scope",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("platform__in", ("telegram", "discord", "slack", "scripted"))),
+                        name="a_conversation_has_a_known_platform",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("bot_account__regex", "^[A-Za-z0-9_:.\\-]{1,64}$")),
+                        name="platformconversation_bot_account_is_opaque",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("container_id__regex", "^[A-Za-z0-9_:.\\-]{1,64}$")),
+                        name="platformconversation_container_id_is_opaque",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("thread_id__regex", "^[A-Za-z0-9_:.\\-]{1,64}$"),
+                            ("thread_id", ""),
+                            _connector="OR",
+                        ),
+                        name="platformconversation_thread_id_is_opaque",
+                    ),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="OutboundMessage",
@@ -359,6 +508,19 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "constraints": [
+                    models.UniqueConstraint(fields=("turn", "part"), name="a_part_is_sent_once"),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("platform_message_id__regex", "^[A-Za-z0-9_:.\\-]{1,64}$"),
+                            ("platform_message_id", ""),
+                            _connector="OR",
+                        ),
+                        name="outboundmessage_platform_message_id_is_opaque",
+                    ),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="Delivery",
@@ -414,6 +576,30 @@ class Migration(migrations.Migration):
             ],
             options={
                 "verbose_name_plural": "deliveries",
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("state", "waiting")),
+                        fields=["next_try_at"],
+                        name="deliveries_to_be_sent",
+                    ),
+                    models.Index(fields=["conversation", "number"], name="deliveries_of_a_conversation"),
+                    models.Index(fields=["endpoint", "-number"], name="deliveries_of_an_endpoint"),
+                    models.Index(fields=["turn_id"], name="deliveries_of_a_turn"),
+                    models.Index(fields=["created_at"], name="deliveries_by_age"),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("endpoint", "event_key"), name="an_event_is_delivered_as_one"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("finished_at__isnull", True), ("state", "waiting")),
+                            models.Q(("finished_at__isnull", False), ("state__in", ["delivered", "failed"])),
+                            _connector="OR",
+                        ),
+                        name="a_finished_delivery_and_only_a_finished_one_has_an_end",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -443,6 +629,21 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(fields=["created_at"], name="buttons_by_age"),
+                ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("kind", "question"),
+                            models.Q(("answer__in", ["approve", "reject"]), ("kind", "approval")),
+                            _connector="OR",
+                        ),
+                        name="a_button_means_something",
+                    ),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="PlatformLink",
@@ -543,6 +744,59 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(
+                        models.F("owner"),
+                        models.OrderBy(models.F("created_at"), descending=True),
+                        models.F("id"),
+                        name="server_links_of_an_owner",
+                    ),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("platform", "server_id", "bot_account"), name="a_server_has_one_owner"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("platform__in", ("telegram", "discord", "slack", "scripted"))),
+                        name="a_server_link_has_a_known_platform",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("bot_account__regex", "^[A-Za-z0-9_:.\\-]{1,64}$"),
+                            ("bot_account", ""),
+                            _connector="OR",
+                        ),
+                        name="platformlink_bot_account_is_opaque",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("server_id__regex", "^[A-Za-z0-9_:.\\-]{1,64}$")),
+                        name="platformlink_server_id_is_opaque",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("state__in", ["active", "paused", "bot_removed"])),
+                        name="a_link_has_a_known_state",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("daily_cap_microdollars__gte", 0)), name="a_daily_cap_is_no_debt"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("monthly_cap_microdollars__gte", 0)),
+                        name="a_monthly_cap_is_no_debt",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("allowed_channels__len__lte", 200)),
+                        name="allowed_channels_can_be_looked_through",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("allowed_roles__len__lte", 200)),
+                        name="allowed_roles_can_be_looked_through",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("tools__len__lte", 200)), name="tools_can_be_looked_through"
+                    ),
+                ],
+            },
         ),
         migrations.AddField(
             model_name="platformconversation",
@@ -578,6 +832,15 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "constraints": [
+                    models.UniqueConstraint(fields=("link", "day"), name="one_usage_per_link_and_day"),
+                    models.CheckConstraint(
+                        condition=models.Q(("reserved_microdollars__gte", 0), ("spent_microdollars__gte", 0)),
+                        name="usage_is_never_negative",
+                    ),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="CapReservation",
@@ -634,6 +897,45 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(
+                        models.F("link"),
+                        models.OrderBy(models.F("created_at"), descending=True),
+                        name="reservations_of_a_link",
+                    ),
+                    models.Index(
+                        models.F("link"),
+                        models.F("member"),
+                        models.OrderBy(models.F("created_at"), descending=True),
+                        name="reservations_of_a_member",
+                    ),
+                    models.Index(
+                        condition=models.Q(("settled_at", None)),
+                        fields=["created_at"],
+                        name="open_reservations",
+                    ),
+                    models.Index(fields=["session_id"], name="reservations_of_a_session"),
+                    models.Index(fields=["created_at"], name="reservations_by_age"),
+                ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("settled_at__isnull", True), ("spent_microdollars__isnull", True)),
+                            models.Q(("settled_at__isnull", False), ("spent_microdollars__gte", 0)),
+                            _connector="OR",
+                        ),
+                        name="a_settled_reservation_has_a_cost",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("reserved_microdollars__gte", 0)), name="a_reservation_is_no_debt"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("container_id__regex", "^[A-Za-z0-9_:.\\-]{1,64}$")),
+                        name="capreservation_container_id_is_opaque",
+                    ),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="PlatformUpdate",
@@ -780,6 +1082,38 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(
+                        models.F("user"),
+                        models.OrderBy(models.F("created_at"), descending=True),
+                        models.F("id"),
+                        name="user_links_of_a_user",
+                    ),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("platform", "platform_user_id", "bot_account"),
+                        name="a_chat_account_acts_as_one_user",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("platform__in", ("telegram", "discord", "slack", "scripted"))),
+                        name="a_user_link_has_a_known_platform",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("bot_account__regex", "^[A-Za-z0-9_:.\\-]{1,64}$"),
+                            ("bot_account", ""),
+                            _connector="OR",
+                        ),
+                        name="platformuserlink_bot_account_is_opaque",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("platform_user_id__regex", "^[A-Za-z0-9_:.\\-]{1,64}$")),
+                        name="platformuserlink_platform_user_id_is_opaque",
+                    ),
+                ],
+            },
         ),
         migrations.AddField(
             model_name="platformconversation",
@@ -846,426 +1180,6 @@ class Migration(migrations.Migration):
                 ],
             },
         ),
-        migrations.AddIndex(
-            model_name="botkey",
-            index=models.Index(fields=["platform", "bot_account"], name="keys_of_a_bot_account"),
-        ),
-        migrations.AddConstraint(
-            model_name="botkey",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("platform__in", ("telegram", "discord", "slack", "scripted"))),
-                name="a_bot_key_has_a_known_platform",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="botkey",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("bot_account__regex", "^[A-Za-z0-9_:.\\-]{1,64}$")),
-                name="botkey_bot_account_is_opaque",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="botkey",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    (
-                        "scopes__contained_by",
-                        [
-                            "links:read",
-                            "links:write",
-                            "turns:start",
-                            "turns:read",
-                            "turns:control",
-                            "deliveries:manage",
-                        ],
-                    )
-                ),
-                name="a_bot_key_has_known_scopes",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="botkey",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("rate_per_minute__gte", 1)), name="a_bot_key_has_a_rate"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="deliveryendpoint",
-            constraint=models.UniqueConstraint(
-                fields=("platform", "bot_account"), name="one_delivery_endpoint_per_bot_account"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="deliveryendpoint",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("url__startswith", "https://")), name="deliveries_go_by_https_alone"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="deliveryendpoint",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("disabled_at__isnull", True), ("disabled_reason", "")),
-                    models.Q(("disabled_at__isnull", False), ("disabled_reason__gt", "")),
-                    _connector="OR",
-                ),
-                name="a_disabled_endpoint_says_why",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="deliveryendpoint",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("platform__in", ("telegram", "discord", "slack", "scripted"))),
-                name="a_delivery_endpoint_has_a_known_platform",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="deliveryendpoint",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("bot_account__regex", "^[A-Za-z0-9_:.\\-]{1,64}$")),
-                name="deliveryendpoint_bot_account_is_opaque",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="linktoken",
-            index=models.Index(
-                fields=["platform", "kind", "subject_id", "-created_at"], name="tokens_of_a_subject"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="linktoken",
-            index=models.Index(fields=["created_at"], name="tokens_by_age"),
-        ),
-        migrations.AddConstraint(
-            model_name="linktoken",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("superseded_at", None), ("used_at", None)),
-                fields=("platform", "bot_account", "kind", "subject_id"),
-                name="one_pending_token_per_subject",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="linktoken",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("used_at__isnull", True), ("used_by__isnull", True)),
-                    models.Q(("used_at__isnull", False), ("used_by__isnull", False)),
-                    _connector="OR",
-                ),
-                name="a_used_token_and_only_a_used_token_has_a_user",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="linktoken",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("used_at__isnull", True), ("superseded_at__isnull", True), _connector="OR"
-                ),
-                name="a_used_token_is_not_superseded",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="linktoken",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("kind__in", ["server", "user"])), name="a_token_has_a_known_kind"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="linktoken",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("digest__regex", "^[0-9a-f]{64}$")), name="a_token_is_a_digest"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="linktoken",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("platform__in", ("telegram", "discord", "slack", "scripted"))),
-                name="a_token_has_a_known_platform",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="linktoken",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("bot_account__regex", "^[A-Za-z0-9_:.\\-]{1,64}$")),
-                name="linktoken_bot_account_is_opaque",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="linktoken",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("subject_id__regex", "^[A-Za-z0-9_:.\\-]{1,64}$")),
-                name="linktoken_subject_id_is_opaque",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="linktoken",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("notify_container__regex", "^[A-Za-z0-9_:.\\-]{1,64}$"),
-                    ("notify_container", ""),
-                    _connector="OR",
-                ),
-                name="linktoken_notify_container_is_opaque",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="outboundmessage",
-            constraint=models.UniqueConstraint(fields=("turn", "part"), name="a_part_is_sent_once"),
-        ),
-        migrations.AddConstraint(
-            model_name="outboundmessage",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("platform_message_id__regex", "^[A-Za-z0-9_:.\\-]{1,64}$"),
-                    ("platform_message_id", ""),
-                    _connector="OR",
-                ),
-                name="outboundmessage_platform_message_id_is_opaque",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="delivery",
-            index=models.Index(
-                condition=models.Q(("state", "waiting")), fields=["next_try_at"], name="deliveries_to_be_sent"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="delivery",
-            index=models.Index(fields=["conversation", "number"], name="deliveries_of_a_conversation"),
-        ),
-        migrations.AddIndex(
-            model_name="delivery",
-            index=models.Index(fields=["endpoint", "-number"], name="deliveries_of_an_endpoint"),
-        ),
-        migrations.AddIndex(
-            model_name="delivery",
-            index=models.Index(fields=["turn_id"], name="deliveries_of_a_turn"),
-        ),
-        migrations.AddIndex(
-            model_name="delivery",
-            index=models.Index(fields=["created_at"], name="deliveries_by_age"),
-        ),
-        migrations.AddConstraint(
-            model_name="delivery",
-            constraint=models.UniqueConstraint(
-                fields=("endpoint", "event_key"), name="an_event_is_delivered_as_one"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="delivery",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("finished_at__isnull", True), ("state", "waiting")),
-                    models.Q(("finished_at__isnull", False), ("state__in", ["delivered", "failed"])),
-                    _connector="OR",
-                ),
-                name="a_finished_delivery_and_only_a_finished_one_has_an_end",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="button",
-            index=models.Index(fields=["created_at"], name="buttons_by_age"),
-        ),
-        migrations.AddConstraint(
-            model_name="button",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("kind", "question"),
-                    models.Q(("answer__in", ["approve", "reject"]), ("kind", "approval")),
-                    _connector="OR",
-                ),
-                name="a_button_means_something",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="platformlink",
-            index=models.Index(
-                models.F("owner"),
-                models.OrderBy(models.F("created_at"), descending=True),
-                models.F("id"),
-                name="server_links_of_an_owner",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="platformlink",
-            constraint=models.UniqueConstraint(
-                fields=("platform", "server_id", "bot_account"), name="a_server_has_one_owner"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="platformlink",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("platform__in", ("telegram", "discord", "slack", "scripted"))),
-                name="a_server_link_has_a_known_platform",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="platformlink",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("bot_account__regex", "^[A-Za-z0-9_:.\\-]{1,64}$"), ("bot_account", ""), _connector="OR"
-                ),
-                name="platformlink_bot_account_is_opaque",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="platformlink",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("server_id__regex", "^[A-Za-z0-9_:.\\-]{1,64}$")),
-                name="platformlink_server_id_is_opaque",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="platformlink",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("state__in", ["active", "paused", "bot_removed"])),
-                name="a_link_has_a_known_state",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="platformlink",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("daily_cap_microdollars__gte", 0)), name="a_daily_cap_is_no_debt"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="platformlink",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("monthly_cap_microdollars__gte", 0)), name="a_monthly_cap_is_no_debt"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="platformlink",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("allowed_channels__len__lte", 200)),
-                name="allowed_channels_can_be_looked_through",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="platformlink",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("allowed_roles__len__lte", 200)),
-                name="allowed_roles_can_be_looked_through",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="platformlink",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("tools__len__lte", 200)), name="tools_can_be_looked_through"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="linkusage",
-            constraint=models.UniqueConstraint(fields=("link", "day"), name="one_usage_per_link_and_day"),
-        ),
-        migrations.AddConstraint(
-            model_name="linkusage",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("reserved_microdollars__gte", 0), ("spent_microdollars__gte", 0)),
-                name="usage_is_never_negative",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="capreservation",
-            index=models.Index(
-                models.F("link"),
-                models.OrderBy(models.F("created_at"), descending=True),
-                name="reservations_of_a_link",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="capreservation",
-            index=models.Index(
-                models.F("link"),
-                models.F("member"),
-                models.OrderBy(models.F("created_at"), descending=True),
-                name="reservations_of_a_member",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="capreservation",
-            index=models.Index(
-                condition=models.Q(("settled_at", None)), fields=["created_at"], name="open_reservations"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="capreservation",
-            index=models.Index(fields=["session_id"], name="reservations_of_a_session"),
-        ),
-        migrations.AddIndex(
-            model_name="capreservation",
-            index=models.Index(fields=["created_at"], name="reservations_by_age"),
-        ),
-        migrations.AddConstraint(
-            model_name="capreservation",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("settled_at__isnull", True), ("spent_microdollars__isnull", True)),
-                    models.Q(("settled_at__isnull", False), ("spent_microdollars__gte", 0)),
-                    _connector="OR",
-                ),
-                name="a_settled_reservation_has_a_cost",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="capreservation",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("reserved_microdollars__gte", 0)), name="a_reservation_is_no_debt"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="capreservation",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("container_id__regex", "^[A-Za-z0-9_:.\\-]{1,64}$")),
-                name="capreservation_container_id_is_opaque",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="platformuserlink",
-            index=models.Index(
-                models.F("user"),
-                models.OrderBy(models.F("created_at"), descending=True),
-                models.F("id"),
-                name="user_links_of_a_user",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="platformuserlink",
-            constraint=models.UniqueConstraint(
-                fields=("platform", "platform_user_id", "bot_account"), name="a_chat_account_acts_as_one_user"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="platformuserlink",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("platform__in", ("telegram", "discord", "slack", "scripted"))),
-                name="a_user_link_has_a_known_platform",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="platformuserlink",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("bot_account__regex", "^[A-Za-z0-9_:.\\-]{1,64}$"), ("bot_account", ""), _connector="OR"
-                ),
-                name="platformuserlink_bot_account_is_opaque",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="platformuserlink",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("platform_user_id__regex", "^[A-Za-z0-9_:.\\-]{1,64}$")),
-                name="platformuserlink_platform_user_id_is_opaque",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="platformconversation",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("closed_at", None)),
-                fields=("platform", "bot_account", "container_id", "thread_id"),
-                name="one_open_conversation_per_place",
-            ),
-        ),
         migrations.AddConstraint(
             model_name="platformconversation",
             constraint=models.CheckConstraint(
@@ -1276,42 +1190,6 @@ class Migration(migrations.Migration):
                     _connector="OR",
                 ),
                 name="an_open_conversation_has_the_link_of_its_scope",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="platformconversation",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("scope__in", ["server", "dm"])), name="a_conversation_has_a_known_scope"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="platformconversation",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("platform__in", ("telegram", "discord", "slack", "scripted"))),
-                name="a_conversation_has_a_known_platform",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="platformconversation",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("bot_account__regex", "^[A-Za-z0-9_:.\\-]{1,64}$")),
-                name="platformconversation_bot_account_is_opaque",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="platformconversation",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("container_id__regex", "^[A-Za-z0-9_:.\\-]{1,64}$")),
-                name="platformconversation_container_id_is_opaque",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="platformconversation",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("thread_id__regex", "^[A-Za-z0-9_:.\\-]{1,64}$"), ("thread_id", ""), _connector="OR"
-                ),
-                name="platformconversation_thread_id_is_opaque",
             ),
         ),
         migrations.RunSQL(FUNCTIONS_AND_TRIGGERS, migrations.RunSQL.noop),
