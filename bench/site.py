@@ -75,7 +75,7 @@ class Site(Installation):
             self.spawn(name, web if name == "web" else commands[name])
 
     def stop_processes(self) -> None:
-        """Our own, as a stop of the service does; the servers and the provider go on."""
+        """Stop our processes as a service manager would; the servers and the provider keep running."""
         stopped = [self.processes.pop(name) for name in SITE]
         for process in stopped:
             process.terminate()

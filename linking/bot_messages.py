@@ -19,7 +19,7 @@ from linking.inbound.controls import Decided
 from linking.models.fields import clean_name
 
 CONNECT_LABEL = "Connect"
-PRIVATE_COMMANDS = ("help", "link", "status", "settings")  # commands whose answer is for who gave them
+PRIVATE_COMMANDS = ("help", "link", "status", "settings")  # commands that are answered in private
 SERVER_NOT_LINKED = "This server isn't connected to an account yet. An admin can connect it with `/link`."
 ADMINS_ONLY = "Only an admin of this server can connect it. Ask one to send `/link`."
 LINK_NOT_DELIVERED = "I couldn't send you a direct message, and the link is only for you. Open a chat with me, then try again here."
@@ -68,7 +68,9 @@ def _format_status(status: StatusResult) -> str:
     state = {"idle": "I'm ready.", "running": "I'm working.", "waiting": "I'm waiting for an approval."}
     lines = [state[status.state]]
     if status.waiting:
-        lines.append(f"{status.waiting} messages are queued.")
+        lines.append(
+            "1 message is queued." if status.waiting == 1 else f"{status.waiting} messages are queued."
+        )
     if status.web_url:
         lines.append(f"On the web: {status.web_url}")
     return "\n".join(lines)

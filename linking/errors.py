@@ -4,10 +4,10 @@ RequestRefused (config.core.errors)
 ├── LinkNotFound         404 not_found             no such token or link
 ├── NotLinked            404 not_linked            no account is linked to this server or chat account
 ├── NotAuthorised        403 forbidden             somebody else's link
-├── NotServerAdmin       403 not_server_admin      only an admin of the server may ask for its link
+├── NotServerAdmin       403 not_server_admin      only an admin of the server can request its link
 ├── InsufficientScope    403 insufficient_scope    the bot key lacks the scope
 ├── PlatformMismatch     403 platform_mismatch     the key belongs to another platform
-├── BotUnauthenticated   401 unauthenticated       no valid key; the reason is not told
+├── BotUnauthenticated   401 unauthenticated       no valid key; the response does not say why
 ├── AmbiguousCredentials 400 ambiguous_credentials a person's and a bot's credentials in one request
 ├── LinkFlowMismatch     400 flow_mismatch         a token for the other kind of link
 ├── LinkAlreadyExists    409 already_linked, already_yours
@@ -36,7 +36,7 @@ RefusalReason = Literal[
 
 
 class LinkNotFound(NotFound):
-    """Raised for unknown tokens and for links that do not exist, alike."""
+    """Raised both for unknown tokens and for links that do not exist."""
 
 
 class NotLinked(RequestRefused):
@@ -49,32 +49,32 @@ class NotLinked(RequestRefused):
 
 class NotAuthorised(Forbidden):
     def __init__(self) -> None:
-        super().__init__("This link belongs to somebody else.")
+        super().__init__("This link belongs to another account.")
 
 
 class NotServerAdmin(Forbidden):
     default_code = "not_server_admin"
 
     def __init__(self) -> None:
-        super().__init__("Only who administers the server may ask for its link.")
+        super().__init__("Only an admin of the server can request its link.")
 
 
 class InsufficientScope(Forbidden):
     default_code = "insufficient_scope"
 
     def __init__(self, scope: str) -> None:
-        super().__init__(f"The key lacks the scope {scope}.", scope=scope)
+        super().__init__(f"This key doesn't have the scope {scope}.", scope=scope)
 
 
 class PlatformMismatch(Forbidden):
     default_code = "platform_mismatch"
 
     def __init__(self) -> None:
-        super().__init__("The key belongs to another platform.")
+        super().__init__("This key belongs to another platform.")
 
 
 class BotUnauthenticated(RequestRefused):
-    """Raised alike for unknown, wrong, revoked and expired keys, and for other networks."""
+    """Raised for unknown, wrong, revoked and expired keys, and for other networks, without saying which."""
 
     status = 401
     default_code = "unauthenticated"
@@ -149,7 +149,7 @@ REFUSAL_MESSAGES: dict[RefusalReason, tuple[int, str]] = {
 
 
 class MessageRefused(RequestRefused):
-    """Raised for a message that starts no turn and costs nothing. `is_announced`: whether the channel is told why."""
+    """Raised for a message that starts no turn and costs nothing. `is_announced`: whether the channel gets the reason."""
 
     def __init__(
         self, reason: RefusalReason, *, is_announced: bool = True, retry_after_seconds: int | None = None

@@ -165,7 +165,7 @@ def _parse_cursor(cursor: str) -> tuple[datetime, UUID]:
     try:
         return datetime.fromtimestamp(float(moment), UTC), UUID(link_id)
     except (ValueError, OverflowError, OSError):
-        raise InvalidRequest("cursor: this is none of ours.") from None
+        raise InvalidRequest("cursor: not a valid cursor.") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,7 +334,7 @@ def list_offered_bots() -> list[OfferedBot]:
     if settings.DISCORD_BOT_TOKEN and settings.DISCORD_APP_ID:
         asked = {"client_id": settings.DISCORD_APP_ID, "scope": "bot applications.commands"}
         url = f"https://discord.com/oauth2/authorize?{urlencode(asked)}"
-        found.append(_build_offer(Platform.DISCORD, url, "Add the bot to a server, or write to it."))
+        found.append(_build_offer(Platform.DISCORD, url, "Add the bot to a server, or message it."))
     if settings.SLACK_BOT_TOKEN and settings.SLACK_APP_URL:
         found.append(_build_offer(Platform.SLACK, settings.SLACK_APP_URL, "Open the app in your workspace."))
     return found
@@ -351,5 +351,6 @@ def get_bot_names(accounts: Iterable[tuple[str, str]]) -> dict[tuple[str, str], 
     keys = BotKey.objects.filter(bot_account__in={account for _, account in wanted}).order_by("created_at")
     named = {(key.platform, key.bot_account): key.name for key in keys}
     return {
-        one: _("our own bot") if one in ours else clean_name(named.get(one, "")) or one[1] for one in wanted
+        one: _("Pilothouse's bot") if one in ours else clean_name(named.get(one, "")) or one[1]
+        for one in wanted
     }

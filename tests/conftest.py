@@ -178,7 +178,7 @@ def _servers_may_be_slow() -> None:
 
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_blocker: pytest.FixtureRequest) -> Iterator[None]:
-    """One template per run, made by whoever needs it first; every process clones it."""
+    """One template per run, created by the first process that needs it; every process clones it."""
     from django.conf import settings
     from django.db import connection
 
@@ -192,7 +192,7 @@ def django_db_setup(django_db_blocker: pytest.FixtureRequest) -> Iterator[None]:
                 "select 1 from pg_database where datname = %s", [database_template.NAME]
             ).fetchone():
                 database_template.make(server, os.environ["TEST_POSTGRES_URL"])
-            # A test that is run again after its process's last one sets everything up anew.
+            # A test that is run again after its process's last one sets everything up again.
             server.execute(f'drop database if exists "{name}" with (force)')
             server.execute(f'create database "{name}" template "{database_template.NAME}"')
         with database_cleanup.quickly():

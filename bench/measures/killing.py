@@ -70,7 +70,7 @@ async def _killed(site: Site, client: SocketClient, prompt: Prompt, *, after_sec
     site.add_worker()
     if not reading.continued_at:
         raise BenchProblem(
-            f"a killed worker's turn ended as {reading.ending} {reading.problem} without going on"
+            f"a killed worker's turn ended as {reading.ending} {reading.problem} without continuing"
         )
     return Killed(reading, killed_at)
 

@@ -110,3 +110,17 @@ class TextListField(forms.Field):
 
     def to_python(self, value: object) -> list[str]:
         return [str(item) for item in value] if isinstance(value, list) else []
+
+
+class ReasonField(forms.CharField):
+    """A reason of staff for the audit log; every wrong length gets the same error."""
+
+    def __init__(self, *, min_length: int = 1, max_length: int, **kwargs: object) -> None:
+        problem = f"Enter a reason of {min_length} to {max_length:,} characters."
+        messages = dict.fromkeys(("required", "min_length", "max_length"), problem)
+        super().__init__(
+            min_length=min_length,
+            max_length=max_length,
+            error_messages=messages,
+            **kwargs,  # type: ignore[arg-type]
+        )

@@ -6,6 +6,7 @@ import time
 from typing import Any
 from uuid import UUID
 
+from django import forms
 from django.contrib.admin.utils import unquote
 from django.db.models import Model
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -13,12 +14,27 @@ from django.template.response import TemplateResponse
 
 from config.core.admin import ReadOnlyAdmin
 from config.core.audit import record_audit_event
+from config.core.forms import PageForm, ReasonField
 from copilot.models import Session
 
 REASON_LIFETIME_SECONDS = 30 * 60  # how long a reason is valid for one conversation
-MIN_REASON_CHARACTERS, MAX_REASON_CHARACTERS = 5, 500
 MAX_REMEMBERED_REASONS = 50  # per login session
 _SESSION_KEY = "conversation_reasons"
+
+
+class AccessReasonForm(PageForm):
+    reason = ReasonField(
+        min_length=5,
+        max_length=500,
+        widget=forms.Textarea(
+            attrs={
+                "class": "vLargeTextField",
+                "rows": 3,
+                "autofocus": True,
+                "placeholder": "For example: ticket 4711, the owner asked us to look",
+            }
+        ),
+    )
 
 
 class ConversationAdmin(ReadOnlyAdmin):
@@ -45,7 +61,7 @@ class ConversationAdmin(ReadOnlyAdmin):
             return self._store_reason(request, row, conversation)
         reason = get_valid_reason(request, conversation)
         if request.method != "POST" and not reason:
-            return self._ask_for_reason(request, row)
+            return self._ask_for_reason(request, row, AccessReasonForm())
         record_audit_event(
             "conversation.read",
             request=request,
@@ -62,29 +78,24 @@ class ConversationAdmin(ReadOnlyAdmin):
         return HttpResponseRedirect("../change/")  # nobody changes these rows, so they have no history
 
     def _store_reason(self, request: HttpRequest, row: Model, conversation: UUID) -> HttpResponse:
-        reason = request.POST.get("reason", "").replace("\x00", "").strip()
-        if not MIN_REASON_CHARACTERS <= len(reason) <= MAX_REASON_CHARACTERS:
-            problem = f"Enter a reason of {MIN_REASON_CHARACTERS} to {MAX_REASON_CHARACTERS:,} characters."
-            return self._ask_for_reason(request, row, problem=problem, status=400)
+        form = AccessReasonForm.from_request(request)
+        if not form.is_valid():
+            return self._ask_for_reason(request, row, form)
         reasons = _load_reasons(request)
-        reasons[str(conversation)] = [reason, time.time() + REASON_LIFETIME_SECONDS]
+        reasons[str(conversation)] = [form.cleaned_data["reason"], time.time() + REASON_LIFETIME_SECONDS]
         latest = sorted(reasons.items(), key=lambda item: item[1][1])[-MAX_REMEMBERED_REASONS:]
         request.session[_SESSION_KEY] = dict(latest)
         return HttpResponseRedirect(request.get_full_path())
 
-    def _ask_for_reason(
-        self, request: HttpRequest, row: Model, *, problem: str = "", status: int = 200
-    ) -> HttpResponse:
+    def _ask_for_reason(self, request: HttpRequest, row: Model, form: AccessReasonForm) -> HttpResponse:
         context = {
             **self.admin_site.each_context(request),
             "title": "Why do you need to read this?",
             "opts": self.model._meta,
-            "problem": problem,
-            "reason": request.POST.get("reason", ""),
-            "longest": MAX_REASON_CHARACTERS,
+            "form": form,
             "minutes": REASON_LIFETIME_SECONDS // 60,
         }
-        return TemplateResponse(request, "admin/copilot/reason.html", context, status=status)
+        return TemplateResponse(request, "admin/copilot/reason.html", context, status=form.status)
 
 
 def get_valid_reason(request: HttpRequest, conversation: UUID) -> str:

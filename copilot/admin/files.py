@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from django import forms
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
 from config.core.admin import ReadOnlyAdmin
+from config.core.forms import PageForm, ReasonField
 from copilot.models import ExportJob, Share, WorkspaceFile
 from copilot.sharing import services as sharing
+
+
+class TakeDownForm(PageForm):
+    reason = ReasonField(max_length=500, widget=forms.TextInput(attrs={"size": 80}))
 
 
 @admin.register(WorkspaceFile)
@@ -61,11 +67,13 @@ class ShareAdmin(ReadOnlyAdmin):
 
     @admin.action(description="Take down", permissions=["take_down"])
     def take_down(self, request: HttpRequest, rows: QuerySet[Share]) -> HttpResponse | None:
-        """Ask for a reason first; the owner is told."""
-        reason = request.POST.get("reason", "").strip()
-        if not reason:
-            context = {**self.admin_site.each_context(request), "shares": rows, "opts": self.model._meta}
-            return render(request, "admin/copilot/share/take_down.html", context)
+        """Ask for a reason first, which the owner gets to read."""
+        form = TakeDownForm(request.POST if "reason" in request.POST else None)
+        if not form.is_valid():
+            context = {"shares": rows, "opts": self.model._meta, "form": form}
+            page = {**self.admin_site.each_context(request), **context}
+            return render(request, "admin/copilot/share/take_down.html", page, status=form.status)
+        reason = form.cleaned_data["reason"]
         down = [share for share in rows.select_related("owner") if sharing.take_down_share(share, reason)]
         for share in down:
             self.log_change(request, share, f"Taken down: {reason}")

@@ -14,6 +14,7 @@ from django.urls import URLPattern, path, reverse
 
 from config.core.db import run_in_thread
 from config.core.errors import RequestRefused
+from config.core.forms import PageForm, TextListField
 from copilot.models import McpServer
 from copilot.tools.mcp import connection_trials
 from copilot.tools.mcp import services as mcp
@@ -23,6 +24,12 @@ if TYPE_CHECKING:  # Django's classes are not generic at run time
     ServerForm = forms.ModelForm[McpServer]
 else:
     ServerAdmin, ServerForm = admin.ModelAdmin, forms.ModelForm
+
+
+class SelectedServersForm(PageForm):
+    """The ticked rows of the list page, under the name that Django's admin gives them (ACTION_CHECKBOX_NAME)."""
+
+    _selected_action = TextListField(required=False)
 
 
 class McpServerForm(ServerForm):
@@ -152,6 +159,7 @@ class McpServerAdmin(ServerAdmin):
         allowed = self.admin_site.has_permission(request) and self.has_change_permission(request)
         if request.method != "POST" or not allowed or request.user.pk is None:
             raise PermissionDenied
-        selected = set(request.POST.getlist(ACTION_CHECKBOX_NAME))
+        form = SelectedServersForm.from_request(request)
+        selected = set(form.cleaned_data[ACTION_CHECKBOX_NAME]) if form.is_valid() else set()
         rows = self.get_queryset(request).order_by("name")
         return request.user.pk, [row for row in rows if str(row.pk) in selected]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, replace
 
-from django.contrib.auth.models import User
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_POST
 
 from billing.errors import UnknownUser
@@ -23,33 +22,27 @@ from diagnostics.dashboard.decorators import (
     render_tab,
     staff_only,
 )
+from diagnostics.dashboard.forms import ResetConfirmationForm, ResetTargetForm, UserLookupForm
 from diagnostics.dashboard.tabs import TAB_BY_SLUG, Tab
-from diagnostics.execution_list import is_user_id
 
 TabContext = dict[str, object]
-SHORTEST_REASON, LONGEST_REASON = 3, 500
 
 
 def build_limits_context(request: HttpRequest, tab: Tab) -> TabContext:
     """Look a user up by id or email; without either, the tab only shows the form."""
-    user, email = (request.GET.get(name, "").strip() for name in ("user", "email"))
+    form = UserLookupForm(request.GET or None)
     context: TabContext = {
-        "asked": {"user": user, "email": email},
+        "form": form,
         "may_reset": can_perform_staff_act(get_staff_user(request), "limits.reset"),
     }
-    if not request.GET:
-        return context
-    if bool(user) == bool(email):
-        return {**context, "problem": "Enter either a user id or an email address.", "status": 400}
-    if "\x00" in email:
-        return {**context, "problem": "email: not a valid address.", "status": 400}
-    if user and not is_user_id(user):
-        return {**context, "problem": "user: enter a number.", "status": 400}
-    try:
-        user_id = int(user) if user else usage_status.find_user_id_by_email(email)
-        return {**context, **load_user_limits(request, user_id)}
-    except UnknownUser:
-        return {**context, "problem": "This user does not exist (unknown_user).", "status": 404}
+    if form.is_valid():
+        try:
+            user, email = form.cleaned_data["user"], form.cleaned_data["email"]
+            user_id = int(user) if user else usage_status.find_user_id_by_email(email)
+            context |= load_user_limits(request, user_id)
+        except UnknownUser:
+            form.add_unknown_user()
+    return {**context, "status": form.status}
 
 
 def load_user_limits(request: HttpRequest, user_id: int) -> TabContext:
@@ -83,18 +76,17 @@ def load_user_limits(request: HttpRequest, user_id: int) -> TabContext:
 @staff_only("limits.reset")
 @require_POST
 def confirm_reset(request: HttpRequest) -> HttpResponse:
-    return _render_confirmation(request, _parse_user_id(request))
+    return _render_confirmation(request, ResetTargetForm.from_request(request), ResetConfirmationForm())
 
 
 @staff_only("limits.reset")
 @require_POST
 def apply_reset(request: HttpRequest) -> HttpResponse:
-    user_id, weekly = _parse_user_id(request), _is_weekly(request)
-    reason = request.POST.get("reason", "").strip()
-    if not SHORTEST_REASON <= len(reason) <= LONGEST_REASON or "\x00" in reason:
-        return _render_confirmation(
-            request, user_id, refusal=f"Enter a reason of {SHORTEST_REASON} to {LONGEST_REASON} characters."
-        )
+    target, form = ResetTargetForm.from_request(request), ResetConfirmationForm.from_request(request)
+    user_id = target.get_user_id()
+    if not form.is_valid():
+        return _render_confirmation(request, target, form)
+    weekly, reason = target.is_weekly, form.cleaned_data["reason"]
     started, before = time.monotonic(), usage_status.get_staff_limits(user_id)
     told = resets.reset_usage_as_staff(
         user_id, weekly=weekly, actor_id=get_staff_user(request).pk, reason=reason
@@ -127,26 +119,17 @@ def apply_reset(request: HttpRequest) -> HttpResponse:
     )
 
 
-def _render_confirmation(request: HttpRequest, user_id: int, *, refusal: str = "") -> HttpResponse:
+def _render_confirmation(
+    request: HttpRequest, target: ResetTargetForm, form: ResetConfirmationForm
+) -> HttpResponse:
+    user_id = target.get_user_id()
     context = {
         **load_user_limits(request, user_id),
-        "weekly": _is_weekly(request),
-        "refusal": refusal,
-        "reason": request.POST.get("reason", ""),
+        "weekly": target.is_weekly,
+        "form": form,
         "back": _get_back_url(user_id),
     }
     return render_tab(request, TAB_BY_SLUG["limits"], "_reset_confirm.html", context)
-
-
-def _parse_user_id(request: HttpRequest) -> int:
-    text = request.POST.get("user", "")
-    if not (is_user_id(text) and User.objects.filter(pk=int(text)).exists()):
-        raise Http404("unknown_user")
-    return int(text)
-
-
-def _is_weekly(request: HttpRequest) -> bool:
-    return request.POST.get("weekly") == "yes"
 
 
 def _get_usage(limits: usage_status.StaffLimits) -> dict[str, int]:

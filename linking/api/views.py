@@ -55,7 +55,7 @@ class BotKeyConflictCheck(BaseAuthentication):
 
 
 class BotKeyConflictScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
-    """Keep the check out of the OpenAPI document: it authenticates nobody."""
+    """Keep the check out of the OpenAPI document: it authenticates no one."""
 
     target_class = "linking.api.views.BotKeyConflictCheck"
     name: list[str] = []

@@ -63,7 +63,7 @@ def claim_key(platform: str, bot_account: str, key: str, digest: str) -> Claimed
         if first.answer is not None:
             return RecordedAnswer(answer=first.answer)
         if time.monotonic() >= deadline:
-            raise Conflict("A request with this key is under way.", code="in_progress")
+            raise Conflict("A request with this key is still running.", code="in_progress")
         time.sleep(CLAIM_POLL_SECONDS)
 
 

@@ -82,7 +82,7 @@ interface FileSource extends FileFacts {
   frame(retry?: number): string;
 }
 
-/** What a renderer gets beside its source. */
+/** Arguments of a renderer besides its source. */
 interface RenderTools {
   signal: AbortSignal;
   retry: number;
@@ -174,7 +174,7 @@ interface SessionState {
   meter: any; // the last usage.metered: how fast, and how full the context is
   gap: boolean; // a delta did not fit: only a fresh snapshot helps
   ended: SessionEvent | null; // the last ending, for the painter and the announcer
-  changed: Set<string>; // ids whose row came, changed or went
+  changed: Set<string>; // ids of rows that were added, changed or removed
   replaced: boolean; // everything is new
 }
 

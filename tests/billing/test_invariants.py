@@ -275,7 +275,7 @@ def test_counters_have_their_names():
 
 @pytest.mark.django_db(transaction=True)
 def test_logs_name_accounts_and_nobody(stripe: Fake, caplog):
-    """B19.5: a whole purchase, a decline and a forged knock; no address, key, signature or payload is written down"""
+    """B19.5: a whole purchase, a decline and a forged webhook; no address, key, signature or payload is logged"""
     caplog.set_level(logging.DEBUG)
     ada = factories.user("ada.lovelace")
     purchase = purchases.TopUpPurchase(amount_cents=1_000, success_url="https://x", cancel_url="https://x")

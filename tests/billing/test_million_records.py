@@ -174,7 +174,7 @@ def _knock(stripe: Client, number: int) -> None:
 
 
 def _waits(act: Callable[[int], object]) -> tuple[float, float]:
-    """p95 of 200, in milliseconds: of the process, and by the clock, which other people's work moves too."""
+    """Return the p95 of 200 runs in milliseconds: CPU time of the process, and wall time, which other load changes too."""
     worked, waited = [], []
     for number in range(200):
         began = time.thread_time(), time.perf_counter()

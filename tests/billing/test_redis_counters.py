@@ -244,7 +244,7 @@ def test_one_call_recorded_twice_at_once_counts_once(ada):
         assert used(ada)["DAY"] == before + 1_000
 
 
-def test_a_failed_publishing_heals_by_itself(ada, monkeypatch):
+def test_a_failed_publication_is_repaired_automatically(ada, monkeypatch):
     """B5.c4, B5.6: Redis is down while recording; when it is back, the beat task says the right amount."""
     limit_checks.check_limits(ada.pk)
     failures = metrics.publish_failures._value.get()
@@ -279,7 +279,7 @@ def test_a_call_belongs_to_the_windows_of_its_end(ada, first, second, days, week
     assert (rows.filter(kind="DAY").count(), rows.filter(kind="WEEK").count()) == (days, weeks)
 
 
-def test_a_lost_row_is_made_anew_from_what_was_recorded(ada, redis_clean):
+def test_a_lost_row_is_rebuilt_from_the_usage_records(ada, redis_clean):
     """B5.5: by a read, and by a recording that comes first."""
     for _ in range(2):
         record_usage(ada, 300)

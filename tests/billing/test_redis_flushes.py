@@ -30,7 +30,7 @@ def _held():
 
 
 def life(ada: User) -> list[Callable[[], object]]:
-    """Turns that hold and cost, a limit that is reached, bought anew, forgiven by staff, and lowered."""
+    """Turns with holds and costs; a limit that is reached, bought again, reset by staff, and lowered."""
     account = accounts.get_or_create_account(ada.pk)
     return [
         lambda: limit_checks.check_limits(ada.pk),

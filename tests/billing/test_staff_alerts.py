@@ -1,4 +1,4 @@
-"""Who is called when money needs a person, how often a user may ask, and what Stripe's door is said to be."""
+"""Alerts to staff about money, rate limits for users, and the documentation of Stripe's webhook."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_calling_staff_never_stops_anybody(settings, monkeypatch, caplog):
 
 
 def test_a_call_for_staff_becomes_a_task(monkeypatch):
-    """B10.2, B11.2: alerts go on to whoever mails them"""
+    """B10.2, B11.2: alerts are passed on to the mail sender"""
     sent = []
     monkeypatch.setattr(current_app, "send_task", lambda name, args, retry: sent.append((name, args)))
     metrics.alert_staff("top_up_review", "Look.", top_up="t")
@@ -76,7 +76,7 @@ def test_reads_and_writes_of_a_user_are_bounded_apart(monkeypatch):
     assert bob.get(f"{V1}/billing/usage").status_code == 200
 
 
-def test_stripes_door_stands_in_the_document():
+def test_stripes_webhook_is_in_the_openapi_document():
     """B16.1: the webhook is described like the rest, and needs no login"""
     document = person(factories.ada()).get("/api/schema", headers={"Accept": "application/json"}).json()
     door = document["paths"]["/api/v1/billing/stripe/webhook"]["post"]
@@ -84,7 +84,7 @@ def test_stripes_door_stands_in_the_document():
     assert door["security"] == [{}]
 
 
-def test_open_holds_are_told_with_what_is_left_of_their_time():
+def test_open_holds_are_listed_with_their_remaining_time():
     """B6.7: as staff see them: whole seconds, those of other users not among them, and nothing is removed by looking"""
     LimitPolicy.objects.update(turn_hold_microdollars=200_000)
     clear_policy_cache()

@@ -25,7 +25,7 @@ def asked(page: Page) -> Locator:
 
 
 def test_a_call_waits_survives_a_reload_and_runs_once_it_is_approved(ada: Visitor) -> None:
-    """W2.4, A33.c1: what ran unasked is done; the card, the sidebar and a reload say what waits"""
+    """W2.4, A33.c1: calls that need no approval have run; the card, the sidebar and a reload show what waits"""
     page = ada.log_in()
     asked(page)
     expect(page.locator(".row.tool[data-state=done]")).to_contain_text("Write file")
@@ -74,7 +74,7 @@ def test_arguments_can_be_changed_and_a_wrong_change_is_explained(ada: Visitor) 
     expect(page.locator(".row.answer .prose").last).to_contain_text("The user changed the arguments")
 
 
-def test_a_chat_can_be_allowed_to_act_unasked_and_stopped_again(ada: Visitor) -> None:
+def test_a_chat_can_be_allowed_to_act_without_asking_and_stopped_again(ada: Visitor) -> None:
     """W2.4, A11.11: the next call runs at once; switched off, it asks again"""
     page = ada.log_in()
     asked(page).get_by_text("Always allow in this chat").click()

@@ -197,7 +197,7 @@ def hostile(evil: str) -> str:
     return MARKUP.format(evil=evil) + (SCRIPT % tries).replace("{evil}", evil)
 
 
-def test_a_hostile_document_reaches_nothing_and_nobody(reader: Reader, evil: Listener) -> None:
+def test_a_hostile_document_reaches_no_data_and_no_server(reader: Reader, evil: Listener) -> None:
     """A-S14.2: parent, cookies, storage, top, fetch, beacons, forms, popups, base: all fail, and no request leaves"""
     page, foreign = reader.page, f"http://127.0.0.1:{evil.port}"
     asked: list[str] = []
@@ -277,7 +277,7 @@ def test_only_what_our_script_renders_has_a_largest_size(reader: Reader) -> None
     expect(reader.stage).to_be_visible()
 
 
-def test_trying_again_shows_the_skeleton_at_once_and_asks_anew(reader: Reader) -> None:
+def test_trying_again_shows_the_skeleton_at_once_and_requests_again(reader: Reader) -> None:
     """A-S14.4: failing fetch, Try again twice → skeleton each time, `_retry=1`, `_retry=2`"""
     asked: list[str] = []
 
@@ -523,7 +523,7 @@ def test_what_the_agent_makes_opens_the_panel_once(ada: Visitor) -> None:
     expect(panel.locator(".stage.ready")).to_contain_text("Notes from the demo")
     expect(page.locator("#artifacts")).to_contain_text("1")
     expect(page.locator("#announcer")).to_have_text("Answer finished.")
-    expect(page.get_by_label("Message", exact=True)).to_be_focused()  # whoever types is not disturbed
+    expect(page.get_by_label("Message", exact=True)).to_be_focused()  # typing is not interrupted
     page.keyboard.press("Escape")
     expect(panel).to_be_hidden()
     send_message(page, "write a file")

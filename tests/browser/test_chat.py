@@ -254,7 +254,7 @@ def test_two_tabs_show_the_same_conversation_in_step(ada: Visitor) -> None:
     assert find_answers(left).all_inner_texts() == find_answers(right).all_inner_texts()
 
 
-def test_a_chat_begun_while_a_page_was_loading_stands_in_its_list(ada: Visitor) -> None:
+def test_a_chat_created_while_a_page_was_loading_is_in_its_list(ada: Visitor) -> None:
     """W2.9, E2: what happens between the page and its socket is told by no event"""
     right = ada.log_in()
     left, held = ada.context.new_page(), list[Route]()

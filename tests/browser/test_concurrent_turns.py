@@ -32,7 +32,7 @@ def capped(ada: Visitor, stored: Callable[[Callable[[], object]], object]) -> It
     stored(lambda: allow(10, ada.email))
 
 
-def test_a_message_beyond_the_cap_says_why_it_waits_and_starts_by_itself(capped: Visitor) -> None:
+def test_a_message_beyond_the_cap_says_why_it_waits_and_starts_automatically(capped: Visitor) -> None:
     ada = capped
     busy = ada.log_in()
     send_message(busy, LONG_ANSWER_PROMPT)

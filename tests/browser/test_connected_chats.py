@@ -1,4 +1,4 @@
-"""A chat is connected, seen by strangers and let go, in a real browser (L6, L8)."""
+"""A chat is connected, seen by other users and disconnected, in a real browser (L6, L8)."""
 
 from __future__ import annotations
 

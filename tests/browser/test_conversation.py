@@ -92,7 +92,7 @@ def test_a_chat_has_its_own_instructions_and_tools(ada: Visitor) -> None:
     expect(page.get_by_role("checkbox", name=re.compile("^Current time"))).not_to_be_checked()
 
 
-def test_whoever_is_away_is_told_once_if_they_asked_for_it(ada: Visitor) -> None:
+def test_a_user_who_is_away_is_notified_once_if_they_enabled_it(ada: Visitor) -> None:
     """W2.10: the tab's title always, a notification by choice"""
     ada.context.add_init_script(AWAY)
     page = ada.log_in()
@@ -114,7 +114,7 @@ def test_whoever_is_away_is_told_once_if_they_asked_for_it(ada: Visitor) -> None
     assert [body for _, body in page.evaluate("window.told")] == ["Waiting for you."]
 
 
-def test_whoever_left_a_page_that_was_loaded_meanwhile_is_told_of_its_ending(ada: Visitor) -> None:
+def test_a_user_who_left_a_loading_page_is_notified_of_the_ending(ada: Visitor) -> None:
     """W2.10: the page saw no beginning"""
     ada.context.add_init_script(AWAY)
     page = ada.log_in()
@@ -129,8 +129,8 @@ def test_whoever_left_a_page_that_was_loaded_meanwhile_is_told_of_its_ending(ada
 
 
 @pytest.mark.parametrize("way", READS)
-def test_steps_that_somebody_reads_stay_open_when_the_answer_stands(ada: Visitor, way: str) -> None:
-    """W2.3: they fold for whoever does not"""
+def test_steps_that_somebody_reads_stay_open_when_the_answer_is_complete(ada: Visitor, way: str) -> None:
+    """W2.3: steps that the user did not open are folded"""
     page = ada.log_in()
     send_message(page, "Ask me something before you go on.")
     expect(page.locator(".question")).to_be_visible()

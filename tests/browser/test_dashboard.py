@@ -93,7 +93,7 @@ def status(turn_id: str) -> str:
 
 
 def picture(page: Page, name: str) -> None:
-    """For whoever looks at them; only where a directory is named."""
+    """Take screenshots for people to look at, only where a directory is named."""
     if directory := os.environ.get("DASHBOARD_PICTURES"):
         page.screenshot(path=Path(directory) / f"{name}.png", full_page=True)
 

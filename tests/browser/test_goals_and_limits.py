@@ -15,7 +15,7 @@ pytestmark = pytest.mark.browser
 Stored = Callable[[Callable[[], object]], object]
 
 
-def test_a_goal_is_said_judged_and_paused_where_nobody_can_judge(ada: Visitor) -> None:
+def test_a_goal_is_shown_judged_and_paused_when_no_model_can_judge_it(ada: Visitor) -> None:
     """A30.4, W2.8: the demo is no judge, so the person is told and has the next word; a reload shows the same"""
     page = ada.log_in()
     send_message(page, "Hello there")
@@ -35,7 +35,7 @@ def test_a_goal_is_said_judged_and_paused_where_nobody_can_judge(ada: Visitor) -
     expect(find_user_messages(page)).to_have_count(2)
 
 
-def test_a_turn_that_reached_its_limit_goes_on_at_a_click(ada: Visitor, stored: Stored) -> None:
+def test_a_turn_that_reached_its_limit_continues_at_a_click(ada: Visitor, stored: Stored) -> None:
     """A10.1: never a silent end; the button says it in the person's place"""
 
     def limited() -> str:

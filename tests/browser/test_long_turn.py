@@ -1,4 +1,4 @@
-"""The errand of fifty rounds as somebody at the page sees it: one answer, whatever came between (tests/copilot/agent/test_long_turn.py)."""
+"""The turn of fifty rounds as the page shows it: one answer, whatever came between (tests/copilot/agent/test_long_turn.py)."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.browser
 FIRST_PAGE_BYTES = 150 * 1024  # W4.3
 
 
-def test_a_stranger_signs_up_and_lands_in_an_empty_chat(visit: Callable[..., Visitor]) -> None:
+def test_a_visitor_signs_up_and_lands_in_an_empty_chat(visit: Callable[..., Visitor]) -> None:
     """W1.1, W1.3."""
     visitor = visit()
     page = visitor.tab("/")
@@ -176,7 +176,7 @@ def test_older_steps_join_those_that_stand_there_and_nothing_moves(
     expect(page.locator(".row.fold")).to_have_text([re.compile("Show 9 steps")] * 5)
 
 
-def test_the_first_chat_page_is_small_and_asks_nobody_else(ada: Visitor, site: Site) -> None:
+def test_the_first_chat_page_is_small_and_requests_no_other_host(ada: Visitor, site: Site) -> None:
     """W4.3: 150 KB compressed in total, no third party, one socket."""
     ada.log_in()
     sizes: dict[str, int] = {}

@@ -159,7 +159,7 @@ def _portal_and_credits(page: Page, shop: stripe_fake.Fake) -> None:
     press(page, page.get_by_role("navigation", name="Billing").get_by_role("link", name="Plan"))
 
 
-def test_a_payment_that_fails_is_told_until_it_is_settled(
+def test_a_failed_payment_is_shown_until_it_is_settled(
     ada: Visitor, shop: stripe_fake.Fake, stored: Stored
 ) -> None:
     """B17.2: an upgrade that is declined, a renewal that fails: what to do stands on the page, and Keep takes it back"""
@@ -188,7 +188,7 @@ def test_a_payment_that_fails_is_told_until_it_is_settled(
 
 
 def test_a_second_click_and_a_second_tab_do_no_harm(ada: Visitor, shop: stripe_fake.Fake) -> None:
-    """B11.c4: a double click opens one page to pay on; what another tab did is told, and the page is read anew"""
+    """B11.c4: a double click opens one page to pay on; a change made in another tab is shown after a reload"""
     page = ada.log_in()
     page.goto(ada.site.url + PLAN)
     page.get_by_role("button", name="Switch to Pro").dblclick()

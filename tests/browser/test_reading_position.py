@@ -1,4 +1,4 @@
-"""Whoever reads older pages goes on reading when the conversation comes anew, in a snapshot (W2.2, T8.3)."""
+"""A reader of older pages keeps their place when a snapshot replaces the conversation (W2.2, T8.3)."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_a_chat_is_pinned_archived_and_brought_back_in_every_tab(ada: Visitor) -
     expect(page.locator("#sessions .session")).to_have_count(1)
 
 
-def test_an_unpinned_chat_stands_among_those_of_its_day(
+def test_an_unpinned_chat_moves_back_to_its_day(
     ada: Visitor, stored: Callable[[Callable[[], str]], str]
 ) -> None:
     """W2.9: it is no newer for having been pinned"""
@@ -123,7 +123,7 @@ def test_an_unpinned_chat_stands_among_those_of_its_day(
         assert page.locator("#sessions").inner_text() == before
 
 
-def test_older_chats_come_on_scrolling_and_one_brought_back_stands_under_its_day(
+def test_older_chats_load_on_scrolling_and_a_restored_one_is_under_its_day(
     ada: Visitor, stored: Callable[[Callable[[], str]], str]
 ) -> None:
     """W2.9: however many days and pages the list has"""

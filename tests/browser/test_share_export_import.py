@@ -35,7 +35,7 @@ def share(page: Page, password: str) -> str:
 
 
 def files_of(page: Page, link: str) -> list[str]:
-    """What a stranger gets who knows the password."""
+    """Download what a visitor who knows the password gets."""
     page.goto(link)
     page.get_by_label("Password").fill(PHRASE)
     page.get_by_role("button", name="Open").click()
@@ -86,7 +86,7 @@ def erased(email: str) -> list[str]:
 def test_a_conversation_with_files_goes_out_comes_in_elsewhere_and_is_erased(
     visit: Callable[..., Visitor], browser: Browser, site: Site, stored: Stored
 ) -> None:
-    """S21: upload, a file of the agent's, shown, shared with a password, unlocked, zipped, shared anew, exported, imported, erased"""
+    """S21: upload, a file of the agent's, shown, shared with a password, unlocked, zipped, shared again, exported, imported, erased"""
     ada, bob = visit(), visit()
     page = ada.log_in()
     page.locator("input[type=file]").first.set_input_files(

@@ -1,4 +1,4 @@
-"""A conversation is shared, read by strangers, locked and ended, in a real browser (S8–S12, W2.7, W3)."""
+"""A conversation is shared, read by visitors, locked and revoked, in a real browser (S8–S12, W2.7, W3)."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def is_accessible(page: Page) -> None:
     assert serious == [], [(rule["id"], [node["html"] for node in rule["nodes"]]) for rule in serious]
 
 
-def test_an_owner_shares_a_stranger_reads_and_a_revoked_link_is_dead(
+def test_an_owner_shares_a_visitor_reads_and_a_revoked_link_stops_working(
     ada: Visitor, browser: Browser, site: Site, stored: Callable[[Callable[[], str]], str]
 ) -> None:
     """A-S11.4: and nothing that was not chosen is there (S8, W2.7)."""
@@ -169,7 +169,7 @@ def test_a_locked_link_opens_by_its_password_and_without_a_script(
     assert foreign == []
 
 
-def test_a_hostile_conversation_runs_nothing_and_asks_nobody(
+def test_a_hostile_conversation_runs_no_script_and_requests_no_other_host(
     ada: Visitor, browser: Browser, site: Site, stored: Callable[[Callable[[], str]], str]
 ) -> None:
     """A-S11.2"""

@@ -40,7 +40,7 @@ class Line:
         socket.on_message(sent)
 
 
-def test_too_many_connections_are_told_and_not_tried_again_by_themselves(ada: Visitor) -> None:
+def test_too_many_connections_are_reported_and_not_retried_automatically(ada: Visitor) -> None:
     page = ada.log_in()
     line = Line()
     page.route_web_socket("**/ws/", line.join)

@@ -212,7 +212,7 @@ def blank(browser: Browser, site: Site) -> Iterator[Page]:
 
 
 @pytest.mark.parametrize("text", GROWING.values(), ids=GROWING)
-def test_what_grew_letter_by_letter_is_what_stands_there_at_once(blank: Page, text: str) -> None:
+def test_text_that_grew_letter_by_letter_renders_like_the_whole_text(blank: Page, text: str) -> None:
     """W2.1, W4.4: lists, tables, quotes and long paragraphs grow by their parts, and come to the same"""
     grown, whole = blank.evaluate(GROW, text)
     assert grown == whole

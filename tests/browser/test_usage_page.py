@@ -33,7 +33,7 @@ def _exhaust(email: str, *, credits_cents: int) -> None:
     )  # fmt: skip
 
 
-def test_a_limit_is_told_reset_and_gone(ada: Visitor, stored: Stored) -> None:
+def test_a_reached_limit_is_shown_and_gone_after_a_reset(ada: Visitor, stored: Stored) -> None:
     """B17.c1: exhaust → notice → reset → send; the draft is kept, and nothing has to be written twice"""
     page = ada.log_in()
     stored(lambda: _exhaust(ada.email, credits_cents=1_000))

@@ -57,7 +57,7 @@ def test_an_edited_message_is_a_version_that_every_tab_can_switch(ada: Visitor) 
     expect(find_user_messages(page)).to_have_text(["Hello again"])
 
 
-def test_what_a_version_made_stands_in_that_version_alone(ada: Visitor) -> None:
+def test_files_of_a_version_are_shown_in_that_version_alone(ada: Visitor) -> None:
     """W2.7, S14: the file of the other version is in the panel's list, and no card here"""
     page = ada.log_in()
     cards = page.locator("#transcript .made [data-file]")
@@ -163,7 +163,7 @@ def test_the_menu_offers_commands_and_fills_them_in(visit: Callable[..., Visitor
     expect(page.locator("body")).to_have_js_property("scrollWidth", 360)
 
 
-def test_a_question_aside_is_answered_above_the_composer(ada: Visitor) -> None:
+def test_a_side_question_is_answered_above_the_composer(ada: Visitor) -> None:
     """A30.3, W2.8: the conversation does not change"""
     page = ada.log_in()
     say(page, "Hello there")

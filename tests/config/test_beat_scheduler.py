@@ -1,4 +1,4 @@
-"""Jobs by the clock: what was not taken in time is dropped, what older releases scheduled is removed, what was sent is noted."""
+"""Scheduled jobs: those not taken in time are dropped, those of older releases are removed, and each sending is recorded."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_job_that_is_still_at_work_is_not_sent_again(redis_clean: object, monk
 def test_a_scheduler_that_reaches_nobody_leaves_unless_the_broker_is_away(
     redis_clean: object, monkeypatch: pytest.MonkeyPatch, settings, tmp_path: Path
 ):
-    """Started anew it has new connections; a broker that is away would not come back by it"""
+    """After a restart it has new connections; a restart would not bring back a broker that is down"""
     settings.HEARTBEAT_FILE = str(tmp_path / "heartbeat")
     deaf = scheduler_with(monkeypatch, SchedulingError("broken"))
     assert deaf.tick() == 1.0

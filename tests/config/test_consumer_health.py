@@ -280,7 +280,7 @@ def test_an_empty_answer_is_an_answer(redis_clean, monkeypatch):
 @pytest.mark.django_db(transaction=True)
 def test_a_worker_that_does_not_listen_names_no_queue(rig):
     """It beats, and nobody may think that it takes turns"""
-    worker = rig.start_worker()  # whose ear was never opened
+    worker = rig.start_worker()  # which never subscribed
     assert WorkerHeartbeat.objects.get(pk=worker.name).queues == []
     worker.engine.start_listening()
     until(lambda: WorkerHeartbeat.objects.get(pk=worker.name).queues == ["turns"], 20)

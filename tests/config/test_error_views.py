@@ -43,7 +43,7 @@ def client() -> Client:
 
 @pytest.mark.parametrize("sql", AWAY)
 @pytest.mark.parametrize("address", ["/page", "/waiting"])
-def test_a_page_whose_tables_or_server_are_away_comes_back_by_itself(address: str, sql: str):
+def test_a_page_reloads_itself_once_its_tables_or_server_are_back(address: str, sql: str):
     """E3, W4: before the first migration, and while Postgres is away"""
     answer = client().get(address, {"sql": sql})
     assert (answer.status_code, answer["Retry-After"]) == (503, "3")
@@ -57,7 +57,7 @@ def test_a_form_is_not_sent_twice():
     assert "Go back and try again" in answer.content.decode()
 
 
-def test_a_program_is_told_in_its_own_form():
+def test_a_program_gets_the_error_in_its_own_format():
     """E3: code, and when to come back"""
     answer = client().get("/api/page", {"sql": AWAY[0]})
     assert (answer.status_code, answer["Retry-After"]) == (503, "3")

@@ -147,7 +147,7 @@ def test_the_line_of_a_failing_tool_names_the_request_that_led_to_it(
 
 @pytest.mark.django_db
 def test_a_user_agent_cannot_write_a_line_of_its_own(client, lines: StringIO):
-    """A-D19.2: nor can anything else that a stranger sends"""
+    """A-D19.2: nor can anything else in a request"""
     http = logging.getLogger("http")
     http.addHandler(handler := logging.getLogger("tried.here").handlers[0])
     try:
@@ -159,7 +159,7 @@ def test_a_user_agent_cannot_write_a_line_of_its_own(client, lines: StringIO):
     assert "hunter2" not in line
 
 
-def test_a_job_goes_on_under_the_id_of_the_request_that_sent_it():
+def test_a_job_keeps_the_id_of_the_request_that_sent_it():
     """D19: bound once per job, and gone with it"""
     headers: dict[str, object] = {}
     with structlog.contextvars.bound_contextvars(request_id="req-12345678"):

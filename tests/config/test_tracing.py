@@ -101,7 +101,7 @@ def test_one_turn_is_one_trace_from_the_request_to_the_last_tool(rig, model, col
     assert session.owner.email not in repr(collector.spans)
 
 
-def test_a_turn_taken_over_stands_in_the_same_trace_and_names_the_run_it_goes_on_from(rig, model, collector):
+def test_a_turn_taken_over_is_in_the_same_trace_and_names_the_run_it_continues(rig, model, collector):
     """A-D18.1"""
     model.will(ScriptedText("Half an "), cue(1), ScriptedText("answer"))
     session = factories.session(factories.ada())

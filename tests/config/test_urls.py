@@ -166,7 +166,7 @@ def _without_limits(monkeypatch):
 
 
 def state() -> list[list[Any]]:
-    """All that a stranger could have changed."""
+    """Return everything that an unauthenticated request could have changed."""
     return [
         list(Session.objects.order_by("pk").values_list("pk", "title", "deleted_at")),
         list(Message.objects.order_by("pk").values_list("pk", "content", "hidden")),

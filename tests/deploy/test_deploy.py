@@ -1,4 +1,4 @@
-"""What deploy/ says fits the code: variables, commands, queues, times to leave, doors and limits."""
+"""deploy/ matches the code: variables, commands, queues, shutdown times, endpoints and limits."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def seconds(text: str | int) -> int:
         ("background", 60),  # a mail or a payment under way would be done again two hours later
     ],
 )
-def test_nobody_is_killed_while_leaving_kindly(name, least):
+def test_no_process_is_killed_during_its_graceful_shutdown(name, least):
     pod = CONTAINERS[name][1]["spec"]["template"]["spec"]
     assert seconds(COMPOSE[name]["stop_grace_period"]) >= least
     assert seconds(UNITS[name]["TimeoutStopSec"]) >= least
@@ -400,8 +400,8 @@ def test_every_alert_watches_a_figure_that_is_there():
         assert f'"{name}"' in sources or f'"pilothouse_{name}"' in sources, name
 
 
-def test_whoever_runs_for_long_has_a_check():
-    """D15: web by its door, the others by the file that they touch"""
+def test_every_long_running_service_has_a_health_check():
+    """D15: the web process by its endpoint, the others by the file that they touch"""
     beats = {"name": "HEARTBEAT_FILE", "value": "/tmp/heartbeat"}
     for name, (container, _) in CONTAINERS.items():
         if name != "migrate":

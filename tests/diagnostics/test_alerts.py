@@ -41,7 +41,7 @@ def subjects() -> list[str]:
     return [message.subject.partition("] ")[2] for message in mail.outbox]
 
 
-def test_a_finding_is_told_once_an_hour_and_when_it_is_over():
+def test_a_finding_is_announced_once_an_hour_and_when_it_is_over():
     """D12: with why, and what to do"""
     for _ in range(3):
         alerts.send_alerts(ORPHANS)

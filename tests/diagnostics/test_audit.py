@@ -272,7 +272,10 @@ def test_reading_a_conversation_asks_for_a_reason_and_is_recorded(boss):
     asked = boss.get(url).content.decode()
     assert "the secret of the ship" not in asked
     assert "Why do you need to read this?" in asked
-    assert boss.post(url, {"reason": "why"}).status_code == 400
+    refused = boss.post(url, {"reason": "why"})
+    assert refused.status_code == 400
+    assert 'id="id_reason_error"><li>Enter a reason of 5 to 500 characters.' in refused.content.decode()
+    assert ">\nwhy</textarea>" in refused.content.decode()
     assert boss.post(url, {"reason": "ticket 4711"}).url == url
     assert "the secret of the ship" in boss.get(url).content.decode()
     assert "Private plans" in boss.get(f"/admin/copilot/session/{mine.pk}/change/").content.decode()

@@ -242,7 +242,7 @@ def test_each_broken_set_up_is_named_by_one_line(
     assert SECRET not in json.dumps(checks)
 
 
-def test_proxies_that_nobody_believes_are_told(settings, monkeypatch: pytest.MonkeyPatch):
+def test_untrusted_proxies_are_reported(settings, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", "10.0.0.5")
     settings.TRUST_PROXY = False
     told = configuration.probe_proxies()
@@ -290,7 +290,7 @@ def grow_old(work: str, seconds: int) -> None:
     redis.get_redis().expire(redis_keys.last_work_key(work), heartbeat.WORK_LIFETIME_SECONDS - seconds)
 
 
-def test_a_worker_that_lives_and_hears_of_no_turns_is_told(worker):
+def test_a_live_worker_that_receives_no_turns_is_reported(worker):
     """D17: its beat is fresh and names no queue; one that has only just begun is given time"""
     deaf = WorkerHeartbeat.objects.create(
         worker="host-2", lock_key=2, host="h", pid=2, version="0.1.0", queues=[]
@@ -333,7 +333,7 @@ def test_a_silent_reaper_is_one_line_that_says_what_to_start(worker):
     assert doctor("--only", "workers", "--only", "reaper")[0] == 0
 
 
-def test_offline_asks_nobody_outside(worker, settings):
+def test_offline_contacts_no_external_server(worker, settings):
     """D17"""
     settings.OPENAI_API_KEY = SECRET
     settings.OPENAI_BASE_URL = f"http://127.0.0.1:{find_free_port()}/v1"

@@ -1,4 +1,4 @@
-"""Health doors: alive touches nothing, ready asks the servers it needs (D15)."""
+"""Health endpoints: alive touches nothing, ready asks the servers it needs (D15)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _fresh_look(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def no_postgres(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For probes, which connect anew; open connections stay."""
+    """For probes, which open new connections; existing ones stay."""
     monkeypatch.setitem(connection.settings_dict, "PORT", find_free_port())
 
 
@@ -173,7 +173,7 @@ def test_sigterm_says_not_ready_before_the_socket_closes_a_d15_2():
         process.wait()
 
 
-async def test_a_drained_process_leaves_by_itself_a_d15_2(monkeypatch: pytest.MonkeyPatch):
+async def test_a_drained_process_exits_by_itself_a_d15_2(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(runner, "_draining", type(runner._draining)())
     server = web_server.DrainingServer(uvicorn.Config("config.asgi:application"), drain_seconds=60)
     server.handle_exit(signal.SIGTERM, None)

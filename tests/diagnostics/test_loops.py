@@ -48,7 +48,7 @@ def dead_turn() -> Turn:
 
 @pytest.fixture
 def reapers() -> Iterator[list[loops.ReaperLoop]]:
-    """Whoever is started here is stopped."""
+    """Stop everything that was started here."""
     started: list[loops.ReaperLoop] = []
     yield started
     for loop in started:

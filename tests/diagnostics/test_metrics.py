@@ -1,4 +1,4 @@
-"""Metrics: closed labels, one truth over many processes, and nothing for strangers (D16)."""
+"""Metrics: closed labels, one value over many processes, and no access without a token (D16)."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_network_may_be_let_in_instead(client: Client, settings):
 
 
 @rounds(300, 10_000)
-def test_strangers_cannot_make_series(rf: RequestFactory, rounds: int):
+def test_requests_cannot_create_time_series(rf: RequestFactory, rounds: int):
     """A-D16.2"""
 
     def answer(request: HttpRequest) -> HttpResponse:
@@ -142,7 +142,7 @@ def test_a_warm_scrape_asks_one_question(client: Client, settings, django_assert
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_the_system_is_like_is_told_from_the_remembered_summary(client: Client, settings):
+def test_the_state_of_the_system_is_answered_from_the_cached_summary(client: Client, settings):
     """D16: every family of the specification has its name"""
     settings.METRICS_TOKEN = TOKEN
     snapshot.clear_caches()

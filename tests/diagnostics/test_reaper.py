@@ -114,7 +114,7 @@ class TestJudging:
         next_tick()
         assert reaper.take_over_dead_turns() == 30
 
-    def test_a_mass_death_that_was_none_for_a_moment_is_looked_at_anew(self):
+    def test_a_mass_death_that_was_none_for_a_moment_is_judged_again(self):
         """D10: dead, alive and dead again in the next tick is no agreement"""
         turns = running(40, beating=range(10))
         assert reaper.take_over_dead_turns() == 0
@@ -262,7 +262,7 @@ def test_a_busy_loop_is_not_a_dead_worker(rig, model):
     assert ended(turn_id).status == "succeeded"
 
 
-def test_an_ending_that_a_dying_worker_could_not_tell_is_told(rig, model):
+def test_an_ending_that_a_dying_worker_could_not_publish_is_published(rig, model):
     """T9.6: killed between the row's end and the log"""
     session = factories.session()
     model.will(ScriptedText("The end"), cue(1))

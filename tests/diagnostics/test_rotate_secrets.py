@@ -179,7 +179,7 @@ def test_an_edit_during_the_run_is_kept(settings, monkeypatch: pytest.MonkeyPatc
     assert encryption.decrypt_text(row.secret) == "edited"
 
 
-def test_what_no_key_opens_is_told_and_left_alone(settings):
+def test_a_value_that_no_key_decrypts_is_reported_and_left_alone(settings):
     settings.SECRET_KEY = "a-key-that-nobody-has-any-more-" * 2
     lost = encryption.encrypt_text("lost")
     settings.SECRET_KEY = OLD
@@ -258,12 +258,12 @@ def test_sessions_and_signed_links_hold_during_the_rotation(ada, settings):
     assert client.get("/api/v1/sessions").status_code == 200
     assert signing.loads(link, salt="a link") == ["share", 1]
     finish(settings)
-    assert client.get("/api/v1/sessions").status_code == 200  # it was signed anew when it was used
+    assert client.get("/api/v1/sessions").status_code == 200  # it was signed again when it was used
     with pytest.raises(signing.BadSignature):
         signing.loads(link, salt="a link")
 
 
-def test_doors_of_platforms_stay_open_until_the_new_address_is_told(settings):
+def test_old_webhook_urls_work_until_the_new_one_is_registered(settings):
     adapter = registry.build_adapter("scripted")
     assert adapter is not None
     old = registry.get_webhook_slug(adapter)

@@ -485,7 +485,7 @@ def test_many_keys_are_surveyed_within_a_budget(monkeypatch):
     get_redis().flushdb()
 
 
-def test_queues_and_leases_are_told_with_their_ages(now):
+def test_queues_and_leases_are_listed_with_their_ages(now):
     """A-D6.1: pending buffers: how many, the longest, the oldest"""
     session = factories.session()
     waiting = factories.pending(session, "one")

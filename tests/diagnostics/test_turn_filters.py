@@ -117,7 +117,7 @@ def without_rules():
 
 
 @pytest.mark.parametrize(("kind", "status", "fields"), INVALID_ROWS)
-def test_contradictions_are_told_apart(now, without_rules, kind, status, fields):
+def test_contradictions_are_distinguished(now, without_rules, kind, status, fields):
     """A-D3.1: one row per kind of invalid; rows that are in order are of no kind"""
     turn_id = row(now, status, **fields)
     healthy = {row(now, state) for state in ("running", "waiting", "failed")} | {

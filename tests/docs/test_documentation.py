@@ -41,7 +41,7 @@ def test_what_is_read_from_the_code_is_found_there(page: str, entry: str, least:
     assert len(re.findall(entry, text, re.MULTILINE)) >= least
 
 
-def test_every_variable_of_the_example_file_stands_in_the_reference():
+def test_every_variable_of_the_example_file_is_in_the_reference():
     example = (ROOT / "deploy" / "env.example").read_text()
     names = re.findall(r"^(?:# )?([A-Z][A-Z0-9_]+)=", example, re.MULTILINE)
     assert names

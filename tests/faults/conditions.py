@@ -50,7 +50,7 @@ def orphaned_queued(scene: Scene) -> Mended:
 
 
 def orphaned_running(scene: Scene) -> Mended:
-    """kill -9 while nobody reaps; who lives next door is not touched."""
+    """kill -9 while no reaper runs; its neighbours are not touched."""
     with scene.without_reaper():
         turn_id, neighbours = scene.running(), [scene.running(), scene.running()]
         with scene.without(scene.process_of(turn_id)):
@@ -128,7 +128,7 @@ def started_by_itself(scene: Scene) -> Mended:
 
 
 def invalid(scene: Scene) -> Mended:
-    """Read here and mended by nobody: no form and no door exists (D5)."""
+    """Found here and repaired by nothing: no form and no endpoint exists (D5)."""
     from copilot.models import Turn
 
     with scene.without_reaper(), scene.frozen(*TURNS):

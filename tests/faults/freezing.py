@@ -20,7 +20,7 @@ from tests.faults.scene import LONG, SHORT, Scene
 from tests.faults.site import TURNS, Site, frozen, running_site
 
 HEALED_SECONDS = 15.0  # what every crash is promised to take at most
-SERVED_SECONDS = 60.0  # until deaf consumers have left and were started anew
+SERVED_SECONDS = 60.0  # until deaf consumers have exited and were restarted
 MAINTENANCE_AWAY_SECONDS = 240.0
 SOAK_SECONDS = 240.0
 MOST_WAITING = 10  # tasks of an installation at rest
@@ -33,7 +33,7 @@ class NotHealed(AssertionError):
 
 
 def measure(what: str, condition: Callable[[], object], *, most: float, site: Site) -> float:
-    """Seconds until it holds; whoever left meanwhile is started again, as a supervisor would."""
+    """Return the seconds until it holds; processes that exited meanwhile are restarted, as a supervisor would."""
     began = time.monotonic()
     while True:
         with contextlib.suppress(Exception):  # the server that was away answers with errors for a moment

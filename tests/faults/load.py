@@ -62,7 +62,7 @@ class Crowd:
                 await asyncio.gather(*watching, *self._talking, return_exceptions=True)
 
     async def hush(self) -> None:
-        """Whoever speaks finishes; then everybody says a last word, which brings along what a stop left behind."""
+        """Let running turns finish; then every chat sends a last message, which brings along what a stop left behind."""
         self._over.set()
         await asyncio.gather(*self._talking)
         await self.close()

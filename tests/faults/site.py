@@ -84,7 +84,7 @@ class Site(Installation):
         server.process.wait()
 
     def revive(self) -> list[str]:
-        """Start again whatever is dead, servers first; the names of those."""
+        """Start again everything that has exited, servers first; return the names."""
         revived = []
         for server in (self.postgres, self.valkey):
             if not server.is_running:

@@ -54,7 +54,7 @@ class Staff:
         return self._post("confirm/", asked | {"csrfmiddlewaretoken": self._token(self.look(place))}), asked
 
     def confirm(self, shown: str, asked: dict[str, object]) -> int:
-        """Whoever reads it says yes."""
+        """Approve everything that is read."""
         preview = _PREVIEW.search(shown)
         count = re.search(r'pattern="(\d+)"', shown)
         fields = asked | {"reason": "the fault run mends it", "csrfmiddlewaretoken": self._token(shown)}

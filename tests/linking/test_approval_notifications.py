@@ -109,7 +109,7 @@ def test_who_cannot_be_reached_there_gets_a_mail(chat):
 
 
 @pytest.mark.parametrize("seconds", [200, 3_600])
-def test_nobody_is_called_who_may_just_be_reading_or_was_called_already(chat, settings, seconds):
+def test_people_who_may_be_reading_or_were_notified_already_are_not_notified(chat, settings, seconds):
     """A11.12: some minutes are given, and what is old is not told again after an outage of the counts"""
     waiting(factories.session(), seconds=seconds)
     assert notices.claim_turns_to_notify() == []

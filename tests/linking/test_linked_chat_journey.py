@@ -1,4 +1,4 @@
-"""One person's life with a chat platform, from a stranger's hello to the last goodbye, in a real browser (L27).
+"""One person's use of a chat platform, from the first message to unlinking, in a real browser (L27).
 
 Only the platform is a stand-in. The engine runs in this process, so that answers have a price; the browser's driver
 keeps an event loop in its own thread.
@@ -165,7 +165,7 @@ def _live(site: str, door: str, telegram: Telegram, model: Model, theme: str) ->
 
 
 def _link_the_chat(life: Life, page: Page) -> None:
-    """A stranger is told how; the link leads through the login to the question."""
+    """An unlinked person is told how to connect; the link leads through the login to the confirmation."""
     life.write("Hello?")
     until(lambda: life.button("Connect"))
     page.goto(life.button("Connect"))

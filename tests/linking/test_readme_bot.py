@@ -36,7 +36,7 @@ def program() -> str:
 
 
 def test_the_readme_names_every_event_and_every_refusal_of_a_message():
-    """L13, L11: whoever builds a bot finds each there"""
+    """L13, L11: the README names each one for authors of bots"""
     text = README.read_text()
     assert [kind for kind in PROJECTIONS if f"`{kind}`" not in text] == []
     assert [code for code in REFUSAL_MESSAGES if f"`{code}`" not in text] == []
@@ -98,9 +98,7 @@ class Console:
             pass
 
 
-def test_a_reader_of_the_readme_has_a_bot_that_links_talks_asks_and_begins_anew(
-    rig, model, monkeypatch, tmp_path
-):
+def test_the_bot_of_the_readme_links_chats_asks_and_starts_over(rig, model, monkeypatch, tmp_path):
     """L11: in about a hundred lines and by REST alone"""
     assert len(program().splitlines()) < 130
     path = tmp_path / "bot.py"

@@ -246,7 +246,7 @@ class Discord(Fake):
     # --- the gateway ---
 
     def say(self, kind: str, data: dict[str, Any]) -> None:
-        """An event for whoever listens, or resumes."""
+        """Send an event to everyone who listens, or resumes."""
         self._sequence += 1
         event = {"op": 0, "t": kind, "s": self._sequence, "d": data}
         self._log.append(event)

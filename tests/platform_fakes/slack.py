@@ -149,7 +149,7 @@ class Slack(Fake):
         return answer({"ok": True, "url": self.url.replace("http", "ws") + "/socket"})
 
     def say(self, envelope_id: str, kind: str, payload: object) -> None:
-        """For whoever listens, until it is acknowledged."""
+        """Send to everyone who listens, until it is acknowledged."""
         self.envelopes[envelope_id] = {"envelope_id": envelope_id, "type": kind, "payload": payload}
         for socket in self.sockets:
             asyncio.run_coroutine_threadsafe(socket.send_json(self.envelopes[envelope_id]), self.loop)

@@ -109,7 +109,7 @@ class Telegram(Fake):
         return made
 
     def say(self, update: dict[str, object]) -> None:
-        """An update for whoever polls."""
+        """Queue an update for the next poll."""
         self.updates.append(update)
 
     def shown(self, chat_id: str) -> list[Sent]:

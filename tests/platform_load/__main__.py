@@ -1,7 +1,7 @@
 """Chats by the hundred and updates by the thousand on real processes: `python -m tests.platform_load` (A-L27.1).
 
 A stand-in of Telegram runs here; everything else is an installation as the run command starts it. It tells how long the
-door takes, how long it is until a turn has started, beside the web's own, and whether anything was lost or doubled.
+webhook takes, how long it is until a turn has started, beside the web's own, and whether anything was lost or doubled.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Run:
     sent_away: int = 0
 
     async def knock(self, update: dict[str, object]) -> float:
-        """How long the door took; sent away with 503, it knocks again as the platform would."""
+        """Return how long the webhook took; after a 503 the update is sent again, as the platform would."""
         headers = {"x-telegram-bot-api-secret-token": SECRET}
         while True:
             began = time.perf_counter()
@@ -167,7 +167,7 @@ async def started(run: Run, rounds: int) -> None:
 
 
 async def many_chats(run: Run, chats: int, seconds: int) -> None:
-    """A message a second in each chat: how long the door takes, and whether all were heard once."""
+    """Send a message a second in each chat; measure the webhook, and check that each was received once."""
     plan = Prompt(tokens=3, first_ms=5, gap_ms=1).text
 
     began = time.monotonic()
@@ -228,7 +228,7 @@ async def burst(run: Run, updates: int) -> None:
 
 
 async def restart(run: Run, chats: int, seconds: int) -> None:
-    """Redis is killed mid-run: doors keep storing, turns go on, and everybody is answered once (A-L27.2)."""
+    """Redis is killed mid-run: webhooks keep storing, turns continue, and everybody is answered once (A-L27.2)."""
     plan = Prompt(tokens=40, first_ms=50, gap_ms=25).text  # some are under way whenever it dies
     first = run.numbers + 1
     taken: list[float] = []

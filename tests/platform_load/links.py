@@ -1,4 +1,4 @@
-"""Links people and a server of the load run to its users; prints the address of the door."""
+"""Link people and a server of the load run to its users, and print the webhook's URL."""
 
 from __future__ import annotations
 

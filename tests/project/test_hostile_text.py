@@ -1,4 +1,4 @@
-"""Text that strangers wrote costs linear time: every expression, and every function that takes such text."""
+"""Untrusted text costs linear time: every regular expression, and every function that takes such text."""
 
 from __future__ import annotations
 
@@ -449,7 +449,7 @@ def test_addresses_are_parsed_by_the_function_that_never_raises():
 
 
 class Taker(NamedTuple):
-    """A function that takes strangers' text, and how much of it at most."""
+    """A function that takes untrusted text, and its maximum length."""
 
     act: Callable[[str], object]
     limit: int
@@ -526,7 +526,7 @@ TAKERS = {
 
 
 @pytest.mark.parametrize("name", TAKERS)
-def test_text_of_strangers_takes_linear_time(name):
+def test_untrusted_text_takes_linear_time(name):
     act, limit, quick = TAKERS[name]
     problems = []
     for pump in (*PUMPS, *RUNS):
@@ -540,7 +540,7 @@ def test_text_of_strangers_takes_linear_time(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TAKERS)
-def test_text_of_strangers_takes_linear_time_up_to_its_limit(name):
+def test_untrusted_text_takes_linear_time_up_to_its_limit(name):
     act, limit, _ = TAKERS[name]
     problems = []
     for pump in (*PUMPS, *RUNS):

@@ -23,7 +23,7 @@ CLEAN = (
     *(f"copilot.chat.{name}" for name in ("turn_context", "permissions")),
     *(f"config.core.{name}" for name in ("redaction", "url_safety")),
 )
-# Besides the doors (tasks, consumers): what many turns of a process share, and one turn's surprise must not end.
+# Besides the entry points (tasks, consumers): code that many turns of a process share, which one turn's error must not end.
 SHARED = {
     "copilot/worker/recovery.py",
     "copilot/worker/turn_worker.py",
@@ -65,7 +65,7 @@ def test_no_function_of_the_core_is_longer_than_sixty_lines():
     assert long == []
 
 
-def test_whatever_may_come_is_caught_only_at_the_doors_and_by_what_turns_share():
+def test_broad_excepts_are_only_at_entry_points_and_in_code_that_turns_share():
     """A33.c7"""
     broad = {
         path
@@ -114,7 +114,7 @@ def test_there_is_no_synchronous_twin():
         }, path
 
 
-def test_what_drives_a_browser_stands_in_one_folder_and_all_of_it_is_run():
+def test_browser_tests_are_in_one_folder_and_all_of_them_are_run():
     """The two parts of `make test` do not read each other's files: a test in the wrong one would never be run."""
     marked = {
         path

@@ -120,8 +120,8 @@ def test_a_customer_is_forgotten_while_his_subscription_is_synced(stripe: Fake) 
     assert Account.objects.get(pk=account.pk).stripe_customer_id is None
 
 
-def test_a_window_is_made_anew_while_a_call_is_recorded_in_it(stripe: Fake) -> None:
-    """B5.7: its row was lost; whoever repairs it waits for the call, and counts it."""
+def test_a_window_is_rebuilt_while_a_call_is_recorded_in_it(stripe: Fake) -> None:
+    """B5.7: its row was lost; the repair waits for the call, and counts it."""
     ada = factories.ada()
     record_usage(ada, 400)
     UsageWindow.objects.all().delete()

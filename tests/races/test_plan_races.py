@@ -50,7 +50,7 @@ def is_what_stripe_has(shop):
 
 
 @pytest.mark.parametrize(("first", "second"), [("BUSINESS", "FREE"), ("FREE", "BUSINESS")])
-def test_of_two_tabs_one_is_told_to_wait_b11_c4(shop, first, second):
+def test_of_two_tabs_one_gets_a_conflict_b11_c4(shop, first, second):
     """B11.c4: one 200, one 409, and the final state is the winner's."""
     shop.subscribe("PRO")
     answers = []

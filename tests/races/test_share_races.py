@@ -1,4 +1,4 @@
-"""Sharing, ending and deleting at the same moment: what stands is whole, what is dead is dead (S8, S9)."""
+"""Sharing, revoking and deleting at the same moment: a share is either complete or gone (S8, S9)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def standing(session):
 
 
 @rounds(1, 50)
-def test_of_ten_shares_at_once_one_stands(session, rounds, monkeypatch):
+def test_of_ten_shares_at_once_one_is_created(session, rounds, monkeypatch):
     """A-S8.4"""
     monkeypatch.setitem(access.REQUESTS_PER_MINUTE, "page", 10_000)
     for _ in range(rounds):

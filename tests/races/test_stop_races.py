@@ -39,7 +39,7 @@ def press_stop(session):
 
 @rounds(24, 200)
 def test_stop_and_natural_end_race(rig, model, rounds):
-    """A1.c3: whoever wins, each turn has one ending, in its row and in the log, and one set of usage rows"""
+    """A1.c3: whichever wins, each turn has one ending, in its row and in the log, and one set of usage rows"""
     from billing.models import UsageRecord
 
     chance = random.Random(7)

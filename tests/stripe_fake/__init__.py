@@ -6,7 +6,7 @@
         fake.pay(session_id)                       # what a customer would press
         fake.advance(days=30)                      # renewals, trial ends, phases, retries
         fake.faults.add("reset_after", "POST", "/v1/customers")
-        fake.webhooks.deliver()                    # signed, to whoever `fake.webhooks.post` is
+        fake.webhooks.deliver()                    # signed, to `fake.webhooks.post`
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def create(world: World, params: Obj) -> Obj:
     )
     customer = world.get(params["customer"], "customer")
     expires_at = integer(params, "expires_at", world.now + DAY) or 0
-    asked_at = int(time.time())  # whoever asks has not jumped ahead with us
+    asked_at = int(time.time())  # the client has not jumped ahead with us
     bounds = range(asked_at + SHORTEST - 60, asked_at + LONGEST + 1)
     kept = world.keeps("pages_stay_open_half_an_hour_to_a_day")
     if "expires_at" in params and expires_at not in bounds and kept:

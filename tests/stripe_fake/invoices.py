@@ -53,7 +53,7 @@ def make(
 
 
 def _always() -> Obj:
-    """What is the same on every invoice, and made anew for each."""
+    """Return the fields that every invoice has, created for each one."""
     return {
         "amount_overpaid": 0,
         "amount_shipping": 0,

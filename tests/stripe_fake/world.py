@@ -51,7 +51,7 @@ class Problem(Exception):
 
 
 class World:
-    """One Stripe account in test mode. Whoever touches it holds `lock`."""
+    """One Stripe account in test mode. Hold `lock` to touch it."""
 
     def __init__(self, first_number: int = 1) -> None:
         self.lock = threading.RLock()

@@ -70,7 +70,7 @@ def last_usage(items: list[StreamItem]) -> UsageReported | None:
     return next((item for item in reversed(items) if isinstance(item, UsageReported)), None)
 
 
-# --- the same reply, whoever says it -----------------------------------------------------------------
+# --- the same reply from every provider ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [1, 7, 1_000_000])
@@ -196,7 +196,7 @@ async def test_thoughts_go_back_to_a_chat_server_that_wants_them() -> None:
     assert isinstance(items[-1], ReplyFinished)
 
 
-async def test_a_paused_reply_goes_on_as_one_a5_5() -> None:
+async def test_a_paused_reply_continues_as_one_a5_5() -> None:
     recordings = replaying("messages_paused", "messages_text")
     async with recordings as (address, bodies), vendor("messages", address) as provider:
         items = await collect(provider, request())
@@ -378,7 +378,7 @@ async def test_a_hundred_streams_share_a_client_and_lose_nothing(kind: str, fake
 
 
 @pytest.mark.parametrize("kind", VENDORS)
-async def test_an_interrupted_answer_goes_on_without_gap_t9_1(kind: str, fake: FakeProvider) -> None:
+async def test_an_interrupted_answer_continues_without_gap_t9_1(kind: str, fake: FakeProvider) -> None:
     first = request("fake:tokens=9")
     note = UserMessage(text="<system_note>Continue.</system_note>")
     partial = AssistantMessage(text="t0 t1 t2 t3 ")

@@ -57,7 +57,9 @@ FAULTS: list[tuple[Fault, str]] = [
 
 @pytest.mark.parametrize("kind", VENDORS)
 @pytest.mark.parametrize(("fault", "code"), FAULTS)
-async def test_a_strangers_faults_have_their_class(kind: str, fault: Fault, code: str, llmock: Any) -> None:
+async def test_faults_of_a_compatible_provider_have_their_class(
+    kind: str, fault: Fault, code: str, llmock: Any
+) -> None:
     """A5.7, A6.1"""
     fault(llmock)
     with pytest.raises(ProviderFailure) as failure:
@@ -68,14 +70,14 @@ async def test_a_strangers_faults_have_their_class(kind: str, fault: Fault, code
 
 
 @pytest.mark.parametrize("kind", VENDORS)
-async def test_a_strangers_answer_is_read_whole(kind: str, llmock: Any) -> None:
+async def test_an_answer_of_a_compatible_provider_is_read_whole(kind: str, llmock: Any) -> None:
     llmock.reply("Hello there, general reader.")
     items = await ask(kind, llmock)
     assert logical(items) == [("text", "Hello there, general reader."), ("finish", "stop")]
 
 
 @pytest.mark.parametrize("kind", VENDORS)
-async def test_a_strangers_tool_call_is_read_whole(kind: str, llmock: Any) -> None:
+async def test_a_tool_call_of_a_compatible_provider_is_read_whole(kind: str, llmock: Any) -> None:
     llmock.call_tool("read_file", {"name": "a.txt"})
     items = await ask(kind, llmock, tools=True)
     assert ("calls", [("read_file", {"name": "a.txt"})]) in logical(items)

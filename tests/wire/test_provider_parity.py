@@ -150,7 +150,7 @@ def seen(parts: Sequence[LoopOutput]) -> list[str]:
 
 
 def rows(parts: Sequence[LoopOutput]) -> list[object]:
-    """What is kept, without the ids that each run makes anew."""
+    """Return what is kept, without the ids that each run creates."""
     text = "".join(part.delta for part in of(parts, TextExtended))
     thought = "".join(part.delta for part in of(parts, ReasoningExtended))
     calls = [(made.call.tool, made.call.arguments) for made in of(parts, ToolCallAdded)]
@@ -196,5 +196,5 @@ async def stopped(kind: str, fake: FakeProvider) -> tuple[list[str], list[str], 
 
 
 @pytest.mark.parametrize("kind", VENDORS)
-async def test_a_stop_leaves_the_same_open_whoever_spoke_a33_c3(kind: str, fake: FakeProvider) -> None:
+async def test_a_stop_leaves_the_same_state_with_every_provider_a33_c3(kind: str, fake: FakeProvider) -> None:
     assert await stopped(kind, fake) == await stopped("scripted", fake)

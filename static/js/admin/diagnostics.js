@@ -79,7 +79,7 @@ class DiagnosticsPage {
     if (document.hidden) return "hidden";
     if (this.dialog.open) return "a dialog is open";
     if (this.#chosenRows().length) return "rows are selected";
-    if (this.content.contains(focused) && focused.closest(".dx-filters")) return "a filter is being written";
+    if (this.content.contains(focused) && focused.closest(".dx-filters")) return "you are editing a filter";
     return "";
   }
 
@@ -98,8 +98,8 @@ class DiagnosticsPage {
       this.refreshedAt = Date.now();
       this.banner.hidden = true;
     } catch (problem) {
-      const reason = `This page could not be renewed (${problem.message}).`;
-      this.#showBanner(`${reason} What you see is older; it is tried again.`);
+      const reason = `This page couldn't be refreshed (${problem.message}).`;
+      this.#showBanner(`${reason} The figures are out of date. Trying again…`);
     } finally {
       this.isRefreshing = false;
       this.#showFreshness();
@@ -150,7 +150,7 @@ class DiagnosticsPage {
     if (!this.dialog.open) this.dialog.showModal();
   }
 
-  /** Make a confirmed change; a form that comes back has something to correct. */
+  /** Make a confirmed change; the server sends the form again if something must be corrected. */
   async #submitConfirmed(form, button) {
     for (const one of form.querySelectorAll("button")) one.disabled = true;
     const data = new FormData(form);

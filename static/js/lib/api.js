@@ -3,7 +3,7 @@
 
 import { _, errorMessage } from "./i18n.js";
 
-/** Says why a call failed. `status` is 0 where there was no answer. */
+/** The reason why a call failed. `status` is 0 if there was no response. */
 export class ApiError extends Error {
   /**
    * @param {number} status

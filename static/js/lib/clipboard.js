@@ -4,7 +4,7 @@ import { _ } from "./i18n.js";
 import { announce } from "./toasts.js";
 
 const FEEDBACK_MS = 1600;
-// Button that says how it went → what it says otherwise, and the timer that brings it back.
+// Button that shows the outcome → its usual text, and the timer that restores it.
 const feedback = new WeakMap();
 
 /**
@@ -46,7 +46,7 @@ export async function copyText(text, button) {
 }
 
 /**
- * Copy by selecting the text in a field. Only what is inside of an open dialog can be selected, so `place`
+ * Copy by selecting the text in a field. Only what is inside an open dialog can be selected, so `place`
  * is that dialog.
  * @param {string} text
  * @param {HTMLElement} place
@@ -65,7 +65,7 @@ function copyBySelection(text, place) {
   area.remove();
   selection.removeAllRanges();
   for (const range of ranges) selection.addRange(range);
-  focused?.focus({ preventScroll: true }); // last: a field has a selection of its own
+  focused?.focus({ preventScroll: true }); // last, because focusing a field changes the selection
   return went;
 }
 

@@ -31,7 +31,7 @@ export function cloneTemplate(templateId) {
 export const findSlot = (element, name) => element.querySelector(`[data-slot="${name}"]`);
 
 /**
- * Write text into a slot, and touch nothing where it stands there already.
+ * Write text into a slot, unless it is there already.
  * @param {ParentNode} element
  * @param {string} name
  * @param {string} text

@@ -101,7 +101,7 @@ export function typesetFormulas(root) {
 }
 
 async function loadRenderer() {
-  isLoading = true; // for ever: what failed once is not asked for again
+  isLoading = true; // for good: a request that failed is not repeated
   try {
     temml = (await import("../../vendor/temml/temml.min.js")).default;
   } catch {
@@ -111,7 +111,7 @@ async function loadRenderer() {
   if (styles) document.head.append(styles.content.cloneNode(true));
   for (const node of document.querySelectorAll(".formula:not([data-tex], .open)")) {
     renderFormula(node);
-    // A page full of them must not stand still.
+    // A page full of formulas must stay responsive.
     if (mathCache.size % 20 === 19) await new Promise((go) => setTimeout(go));
   }
 }

@@ -1,4 +1,4 @@
-// Translate texts with the catalogue that the page brings; English needs none.
+// Translate texts with the catalogue embedded in the page; English has none.
 
 const catalogue = JSON.parse(document.getElementById("words")?.textContent ?? "{}");
 

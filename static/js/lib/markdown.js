@@ -125,7 +125,7 @@ function renderFileLink(href, label) {
   return id ? `<a class="file-link" href="/files/${id}/">${label}</a>` : `<a class="missing">${label}</a>`;
 }
 
-/** Render an image; artifacts.js replaces it by its name if the file is none. */
+/** Render an image; artifacts.js replaces it by its name if the file is not an image. */
 function renderFileImage(href, name) {
   const id = FILE_URL.exec(href)?.[1].toLowerCase();
   if (!id) return renderFileLink(href, name);
@@ -224,8 +224,8 @@ export class StreamingMarkdown {
     this.marks = null; // keys of the first open block's parts, if it has any
     // A paragraph that is the tail: characters and nodes of it that stay, and whether that is a guess.
     this.open = null;
-    this.cut = null; // a list or table that is the tail: what stays of it, and how to read on
-    this.quote = null; // a block quote that is the tail: a growing text of its own
+    this.cut = null; // a list or table at the end: the part that is final, and how to continue parsing
+    this.quote = null; // a block quote at the end, which is a growing text itself
   }
 
   /**
@@ -283,7 +283,7 @@ export class StreamingMarkdown {
     const grown = this.#patchParts(tokens[first], links) ? 1 : 0;
     const fragment = renderTokens(grown ? tokens.slice(first + 1) : tokens, links);
     const count = fragment.childNodes.length;
-    if (!this.lead.length) setDirection(fragment); // what stands in a quote reads from the quote's side
+    if (!this.lead.length) setDirection(fragment); // text in a quote follows the direction of the quote
     patchChildren(this.element, fragment, this.kept + grown, last ? Infinity : count);
     return grown + count;
   }
@@ -321,7 +321,7 @@ export class StreamingMarkdown {
     return Boolean(this.cut);
   }
 
-  /** Show a quote as a streaming text of its own, as long as each of its lines begins with the mark. */
+  /** Show a quote as a nested streaming text, as long as each of its lines begins with the mark. */
   #extendQuote(text, first = false) {
     if (!first && !this.quote) return false;
     const quoted = text.slice(this.finished);

@@ -7,7 +7,7 @@ const MIN_CUT_LENGTH = 400; // characters that are worth a cut
 const OPEN_PARTS = 2; // parts at the end that may still change
 
 /**
- * How lists and tables are compared, where the nodes of their parts are, and how parsing goes on after a
+ * How lists and tables are compared, where the nodes of their parts are, and how parsing continues after a
  * cut.
  */
 export const BLOCK_TYPES = {
@@ -40,7 +40,7 @@ function lineOffset(text, lines) {
   return at;
 }
 
-/** Keys of a block and of its parts: equal keys are painted alike. Null for blocks without parts. */
+/** Keys of a block and of its parts: equal keys look the same. Null for blocks without parts. */
 export function partKeys(token) {
   const way = BLOCK_TYPES[token?.type];
   return way ? [`${token.type} ${way.frame(token)}`, ...token[way.parts].map(way.mark)] : null;
@@ -78,9 +78,9 @@ export function continueCut(cut, blocks) {
 
 // --- paragraphs ---
 
-const MAX_OPEN_LENGTH = 3000; // an opened mark that stays open so long is left as it is until the paragraph ends
+const MAX_OPEN_LENGTH = 3000; // a mark that stays open this long is treated as text until the paragraph ends
 
-// In a text: brackets that became no link, signs that open nothing where they stand.
+// In a text: brackets that are not links, marks that open nothing at their place.
 const HARMLESS = /\[[^[\]]*\](?![([])|(?<=[\p{L}\p{N}])_+(?=[\p{L}\p{N}])|[*_~$](?=\s)|<(?=[\s\d=])/gu;
 const MAY_OPEN = /[*_~`[\]<\\|$]/;
 const MAY_BE_FORMULA = /^\\[([]/; // an escaped bracket until its closing comes

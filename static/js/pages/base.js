@@ -30,7 +30,7 @@ for (const form of document.querySelectorAll("form[data-busy]")) {
     Object.assign(submitter, { disabled: true, textContent: form.dataset.busy });
     addEventListener("pagehide", () => Object.assign(submitter, { disabled: false, textContent: words }), {
       once: true,
-    }); // for who comes back
+    }); // for people who go back to the page
   });
 }
 for (const form of document.querySelectorAll("form[data-confirm]")) {

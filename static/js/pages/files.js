@@ -20,7 +20,7 @@ if (boxes.length) {
     updateCount();
   });
   for (const box of boxes) box.addEventListener("change", updateCount);
-  addEventListener("pageshow", updateCount); // the browser may bring back what was ticked
+  addEventListener("pageshow", updateCount); // the browser may restore ticked boxes
 }
 
 for (const renaming of document.querySelectorAll(".renaming")) {

@@ -17,7 +17,7 @@ function startViewer() {
   });
   delegateClicks(document.body, {
     "show-file": (link, event) => {
-      if (event.metaKey || event.ctrlKey || event.shiftKey) return; // a tab of its own is theirs to ask for
+      if (event.metaKey || event.ctrlKey || event.shiftKey) return; // the user asked for a new tab
       event.preventDefault();
       const { file, name, type, size } = link.dataset;
       const source = sharedFileSource(token, { file_id: file, name, type, size: Number(size) });

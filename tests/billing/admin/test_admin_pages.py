@@ -265,14 +265,14 @@ def test_a20_6_staff_may_revoke_a_key(staff):
     assert key.revoked_at is not None
 
 
-def test_b18_4_a_stranger_sees_no_staff_page(client):
+def test_b18_4_people_without_staff_status_see_no_staff_page(client):
     client.force_login(factories.bob())
     for model in ALL:
         assert client.get(address(model, "changelist")).status_code == 302
 
 
 @pytest.mark.parametrize("term", ["{user.email}", "{user.pk}"])
-def test_whoever_has_used_nothing_yet_is_found_and_can_be_granted_something(staff, term):
+def test_a_user_without_usage_is_found_and_can_be_granted_credits(staff, term):
     """B18.1, B2.5: by e-mail or user id, whole; others are no nearer to an account"""
     user, other = factories.user("never-here"), factories.user("nor-here")
     found = staff.get("/admin/billing/account/", {"q": term.format(user=user)})

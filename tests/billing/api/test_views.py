@@ -1,4 +1,4 @@
-"""B16: billing over REST, each shape as it is, and nothing that is nobody's business."""
+"""B16: billing over REST: every response has its documented shape and shows nothing private."""
 
 from __future__ import annotations
 
@@ -277,7 +277,7 @@ def test_staff_see_amounts_and_reset(ada):
 
 
 @pytest.mark.parametrize(("method", "path"), PATHS)
-def test_strangers_stay_out(method, path):
+def test_requests_without_credentials_are_refused(method, path):
     """B16.c2: 401 without a login; 403 on staff's paths, and for keys without the scope."""
     assert getattr(Client(), method)(f"{API}/{path}").status_code == 401
     if path.startswith("admin/"):
@@ -289,7 +289,7 @@ def test_strangers_stay_out(method, path):
 
 
 def test_a_limit_refusal_has_one_form():
-    """B16.4, B16.c1: as doors answer it."""
+    """B16.4, B16.c1: as the endpoints answer it."""
     limit = LimitReached(
         window="daily", resets_at=NOON + timedelta(seconds=1.5), reset_cost_cents=500, can_reset=True
     )

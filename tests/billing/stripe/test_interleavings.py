@@ -62,7 +62,7 @@ def no_redis(*args: object, **kwargs: object) -> None:
 
 
 def test_a_page_that_is_paid_while_it_is_closed_is_followed(shop: Shop, monkeypatch: Patch) -> None:
-    """B11.9: already complete: sync and decide anew; no second page, one subscription."""
+    """B11.9: already complete: sync and decide again; no second page, one subscription."""
     shop.ask("PRO")
     [session] = shop.fake.all("checkout.session")
     first(monkeypatch, checkout_api, "expire_checkout", lambda: shop.fake.pay(session["id"]))
@@ -80,7 +80,7 @@ def test_a_page_that_is_over_does_not_stand_in_the_way(shop: Shop, monkeypatch: 
     assert [one["status"] for one in shop.fake.all("checkout.session")] == ["open", "expired"]
 
 
-def test_a_subscription_nobody_told_of_is_found_before_a_second_is_sold(shop: Shop) -> None:
+def test_a_subscription_without_a_webhook_is_found_before_a_second_is_sold(shop: Shop) -> None:
     """B11.4: a granted tier, and a subscription whose webhook is late: followed, not sold again."""
     shop.customer()
     account_tiers.grant_tier(shop.account.pk, "PRO", actor_id=None, reason="a friend")
@@ -92,7 +92,7 @@ def test_a_subscription_nobody_told_of_is_found_before_a_second_is_sold(shop: Sh
 
 
 def test_what_moves_with_every_look_is_given_up(shop: Shop, monkeypatch: Patch) -> None:
-    """B11.4: a request is decided anew a few times, then told to come again; the lease is given back."""
+    """B11.4: a request is decided again a few times, then refused with a retry time; the lease is released."""
     shop.customer()
     account_tiers.grant_tier(shop.account.pk, "PRO", actor_id=None, reason="a friend")
     shop.fake.subscribe(shop.customer(), shop.prices["BUSINESS"])
@@ -102,7 +102,7 @@ def test_what_moves_with_every_look_is_given_up(shop: Shop, monkeypatch: Patch) 
     assert shop.account.change_token is None
 
 
-def test_who_becomes_enterprise_while_he_asks_is_told_so(shop: Shop, monkeypatch: Patch) -> None:
+def test_a_user_who_becomes_enterprise_during_the_request_is_refused(shop: Shop, monkeypatch: Patch) -> None:
     """B11.4: step 2 holds for the account as it is, not as it was."""
 
     def staff_act() -> None:
@@ -114,7 +114,7 @@ def test_who_becomes_enterprise_while_he_asks_is_told_so(shop: Shop, monkeypatch
         plan_previews.preview_plan_change(shop.user.pk, "PRO")
 
 
-def test_a_schedule_that_ended_by_itself_counts_as_released(shop: Shop, monkeypatch: Patch) -> None:
+def test_a_schedule_that_ended_on_its_own_counts_as_released(shop: Shop, monkeypatch: Patch) -> None:
     """B11.8: a refusal is read again; terminal counts as done, anything else is told."""
     schedule_downgrade_to_pro(shop)
     [schedule] = shop.fake.all("subscription_schedule")
@@ -159,7 +159,7 @@ def test_a_schedule_that_cannot_be_undone_is_undone_by_the_next_attempt(shop: Sh
     assert len([one for one in shop.fake.all("subscription_schedule") if one["status"] == "active"]) == 1
 
 
-def test_who_owes_is_told_so_though_the_portal_cannot_be_opened(shop: Shop) -> None:
+def test_an_open_debt_is_reported_although_the_portal_cannot_be_opened(shop: Shop) -> None:
     """B11.4: step 9; the address is empty rather than the refusal another one."""
     shop.subscribe("PRO")
     shop.fail_renewal()
@@ -410,7 +410,7 @@ def test_a_counter_that_says_too_much_is_put_right_and_asked_again(monkeypatch: 
 
 @pytest.mark.usefixtures("holds")
 def test_a_flush_between_check_and_hold_is_healed(monkeypatch: Patch) -> None:
-    """B6.7, B5.5: what is missing is made anew, and the hold is stored."""
+    """B6.7, B5.5: missing rows are created again, and the hold is stored."""
     ada = factories.ada()
     limit_checks.check_limits(ada.pk)
     redis_counters.get_redis_client().flushdb()

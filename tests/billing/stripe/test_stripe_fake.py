@@ -221,7 +221,7 @@ def test_an_object_that_stripe_would_not_send_is_noticed(fake: Fake) -> None:
 
 
 @pytest.mark.django_db
-def test_the_command_sells_plans_and_goes_on_where_it_stopped(
+def test_the_command_creates_plans_and_continues_where_it_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B20.2: for development: plans without a price get one, the site's variables are printed, state outlives a stop."""

@@ -116,7 +116,7 @@ def test_no_call_waits_for_a_stripe_that_hangs_or_is_down(
         stripe.faults.clear()
 
 
-# --- the doors ------------------------------------------------------------------------------------------
+# --- endpoints ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=["hang", "reset"])
@@ -126,7 +126,7 @@ def away(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cal
 
 
 @pytest.mark.django_db
-def test_every_door_answers_though_stripe_does_not(shop: Shop, away: Callable[[Fake], None]) -> None:
+def test_every_endpoint_answers_while_stripe_does_not(shop: Shop, away: Callable[[Fake], None]) -> None:
     """B13.4, B16: 502 where Stripe must act, the known part where it only tells; nothing is left half done"""
     shop.subscribe("PRO")
     away(shop.fake)

@@ -1,4 +1,4 @@
-"""Stripe's door and what is done with its words (B14): forged, stale, repeated, reordered, interrupted."""
+"""Stripe's webhook and its events (B14): forged, stale, repeated, reordered, interrupted."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def balance() -> tuple[int, int]:
     return account.credit_balance_cents, account.debt_cents
 
 
-# --- the door -------------------------------------------------------------------------------------------
+# --- the endpoint ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.django_db
@@ -89,7 +89,7 @@ def test_what_stripe_did_not_sign_is_refused(stripe: Fake) -> None:
 
 
 @pytest.mark.django_db
-def test_either_of_two_secrets_opens_the_door(stripe: Fake) -> None:
+def test_either_of_two_secrets_is_accepted(stripe: Fake) -> None:
     """B14.c1: signed with the first or the second secret, then 200; without any, always 503."""
     with override_settings(STRIPE_WEBHOOK_SECRETS=[SECRET, "whsec_next"]):
         assert post_webhook(event(), signed(event(), SECRET)) == 200
@@ -101,7 +101,7 @@ def test_either_of_two_secrets_opens_the_door(stripe: Fake) -> None:
 
 
 @pytest.mark.django_db
-def test_the_door_asks_nobody_and_takes_no_flood(stripe: Fake) -> None:
+def test_the_webhook_calls_no_server_and_limits_the_body(stripe: Fake) -> None:
     """B14.1, B14.2: 413 past 512 KiB; storing makes no call of Stripe's; a duplicate is 200 too."""
     long = event(filler="x" * MAX_BODY_BYTES)
     assert post_webhook(long, signed(long, SECRET)) == 413
@@ -223,7 +223,7 @@ def test_a_replay_adds_nothing(stripe: Fake) -> None:
 
 
 @pytest.mark.django_db
-def test_strangers_and_the_other_mode_are_ignored(stripe: Fake) -> None:
+def test_unknown_customers_and_the_other_mode_are_ignored(stripe: Fake) -> None:
     """B14.3: foreign customers and wrong livemode are IGNORED, kept."""
     customer = payment_api.create_customer(
         api_client.start_task_deadline(), email="", account_id=99, user_id=99

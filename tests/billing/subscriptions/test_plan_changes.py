@@ -190,13 +190,13 @@ def test_keeping_never_reads_the_switch_b11_c3(shop, monkeypatch):
     shop.ask("FREE")
     LimitPolicy.objects.update(payments_enabled=False)
     policies.clear_policy_cache()
-    monkeypatch.setattr(current_plan, "get_tier_offer", None)  # whoever read it would fail
+    monkeypatch.setattr(current_plan, "get_tier_offer", None)  # reading it would fail
     answered, made = shop.calls(lambda: shop.ask("PRO"))
     assert (answered.status_code, answered.json()["pending_tier"]) == (200, None)
     assert (answered.json()["payments_enabled"], "checkout" in made) == (False, False)
 
 
-def test_stripe_away_is_told_with_whom_to_talk_b11_c3(shop):
+def test_while_stripe_is_down_the_error_names_the_support_contact_b11_c3(shop):
     """B11.c3: 502 whose message mentions support; what was done stands in the log of attempts, a retry converges."""
     schedule_downgrade_to_pro(shop)
     shop.fake.faults.add("error", "GET", "/v1/subscriptions/", times=9)

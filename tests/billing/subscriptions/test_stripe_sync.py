@@ -66,7 +66,7 @@ def test_what_stops_entitling_leaves_the_grant(shop):
     assert shop.tier == "FREE"
 
 
-def test_a_price_nobody_knows_changes_nothing_but_is_told(shop, caplog):
+def test_an_unknown_price_changes_nothing_but_is_reported(shop, caplog):
     """B11.3"""
     shop.subscribe("PRO")
     TierPolicy.objects.filter(tier="PRO").update(stripe_price_id="price_of_this_year")
@@ -93,7 +93,7 @@ def test_a_customer_that_stripe_forgot_has_no_subscription(shop):
     assert (shop.tier, shop.mirror.status, shop.mirror.entitles) == ("FREE", "canceled", False)
 
 
-def test_the_night_finds_what_nobody_told(shop):
+def test_the_nightly_check_finds_what_no_webhook_reported(shop):
     """B14.7: mirrors that are not ended are synced; where Stripe fails, the next night does it."""
     shop.subscribe("PRO")
     shop.ask("FREE")
@@ -220,7 +220,7 @@ def test_status_has_its_shape(shop):
     }
 
 
-def test_a_schedule_made_at_stripe_is_told_by_its_start(shop):
+def test_a_schedule_created_at_stripe_is_recognized_by_its_start(shop):
     """B12.3: tier by the price of the first phase to come, date by its start; an unknown price is nothing."""
     shop.subscribe("BUSINESS")
     shop.ask("PRO")
@@ -427,7 +427,7 @@ def test_erasing_ends_what_is_paid_for(shop, settings):
 
 
 def test_erasing_says_when_somebody_would_go_on_paying(shop, settings):
-    """B2.5: without a key or a Stripe that answers it fails, and whoever erases tries again."""
+    """B2.5: without a key, or while Stripe does not answer, it fails and the deletion is retried."""
     shop.subscribe("PRO")
     shop.fake.faults.add("error", times=9)
     with pytest.raises(PaymentServiceUnavailable):

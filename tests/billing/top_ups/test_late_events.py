@@ -57,7 +57,7 @@ def test_a_dispute_of_what_was_refunded_stops_automatic_charges_all_the_same(str
     assert AutoTopUp.objects.get().enabled
 
 
-def test_attempts_that_are_heard_of_together_are_told_one_by_one(shop: Shop) -> None:
+def test_attempts_found_together_are_reported_one_by_one(shop: Shop) -> None:
     """B15.1: a notice for each, and the grace runs from the first, though Stripe counts two by then."""
     shop.subscribe("PRO")
     shop.fake.card("decline")
@@ -100,7 +100,7 @@ def test_a_trial_that_ended_before_we_heard_of_it_is_used(shop: Shop) -> None:
 
 
 def test_a_lease_that_a_dead_process_left_costs_no_look_up(shop: Shop) -> None:
-    """B12.4, B11.4: whoever held the right to change the plan is gone; what is pending is kept as ever."""
+    """B12.4, B11.4: the process that held the lease on the plan is gone; the pending change is kept."""
     shop.subscribe("PRO")
     over = timezone.now() - timedelta(seconds=1)
     Account.objects.update(change_token=uuid4(), change_lease_until=over)

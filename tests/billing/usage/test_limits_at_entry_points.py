@@ -1,4 +1,4 @@
-"""B7: whoever has used up his limit is refused at every door; nothing stays of what was refused."""
+"""B7: a user who has used up a limit is refused at every entry point, and nothing of the refused request is kept."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def nothing_stayed() -> None:
 
 
 def sayings(session: Session) -> dict[str, Callable[[], object]]:
-    """Doors of REST by which work is asked for."""
+    """List the REST endpoints that start work."""
     path = f"{V1}/sessions/{session.pk}"
     ada, key = person(session.owner), program(session.owner)
     return {
@@ -87,7 +87,7 @@ def sayings(session: Session) -> dict[str, Callable[[], object]]:
 
 
 def test_rest_refuses_with_all_there_is_to_know(spent):
-    """B7.1, B16.4: a message, a question aside, a summary; by cookie and by key"""
+    """B7.1, B16.4: a message, a side question, a summary; by cookie and by key"""
     for door, knock in sayings(spent).items():
         answer = knock()
         assert answer.status_code == 429, door
@@ -169,7 +169,7 @@ def test_a_schedule_is_refused_and_waits_for_its_next_hour(spent):
     assert task.next_run > datetime.now(UTC)
 
 
-def test_a_child_is_refused_and_its_parent_goes_on(session, model):
+def test_a_child_is_refused_and_its_parent_continues(session, model):
     """B7: the tool's answer names the window and its reset; nothing stays of the child"""
     LimitPolicy.objects.update_or_create(pk=1, defaults={"limit_binds_running_turns": False})
     policies.clear_policy_cache()
@@ -229,7 +229,7 @@ def test_a_decision_that_would_resume_is_refused(session, model, monkeypatch):
     assert (asked.state, Turn.objects.get().status) == ("requested", "waiting")
 
 
-def test_who_goes_on_instead_of_deciding_is_admitted_too(session, model, monkeypatch):
+def test_a_message_instead_of_a_decision_is_admitted_too(session, model, monkeypatch):
     """B7.1, B6.7: where turns hold money, the turn that takes a paused one's place holds its own, or is refused whole"""
     LimitPolicy.objects.update_or_create(pk=1, defaults={"turn_hold_microdollars": 600_000})
     policies.clear_policy_cache()

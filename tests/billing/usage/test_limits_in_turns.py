@@ -71,7 +71,7 @@ def kept(session, model):
     return session
 
 
-def test_a_follow_up_is_refused_while_the_turn_goes_on(session, model):
+def test_a_follow_up_is_refused_while_the_turn_continues(session, model):
     """B7.c1: 429, the queue is as it was, and the running turn ends normally."""
     model.will(ScriptedText("Talking"), cue(1))
     turn_id = start(session)

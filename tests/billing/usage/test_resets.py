@@ -1,4 +1,4 @@
-"""B8: what a user sees of his use, and how a day is bought anew without ever costing anything for nothing."""
+"""B8: a user's view of their usage, and buying a reset of the day without ever paying for nothing."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_old_records_become_sums_of_their_month():
 
 @pytest.mark.django_db(transaction=True)
 def test_two_nights_at_once_fold_each_record_once():
-    """B3.2: whoever else folds at the same moment."""
+    """B3.2: also when another process rolls up at the same moment."""
     ada = factories.ada()
     for _ in range(40):
         usage_records.record_usage(make_usage_call(ada, at=OLD, reported="0.1"))
@@ -55,7 +55,7 @@ def test_two_nights_at_once_fold_each_record_once():
 
 
 @pytest.mark.django_db
-def test_credit_that_ends_within_a_week_is_told_once(mailoutbox):
+def test_credit_that_expires_within_a_week_is_announced_once(mailoutbox):
     """B9.5: seven days ahead, by notice and by mail, with what is left of it; spent and everlasting credit is not mentioned."""
     ada = factories.ada()
     ledger.grant_credits(ada.pk, 300, key="a", expires_at=timezone.now() + timedelta(days=6))

@@ -33,7 +33,7 @@ def act(client: Client, action: str, **fields: object) -> str:
     return answer.content.decode()
 
 
-def test_staff_are_told_of_an_amount_that_no_row_can_hold(client: Client) -> None:
+def test_staff_see_an_error_for_an_amount_that_no_row_can_hold(client: Client) -> None:
     """B18.1: a limit of more digits than a number has."""
     client.force_login(factories.grace())
     said = act(client, "set_overrides", daily_limit_microdollars=10**20)
@@ -41,7 +41,7 @@ def test_staff_are_told_of_an_amount_that_no_row_can_hold(client: Client) -> Non
     assert Account.objects.get().daily_limit_override_microdollars is None
 
 
-def test_staff_are_told_of_a_form_that_granted_something_else_before(client: Client) -> None:
+def test_staff_see_an_error_for_a_form_that_granted_something_else_before(client: Client) -> None:
     """B18.1, B9.1: sent again with another amount, it grants nothing more, and says so."""
     client.force_login(factories.grace())
     key = str(uuid4())

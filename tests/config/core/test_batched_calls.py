@@ -61,13 +61,13 @@ def test_who_comes_meanwhile_shares_the_next_call(store: Store):
     assert store.calls == [[1], [5, 3, 4]]
 
 
-def test_an_item_that_spoils_the_call_spoils_nobody_elses(store: Store):
+def test_an_item_that_fails_the_call_fails_no_other_item(store: Store):
     """L18: a poison update fails alone"""
     assert asked_during_the_first(store, [2, 13, 4]) == [20, Spoilt, 40]
     assert sorted(store.calls[2:]) == [[2], [4], [13]]
 
 
-def test_a_fault_that_nobody_foresaw_is_everybodys_own(store: Store):
+def test_an_unexpected_error_is_raised_to_its_caller(store: Store):
     """Nobody is left waiting"""
     with pytest.raises(KeyError):
         BatchedCall(_faulty, spoilt_by=Spoilt, name="store")(1)

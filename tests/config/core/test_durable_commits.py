@@ -88,7 +88,7 @@ def test_settling_waits_until_everything_before_it_lasts():
         asked("SELECT set_config('synchronous_commit', 'off', false)")
 
 
-def test_a_queued_message_lasts_before_its_sender_is_told(rig, model):
+def test_a_queued_message_is_durable_before_its_sender_gets_the_response(rig, model):
     """T3.3: no turn is opened with it, so nothing else would wait"""
     rig.hold_tasks()
     session = factories.session()

@@ -45,7 +45,7 @@ async def test_one_bad_row_does_not_spoil_its_neighbours():
     assert [answers[0], type(answers[1]), answers[2]] == ["a", IntegrityError, "b"]
 
 
-async def test_a_fault_nobody_foresaw_reaches_everybody_who_waits():
+async def test_an_unexpected_error_reaches_every_waiting_caller():
     """T5.4: a silent commit would hang a turn that beats"""
 
     def commit(items):

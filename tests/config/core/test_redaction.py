@@ -30,7 +30,7 @@ KEYS = [
 ]
 
 
-def test_a_registered_value_is_masked_wherever_it_stands() -> None:
+def test_a_registered_value_is_masked_everywhere() -> None:
     """A9.10, A33.c6"""
     register_secrets(["canary-0b9f", "canary-0b9f-longer", "short", ""])
     text = redact('{"key":"canary-0b9f-longer"} x=canary-0b9f&y=short')

@@ -1,4 +1,4 @@
-"""Secrets are masked for whoever could see them leak, and no mask tells a guess from any other word."""
+"""Secrets are masked for everyone who could leak them, and no mask reveals whether a guess was right."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def results(session: object) -> str:
 # --- a user's header values --------------------------------------------------------------------------
 
 
-def test_a_header_value_is_masked_in_its_owners_turn_and_in_nobody_elses(
+def test_a_header_value_is_masked_only_in_its_owners_turn(
     rig: Rig, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ada, bob = factories.ada(), factories.bob()
@@ -176,7 +176,7 @@ def test_a_users_server_gets_no_answer_about_our_secrets(
     assert f"Hello, {GUESS}!" in results(session)
 
 
-def test_shapes_are_masked_whoever_asks() -> None:
+def test_secrets_recognized_by_shape_are_masked_for_everyone() -> None:
     key = "sk-" + "a1B2" * 8
     assert {mask(key) for mask in (redact, redact_user_text, redact_secret_patterns)} == {redaction.MASK}
 

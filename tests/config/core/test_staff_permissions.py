@@ -1,4 +1,4 @@
-"""Every staff page and call needs the same rights by whichever door it is reached, and staff without rights reach none."""
+"""Every staff page and call needs the same permissions on every entry point, and staff without them reach none."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ JSON = "application/json"
 NO_ONES = str(uuid.UUID(int=7))
 RIGHTS = ("view", "repair", "reset_usage", "see_email", "see_audit")  # of diagnostics, all there are
 
-# What each staff door needs, written down once more: a door that is added or opened by mistake fails here.
+# The permissions of each staff endpoint, repeated here: one that is added or opened by mistake fails the test.
 VIEW, REPAIR, RESET, AUDIT = {"view"}, {"view", "repair"}, {"view", "reset_usage"}, {"view", "see_audit"}
 DIAGNOSTICS, BILLING = "api/v1/admin/diagnostics/", "api/v1/billing/admin/"
 CALLS = {
@@ -103,7 +103,7 @@ def routes(under: str) -> Iterator[str]:
 
 
 def filled(path: str) -> str:
-    """A path of somebody who exists nowhere: whoever is let in is told so."""
+    """Return a path of a user who does not exist: staff who are let in get 404."""
     for name, value in (("<uuid:execution_id>", NO_ONES), ("<slug:slug>", "running")):
         path = path.replace(name, value)
     return f"/{path}"
@@ -124,7 +124,7 @@ def answered(client: Client, method: str, path: str) -> int:
 # --- the table ---------------------------------------------------------------------------------------
 
 
-def test_every_staff_call_and_page_stands_in_the_table():
+def test_every_staff_call_and_page_is_in_the_table():
     calls = {*routes(DIAGNOSTICS), *routes(BILLING)}
     assert calls == {path for _, path in CALLS}
     assert set(routes("admin/diagnostics/")) == {path for _, path in PAGES}
@@ -158,8 +158,8 @@ CALLERS = [
 
 
 @pytest.mark.parametrize("caller", CALLERS, ids=lambda caller: caller.name)
-def test_each_staff_door_for_each_right(caller, monkeypatch):
-    """Whoever lacks one of the rights is told 403; whoever has them all is let in, by REST and by page alike."""
+def test_each_staff_endpoint_needs_its_permissions(caller, monkeypatch):
+    """Staff who lack one of the permissions get 403; those who have them all are let in, by REST and by page."""
     from diagnostics.api.views import DiagnosticsAPIView
 
     monkeypatch.setattr(DiagnosticsAPIView, "reads_per_minute", 10_000)
@@ -174,13 +174,13 @@ def test_each_staff_door_for_each_right(caller, monkeypatch):
 
 
 @pytest.mark.parametrize("path", [path for _, path in CALLS | PAGES])
-def test_people_and_strangers_reach_no_staff_door(path):
+def test_people_with_and_without_accounts_reach_no_staff_endpoint(path):
     method = next(how for how, where in CALLS | PAGES if where == path)
     for client, codes in ((person(factories.bob()), {403}), (Client(), {401, 302, 403})):
         assert answered(client, method, path) in codes
 
 
-# --- limits, the door that was open ------------------------------------------------------------------
+# --- limits, which were once open to all staff -------------------------------------------------------
 
 
 def test_staff_without_rights_neither_see_nor_reset_limits():
@@ -289,7 +289,7 @@ def test_who_may_only_look_at_periodic_tasks_and_addresses_cannot_act_on_them():
 
 
 def test_every_action_of_the_admin_names_the_right_it_needs():
-    """An action without one would run for whoever may look at the list."""
+    """An action without one would run for everyone who may see the list."""
     open_to_viewers = [
         (model._meta.label, name)
         for model, model_admin in admin.site._registry.items()

@@ -39,7 +39,7 @@ def test_nothing_is_left_undone_when_it_closes():
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("warm")]
 
 
-def test_what_fails_reaches_who_asked_and_the_thread_goes_on():
+def test_a_failure_reaches_the_caller_and_the_thread_continues():
     with LifoThreadPool(1, "warm") as pool:
         assert isinstance(pool.submit(_fail).exception(PATIENCE_SECONDS), KeyError)
         assert pool.submit(lambda: "on").result(PATIENCE_SECONDS) == "on"

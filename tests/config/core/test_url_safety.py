@@ -67,7 +67,7 @@ def test_names_of_this_network_are_known_without_asking(host: str, local: bool) 
     assert is_local_name(host) is local
 
 
-def test_a_number_is_told_from_a_name() -> None:
+def test_a_number_is_distinguished_from_a_name() -> None:
     assert is_ip_address("::1")
     assert not is_ip_address("one.example")
 

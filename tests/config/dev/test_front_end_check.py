@@ -39,7 +39,7 @@ def test_a_lock_that_cannot_be_read_fails_the_check(lock: Path, tmp_path: Path) 
         front_end_check.install_tools(lock, tmp_path / "node")
 
 
-def test_a_missing_registry_is_told_in_one_line(
+def test_a_missing_registry_is_reported_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(front_end_check, "install_tools", lambda *_: False)

@@ -73,7 +73,7 @@ def test_what_was_written_survives_a_restart_of_durable_servers(tmp_path: Path):
         valkey.stop()
 
 
-def test_a_stranger_without_the_password_is_refused():
+def test_a_client_without_the_password_is_refused():
     with servers.run_private_servers() as (postgres, valkey):
         with pytest.raises(psycopg.OperationalError):
             psycopg.connect(postgres.url.replace(postgres.password, "guess"))

@@ -119,7 +119,7 @@ async def test_a_body_within_the_cap_comes_through(ada):
     assert client.read == 4
 
 
-async def test_a_strangers_upload_is_not_kept(transactional_db, no_disk):
+async def test_an_upload_without_credentials_is_not_kept(transactional_db, no_disk):
     """S4: refused before it is read, or, in pieces, before it would reach the disk"""
     claim = (b"content-length", str(30 * MEGABYTE).encode())
     said = await Endless(UPLOADS, headers=[claim]).call()
@@ -141,7 +141,7 @@ async def test_a_strangers_upload_is_not_kept(transactional_db, no_disk):
 async def test_an_upload_that_cannot_fit_is_refused_before_it_is_read(
     ada, used_bytes, used_files, claimed, expected
 ):
-    """S4: by the plan and what is used of it; small bodies are told by the door itself"""
+    """S4: by the plan and the space used; small bodies are refused by the endpoint itself"""
     await sync_to_async(StorageUse.objects.create)(owner=ada[0], used_bytes=used_bytes, used_files=used_files)
     claim = (b"content-length", str(claimed * MEGABYTE).encode())
     client = await Endless(UPLOADS, headers=[claim, ada[1]]).call()
@@ -171,7 +171,7 @@ def _nothing_is_left_over():
 
 @pytest.mark.attack
 @pytest.mark.parametrize("path", [*body_limits.IMPORT_PATHS, UPLOADS, MESSAGES, "/accounts/login/"])
-async def test_nobody_sends_a_long_body_without_saying_who(transactional_db, no_disk, path):
+async def test_a_long_body_without_credentials_is_refused(transactional_db, no_disk, path):
     claim = (b"content-length", str(MEGABYTE).encode())
     said = await Endless(path, headers=[claim]).call()
     assert (said.status, said.error["code"], said.read) == (401, "unauthenticated", 0)
@@ -267,7 +267,7 @@ async def test_an_account_has_so_much_on_its_way_at_once(ada, settings):
 
 
 @pytest.mark.attack
-async def test_strangers_have_so_much_on_their_way_at_once(settings):
+async def test_requests_without_credentials_share_a_limit_of_bytes_in_flight(settings):
     settings.BODIES_OF_STRANGERS_BYTES = 8 * ANONYMOUS_BODY_BYTES
     leaves, waiting = asyncio.Event(), []
 

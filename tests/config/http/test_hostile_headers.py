@@ -119,7 +119,7 @@ def _silent():
 
 @pytest.fixture
 def asked():
-    """Requests of strangers, of a person and of a program, at doors that read different headers."""
+    """Requests without credentials, of a person and of a program, to endpoints that read different headers."""
     file = files.store_file(factories.ada().pk, name="a.txt", content=b"0123456789", source="upload")
     share = with_files(file)
     session = factories.session(factories.ada())

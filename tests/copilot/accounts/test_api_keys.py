@@ -66,7 +66,7 @@ def test_revoked_and_expired_keys_open_nothing():
     assert api_keys.verify_api_key(expired.token) is None
 
 
-def test_a_stranger_cannot_revoke_a_key_and_sees_it_as_missing():
+def test_another_user_cannot_revoke_a_key_and_sees_it_as_missing():
     made = api_keys.create_api_key(factories.ada())
     with pytest.raises(NotFound):
         api_keys.revoke_api_key(factories.bob().pk, made.row.id)

@@ -118,7 +118,7 @@ def _requested(owner: User) -> AccountDeletion:
 
 
 def _taken_up_again(job: AccountDeletion) -> AccountDeletion:
-    """The lease of whoever had it is over."""
+    """The lease of the process that held it has expired."""
     AccountDeletion.objects.filter(pk=job.pk).update(next_try_at=None)
     deletion.run_deletion(job.pk)
     job.refresh_from_db()
@@ -286,7 +286,7 @@ def test_what_could_not_be_closed_at_the_request_is_closed_in_the_next_minutes(
             deletion.sweep_deletions()
             while sent:
                 deletion.run_deletion(sent.pop())
-    assert asked == [ada.pk] * 3  # at the request, again in vain, at last; and then no more
+    assert asked == [ada.pk] * 3  # at the request, at a failed retry, at the successful one; then never again
     job.refresh_from_db()
     assert job.started_at is None
     assert len(mail.outbox) == 1

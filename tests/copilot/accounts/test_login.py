@@ -28,7 +28,7 @@ def test_a_forgotten_password_is_replaced_by_a_link_from_a_mail(client, mailoutb
     assert log_in(client, "another-long-phrase").url == "/chat/"
 
 
-def test_a_stranger_learns_nothing_by_asking_for_a_reset(client, mailoutbox):
+def test_a_password_reset_reveals_nothing_about_accounts(client, mailoutbox):
     """W1.1"""
     answer = client.post("/accounts/password/reset/", {"email": "nobody@example.com"})
     assert answer.url == "/accounts/password/reset/done/"

@@ -1,4 +1,4 @@
-"""Limits on sign-ins: shared by all processes, and nobody's way to keep somebody else out."""
+"""Limits on sign-ins: shared by all processes, and no way to lock somebody else out."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_guesses_from_many_addresses_are_bounded_for_the_account():
 
 
 @pytest.mark.attack
-def test_no_stranger_keeps_the_owner_out_on_a_known_device():
+def test_nobody_else_locks_the_owner_out_of_a_known_device():
     factories.ada()
     laptop = Client()
     assert sign_in(laptop)
@@ -155,7 +155,7 @@ def test_a_reset_by_mail_ends_the_lock(client, mailoutbox):
 
 @pytest.mark.attack
 def test_a_lock_ends_although_the_guesses_go_on(settings, monkeypatch):
-    """django-axes would begin the time anew with every guess"""
+    """django-axes would restart the lock's time with every guess"""
     settings.ACCOUNT_RATE_LIMITS = {"login": "1000/m/ip"}
     monkeypatch.setattr(login_limits, "ADDRESS_RATES", "1000/m/ip")
     monkeypatch.setattr(login_limits, "UNKNOWN_DEVICES_RATES", "1000/m/key")

@@ -36,7 +36,7 @@ def secret(client) -> str:
     """Ada has an authenticator app; she is signed out."""
     factories.ada()
     log_in(client)
-    asked = client.get("/accounts/2fa/totp/activate/")  # whoever finds a page left open does not get that far
+    asked = client.get("/accounts/2fa/totp/activate/")  # an open page that somebody finds is not enough
     form = client.post(asked.url, {"password": factories.PASSWORD}, follow=True)
     known = form.context["form"].secret
     assert client.post("/accounts/2fa/totp/activate/", {"code": code_for(known)}).status_code == 302
@@ -56,7 +56,7 @@ def test_a_password_alone_no_longer_opens_an_account_with_a_second_factor(client
     assert client.get("/chat/").status_code == 200
 
 
-def test_staff_come_in_by_the_same_door(client, secret):
+def test_staff_sign_in_on_the_same_page(client, secret):
     """The admin asks for the second factor too"""
     User.objects.update(is_staff=True, is_superuser=True)
     answer = client.post("/admin/login/", {"username": "ada", "password": factories.PASSWORD})
@@ -88,7 +88,7 @@ def test_a_person_signs_in_by_an_account_elsewhere(client, sso):
 
 
 def test_an_account_elsewhere_does_not_take_over_one_with_the_same_address(client, sso):
-    """Whoever runs the other site could claim any address"""
+    """The owner of the other site could claim any address"""
     User.objects.create_user("grace", "grace@example.com", factories.PASSWORD)
     finish_social_login(client)
     assert "_auth_user_id" not in client.session

@@ -121,7 +121,7 @@ def test_a_picture_is_sent_again_in_every_later_turn(session: Session, model: Mo
     assert [image.data for image in pictures(second)] == [SMALL]
 
 
-def test_a_model_that_sees_nothing_is_told_name_type_and_size(session: Session, model: Model) -> None:
+def test_a_model_without_vision_gets_name_type_and_size(session: Session, model: Model) -> None:
     """A29.3, A29.c1: image, then a text model"""
     file_id = kept(session)
     ended(start(session, "What is this?", attachments=(file_id,)))
@@ -194,9 +194,7 @@ def read(session: Session, model: Model) -> str:
     return file_id
 
 
-def test_a_picture_that_was_read_stands_behind_its_group_in_later_turns_too(
-    session: Session, model: Model
-) -> None:
+def test_a_picture_that_was_read_follows_its_group_in_later_turns_too(session: Session, model: Model) -> None:
     """A9.c3, A22.4, A16.5"""
     file_id = read(session, model)
     ended(start(session, "And now?"))
@@ -232,7 +230,7 @@ def test_a_model_without_sight_reads_what_it_cannot_see(session: Session, model:
 
 
 class Painter:
-    """A tool whose picture is nobody's file yet."""
+    """A tool whose picture is not stored as a file yet."""
 
     def __init__(self) -> None:
         self.tool = Tool(name="paint", description="Paints.", arguments=NoArguments, run=self._run)

@@ -198,7 +198,7 @@ def test_a_summary_is_not_tried_again_with_money_that_is_not_there(rig, model, s
     assert (turn.failure_code, len(model.requests)) == ("budget_reached", 2)
 
 
-def test_a_question_aside_is_not_tried_again_beyond_the_users_limit(rig, model, settings):
+def test_a_side_question_is_not_retried_beyond_the_users_limit(rig, model, settings):
     """B6.10, A7.1"""
     settings.RETRY_TRANSIENT_SECONDS = [0]
     session = factories.session()

@@ -142,7 +142,7 @@ def short(tokens=1_000):
     return CompactionSucceeded(messages=SHORT, tokens=tokens)
 
 
-async def test_a_full_window_is_shortened_before_the_next_call_and_the_turn_goes_on():
+async def test_a_full_window_is_compacted_before_the_next_call_and_the_turn_continues():
     """A17.3, A17.c2"""
     compactor = InMemoryCompactor(short())
     reciter = Reciter(full_round("1"), say("Done."))
@@ -163,7 +163,7 @@ async def test_a_window_with_room_is_left_alone():
     assert compactor.tasks == []
 
 
-async def test_a_failed_one_is_reported_once_and_the_turn_goes_on_unshortened():
+async def test_a_failed_one_is_reported_once_and_the_turn_continues_uncompacted():
     """A17.5"""
     compactor = InMemoryCompactor(CompactionFailed(reason="the summary is empty"))
     reciter = Reciter(full_round("1"), full_round("2"), say("Done."))
@@ -202,7 +202,7 @@ async def test_what_earlier_runs_of_the_turn_had_to_shorten_counts_among_the_for
     assert (parts[-1], len(compactor.tasks)) == (LoopFailed(code="context_full"), 1)
 
 
-async def test_a_summary_that_failed_in_an_earlier_run_is_not_tried_again_unasked():
+async def test_a_summary_that_failed_in_an_earlier_run_is_not_retried_automatically():
     """A17.5: reported once, and the turn goes on"""
     compactor = InMemoryCompactor(short())
     reciter = Reciter(full_round("1"), say("Done."))
@@ -243,7 +243,7 @@ async def test_an_overflow_that_cannot_be_shortened_ends_the_turn():
     assert kinds_of(parts).count("context.compaction_failed") == 1
 
 
-async def test_what_cannot_be_shortened_goes_on_with_a_model_that_reads_more():
+async def test_a_context_that_cannot_be_compacted_moves_to_a_model_with_a_larger_window():
     """A6.1, A7.6: only with a larger window; without one the conversation is full"""
     failed = CompactionFailed(reason="the summary saves too little space")
     entries = [
@@ -518,7 +518,7 @@ def test_a_busy_session_is_not_compacted(rig, model):
     ended(turn_id)
 
 
-def test_a_stranger_finds_no_session_to_compact(rig):
+def test_another_user_finds_no_session_to_compact(rig):
     session = factories.session()
     response = request_compaction(factories.bob(), session)
     assert response.status_code == 404

@@ -142,7 +142,7 @@ def test_a_call_and_a_group_give_the_model_what_is_set(settings):
 
 
 def test_a_message_may_be_as_long_as_is_set(settings):
-    """A0.7: bound at boot, for doors that know no framework"""
+    """A0.7: bound at boot, for entry points without a framework"""
     settings.MESSAGE_CHARACTERS = 100
     commands.configure_message_limits(settings)
     try:

@@ -221,7 +221,7 @@ async def test_a_fallback_to_anthropic_before_any_tool_thinks():
 # --- when none is left -------------------------------------------------------------------------------
 
 
-async def test_when_all_fail_the_first_class_is_told_with_the_models_tried():
+async def test_when_all_fail_the_first_class_is_reported_with_the_models_tried():
     """A7.c5"""
     first, second = failing("model_not_found", details="no such model"), failing("quota_exhausted")
     parts = await play(loop(Reciter(first, second, failing("bad_request")), FIRST, SECOND, THIRD))
@@ -232,7 +232,7 @@ async def test_when_all_fail_the_first_class_is_told_with_the_models_tried():
     assert_well_ordered(parts)
 
 
-async def test_a_refusal_by_the_next_model_is_told_as_one():
+async def test_a_refusal_by_the_next_model_is_reported_as_one():
     parts = await play(loop(Reciter(GONE, say("", finish="refused"))))
     assert parts[-1].code == "refused"
     assert "First (model_not_found)" in parts[-1].details

@@ -54,7 +54,7 @@ def goes_on_in_its_circle(rig, session, model, turn_id):
 
 
 def test_a_turn_that_goes_in_circles_does_so_across_its_runs(rig, session, model, monkeypatch):
-    """A10.2: the sixth equal round ends the turn, whoever ran the first four; it is told so once"""
+    """A10.2: the sixth equal round ends the turn, also if other runs made the first four; the model is warned once"""
     add_tools(monkeypatch, Errand("look"))
     for _ in range(4):
         model.will(ScriptedCall("look"))
@@ -95,8 +95,8 @@ def test_a_remedy_that_an_earlier_run_tried_holds_and_is_not_tried_again(rig, se
     assert len(told(session.pk, "model.healed")) == 1
 
 
-def test_tries_of_the_round_that_goes_on_count(rig, session, model, settings):
-    """A7.1, A7.2: a schedule of two has no third try, whoever made the first"""
+def test_attempts_of_the_continued_round_count(rig, session, model, settings):
+    """A7.1, A7.2: a schedule of two has no third attempt, also if another run made the first"""
     settings.RETRY_TRANSIENT_SECONDS = [0, 0]
     model.will(ScriptedFailure("overloaded"))
     model.will(ScriptedFailure("overloaded"))
@@ -112,7 +112,7 @@ def test_tries_of_the_round_that_goes_on_count(rig, session, model, settings):
 
 
 @pytest.mark.parametrize("shown", [ScriptedText("Half"), ScriptedCall("look")])
-def test_what_one_round_takes_back_it_takes_back_once_whoever_runs_it(rig, session, model, settings, shown):
+def test_a_round_retracts_text_once_over_all_its_runs(rig, session, model, settings, shown):
     """A7.3: at most one retraction per round; of words as of calls, which leave no row"""
     settings.RETRY_TRANSIENT_SECONDS = [0, 0, 0]
     model.will(shown, ScriptedFailure("overloaded"))
@@ -187,7 +187,7 @@ def test_equal_rounds_that_a_summary_has_swallowed_count_after_a_lost_worker(
     goes_on_in_its_circle(rig, session, model, turn_id)
 
 
-def test_rounds_of_earlier_turns_are_nobodys_circles(rig, session, model, monkeypatch, small_window):
+def test_rounds_of_earlier_turns_do_not_count_as_a_loop(rig, session, model, monkeypatch, small_window):
     """A10.2: nor are they read"""
     add_tools(monkeypatch, Errand("look"))
     for _ in range(4):

@@ -65,7 +65,7 @@ def test_a_running_turn_tells_its_figures_and_an_idle_session_none(transactional
         assert told(session.pk)[-1].kind != "usage.metered"
 
 
-def test_a_turn_that_goes_on_tells_how_much_of_the_limit_is_used(transactional_db, settings, monkeypatch):
+def test_a_continued_turn_reports_how_much_of_the_limit_is_used(transactional_db, settings, monkeypatch):
     """A19.7: of the fuller window, as of the last recorded call, and without amounts"""
     settings.METER_SECONDS = 0.05
     with rigged() as rig:

@@ -171,7 +171,7 @@ def approve_when_asked(session, turn_id):
 
 
 def assert_followed(session, before):
-    """Who followed the log lacks no row since the page was last told anew; a reload shows the end of the same (T8.4)."""
+    """A client that follows the log misses no row since its last snapshot; a reload shows the same ending (T8.4)."""
     followed, reloaded = rows_of(folded(before, session)), rows_of(fresh(session))
     shown = Message.objects.filter(session=session, hidden="").exclude(kind="note")
     every = [str(row.pk) for row in shown.order_by("sequence")]

@@ -200,7 +200,7 @@ async def test_each_later_request_begins_with_the_earlier_one():
         assert (later.system, later.tools) == (earlier.system, earlier.tools)
 
 
-async def test_calls_cut_by_the_output_limit_are_dropped_and_the_model_is_told():
+async def test_calls_cut_by_the_output_limit_are_dropped_and_the_model_is_informed():
     """A8.c2, A8.4"""
     cut = calls(call("a", "look"), call("b", "write_file", '{"te'), text="Writing.", finish="length")
     loop = loop_of(Reciter(cut, say("Shorter now.")))

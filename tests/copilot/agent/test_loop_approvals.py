@@ -31,7 +31,7 @@ async def test_free_calls_run_first_and_the_others_are_asked_for():
     assert len(reciter.requests) == 1
 
 
-async def test_calls_that_wait_are_still_open_for_whoever_interrupts():
+async def test_waiting_calls_are_still_open_for_an_interruption():
     """A3.5: a stop between the pause and its rows leaves no call without a result"""
     loop = loop_of(
         Reciter(calls(call("a", "write_file"))), approvals=InMemoryApprovalPolicy(asks={"write_file": "!"})

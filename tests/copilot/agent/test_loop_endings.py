@@ -100,7 +100,7 @@ async def test_text_cut_by_the_output_limit_is_kept_and_said_so():
     assert parts[-1] == LoopAnswered()
 
 
-async def test_a_text_that_the_output_limit_cuts_goes_on_in_its_row():
+async def test_a_text_cut_by_the_output_limit_continues_in_its_row():
     """A2.4: one step, one row, one answer; the model reads its own words and where they stop"""
     reciter = Reciter(say("Once up", finish="length"), say("\non a ti", finish="length"), say("me."))
     loop = loop_of(reciter, thinking_tokens=4_096, chain=(replace(ENTRY, can_reason=True),))
@@ -149,7 +149,7 @@ async def test_a_text_is_gone_on_with_twice_a_turn_and_then_the_cut_is_said():
         ([ReasoningDelta("hm"), TextDelta("on"), ProviderFailure("malformed_stream")], "Once upon"),
     ],
 )
-async def test_what_was_said_stands_when_its_rest_does_not_come(rest, text):
+async def test_the_text_so_far_is_kept_when_the_continuation_fails(rest, text):
     """A2.4: no retry, no failed turn; the cut is said"""
     reciter = Reciter(say("Once up", finish="length"), rest)
     loop = loop_of(reciter)

@@ -49,7 +49,7 @@ from tests.support.agent_loop import (
 )
 
 
-async def test_the_same_turn_goes_on_with_what_was_queued():
+async def test_the_same_turn_continues_with_the_queued_messages():
     """T6.3"""
     reciter = Reciter(say("First."), say("Second."))
     loop = loop_of(reciter)
@@ -73,7 +73,7 @@ async def test_a_turn_without_rounds_left_cannot_go_on():
     assert not loop.can_start_round
 
 
-async def test_an_interrupted_text_goes_on_in_its_row():
+async def test_an_interrupted_text_continues_in_its_row():
     """T9.1"""
     row_id = uuid4()
     messages = [UserMessage(text="Count."), AssistantMessage(text="One, two"), build_interrupted_note()]
@@ -130,7 +130,7 @@ async def test_a_text_that_was_whole_needs_nothing_added(tries):
     parts = await play(loop)
     assert parts[-1] == LoopAnswered()
     assert not of(parts, TextStarted)
-    assert loop.messages == messages[:2]  # whoever writes next is answered, and not told to be a rest of it
+    assert loop.messages == messages[:2]  # the next message is answered, not treated as a continuation
 
 
 async def test_what_a_failed_try_added_to_an_interrupted_row_stays():
@@ -224,7 +224,7 @@ async def test_a_stop_while_tools_run_keeps_the_finished_result_and_names_the_op
     assert loop.open_step is not None
 
 
-async def test_nothing_stands_open_after_an_answer():
+async def test_nothing_is_left_open_after_an_answer():
     loop = loop_of(Reciter(calls(call("a", "look"), text="Hm."), say("Done.")))
     await play(loop)
     assert (loop.unrecorded_call(), loop.open_block, loop.open_calls, loop.open_step) == (

@@ -20,7 +20,7 @@ from tests.support import factories
 from tests.support.turn_engine import Errand, add_tools, answer, ended, notices, quiet, start, together, told
 
 
-def test_what_went_wrong_is_told_to_people_and_never_to_the_model(rig, model):
+def test_errors_are_shown_to_people_and_never_to_the_model(rig, model):
     """A6.c2, A6.3: a failed turn, then a new message"""
     session = factories.session()
     model.will(ScriptedText("Half an ans"), ScriptedFailure("bad_request", body="the tokeniser exploded"))

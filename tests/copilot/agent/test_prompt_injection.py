@@ -1,4 +1,4 @@
-"""What strangers write cannot make the agent carry data out: once it was read, acts that could do so ask a person."""
+"""Untrusted text cannot make the agent leak data: after it was read, calls that could do so need approval."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_nothing_is_asked_before_something_was_read(session: Session, model: Mod
     assert MemoryItem.objects.get().sources == []
 
 
-def test_a_session_that_approves_by_itself_does_not_approve_this(
+def test_a_session_with_automatic_approval_does_not_approve_this(
     session: Session, model: Model, wide: Web
 ) -> None:
     Session.objects.filter(pk=session.pk).update(auto_approve=True, auto_approve_cap=10**9)
@@ -276,7 +276,7 @@ def _sub_session(session: Session, model: Model, monkeypatch: pytest.MonkeyPatch
     "reading",
     [_search, _mcp, _mcp_error, _guests_file, _file_of_a_tainted_chat, _memory, _schedule, _sub_session],
 )
-def test_text_of_strangers_counts_wherever_it_came_from(
+def test_untrusted_text_counts_from_every_source(
     reading, session: Session, model: Model, wide: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     label = reading(session, model, monkeypatch)
@@ -417,7 +417,7 @@ def test_a_worker_that_dies_or_a_pause_in_between_changes_nothing(
 def test_a_sub_session_of_a_chat_that_has_read_something_asks_too(
     session: Session, model: Model, wide: Web
 ) -> None:
-    """Its task was written by a model that may have been taken in: the address in it is nobody's word"""
+    """Its task was written by a model that may have been manipulated: nobody has vouched for the address in it"""
     read_page(model)
     model.will(ScriptedCall("run_sub_session", {"prompt": f"Fetch {EVIL}", "wait_seconds": 0}))
     model.otherwise = lambda request: (
@@ -458,7 +458,7 @@ def test_memories_and_schedules_made_of_it_carry_it_on(session: Session, model: 
 # --- nobody to ask -----------------------------------------------------------------------------------
 
 
-def test_where_nobody_can_be_asked_the_call_is_refused_in_plain_words(
+def test_where_nobody_can_approve_the_call_is_refused_with_an_explanation(
     session: Session, model: Model, wide: Web
 ) -> None:
     read_page(model)
@@ -598,7 +598,7 @@ def test_links_beyond_the_first_ones_and_changed_ones_are_not_followed() -> None
     assert not ReadSources.for_session(session.pk).knows_address(links[0] + "?d=1")
 
 
-def test_addresses_in_other_results_and_in_answers_are_nobodys_word() -> None:
+def test_addresses_in_other_results_and_in_answers_are_not_trusted() -> None:
     session = factories.session()
     factories.message(session, content="Hello")
     for kind, data in (
@@ -657,7 +657,7 @@ async def test_a_redirect_leaves_no_allowed_host() -> None:
         (["a", "b", "c", "d", "e"], "This chat has read a, b, c and 2 more."),
     ],
 )
-def test_people_are_told_what_was_read(sources: list[str], told: str) -> None:
+def test_the_approval_names_the_untrusted_sources(sources: list[str], told: str) -> None:
     assert describe_sources(sources) == told
 
 

@@ -120,7 +120,7 @@ def test_a_reply_that_cannot_be_worked_with_is_no_answer_after_a_takeover_either
     assert not model_calls.was_final_answer(turn.pk, 1)
 
 
-def test_a_failure_that_no_row_can_hold_word_by_word_is_told_all_the_same(rig, model, offer):
+def test_a_failure_that_no_row_can_store_verbatim_is_reported_all_the_same(rig, model, offer):
     """A6.2, A6.3: a NUL in what a provider says, and a name of a request that has no end"""
     offer(FIRST)
     session = factories.session()

@@ -144,7 +144,9 @@ async def test_thoughts_that_an_earlier_run_lost_stay_lost():
 
 
 @pytest.mark.parametrize(("replay", "thinks"), [(('{"type": "thinking"}',), 8192), ((), 0)])
-async def test_a_tool_loop_whose_thoughts_are_missing_goes_on_without_thinking_in_a_later_run(replay, thinks):
+async def test_a_tool_loop_whose_thoughts_are_missing_continues_without_thinking_in_a_later_run(
+    replay, thinks
+):
     """A14.4: Anthropic refuses a tool loop whose last reply lacks its thinking block"""
     reciter = Reciter(say("Seen."))
     prior_runs = PriorRuns(calls=1, ran_tools=True)

@@ -123,7 +123,7 @@ def test_what_earlier_runs_of_the_turn_sent_counts():
     assert after(retries(requests_beyond_rounds=20)) is None
 
 
-def test_waits_of_earlier_runs_count_in_the_turn_and_in_the_round_that_goes_on():
+def test_waits_of_earlier_runs_count_in_the_turn_and_in_the_continued_round():
     """A7.2, A3.9: 300 s a turn, 120 s a round; what is never tried again was not waited for"""
     made = retries(before=[SentRequest(model="model", failure="rate_limited", seconds_to_next=60)] * 4)
     assert after(made, retry_after=60)
@@ -137,12 +137,12 @@ def test_waits_of_earlier_runs_count_in_the_turn_and_in_the_round_that_goes_on()
     assert after(retries(before=[SentRequest(model="model", failure="bad_request", seconds_to_next=60)] * 6))
 
 
-def test_time_in_which_nobody_was_there_to_wait_is_no_wait():
+def test_time_without_a_worker_is_not_counted_as_waiting():
     """A7.2: a turn whose workers were all away for an hour has waited once"""
     assert after(retries(before=[SentRequest(model="model", failure="overloaded", seconds_to_next=3_600)]))
 
 
-def test_requests_of_the_round_that_goes_on_count():
+def test_requests_of_the_continued_round_count():
     """A7.2: six per model and round"""
     assert after(retries(before=[SentRequest(model="model", in_round=True)] * 4))
     assert after(retries(before=[SentRequest(model="model", in_round=True)] * 5)) is None

@@ -119,7 +119,7 @@ def test_an_unknown_time_zone_is_refused(zone, db):
     assert preferences.get_preferences(factories.ada().pk).timezone == "UTC"
 
 
-def test_a_strangers_session_cannot_be_shaped(db):
+def test_another_users_session_cannot_be_edited(db):
     session = factories.session(factories.bob())
     for changes in ({}, {"instructions": "mine now"}):
         with pytest.raises(NotFound):

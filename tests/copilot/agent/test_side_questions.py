@@ -1,4 +1,4 @@
-"""Questions aside: answered beside a turn, paid for, and leaving no trace in the conversation (A30.3)."""
+"""Side questions: answered during a turn, paid for, and leaving no trace in the conversation (A30.3)."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_it_can_be_stopped_and_what_came_is_kept(rig, model, session):
     assert ended(turn).status == "succeeded"
 
 
-def test_a_failure_is_told_and_frees_the_place(rig, model, session):
+def test_a_failure_is_reported_and_frees_the_place(rig, model, session):
     model.will(ScriptedFailure("auth_failed"))
     seen = wait_until_side_question_ended(ask(session))
     assert (seen.state, seen.code) == ("failed", "auth_failed")
@@ -175,7 +175,7 @@ def test_a_model_that_is_busy_is_asked_again(rig, model, session, settings):
     assert (len(model.requests), ModelCall.objects.filter(purpose="side").count()) == (6, 6)
 
 
-def test_what_was_said_aside_is_not_said_anew(rig, model, session, settings):
+def test_a_side_answer_is_not_published_again(rig, model, session, settings):
     """A7.3: nothing there can be taken back, so what came stands"""
     settings.RETRY_TRANSIENT_SECONDS = [0]
     model.will(ScriptedText("Half"), ScriptedFailure("overloaded"))
@@ -212,7 +212,7 @@ def test_another_model_answers_where_the_first_may_not_be_asked_or_keeps_failing
     assert not ModelCall.objects.filter(provider="openai_chat").exists()
 
 
-def test_who_fails_a_question_aside_is_counted_and_another_is_asked(model, session, offer, settings):
+def test_a_model_that_fails_a_side_question_is_counted_and_another_is_asked(model, session, offer, settings):
     """A7.6, A7.7: but nobody is asked again after a refusal (A6.1)"""
     settings.MODEL_BREAKER_FAILURES, settings.MODEL_BREAKER_SECONDS = 1, 60
     offer(FRAIL, STURDY)
@@ -224,7 +224,7 @@ def test_who_fails_a_question_aside_is_counted_and_another_is_asked(model, sessi
     until(lambda: BREAKERS.open_breaker_code(FRAIL))
 
 
-def test_a_key_that_was_changed_since_is_read_anew_once(model, session, offer):
+def test_a_key_that_was_changed_since_is_read_again_once(model, session, offer):
     """A7.4, A7.c3: as a turn's would be; the new one is not looked for twice"""
     offer(FRAIL)
     model.will(cue(1), ScriptedFailure("auth_failed"))
@@ -289,7 +289,7 @@ def test_no_title_no_goal_and_no_memory_come_of_it(rig, model, session):
     assert Session.objects.get(pk=session.pk).title == ""
 
 
-def test_limits_and_strangers(rig, session, monkeypatch):
+def test_limits_and_sessions_of_other_users(rig, session, monkeypatch):
     """A30.3: it is charged, so what a user may spend counts"""
     for question in ("", "  ", "x" * 4_001):
         with pytest.raises(InvalidRequest):

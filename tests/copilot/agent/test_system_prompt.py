@@ -165,7 +165,7 @@ def test_replay_goes_back_in_its_own_turn_to_its_own_model_only():
     assert replay(turn_id="earlier") == ()
 
 
-def test_context_stands_in_front_of_its_own_message_for_ever():
+def test_context_always_precedes_its_own_message():
     """A15.3"""
     rows = Rows()("user", "one", server_context="<env_context>\n1\n</env_context>")("assistant", "1")
     earlier = rows("user", "two").build()

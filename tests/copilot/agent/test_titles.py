@@ -66,7 +66,7 @@ def test_after_the_first_answer_the_small_model_names_the_conversation(rig, smal
     assert told(session.pk, "session.changed")[-1].title == "Resetting a home router"
 
 
-def test_the_answer_is_told_before_a_title_is_asked_for(rig, small, session):
+def test_the_answer_is_published_before_a_title_is_requested(rig, small, session):
     """A3.7, A18.c1: the ending precedes the request, and the order of the sidebar stays"""
     seen: list[list[str]] = []
 
@@ -197,7 +197,7 @@ def test_with_the_demo_model_no_model_is_asked(rig, model, session):
     assert len(model.requests) == 1
 
 
-def test_where_nothing_says_anything_the_first_words_stay_and_nobody_asks_again(rig, model, session):
+def test_without_a_usable_title_the_first_words_stay_and_no_model_is_asked_again(rig, model, session):
     """A18.3, A18.6"""
     ended(start(session, "hi"))
     rig.run_errands()

@@ -56,7 +56,7 @@ def assert_one_record_each(purposes: list[str]) -> None:
 
 
 def test_every_call_leaves_one_row_and_one_record(rig, small, session):
-    """A19.1, B4.1: the answer, its title and a question aside"""
+    """A19.1, B4.1: the answer, its title and a side question"""
     for scripted, figures in ((rig.model, Tokens(input=30, output=4)), (small, Tokens(input=8, output=2))):
         scripted.will(ScriptedText("A conical pin."), ScriptedUsage(figures))
     turn = ended(start(session, "What is a fid?"))
@@ -119,7 +119,7 @@ def test_a_record_that_fails_for_an_hour_is_left_to_the_sweep(session, monkeypat
 
 
 def test_a_call_that_was_made_long_after_its_turn_is_counted_within_the_hour(session):
-    """B4.1: its errand waited, or the database was away when the sweep would have looked"""
+    """B4.1: its background job waited, or the database was down when the sweep would have looked"""
     turn = factories.turn(session, Turn.Status.SUCCEEDED)
     title = model_calls.start_call_after_turn(turn.pk, "title", "scripted", "demo")
     Turn.objects.filter(pk=turn.pk).update(ended_at=Now() - timedelta(hours=3))
@@ -133,8 +133,8 @@ def test_a_call_that_was_made_long_after_its_turn_is_counted_within_the_hour(ses
     assert not ModelCall.objects.filter(ended_at=None).exists()
 
 
-def test_calls_that_nobody_comes_back_to_are_counted_by_the_sweep(session):
-    """A19.6, B4.1: a title and a question aside whose process died; what may still run is left alone"""
+def test_abandoned_calls_are_counted_by_the_sweep(session):
+    """A19.6, B4.1: a title and a side question whose process died; calls that may still run are left alone"""
     turn = factories.turn(session, Turn.Status.SUCCEEDED)
     title = model_calls.start_call_after_turn(turn.pk, "title", "scripted", "demo")
     aside, running = uuid4(), uuid4()
@@ -237,7 +237,7 @@ def money_in(value: object) -> set[str]:
     return set().union(*(money_in(one) for one in value)) if isinstance(value, list) and value else set()
 
 
-def test_nobody_but_staff_is_told_of_money(rig, model, session):
+def test_only_staff_see_costs(rig, model, session):
     """A19.c2, A19.8: no key of it in any event of a turn, nor in any body about it"""
     model.will(ScriptedText("Aye."), ScriptedUsage(Tokens(input=30, output=4)))
     turn_id = start(session)

@@ -1,4 +1,4 @@
-"""The AI SDK's chat door over a real socket: sent, followed, resumed, answered again (E4.1)."""
+"""The AI SDK's chat endpoint over a real socket: sent, followed, resumed, replayed (E4.1)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def text_of(parts):
     return "".join(part["delta"] for part in parts if part["type"] == "text-delta")
 
 
-def test_a_turn_is_told_in_parts_and_the_chat_goes_on_under_its_name(ada, client, url, model):
+def test_a_turn_is_streamed_in_parts_and_the_chat_continues_under_its_id(ada, client, url, model):
     """E4.1"""
     model.will(ScriptedReasoning("Hm."), ScriptedText("Looking."), ScriptedCall("current_time", call_id="c1"))
     model.will(ScriptedText("It is noon.", size=3))

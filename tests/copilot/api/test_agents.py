@@ -50,7 +50,7 @@ def test_what_is_wrong_is_listed():
 
 
 @pytest.mark.parametrize("path", ["", "/versions"])
-def test_strangers_agents_look_unknown(path):
+def test_other_users_agents_look_unknown(path):
     foreign = agents.create_agent(
         factories.bob().pk, agents.AgentDraft(name="His", instructions="Secret.")
     ).agent_id

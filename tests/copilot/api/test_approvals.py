@@ -1,4 +1,4 @@
-"""Decisions over REST and the socket, and what a chat may do unasked (A11.4, A11.11, E2, E3)."""
+"""Decisions over REST and the socket, and what a chat may do without asking (A11.4, A11.11, E2, E3)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_batch_decides_all_at_once():
     assert states == {"approved": {"file": "b.txt"}, "rejected": None}
 
 
-def test_a_second_decision_is_a_conflict_that_says_how_it_stands():
+def test_a_second_decision_is_a_conflict_that_names_the_state():
     """A11.5"""
     [row] = asked(factories.session(), "read_file")
     client = program(factories.ada())
@@ -77,7 +77,7 @@ def test_a_second_decision_is_a_conflict_that_says_how_it_stands():
     assert late.json()["error"]["state"] == "rejected"
 
 
-def test_strangers_and_unknown_ids_are_one_answer():
+def test_other_users_ids_and_unknown_ids_get_the_same_response():
     """A11.4, E3"""
     [row] = asked(factories.session(), "read_file")
     assert decide(program(factories.bob()), row).content == NOT_FOUND
@@ -142,7 +142,7 @@ async def test_the_socket_decides_one_by_one_or_several_at_once():
         assert (late["code"], late["state"]) == ("approval_closed", "approved")
 
 
-# --- unasked -----------------------------------------------------------------------------------------
+# --- without asking ----------------------------------------------------------------------------------
 
 
 def allow(session, **fields):
@@ -150,7 +150,7 @@ def allow(session, **fields):
     return person(factories.ada()).patch(f"{V1}/sessions/{session.pk}", body, content_type=JSON)
 
 
-def test_a_chat_is_allowed_to_act_unasked_within_a_cap():
+def test_a_chat_is_allowed_to_act_without_asking_within_a_cap():
     """A11.11: off by default, on with an explicit cap; other tabs are told, and a reload knows"""
     session = factories.session()
     assert fresh(session).auto_approve.enabled is False
@@ -161,7 +161,7 @@ def test_a_chat_is_allowed_to_act_unasked_within_a_cap():
     assert allow(session, enabled=False).json()["auto_approve"]["enabled"] is False
 
 
-def test_what_was_spent_counts_until_it_is_switched_on_anew():
+def test_spending_counts_until_it_is_switched_on_again():
     """A11.11: a raised cap forgets nothing, a new permission begins with what is reserved"""
     session = factories.session()
     allow(session, enabled=True, cap_microdollars=1_000)
@@ -184,7 +184,7 @@ def test_odd_permissions_are_400(fields):
     assert Session.objects.get(pk=session.pk).auto_approve is False
 
 
-def test_nobody_else_allows_anything():
+def test_only_the_owner_can_allow_it():
     body = {"auto_approve": {"enabled": True}}
     session = factories.session()
     refused = person(factories.bob()).patch(f"{V1}/sessions/{session.pk}", body, content_type=JSON)

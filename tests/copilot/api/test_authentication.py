@@ -65,7 +65,7 @@ def test_a_key_needs_no_csrf_token():
     assert client.post(SESSIONS, {}, content_type=JSON).status_code == 201
 
 
-def test_an_inactive_account_is_told_so_by_cookie_and_by_key():
+def test_an_inactive_account_gets_its_own_error_by_cookie_and_by_key():
     """T3.1"""
     browser, client = person(factories.ada()), program(factories.ada())
     User.objects.update(is_active=False)

@@ -219,7 +219,7 @@ def test_a_redis_that_is_away_is_503_and_nothing_is_half_written(path, no_redis)
     assert not Message.objects.exists()
 
 
-def test_reading_goes_on_without_redis(no_redis):
+def test_reading_works_without_redis(no_redis):
     """T2.1: what is durable is in Postgres; the rate counter fails open."""
     caller, session = program(factories.ada()), factories.session()
     for path in (

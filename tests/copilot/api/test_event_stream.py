@@ -179,7 +179,7 @@ async def test_a_deleted_session_ends_its_streams(monkeypatch, ada, session, tok
         assert all(frame.data["deleted"] is True for frame in told)  # the look may come before the news
 
 
-async def test_a_reader_that_was_too_slow_gets_a_snapshot_and_goes_on(monkeypatch, session, token, path):
+async def test_a_reader_that_was_too_slow_gets_a_snapshot_and_continues(monkeypatch, session, token, path):
     """T8.6"""
     from copilot.realtime import fanout
 

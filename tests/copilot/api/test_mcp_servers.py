@@ -202,7 +202,7 @@ def test_a_refused_server_stays_in_the_form_but_its_secrets_do_not() -> None:
     assert bad.status_code == 400
 
 
-def test_strangers_servers_are_pages_that_are_not_there() -> None:
+def test_other_users_servers_are_not_found() -> None:
     row = mcp.create_server(factories.bob().pk, mcp.McpServerDraft(name="bobs", url=PUBLIC))
     client = person(factories.ada())
     for act in ("", "test/", "remove/"):

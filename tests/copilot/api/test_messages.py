@@ -132,7 +132,7 @@ def test_the_queue_is_listed_edited_moved_and_emptied():
 
 
 def test_an_edit_obeys_the_limits_of_a_message():
-    """T11: the same for every door."""
+    """T11: the same on every entry point."""
     client, session = program(factories.ada()), factories.session()
     say(client, session)
     waiting = say(client, session, "one").json()["message_id"]

@@ -1,4 +1,4 @@
-"""The OpenAPI document and the doors agree, whatever is sent: no 500, only documented answers (E3)."""
+"""The OpenAPI document and the endpoints agree, whatever is sent: no 500, only documented responses (E3)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.rest_clients import V1
 
 pytestmark = pytest.mark.attack
 
-# Streams have tests of their own over ASGI; Stripe's door is 503 without a key (B19.1), and with one all others ask Stripe.
+# Streams have tests of their own over ASGI; Stripe's webhook is 503 without a key (B19.1), and with one all others ask Stripe.
 ELSEWHERE = rf"{V1}/(sessions/.*/stream|turns/.*/wait|billing/stripe/webhook)$"
 
 

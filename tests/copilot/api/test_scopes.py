@@ -1,4 +1,4 @@
-"""Which scope a key needs for each call of REST, for all of them: a new door has to fit into the table (A20.6)."""
+"""The scope that a key needs for each REST call; a new endpoint has to be added to the table (A20.6)."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_every_call_asks_a_key_for_the_scope_of_its_kind(path: str, method: str,
 
 
 def test_the_table_is_about_something() -> None:
-    """A20.6: enough doors were found, and each line of the table is some door's"""
+    """A20.6: enough endpoints were found, and each line of the table matches one"""
     paths = {param.values[0] for param in CALLS}
     assert len(paths) > 60
     for start, _, _ in TABLE:

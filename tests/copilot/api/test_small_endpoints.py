@@ -43,7 +43,7 @@ def test_a_key_is_shown_once_and_then_only_by_its_prefix():
     assert token.split("_", 3)[3] not in browser.get(f"{V1}/api-keys").content.decode()
 
 
-def test_an_expiry_is_told_in_utc():
+def test_an_expiry_is_reported_in_utc():
     body = {"expires_at": "2099-06-01T12:00:00+02:00"}
     made = person(factories.ada()).post(f"{V1}/api-keys", body, content_type=JSON).json()
     assert made["expires_at"] == "2099-06-01T10:00:00.000Z"
@@ -137,7 +137,7 @@ def test_a_turn_is_read_without_any_cost(django_assert_num_queries):
     assert not [name for name in body if "cost" in name or "price" in name]
 
 
-def test_the_openapi_document_is_public_and_names_every_door():
+def test_the_openapi_document_is_public_and_names_every_endpoint():
     document = Client().get("/api/schema").json()
     paths = set(document["paths"])
     assert {
@@ -154,7 +154,7 @@ def test_the_openapi_document_is_public_and_names_every_door():
 
 
 def test_the_document_says_which_scope_a_call_needs():
-    """L11, A20.6: and nothing that a base class says to whoever reads the code"""
+    """L11, A20.6: and no docstring of a base class that is meant for developers"""
     paths = Client().get("/api/schema").json()["paths"]
     said = {
         path: paths[path][method].get("description", "")

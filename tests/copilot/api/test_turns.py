@@ -48,7 +48,7 @@ async def test_odd_questions_are_400(token, turn, query):
         assert b'"invalid_request"' in await call.body()
 
 
-async def test_unknown_turns_are_404_and_strangers_are_401(token, turn):
+async def test_unknown_turns_are_404_and_missing_credentials_are_401(token, turn):
     async with opened(f"{V1}/turns/{NOBODYS}/wait", token) as call:
         assert (call.status, await call.body()) == (404, NOT_FOUND)
     async with opened(f"{V1}/turns/{turn.pk}/wait", "nonsense") as call:

@@ -287,7 +287,7 @@ def test_a_row_whose_commit_was_never_confirmed_is_taken_back(session, monkeypat
     assert not Message.objects.exists()
 
 
-def test_whoever_cannot_be_told_is_told_that(session, monkeypatch):
+def test_a_submission_that_cannot_be_taken_back_has_an_unknown_outcome(session, monkeypatch):
     """T9.3: the database is away when the row is to be taken back"""
     unheard(monkeypatch, messages, "insert_message")
     unheard(monkeypatch, messages, "discard_pending_message", asked=False)

@@ -103,7 +103,7 @@ def test_a_goal_is_not_continued(rig, model, small, session):
 
 
 def test_a_schedule_does_not_run(session):
-    """A3.10, A26.3: a turn by the clock"""
+    """A3.10, A26.3: a scheduled turn"""
     asked = schedules.ScheduleRequest(prompt="Look", cron="0 8 * * *", timezone="UTC", session_id=session.pk)
     task = schedules.create_schedule(session.owner_id, asked, UNRESTRICTED)
     Schedule.objects.filter(pk=task.pk).update(next_run=datetime.now(UTC) - timedelta(minutes=1))
@@ -128,7 +128,7 @@ def test_a_parent_starts_no_child(session, model):
 # --- the channel -------------------------------------------------------------------------------------
 
 
-def test_every_rest_door_that_starts_a_turn_binds_it_to_the_api(session, model):
+def test_every_rest_endpoint_that_starts_a_turn_binds_it_to_the_api(session, model):
     """A31.3: a message, an edit, a retry, a goal, a summary, and what was sent now"""
     door, base = program(factories.ada()), f"{V1}/sessions/{session.pk}"
 

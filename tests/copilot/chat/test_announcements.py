@@ -53,7 +53,7 @@ def followed(session):
 # --- told later --------------------------------------------------------------------------------------
 
 
-def test_what_changed_while_redis_was_away_is_told_when_it_is_back(busy):
+def test_changes_made_while_redis_was_down_are_published_when_it_is_back(busy):
     """T8.5: the queue, and the name in every sidebar"""
     chip = queue(busy, "Tow")
     with redis_away():
@@ -86,7 +86,7 @@ def test_who_read_the_page_while_redis_knew_nothing_sees_the_words_all_the_same(
     )
 
 
-def test_it_is_told_once(busy):
+def test_it_is_published_once(busy):
     with redis_away():
         sessions.update_session(busy.owner_id, busy.pk, title="Renamed")
     reaper.run_sweep_steps()

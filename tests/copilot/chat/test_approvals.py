@@ -41,7 +41,7 @@ def session(rig):
 
 
 def asking(name: str, **declared: object) -> Errand:
-    """An errand that asks first."""
+    """A tool call that needs approval."""
     return Errand(name, approval="ask", **declared)
 
 
@@ -53,7 +53,7 @@ def results(turn: Turn) -> dict[str, str]:
 # --- pausing -----------------------------------------------------------------------------------------
 
 
-def test_a_turn_waits_for_a_person_without_a_worker_and_goes_on_in_another_process(
+def test_a_turn_waits_for_a_person_without_a_worker_and_continues_in_another_process(
     session, model, rig, monkeypatch
 ):
     """A11.c1, A11.3: the free call is done, two are requested, task and lease are free; all results in call order"""
@@ -136,7 +136,7 @@ def test_nobody_is_asked_about_a_call_that_cannot_run(session, model, monkeypatc
     assert "invalid" in results(turn_id)["pay"]
 
 
-def test_what_clients_are_told_is_redacted_and_what_runs_is_not(session, model, monkeypatch):
+def test_events_are_redacted_and_executed_arguments_are_not(session, model, monkeypatch):
     """A11.3, A9.10"""
     secret = "sk-abcdefghijklmnopqrstuvwxyz"
     pay = asking("pay")
@@ -221,7 +221,7 @@ def test_a_batch_counts_as_a_whole_or_not_at_all(session, model, monkeypatch):
 
 
 def test_only_the_owner_decides(session, model, monkeypatch):
-    """A11.4: a stranger learns nothing"""
+    """A11.4: another user learns nothing"""
     add_tools(monkeypatch, asking("pay"))
     model.will(ScriptedCall("pay"))
     start(session)
@@ -234,7 +234,7 @@ def test_only_the_owner_decides(session, model, monkeypatch):
     assert list_open_approvals(session) == [row]
 
 
-def test_edited_arguments_run_and_the_model_is_told(session, model, monkeypatch):
+def test_edited_arguments_run_and_the_model_is_informed(session, model, monkeypatch):
     """A11.6: the stored call keeps the model's own"""
     pay = asking("pay")
     add_tools(monkeypatch, pay)
@@ -303,7 +303,7 @@ def test_a_limit_refuses_the_decision_that_would_resume(session, model, monkeypa
     assert (status(turn_id), len(list_open_approvals(session))) == ("waiting", 1)
 
 
-def test_rights_lost_meanwhile_are_gone_when_the_turn_goes_on(session, model, monkeypatch):
+def test_permissions_lost_meanwhile_are_gone_when_the_turn_resumes(session, model, monkeypatch):
     """A11.10: the turn's permissions are intersected with the rights of that moment"""
     pay = asking("pay")
     add_tools(monkeypatch, pay, Errand("look"))
@@ -321,7 +321,7 @@ def test_rights_lost_meanwhile_are_gone_when_the_turn_goes_on(session, model, mo
 # --- going on without a decision ---------------------------------------------------------------------
 
 
-def test_the_owner_who_goes_on_abandons_what_was_asked(session, model, monkeypatch):
+def test_a_new_message_of_the_owner_abandons_open_approvals(session, model, monkeypatch):
     """A11.8, A11.c5: the paused turn is cancelled without a notice, and every call has a result"""
     pay = asking("pay")
     add_tools(monkeypatch, pay)
@@ -616,7 +616,7 @@ def test_a_child_draws_on_its_roots_cap(session, model, monkeypatch):
         (5_000, 600, approvals.OVER_CAP_REASON, 200),  # and what was said of the whole family too
     ],
 )
-def test_a_child_that_runs_calls_unasked_has_a_cap_of_its_own(
+def test_a_child_that_runs_calls_without_asking_has_its_own_cap(
     session, model, monkeypatch, own, roots, why, left
 ):
     """A11.11: auto-approve is per session; the second call of 400 finds too little left"""
@@ -651,7 +651,7 @@ def test_a_child_without_a_cap_has_no_share_in_one_that_was_not_given_to_it(sess
 
 
 def test_what_a_child_had_reserved_is_free_again_in_both_caps(session, model, monkeypatch):
-    """A11.11: released on cancel, and counted anew from where it was switched on"""
+    """A11.11: released on cancel, and counted from zero when it is switched on again"""
     root = factories.session()
     allow(root, 1_000)
     Session.objects.filter(pk=session.pk).update(root=root, parent=root)
@@ -699,7 +699,7 @@ def test_an_administrator_asks_by_host(settings):
     assert [bool(reason) for reason in reasons] == [True, True, False, False]
 
 
-def test_a_pause_that_was_never_told_is_told_by_the_sweep(session, model, rig, monkeypatch):
+def test_a_pause_that_was_not_published_is_published_by_the_sweep(session, model, rig, monkeypatch):
     """A11.3, T9.6: the worker died between the requests' rows and the news of them"""
     from copilot.agent import endings as agent_endings
     from copilot.worker import recovery

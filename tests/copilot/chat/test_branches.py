@@ -219,7 +219,7 @@ def test_every_tab_follows_edits_switches_and_undos(session, echo):
     assert places(session) == [("One", 0, 2)]
 
 
-def test_the_page_is_told_before_the_turn_so_that_no_word_of_it_is_lost(session, model, rig):
+def test_the_snapshot_is_published_before_the_new_turn_so_that_no_text_is_lost(session, model, rig):
     """Row before event, and the new page before the first event of the new turn"""
     [first] = hold_conversation(session, "One")
     before = len(told(session.pk))
@@ -436,7 +436,7 @@ def outcome_of(act):
 
 @rounds(6, 25)
 def test_undo_edit_retry_and_a_message_race(rig, model, rounds):
-    """A30.c2: of the acts one wins and the others are 409; a message is never lost, whoever wins"""
+    """A30.c2: one of the acts wins and the others get 409; a message is never lost, whichever wins"""
     for number in range(1, rounds + 1):
         session = factories.session()
         model.always(ScriptedText("Aye."))

@@ -317,7 +317,7 @@ def test_claims_of_many_processes_together_never_pass_the_cap():
 
 @pytest.mark.django_db(transaction=True)
 def test_ends_and_claims_together_leave_no_place_empty():
-    """Whoever claims last sees every ending before it, and names what else may start."""
+    """The last claim sees every earlier ending, and names what else may start."""
     allow(2)
     ada = factories.ada()
     rows = [opened(factories.session(ada)) for _ in range(5)]
@@ -493,7 +493,7 @@ def test_a_summary_that_waited_makes_no_call_beyond_the_limit(answering):
 
 
 @pytest.mark.attack
-def test_questions_aside_hold_money_too(rig, model):
+def test_side_questions_hold_money_too(rig, model):
     """One runs in each session: many sessions would ask many at once."""
     LimitPolicy.objects.update_or_create(pk=1, defaults={"turn_hold_microdollars": 600_000})
     policies.clear_policy_cache()

@@ -1,4 +1,4 @@
-"""Nobody speaks for the server: a forged tag reaches the model through no door (A15.6, A15.c2)."""
+"""A forged prompt tag reaches the model through no entry point (A15.6, A15.c2)."""
 
 from __future__ import annotations
 

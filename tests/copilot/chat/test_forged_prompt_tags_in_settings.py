@@ -1,4 +1,4 @@
-"""Nobody speaks for the server through the lesser doors either: children, agents, goals, names, decisions (A15.6)."""
+"""A forged prompt tag does not pass through children, agents, goals, names or decisions either (A15.6)."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_in_a_title_a_person_or_a_model_gave(rig, model, small, session):
     assert not TAG.search(other.title)
 
 
-def test_in_a_question_aside_and_in_the_focus_of_a_summary(model, session):
+def test_in_a_side_question_and_in_the_focus_of_a_summary(model, session):
     """A15.6, A15.c2"""
     ended(start(session))
     post(f"sessions/{session.pk}/side", {"question": FORGED})
@@ -169,7 +169,7 @@ def test_in_a_message_that_is_edited_and_in_one_by_the_clock(model, session):
 
 
 def test_said_by_a_command(model, session):
-    """A15.6: /goal is parsed at the door, after it was cleaned"""
+    """A15.6: /goal is parsed after the text was cleaned"""
     slash_commands.submit_input(command(session, "/goal Write it"))
     quiet(session)
     post(f"sessions/{session.pk}/messages", {"text": f"/btw {FORGED}"})

@@ -116,7 +116,7 @@ def test_a_judgement_with_what_no_row_can_hold_is_a_judgement(rig, model, judge,
     assert goal(session) == ("active", "not yet", 1)
 
 
-def test_when_nobody_can_judge_it_is_paused(rig, model, judge, session):
+def test_a_goal_is_paused_when_no_model_can_judge_it(rig, model, judge, session):
     """A30.4: it never loops on errors"""
     judge.always(ScriptedFailure("overloaded"))
     pursue(session)
@@ -194,7 +194,7 @@ def test_a_stop_between_two_turns_pauses_the_goal(rig, judge, session):
 
 
 def test_a_failed_turn_pauses_the_goal(rig, model, judge, session):
-    """A30.4: by the ending's own statement, whoever ends the turn"""
+    """A30.4: by the statement that ends the turn, in every process that runs it"""
     model.will(ScriptedFailure("auth_failed"))
     pursue(session)
     assert goal(session)[:2] == ("paused", "The turn failed: auth_failed.")

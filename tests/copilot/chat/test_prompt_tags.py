@@ -24,7 +24,7 @@ from copilot.chat.prompt_tags import SERVER_TAGS, build_server_block, escape_ser
         ("plain", "plain"),
     ],
 )
-def test_markers_go_and_what_stands_between_them_stays(written, left):
+def test_markers_are_removed_and_the_text_between_them_stays(written, left):
     assert strip_server_tags(written) == left
 
 

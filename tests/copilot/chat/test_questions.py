@@ -113,7 +113,7 @@ def test_text_is_refused_where_only_choices_are_taken() -> None:
 
 
 @pytest.mark.django_db
-def test_a_strangers_question_does_not_exist() -> None:
+def test_another_users_question_does_not_exist() -> None:
     """A12.2, E3"""
     question = ask(running_turn())
     for question_id in (question.id, uuid4()):
@@ -145,7 +145,7 @@ def test_closing_a_turns_questions_closes_only_open_ones() -> None:
     assert list_open_questions(turn.session_id) == []
 
 
-def test_what_has_a_turn_of_its_own_does_not_stand_for_an_answer(rig: Rig, model: Model) -> None:
+def test_a_message_with_its_own_turn_does_not_count_as_an_answer(rig: Rig, model: Model) -> None:
     """A12.3: an ordinary message follows the question, this one would not"""
     session = factories.session()
     model.will(ScriptedCall("ask_user", {"question": "Which?"}))

@@ -65,7 +65,7 @@ def finish(session, model):
 # --- where they go -----------------------------------------------------------------------------------
 
 
-def test_the_same_turn_goes_on_with_what_was_queued(busy, model):
+def test_the_same_turn_continues_with_the_queued_messages(busy, model):
     """T6.3: same turn id, same log, a message.added for every one, and chips become bubbles"""
     queue(busy, "Two")
     queue(busy, "Three")
@@ -386,7 +386,7 @@ def test_a_queued_message_can_be_removed(busy, model):
     assert said(busy) == ["One"]
 
 
-def test_send_now_interrupts_keeps_the_answer_and_goes_on_with_the_message(busy, model):
+def test_send_now_interrupts_keeps_the_answer_and_continues_with_the_message(busy, model):
     """T6.5: it comes first, what else waited comes with it"""
     queue(busy, "Later")
     urgent = queue(busy, "Now")
@@ -410,7 +410,7 @@ def test_send_now_on_an_idle_session_runs_the_chip(busy, model):
     quiet(busy)
 
 
-def test_strangers_and_unknown_messages_look_the_same(busy):
+def test_other_users_messages_and_unknown_ones_look_the_same(busy):
     """E2"""
     message_id = queue(busy, "Two")
     other = factories.uuid.uuid4()

@@ -53,7 +53,7 @@ def test_hits_are_marked():
     ]
 
 
-def test_nobody_else_finds_them_whatever_they_type():
+def test_no_search_finds_other_users_messages():
     """W2.9"""
     told(factories.ada(), f"harbour of owner {factories.bob().pk}")
     search.index_new_turns()
@@ -176,7 +176,7 @@ def explain(sql: str, owner, text: str, command: str) -> list[str]:
         return [row[0] for row in cursor.fetchall()]
 
 
-def test_the_door_finds_titles_and_messages(client):
+def test_the_endpoint_finds_titles_and_messages(client):
     """W2.9, E3"""
     told(factories.ada(), "harbour lights", title="Ships")
     told(factories.ada(), "nothing", title="A harbour")

@@ -95,7 +95,7 @@ def test_a_goal_is_set_shown_paused_and_cleared(session, model):
     assert session.goal == ""
 
 
-def test_a_question_aside_leaves_the_transcript_alone(session, model):
+def test_a_side_question_leaves_the_transcript_alone(session, model):
     """A30.2, A30.3"""
     asked = hear(session, "/btw What is a yawl?")
     assert asked.side_id is not None

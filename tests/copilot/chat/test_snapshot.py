@@ -51,7 +51,7 @@ def test_the_turn_in_flight_is_folded_into_its_present_parts(session):
     assert snapshot.state == "running"
 
 
-def test_deltas_that_overlap_or_leave_a_gap_are_told_apart(session):
+def test_deltas_that_overlap_or_leave_a_gap_are_distinguished(session):
     """T8.4: twice is harmless, and beyond a gap nothing is known"""
     turn = factories.turn(session, "running")
     row = factories.message(session, "reasoning", turn=turn, content="abc", streaming=True)

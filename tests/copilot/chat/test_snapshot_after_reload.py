@@ -39,7 +39,7 @@ def test_the_context_is_shown_as_the_last_turn_left_it_and_an_estimate_is_flagge
     )
 
 
-def test_the_goal_is_shown_as_it_stands(rig, model):
+def test_the_current_goal_is_shown(rig, model):
     """A33.c5, A30.4: set, paused with its reason, taken up again, cleared"""
     session = factories.session()
     goals.set_goal(session.owner_id, session.pk, "Paint the boat", UNRESTRICTED)

@@ -330,7 +330,7 @@ def test_a_stop_meant_for_one_turn_does_not_touch_the_next(session, model):
     assert ended(second).status == "succeeded"
 
 
-def test_a_stranger_cannot_stop(session, model):
+def test_another_user_cannot_stop(session, model):
     """E2: a foreign session looks missing"""
     model.will(cue(1), ScriptedText("Unharmed"))
     turn_id = start(session)

@@ -167,7 +167,7 @@ def test_not_being_able_to_look_is_an_error_and_no_status(session, model, monkey
     assert "running" not in row.content
 
 
-def test_a_child_is_told_of_the_same_after_its_worker_is_gone(session, rig, model):
+def test_a_childs_result_is_the_same_after_its_worker_is_gone(session, rig, model):
     """A21.c1: after restart"""
     model.will(run())
     model.will(ScriptedText("Done once."))
@@ -253,7 +253,7 @@ def test_the_fourth_level_is_refused(session, model):
     assert not Session.objects.filter(parent=session).exists()
 
 
-def test_five_run_at_once_and_the_sixth_is_told_so(session, model):
+def test_five_run_at_once_and_the_sixth_is_refused(session, model):
     """A21.2: counted and accepted in one act, however many calls of one reply begin together"""
     model.will(*(run(f"Part {number}", wait_seconds=0) for number in range(6)))
     model.otherwise = lambda request: (
@@ -267,7 +267,7 @@ def test_five_run_at_once_and_the_sixth_is_told_so(session, model):
 
 
 def test_foreign_and_random_ids_get_the_same_words(session, model):
-    """A21.c2, A21.8: a stranger's, a sibling's, an own one that is no child, and none at all"""
+    """A21.c2, A21.8: another user's, a sibling's, an own one that is no child, and none at all"""
     others = [
         factories.session(factories.bob()),
         factories.session(),
@@ -297,7 +297,7 @@ def test_a_child_has_no_more_than_its_parent(session, model):
 
 
 def families_pay(root, monkeypatch, *, sub_sessions):
-    """The root runs calls unasked up to 500, and so do its children if it says so; each call is estimated at 400."""
+    """The root runs calls without asking up to 500, and so do its children if it says so; each call is estimated at 400."""
     pay = Errand("pay", approval="ask", billable=True, estimate=lambda given, context: 400)
     add_tools(monkeypatch, pay)
     approvals.set_auto_approve(
@@ -307,7 +307,7 @@ def families_pay(root, monkeypatch, *, sub_sessions):
 
 
 def test_a_child_asks_unless_the_user_chose_otherwise(session, model, monkeypatch):
-    """A21.3: what runs unasked in a conversation does not in its sub-sessions"""
+    """A21.3: a conversation's permission to run calls without asking does not extend to its sub-sessions"""
     pay = families_pay(session, monkeypatch, sub_sessions=False)
     model.will(run())
     model.will(ScriptedCall("pay"))
@@ -316,7 +316,7 @@ def test_a_child_asks_unless_the_user_chose_otherwise(session, model, monkeypatc
     assert fresh(child_of(session)).auto_approve == AutoApprovePayload()
 
 
-def test_a_family_that_runs_unasked_shares_one_cap(session, model, monkeypatch):
+def test_a_family_that_runs_without_asking_shares_one_cap(session, model, monkeypatch):
     """A21.3: the child's call is paid from the root's cap, and so is its grandchild's, which finds too little left"""
     pay = families_pay(session, monkeypatch, sub_sessions=True)
     model.will(run())

@@ -248,7 +248,7 @@ def test_a_keys_message_does_not_join_a_persons_turn(ada: User, model: Model) ->
     assert Permissions.from_json(own.permissions) == USUAL
 
 
-def test_a_goal_that_a_key_set_goes_on_with_the_keys_permissions(
+def test_a_goal_that_a_key_set_continues_with_the_keys_permissions(
     rig: Rig, ada: User, model: Model, judge: Model
 ) -> None:
     """Though the turn that was judged is a person's"""
@@ -328,7 +328,7 @@ def test_other_calls_are_decided_with_the_scope_chat(ada: User, model: Model, se
     ended(row.turn_id)
 
 
-def test_what_a_key_lets_run_unasked_does_not_include_what_it_may_not_decide(ada: User, model: Model) -> None:
+def test_a_key_cannot_let_calls_run_without_asking_that_it_may_not_approve(ada: User, model: Model) -> None:
     session = factories.session(ada)
     agent = agents.create_agent(ada.pk, agents.AgentDraft(name="Mole", instructions="Dig."))
     switched = program(ada, "read", "chat").patch(

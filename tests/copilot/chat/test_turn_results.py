@@ -69,7 +69,7 @@ def answer(turn):
         )
 
 
-async def test_an_ended_turn_is_told_at_once_with_text_calls_and_tokens(ada, turn):
+async def test_an_ended_turn_is_answered_at_once_with_text_calls_and_tokens(ada, turn):
     """T10, A19.8: tokens, never money."""
     await run_in_thread(answer, turn)
     await run_in_thread(
@@ -100,7 +100,7 @@ async def test_a_waiter_wakes_when_the_turn_ends(ada, turn):
     assert (outcome.error.code, outcome.error.message) == ("overloaded", "Model not responding")
 
 
-async def test_a_pause_for_approval_is_told_as_waiting(ada, turn):
+async def test_a_pause_for_approval_is_reported_as_waiting(ada, turn):
     """A31.4: with a link to where it is decided"""
     waiter = asyncio.create_task(turn_results.wait_for_turn(ada.pk, turn.pk, timeout_seconds=30))
     await eventually(lambda: str(turn.session_id) in EVENT_FANOUT._sessions)
@@ -113,7 +113,7 @@ async def test_a_pause_for_approval_is_told_as_waiting(ada, turn):
     assert outcome.link.endswith(f"/chat/{turn.session_id}/")
 
 
-async def test_when_the_time_is_up_the_answer_so_far_is_told(ada, turn):
+async def test_at_the_deadline_the_answer_so_far_is_returned(ada, turn):
     await run_in_thread(
         lambda: factories.message(turn.session, "assistant", content="So far", turn=turn, streaming=True)
     )
@@ -156,7 +156,7 @@ async def test_a_message_dropped_from_the_queue_is_cancelled(ada, turn):
     assert outcome == turn_results.TurnResult(turn_id=str(own.pk), status="cancelled")
 
 
-async def test_strangers_and_unknown_run_ids_find_nothing(ada, turn):
+async def test_other_users_and_unknown_run_ids_find_nothing(ada, turn):
     bob = await run_in_thread(factories.bob)
     with pytest.raises(NotFound):
         await turn_results.wait_for_turn(bob.pk, turn.pk, timeout_seconds=0)

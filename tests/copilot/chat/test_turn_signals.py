@@ -35,7 +35,7 @@ def hooked():
         yield
 
 
-def test_a_turn_is_told_when_it_started_and_once_its_cost_is_known(rig, hooked, caplog):
+def test_a_turn_is_signalled_when_it_started_and_once_its_cost_is_known(rig, hooked, caplog):
     """A receiver that fails is logged, and stops neither the turn nor the other receivers"""
     turn_id = start(factories.session(), origin="schedule")
     ended(turn_id)
@@ -45,7 +45,7 @@ def test_a_turn_is_told_when_it_started_and_once_its_cost_is_known(rig, hooked, 
     assert "a receiver's own fault" in caplog.text
 
 
-def test_turns_of_our_own_pages_are_told_to_nobody(rig, hooked):
+def test_turns_of_our_own_pages_send_no_signals(rig, hooked):
     ended(start(factories.session()))
     ended(start(factories.session(), origin="api"))
     assert not heard
@@ -53,7 +53,7 @@ def test_turns_of_our_own_pages_are_told_to_nobody(rig, hooked):
     assert signals.concerns_other_apps("schedule")
 
 
-def test_a_message_that_leaves_the_queue_is_told_as_an_ended_turn(rig, model, hooked):
+def test_a_message_that_leaves_the_queue_is_reported_as_an_ended_turn(rig, model, hooked):
     model.will(cue(1))
     session = factories.session()
     running = start(session, origin="schedule")
@@ -75,7 +75,7 @@ def test_a_receiver_of_endings_is_not_called_at_a_start(rig):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_nothing_is_told_of_an_ending_that_is_rolled_back(hooked):
+def test_an_ending_that_is_rolled_back_sends_no_signal(hooked):
     turn = factories.turn(factories.session(), "running", origin="schedule")
     with transaction.atomic():
         turn_transitions.end_turn(turn.pk, turn.fence, turns.CANCELLED, reason="user")

@@ -211,7 +211,7 @@ def test_an_ending_under_another_fence_is_refused():
 
 
 def test_an_override_raises_the_fence():
-    """T7.1: whoever is overridden can write no more"""
+    """T7.1: a worker that was overridden cannot write any more"""
     turn = factories.turn(factories.session(), "running", fence=5)
     turn_transitions.end_turn(turn.pk, 5, turns.CANCELLED, reason="user", override=True)
     turn.refresh_from_db()
@@ -330,7 +330,7 @@ def test_the_row_of_the_first_model_call_comes_with_the_claim():
 
 
 def test_the_model_of_a_turn_is_known_from_its_start():
-    """A4.3: noted by the claim itself, and not chosen anew when the catalogue changes before a later run"""
+    """A4.3: recorded by the claim itself, and not chosen again when the catalogue changes before a later run"""
     one, other = opened(), factories.turn(factories.session(), tier="advanced")
     turns.claim_turns([one.pk, other.pk], "worker", MODELS)
     assert Turn.objects.get(pk=one.pk).model == "Small One"

@@ -310,7 +310,7 @@ def test_a_key_needs_the_scope_for_jobs() -> None:
 
 
 def test_everything_of_an_account_is_one_archive_a_day() -> None:
-    """S15: all sessions, what is remembered, links, ledger and a list of files; nothing that opens a door."""
+    """S15: all sessions, memories, links, ledger and a list of files; nothing that grants access."""
     ada = factories.ada()
     session, file = conversation(ada, title="Ships/wheels")
     conversation(factories.bob(), title="Bob's")

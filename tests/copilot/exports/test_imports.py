@@ -168,7 +168,7 @@ def test_hostile_documents_are_refused_whole() -> None:
     assert _nothing_is_stored()
 
 
-def test_the_door_says_where_the_first_ten_problems_are() -> None:
+def test_the_response_names_the_first_ten_problems() -> None:
     """S16: 400 with the path of the first 10 problems; other media are not read at all."""
     client = rest_clients.person(factories.ada())
     bad = document(*({"role": "system"} for _ in range(30)))

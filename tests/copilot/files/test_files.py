@@ -190,8 +190,8 @@ def test_parallel_uploads_fill_the_quota_exactly(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_chat_is_told_that_what_was_made_in_it_went_and_came_back() -> None:
-    """S14: whoever deletes it; that any other file went is news for its owner, and no part of this chat"""
+def test_a_chat_gets_events_when_its_files_are_deleted_and_restored() -> None:
+    """S14: no matter who deletes it; the deletion of any other file is shown to its owner and not in this chat"""
     session = factories.session()
     made, sent = (
         files.store_file(session.owner_id, name="a.md", content=b"a", source=source, session_id=session.pk)

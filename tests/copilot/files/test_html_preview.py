@@ -49,12 +49,12 @@ def test_a_frame_gets_the_document_behind_our_script_with_its_own_policy() -> No
 
 
 @pytest.mark.parametrize("dest", [None, "", "document", "empty", "script", "embed", "object", "IFRAME"])
-def test_whoever_is_no_frame_gets_nothing(dest: str | None) -> None:
+def test_requests_outside_a_frame_get_nothing(dest: str | None) -> None:
     """S14: other or missing Sec-Fetch-Dest is 404"""
     assert ask(rest_clients.person(factories.ada()), path_of(stored()), dest).status_code == 404
 
 
-def test_strangers_the_deleted_and_what_is_no_html_are_404() -> None:
+def test_other_users_deleted_and_non_html_files_are_404() -> None:
     """S14, A-S3.1: the same rights as a download"""
     file = stored()
     assert ask(rest_clients.person(factories.bob()), path_of(file)).status_code == 404

@@ -79,7 +79,7 @@ def test_an_empty_storage_with_rows_is_reported_row_by_row() -> None:
 def test_room_that_a_killed_process_took_is_given_back_by_a_later_look(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """S4: what is the same a day later is nobody's upload on its way; one that is leaves another number"""
+    """S4: an object unchanged for a day is no upload in progress; a running upload changes its size"""
     file = stored()
     use = StorageUse.objects.get(owner=file.owner)
 

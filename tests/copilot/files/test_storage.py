@@ -284,7 +284,7 @@ def test_pages_may_show_what_signed_addresses_lead_to(
 
 
 @pytest.mark.django_db
-def test_a_proxy_is_told_where_the_object_lies(settings) -> None:
+def test_a_proxy_gets_the_path_of_the_object(settings) -> None:
     """S5: X-Accel-Redirect when configured"""
     settings.WORKSPACE_ACCEL_PREFIX = "/_files/"
     file = stored(b"hello", "a.txt")

@@ -67,7 +67,7 @@ def state(file: WorkspaceFile) -> str:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_pending_file_is_nobodys_until_it_is_clean(sent: Sent) -> None:
+def test_a_pending_file_is_not_served_until_it_is_clean(sent: Sent) -> None:
     """S4: neither downloadable nor readable by tools"""
     file, client = stored(b"fine"), program(factories.ada())
     assert (file.scan, sent) == ("pending", [(file.id, 0)])

@@ -312,7 +312,7 @@ async def test_under_asgi_an_archive_comes_as_it_is_made() -> None:
     assert len(zipfile.ZipFile(io.BytesIO(b"".join(parts))).namelist()) == 3
 
 
-# --- the door ----------------------------------------------------------------------------------------
+# --- the endpoint ------------------------------------------------------------------------------------
 
 
 @pytest.mark.django_db

@@ -87,7 +87,7 @@ def test_forged_tags_are_stripped_on_the_way_in_and_again_on_the_way_out(ada: Us
     assert block == "<memory_context>\n- I like tea and obey &amp; &lt;b&gt;\n</memory_context>"
 
 
-def test_a_stranger_finds_and_forgets_nothing(ada: User) -> None:
+def test_another_user_finds_and_forgets_nothing(ada: User) -> None:
     """A25.c1"""
     bob, item = factories.bob(), memories.add_memory(ada.pk, "Ada likes tea.")
     assert memories.search_memories(bob.pk, "Ada tea") == []
@@ -138,7 +138,7 @@ def test_without_memories_there_is_no_block(ada: User) -> None:
     assert memories.build_memory_context(ada.pk, "hello").text == ""
 
 
-def test_a_turn_goes_on_when_memories_cannot_be_read(ada: User) -> None:
+def test_a_turn_continues_when_memories_cannot_be_read(ada: User) -> None:
     """A25.2"""
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE copilot_memoryitem RENAME TO away")

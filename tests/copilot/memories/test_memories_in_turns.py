@@ -137,7 +137,7 @@ def test_editing_into_another_memory_makes_them_one():
 
 
 @pytest.mark.django_db
-def test_a_stranger_and_a_key_without_the_scope_change_nothing():
+def test_another_user_and_a_key_without_the_scope_change_nothing():
     """A25.c1, A20.6"""
     item = memories.add_memory(factories.ada().pk, "Drinks tea.")
     bob = person(factories.bob())

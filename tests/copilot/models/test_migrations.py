@@ -13,7 +13,7 @@ MODELS = [model for model in apps.get_models() if model._meta.app_label in OURS]
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model._meta.label)
-def test_every_rule_and_index_of_a_model_stands_in_the_database(model):
+def test_every_constraint_and_index_of_a_model_is_in_the_database(model):
     """T2: altering a column can drop the partial unique indexes on it without a word"""
     said = {rule.name for rule in (*model._meta.constraints, *model._meta.indexes)}
     with connection.cursor() as cursor:

@@ -49,7 +49,7 @@ def test_a_share_is_of_exactly_one_thing() -> None:
     )
 
 
-def test_at_most_one_share_of_each_thing_stands() -> None:
+def test_each_thing_has_at_most_one_active_share() -> None:
     """S2"""
     session, file = factories.session(), stored()
     of_session(session), of_file(file)

@@ -1,4 +1,4 @@
-"""The OpenAI-compatible doors, called by OpenAI's own client over a real socket (E4.2)."""
+"""The OpenAI-compatible endpoints, called by OpenAI's own client over a real socket (E4.2)."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_limits_are_429_and_say_when_to_come_back(ada, client, model, monkeypatc
     )
 
 
-def test_a_turn_that_fails_is_told_once_and_not_tried_again(ada, client, model):
+def test_a_failed_turn_is_reported_once_and_not_retried(ada, client, model):
     """E4.2"""
     model.always(ScriptedFailure("bad_request"))
     with pytest.raises(openai.InternalServerError) as failed:
@@ -238,8 +238,10 @@ def test_a_turn_that_fails_is_told_once_and_not_tried_again(ada, client, model):
     assert (failed_response.status, failed_response.error.code) == ("failed", "bad_request")
 
 
-def test_a_pause_for_approval_is_told_with_a_link_and_the_session_is_shown(ada, client, model, monkeypatch):
-    """E4.2, A31.4: these doors cannot deliver later"""
+def test_a_pause_for_approval_is_reported_with_a_link_and_the_session_is_shown(
+    ada, client, model, monkeypatch
+):
+    """E4.2, A31.4: these endpoints cannot deliver later"""
     add_tools(monkeypatch, Errand("pay", approval="ask"))
     model.will(ScriptedText("I will pay."), ScriptedCall("pay"))
     answer = client.chat.completions.create(model="standard", messages=HELLO)

@@ -144,7 +144,7 @@ def test_a_script_takes_the_place_of_a_model() -> None:
     assert isinstance(clients.get_provider(catalogue.DEMO_ENTRY), DemoProvider)
 
 
-def test_a_credential_is_read_as_it_stands_now_a7_4() -> None:
+def test_a_credential_is_read_at_each_call_a7_4() -> None:
     catalogue.set_catalogue(catalogue.build_catalogue(openai_key="old"))
     (entry,) = catalogue.list_entries()
     catalogue.set_catalogue(catalogue.build_catalogue(openai_key="new"))

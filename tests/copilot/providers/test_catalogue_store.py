@@ -165,7 +165,7 @@ def test_the_environments_models_can_be_copied_into_rows(
     assert "of-the-test" not in stored + capsys.readouterr().out
 
 
-def test_another_process_learns_of_an_edit_by_itself() -> None:
+def test_another_process_notices_an_edit() -> None:
     """A4.3: within seconds, without being told"""
     one = entry("Before", "standard")
     environment = os.environ | {
@@ -254,7 +254,7 @@ def test_what_was_learned_is_forgotten_with_an_edit() -> None:
 
 
 def test_a_lesson_spares_later_turns_the_failing_request_until_an_edit(model: Model, grace: Client) -> None:
-    """A4.4: from one turn to the next, kept in a row for other processes, and asked for anew after an edit"""
+    """A4.4: from one turn to the next, stored in a row for other processes, and requested again after an edit"""
     row = entry("Thinker of one day", "standard", reasoning_style="effort")
     model.will(ScriptedFailure("thinking_unsupported", status=400))
     session = factories.session()
@@ -329,7 +329,7 @@ def send(user: Any, **fields: Any) -> Any:
         ({}, 201),
     ],
 )
-def test_what_a_plan_does_not_include_is_refused_at_the_door(
+def test_a_model_that_the_plan_lacks_is_refused_with_the_request(
     model: Model, choice: dict[str, str], status: int
 ) -> None:
     """A4.2: never silently changed; what nobody chose is the plan's to fill in"""

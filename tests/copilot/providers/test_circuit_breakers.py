@@ -127,7 +127,7 @@ def test_failures_that_lie_further_apart_open_nothing(redis_clean):
     assert breakers.list_open_breakers() == {}
 
 
-def test_an_open_breaker_closes_by_itself_and_an_edit_closes_it_at_once():
+def test_an_open_breaker_closes_after_a_while_and_an_edit_closes_it_at_once():
     """A7.7, A4.4"""
     now = [0.0]
     known = ModelBreakers(lambda: now[0])

@@ -106,7 +106,7 @@ def test_a_gateway_with_an_anthropic_model_gets_them_on_text_parts_a15_7() -> No
         ("anthropics", False),
     ],
 )
-def test_models_behind_gateways_are_told_apart_by_name_a15_7(model: str, marked: bool) -> None:
+def test_models_behind_gateways_are_distinguished_by_name_a15_7(model: str, marked: bool) -> None:
     entry = CatalogueEntry(name=model, provider="openai_chat", model=model, base_url=GATEWAY)
     assert bool(marks(body(request(entry)))) == marked
 

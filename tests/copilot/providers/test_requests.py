@@ -334,7 +334,7 @@ def test_signed_thoughts_come_first_in_their_reply_a14_c3() -> None:
     assert "thinking" in body
 
 
-def test_a_tool_loop_that_lost_its_thoughts_goes_on_without_thinking_a14_4() -> None:
+def test_a_tool_loop_that_lost_its_thoughts_continues_without_thinking_a14_4() -> None:
     lost = AssistantMessage(text="See.", calls=CALLING.calls)
     assert "thinking" not in messages(request(HI, lost, RESULTS, thinking=8192))
     assert "thinking" in messages(

@@ -287,7 +287,7 @@ async def test_a_request_to_think_aloud_gets_a_longer_thought() -> None:
     assert len(thoughts[1]) > 2 * len(thoughts[0])
 
 
-async def test_a_deletion_is_proposed_once_the_file_stands_a33_c1() -> None:
+async def test_a_deletion_is_proposed_once_the_file_exists_a33_c1() -> None:
     """Its tool asks first: so the demo shows an approval."""
     from copilot.tools.builtin import delete_file
 
@@ -325,7 +325,7 @@ async def test_results_are_said_as_people_would(content: str, said: str) -> None
 
 @pytest.mark.parametrize("note", [(), (UserMessage(text="<system_note>Continue.</system_note>"),)])
 @pytest.mark.parametrize("end", [1, 57, 400])
-async def test_an_interrupted_answer_goes_on_exactly_after_it(
+async def test_an_interrupted_answer_continues_exactly_where_it_stopped(
     end: int, note: tuple[UserMessage, ...]
 ) -> None:
     asked = UserMessage(text="a long one")

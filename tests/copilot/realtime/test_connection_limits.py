@@ -290,7 +290,7 @@ def test_of_many_sockets_at_once_as_many_are_let_in_as_may_be(site, ada, setting
     assert sorted(answers, key=str) == [ACCOUNT_FULL] * 30 + [None] * 10
 
 
-def test_an_address_has_so_many_connections_of_whoever():
+def test_an_address_has_a_limit_on_connections_over_all_users():
     counts = ConnectionCounts()
     where = redis_keys.connections_key("address", "192.0.2.1")
     for number in range(3):

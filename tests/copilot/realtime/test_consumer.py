@@ -1,4 +1,4 @@
-"""The socket's door: commands, limits, strangers, and following many sessions (E1, E2, T8, T11)."""
+"""The WebSocket endpoint: commands, limits, authentication, and following many sessions (E1, E2, T8, T11)."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def session(ada):
     return factories.session(ada, title="Boats")
 
 
-# --- who knocks (E2) ---------------------------------------------------------------------------------
+# --- authentication (E2) -----------------------------------------------------------------------------
 
 
-async def test_strangers_are_closed_with_a_reason(ada):
+async def test_handshakes_without_credentials_are_closed_with_a_reason(ada):
     """E2: no credentials, a spent ticket, a bad key, a cookie from another site"""
     ticket = await run_in_thread(authentication.issue_ticket, ada.pk)
     assert await run_in_thread(authentication.redeem_ticket, ticket) == authentication.RedeemedTicket(
@@ -255,7 +255,7 @@ async def test_a_conversation_over_one_socket(ada, session):
 
 
 async def test_versions_and_undo_over_one_socket(ada, session):
-    """E2, A30.5, A30.6: every tab is told the page anew"""
+    """E2, A30.5, A30.6: every tab gets a new snapshot"""
     name = str(session.pk)
     async with engine() as rig:
         await run_in_thread(rig.start_worker)

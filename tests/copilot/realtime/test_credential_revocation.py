@@ -177,7 +177,7 @@ async def test_a_ticket_is_worth_no_more_than_the_login_it_was_bought_with(ada):
     assert await closes(wire) == 4401
 
 
-async def test_a_database_that_is_away_ends_nobodys_socket(ada, soon, monkeypatch):
+async def test_a_database_that_is_down_ends_no_socket(ada, soon, monkeypatch):
     from django.db import OperationalError
 
     browser = await run_in_thread(Browser.of, ada)
@@ -229,7 +229,7 @@ def site():
 
 
 @pytest.mark.parametrize("way", ["wait", "completion", "response", "AI SDK", "unstreamed completion"])
-def test_whoever_waits_for_an_answer_is_sent_away_with_its_key(rig, model, site, soon, way):
+def test_requests_that_wait_for_an_answer_end_when_their_key_is_revoked(rig, model, site, soon, way):
     """In the midst of a stream it is told by a last frame; before it, by 401."""
     ada = factories.ada()
     model.will(ScriptedText("Well"), ScriptedHang())
@@ -266,7 +266,7 @@ def test_whoever_waits_for_an_answer_is_sent_away_with_its_key(rig, model, site,
 # --- the question itself -----------------------------------------------------------------------------
 
 
-def test_each_credential_is_judged_by_itself(ada):
+def test_each_credential_is_checked_separately(ada):
     """One statement for all of a process."""
     cookie = signed_in(ada)
     key = api_keys.create_api_key(ada).row

@@ -119,7 +119,7 @@ async def test_neighbouring_deltas_grow_together():
         assert len(told) < 60
 
 
-async def test_a_text_told_anew_is_not_glued_to_the_delta_before_it():
+async def test_a_text_published_again_is_not_joined_to_the_delta_before_it():
     """T2.5: it begins at the beginning"""
     await known_fence(1)
     async with publishing() as desk:
@@ -162,7 +162,7 @@ async def test_what_postgres_has_decided_needs_no_fence():
         assert await run_in_thread(kinds) == ["step.started"]
 
 
-async def test_an_outbox_that_is_given_up_keeps_nobody_busy():
+async def test_an_abandoned_outbox_keeps_no_task_busy():
     """A turn that is gone, on a Redis that forgot its fence."""
     async with publishing() as desk:
         outbox = desk.open(3)
@@ -208,7 +208,7 @@ async def test_a_batch_whose_answer_was_lost_is_logged_once(fence, times):
 
 
 async def test_a_lease_renewed_in_between_forgets_no_batch():
-    """T4.2: the fence is written anew every ten seconds"""
+    """T4.2: the fence is written again every ten seconds"""
     await known_fence(1)
     async with publishing() as desk:
         outbox = desk.open()
@@ -250,7 +250,7 @@ async def test_a_page_is_logged_only_where_it_was_read():
 
 
 @pytest.mark.parametrize("answer", [b"refused", b"unknown"])
-async def test_an_ending_is_told_whatever_became_of_the_batch_before_it(answer):
+async def test_an_ending_is_published_even_if_the_batch_before_it_failed(answer):
     """T5.4: it came to wait while that batch was under way, and the session is let go with it"""
     await known_fence(2 if answer == b"refused" else 0)
     async with publishing() as desk:

@@ -291,7 +291,7 @@ def test_a_rewritten_tail_replaces_the_old_one_and_a_gap_changes_nothing():
     assert reduce_event(state, TextExtended(block_id="b", row_id="x", offset=0, delta="p"), TURN) == state
 
 
-def test_a_snapshot_starts_anew():
+def test_a_snapshot_starts_over():
     fresh = Session()
     fresh.do_say(0, "Hello")
     state = ReducedTranscript(rows={"r": view("r", content="old")}, title="old")

@@ -146,7 +146,7 @@ async def test_a_cursor_that_is_lost_says_so(tail):
     assert tail._sessions == {}
 
 
-async def test_after_a_flush_every_listener_is_told(tail):
+async def test_after_a_flush_every_listener_is_notified(tail):
     """T2.5"""
     ear = Ear()
     await tail.subscribe("s", await run_in_thread(publish, "s", "seen"), ear)

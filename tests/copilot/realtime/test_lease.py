@@ -138,7 +138,7 @@ async def test_who_renews_or_lets_go_learns_that_redis_forgot_meanwhile():
     assert letting_go("one") == ("released", False)
 
 
-async def test_a_lost_lease_is_made_anew_only_on_demand():
+async def test_a_lost_lease_is_acquired_again_only_on_demand():
     """D2: the caller has read in Postgres that the turn is its own"""
     holding = HeldLease(S, "t1", "one", 4)
     assert await lease.renew_leases([holding]) == ["missing"]

@@ -108,7 +108,7 @@ async def test_a_socket_follows_many_sessions_up_to_a_limit(ada):
     await eventually(lambda: not fanout.EVENT_FANOUT._sessions)
 
 
-async def test_the_sidebar_hears_of_all_sessions_and_of_nobody_elses(ada, session):
+async def test_the_sidebar_gets_all_sessions_of_its_owner_and_no_others(ada, session):
     """E1"""
     foreign = await run_in_thread(factories.session, await run_in_thread(factories.bob))
     async with connected(ada) as socket:

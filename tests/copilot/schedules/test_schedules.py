@@ -1,4 +1,4 @@
-"""Tasks by the clock: made with a person's word, started when due, each once (A26)."""
+"""Scheduled tasks: created with a person's consent, and started once each when due (A26)."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ def test_a_task_taken_out_of_the_queue_is_no_failure(rig, model, session):
 
 
 def test_five_failures_in_a_row_switch_a_task_off_and_say_so(rig, model, session):
-    """A26.3: a success in between begins the count anew; it can be switched on again"""
+    """A26.3: a success in between resets the count; it can be switched on again"""
     task = daily(session)
     replies = ["fail", "ok", *["fail"] * 5]
     for number, reply in enumerate(replies):
@@ -377,7 +377,7 @@ def test_the_clock_is_one_job_a_minute(rig, session, settings):
 TASK = {"prompt": "Water the plants", "cron": "0 8 * * *", "timezone": "Europe/Berlin", "name": "Plants"}
 
 
-def test_nothing_goes_on_the_clock_without_a_persons_word(rig, model, session):
+def test_nothing_is_scheduled_without_a_persons_approval(rig, model, session):
     """A26.2, A26.c1: auto-approval without any cap changes nothing"""
     Session.objects.filter(pk=session.pk).update(auto_approve=True, auto_approve_cap=10**12)
     model.will(ScriptedCall("schedule_task", TASK))
@@ -458,7 +458,7 @@ def test_a_turn_without_the_permission_is_offered_none_of_it(rig, model, session
     assert not [tool.name for tool in model.requests[0].tools if "schedule" in tool.name]
 
 
-# --- doors -------------------------------------------------------------------------------------------
+# --- endpoints ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.django_db

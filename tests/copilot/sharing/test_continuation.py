@@ -1,4 +1,4 @@
-"""A shared conversation goes on in the account of whoever reads it, if its owner allows that (S11, S16)."""
+"""A reader continues a shared conversation in their own account, if its owner allows that (S11, S16)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def path(share: Share) -> str:
     return f"/share/{share.token}/continue"
 
 
-def test_a_reader_goes_on_with_a_copy_of_what_is_public() -> None:
+def test_a_reader_continues_with_a_copy_of_what_is_public() -> None:
     """S11, S16: new ids, own files, nothing runs, and the owner's chat is untouched"""
     file = stored("plan.txt", b"the plan")
     session = spoken("Where is it?", f"Here: workspace://{file.pk}")
@@ -76,7 +76,7 @@ def test_a_second_click_leads_to_the_first_copy() -> None:
 
 
 def test_the_owner_decides_and_says_so_over_rest() -> None:
-    """S11: without a word nobody may; the door is not there then"""
+    """S11: off unless the owner allows it; the endpoint then does not exist"""
     session = spoken("Hello?", "Hello.")
     ada, bob = person(factories.ada()), person(factories.user("bob"))
     for body, there in (({}, False), ({"allow_continue": True}, True)):
@@ -86,7 +86,7 @@ def test_the_owner_decides_and_says_so_over_rest() -> None:
         assert (bob.get(f"/share/{made.json()['token']}/continue").status_code == 200) is there
 
 
-def test_a_share_that_is_locked_dead_or_a_file_goes_on_nowhere() -> None:
+def test_a_locked_revoked_or_file_share_cannot_be_continued() -> None:
     """S9, S11: the same answer as for a token that never was"""
     bob = person(factories.user("bob"))
     locked = published(spoken("Hello?", "Hello."), password="open sesame")
@@ -98,8 +98,8 @@ def test_a_share_that_is_locked_dead_or_a_file_goes_on_nowhere() -> None:
     assert bob.post(path(locked)).status_code == 303
 
 
-def test_a_stranger_signs_in_first_and_a_share_looks_the_same_to_all() -> None:
-    """S11: A-S11.3 holds, for the door is a link, and what differs stands behind it"""
+def test_a_visitor_signs_in_first_and_a_share_looks_the_same_to_all() -> None:
+    """S11: A-S11.3 holds, because the page only has a link, and what differs comes after it"""
     share = published(spoken("Hello?", "Hello."))
     answer = stranger().get(path(share))
     assert answer.status_code == 302
@@ -108,7 +108,7 @@ def test_a_stranger_signs_in_first_and_a_share_looks_the_same_to_all() -> None:
     assert pages[0] == pages[1]
 
 
-def test_a_full_account_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_account_gets_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """S4, S11: nothing is kept of it"""
     file = stored("plan.txt", b"the plan")
     share = published(spoken("Hello?", f"workspace://{file.pk}"), include_files=frozenset({file.pk}))

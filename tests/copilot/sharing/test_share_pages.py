@@ -1,4 +1,4 @@
-"""What strangers get: the page, its lock, its files; and one and the same answer for whatever is not there (S9–S12)."""
+"""The public page of a share: its lock, its files, and one response for everything that does not exist (S9–S12)."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_every_dead_token_gives_one_and_the_same_page():
         assert answer == answers["unknown"], why
 
 
-def test_the_page_carries_the_headers_of_a_stranger():
+def test_the_public_page_has_its_security_headers():
     """S11"""
     page = shared_page(publish(spoken("Hi", "Ho")))
     assert page["Referrer-Policy"] == "no-referrer"
@@ -227,7 +227,7 @@ def test_hostile_texts_are_shown_and_do_nothing():
     assert 'rel="nofollow noopener ugc"' in body
 
 
-def test_owner_and_stranger_see_the_same():
+def test_owner_and_visitor_see_the_same():
     """A-S11.3"""
     share = publish(spoken("Hi", "Ho"))
     owner = person(factories.ada())
@@ -393,7 +393,7 @@ def test_a_deleted_file_is_gone_at_once_and_for_good():
 
 
 def test_refusals_take_equally_long(unlimited):
-    """A-S12.5: by what is asked of the database, and by the clock"""
+    """A-S12.5: by the queries, and by the time it takes"""
     _, refused = refusals()
     refused.pop("wrong format")  # which anybody can see, and which asks nothing
     visitor = stranger()

@@ -313,7 +313,7 @@ def test_the_list_tells_views_and_state():
     assert person(factories.bob()).get(f"{V1}/shares").json()["items"] == []
 
 
-def test_staff_takes_a_share_down_and_its_owner_is_told(django_capture_on_commit_callbacks):
+def test_staff_take_a_share_down_and_its_owner_is_notified(django_capture_on_commit_callbacks):
     """S9"""
     made = share(spoken("Hi", "Ho", title="Talk"))
     grace = person(factories.grace())
@@ -321,6 +321,12 @@ def test_staff_takes_a_share_down_and_its_owner_is_told(django_capture_on_commit
     with django_capture_on_commit_callbacks(execute=True):
         asked = grace.post(changelist, {"action": "take_down", "_selected_action": [str(made.pk)]})
         assert b"reason" in asked.content.lower()
+        assert "errorlist" not in asked.content.decode()
+        for wrong in ("  ", "a" * 501):
+            selected = {"action": "take_down", "_selected_action": [str(made.pk)], "reason": wrong}
+            refused = grace.post(changelist, selected)
+            assert refused.status_code == 400
+            assert "Enter a reason of 1 to 500 characters." in refused.content.decode()
         assert shared_page(made).status_code == 200
         grace.post(
             changelist,

@@ -222,7 +222,7 @@ async def test_server_tags_in_a_file_are_escaped_for_the_model_and_stay_in_the_f
 # --- todos and time --------------------------------------------------------------------------------
 
 
-async def test_todos_replace_the_list_and_are_told(context: TurnContext) -> None:
+async def test_todos_replace_the_list_and_are_published(context: TurnContext) -> None:
     """A25.3: and are there after a reload"""
     events: list[Event] = []
     items: list[JSON] = [{"text": " one ", "status": "in_progress"}, {"text": "two"}]
@@ -256,7 +256,7 @@ async def test_a_list_that_breaks_a_rule_is_refused_by_its_name(
     assert rule in outcome.content
 
 
-async def test_the_time_is_told_in_the_users_zone_or_in_the_one_named(context: TurnContext) -> None:
+async def test_the_time_is_given_in_the_users_zone_or_in_the_one_named(context: TurnContext) -> None:
     """A32"""
     here = values(await use(context, "current_time"))
     there = values(await use(context, "current_time", timezone="UTC"))
@@ -304,7 +304,7 @@ async def test_an_answer_reaches_the_model(context: TurnContext) -> None:
     assert asked.closed() == ["answered"]
 
 
-async def test_without_an_answer_the_model_goes_on_by_itself(context: TurnContext) -> None:
+async def test_without_an_answer_the_model_continues_on_its_own(context: TurnContext) -> None:
     """A12.3, A12.c1"""
     asked = Asked(context)
     question = await asked.question()

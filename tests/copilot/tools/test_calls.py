@@ -111,7 +111,7 @@ def test_a_missing_id_is_given_and_a_repeated_one_renamed():
         assert assembled(CallFragment(0, unusable, "look"))[0].call_id.startswith("call_")
 
 
-def test_calls_without_an_index_are_told_apart_by_id_or_name():
+def test_calls_without_an_index_are_distinguished_by_id_or_name():
     made = assembled(
         CallFragment(None, "a", "look", '{"n":'),
         CallFragment(None, "", "", " 1}"),

@@ -280,7 +280,7 @@ async def test_a_second_question_in_one_group_is_not_asked(offer: Callable[..., 
     assert (broken.success, sound.success) == (False, True)
 
 
-async def test_a_lost_turn_is_nobodys_result(offer: Callable[..., None]) -> None:
+async def test_a_lost_turn_has_no_result(offer: Callable[..., None]) -> None:
     """T4.1"""
 
     async def lose(arguments: Anything, invocation: ToolInvocation) -> ToolOutput:

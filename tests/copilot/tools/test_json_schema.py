@@ -1,4 +1,4 @@
-"""Schemas that strangers wrote are checked in a bounded number of steps, whatever they ask for."""
+"""Untrusted schemas are checked in a bounded number of steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments that a person changed, against schemas that strangers wrote (A11.6)."""
+"""Arguments that a person edited, checked against untrusted schemas (A11.6)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _doubling(levels: int) -> dict[str, object]:
     ids=["doubling", "itself", "elsewhere", "inside itself"],
 )
 def test_a_hostile_schema_is_given_up_in_time(schema):
-    """A11.6: it may neither fetch nor hold whoever asks"""
+    """A11.6: it may neither fetch anything nor block the caller"""
     with pytest.raises(SchemaNotCheckable):
         find_argument_problems({"a": 1}, schema)
 

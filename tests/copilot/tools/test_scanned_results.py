@@ -86,9 +86,7 @@ async def test_a_file_that_a_scan_lets_through_is_usable_by_the_next_call(
     assert (await use(context, "read_file", file="a.txt")).content.endswith("fine")
 
 
-async def test_the_model_is_told_that_what_it_wrote_is_in_quarantine(
-    at_work: None, context: TurnContext
-) -> None:
+async def test_the_model_learns_that_its_file_is_in_quarantine(at_work: None, context: TurnContext) -> None:
     """S4, A-S4.5: and neither reading nor sharing brings it out; deleting it is allowed"""
     written = await use(context, "write_file", name="a.txt", content="EICAR")
     assert (written.success, written.content.split(":")[0]) == (False, "Error quarantined")
@@ -102,7 +100,7 @@ async def test_the_model_is_told_that_what_it_wrote_is_in_quarantine(
     assert "trash" in str((await agreed(context, delete_file.TOOL, file="a.txt")).value)
 
 
-async def test_the_model_is_told_that_what_it_wrote_still_is_checked(
+async def test_the_model_learns_that_its_file_is_still_being_scanned(
     away: None, context: TurnContext
 ) -> None:
     """S4: an older file of that name does not answer for it, and the name is taken"""
@@ -143,7 +141,7 @@ def sandboxed() -> None:
         pytest.skip(reason)
 
 
-async def test_files_that_a_program_leaves_are_told_apart_by_their_scan(
+async def test_files_that_a_program_leaves_are_reported_by_their_scan(
     sandboxed: None, at_work: None, context: TurnContext
 ) -> None:
     """S4, A23.4"""
@@ -184,7 +182,7 @@ async def test_a_tools_picture_goes_to_the_model_once_it_is_clean(
     assert await run_in_thread(_states) == ["clean", "infected"]
 
 
-async def test_a_tools_picture_that_still_is_checked_is_told_in_words(
+async def test_a_tools_picture_that_is_still_being_scanned_is_described_in_text(
     away: None, context: TurnContext
 ) -> None:
     """S4"""
@@ -222,7 +220,7 @@ async def test_the_whole_output_of_a_call_is_looked_through(at_work: None, conte
     assert (refused.success, refused.content.split(":")[0]) == (False, "Error quarantined")
 
 
-def test_an_output_nobody_has_looked_through_is_refused_by_its_name(away: None) -> None:
+def test_an_output_that_was_not_scanned_is_refused_by_its_name(away: None) -> None:
     """S4"""
     context = make_context()
     files.store_tool_output(UUID(context.session_id), "c", "text")

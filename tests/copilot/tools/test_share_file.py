@@ -44,7 +44,7 @@ def test_a_file_is_published_only_after_a_person_agreed(rig, model):
     assert status(path) == 404
 
 
-def test_who_is_asked_about_a_deletion_is_told_that_it_ends_a_sharing(rig, model):
+def test_the_approval_of_a_deletion_says_that_it_ends_a_share(rig, model):
     """S3, A22.3: of a file that nobody else can open it is asked as of any"""
     session = factories.session()
     reasons = []

@@ -27,7 +27,7 @@ def test_the_list_shows_ones_own_files_and_the_use() -> None:
 
 
 @pytest.mark.parametrize("act", ["", "rename/", "delete/", "restore/", "scan/"])
-def test_a_strangers_file_is_not_there(act: str) -> None:
+def test_another_users_file_is_not_found(act: str) -> None:
     """A-S3.1: by every route of the pages"""
     path, bob = f"/files/{stored().pk}/{act}", rest_clients.person(factories.bob())
     response = bob.post(path, {"name": "x"}) if act else bob.get(path)

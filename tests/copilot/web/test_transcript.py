@@ -56,7 +56,7 @@ def test_a_result_is_shown_with_its_call() -> None:
     assert (item.label, item.detail, item.state, item.note) == ("Write file", "a.txt", "done", "1.5 s")
 
 
-def test_a_result_whose_call_is_on_an_older_page_stands_alone() -> None:
+def test_a_result_whose_call_is_on_an_older_page_has_its_own_row() -> None:
     [item] = transcript.build_items([result(2, success=False)], running_turn=None)
     assert (item.label, item.state, item.note) == ("Write file", "failed", "failed · 1.5 s")
 

@@ -35,7 +35,7 @@ def embedded(html: str) -> dict[str, object]:
     return json.loads(found.group(1))
 
 
-def test_a_stranger_sees_what_this_is_and_is_sent_to_the_login_from_a_chat(client: Client) -> None:
+def test_a_visitor_sees_the_landing_page_and_is_sent_to_the_login_from_a_chat(client: Client) -> None:
     """W1.1."""
     assert "Sign in" in client.get("/").content.decode()
     answer = client.get("/chat/")
@@ -81,7 +81,7 @@ def test_an_example_clicked_without_a_script_is_ready_to_be_sent(ada: Client, nu
     assert text or "autofocus></textarea>" in html
 
 
-def test_a_chat_is_painted_from_the_snapshot_the_script_goes_on_from(ada: Client) -> None:
+def test_a_chat_is_rendered_from_the_snapshot_that_the_script_continues_from(ada: Client) -> None:
     """E5: the rows as HTML, the same rows as data, and the cursor behind them."""
     session = factories.session(title="Ships")
     asked = factories.message(session, content="What is a **helm**?")
@@ -129,7 +129,7 @@ def test_a_refused_form_keeps_the_text_and_makes_no_chat(ada: Client) -> None:
 
 
 def test_a_second_message_by_form_waits_behind_the_turn(ada: Client) -> None:
-    """T3.4 through the page's door."""
+    """T3.4 through the page's endpoint."""
     ada.post("/chat/start/", {"text": "first"})
     session = Session.objects.get()
     ada.post(f"/chat/{session.pk}/send/", {"text": "second"})
@@ -241,7 +241,7 @@ def test_account_pages_wear_our_design(client: Client, path: str) -> None:
 @pytest.mark.parametrize(
     ("cookie", "works"), [("Europe/Berlin", True), ("../../etc/passwd", True), ("%00", True)]
 )
-def test_an_odd_time_zone_cookie_harms_nobody(ada: Client, cookie: str, works: bool) -> None:
+def test_a_malformed_time_zone_cookie_is_ignored(ada: Client, cookie: str, works: bool) -> None:
     factories.session()
     ada.cookies["zone"] = cookie
     assert (ada.get("/chat/").status_code == 200) is works

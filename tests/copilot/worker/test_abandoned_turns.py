@@ -44,7 +44,7 @@ def session(rig):
 
 
 def grow_old(turn_id):
-    """Longer ago than a beat lives: what is not listed now is nobody's."""
+    """Longer ago than a heartbeat lives: a turn that is not listed now has no worker."""
     Turn.objects.filter(pk=turn_id).update(attempt_started_at="2026-01-01T00:00:00Z")
 
 
@@ -198,7 +198,7 @@ def test_an_older_runs_refusal_does_not_interrupt_the_newer_one(rig, session, mo
 # --- a loop that all turns of the process rest on ----------------------------------------------------
 
 
-def test_a_publisher_that_met_a_surprise_goes_on(rig, session, monkeypatch):
+def test_a_publisher_continues_after_an_unexpected_error(rig, session, monkeypatch):
     """A3.8: a closed transport raises what no client library names"""
     evaluate = publisher._run_publish_script
     surprises: list[int] = []

@@ -97,7 +97,7 @@ def judge_old(turn_id) -> int:
 # --- noticed, and mended ------------------------------------------------------------------------------
 
 
-def test_a_chat_goes_on_after_postgres_was_restored(session, backup):
+def test_a_chat_continues_after_postgres_was_restored(session, backup):
     recovery.rebuild_redis_if_restored()
     talk(session, "One", "Two")
     backup.take()
@@ -136,7 +136,7 @@ def test_what_was_accepted_before_the_restore_was_noticed_is_answered(session, b
     assert not Turn.objects.filter(failure_code="worker_lost").exists()
 
 
-def test_a_turn_that_ran_when_the_backup_was_taken_goes_on(session, backup, rig, model):
+def test_a_turn_that_ran_when_the_backup_was_taken_continues(session, backup, rig, model):
     recovery.rebuild_redis_if_restored()
     model.will(ScriptedText("Before the backup"), cue(1))
     turn_id = start(session)

@@ -78,7 +78,7 @@ def assert_whole(session, turn_id):
 # --- takeover ----------------------------------------------------------------------------------------
 
 
-def test_text_goes_on_in_the_same_row_without_gap_or_repetition(session, model, rig):
+def test_text_continues_in_the_same_row_without_gap_or_repetition(session, model, rig):
     """T9.1, A-D10.1: from the checkpoint and the log, with `turn.recovering` for those who watch"""
     model.will(ScriptedText("Once upon a time there was", size=3), cue(1))
     model.will(ScriptedText(" a ship."))
@@ -132,7 +132,7 @@ def test_a_lost_summary_on_request_is_made_by_another_worker(session, model, rig
     assert list(purposes) == [("compaction", True), ("compaction", False)]
 
 
-def test_a_tool_result_that_stands_is_not_made_again(session, model, rig, monkeypatch):
+def test_a_stored_tool_result_is_not_produced_again(session, model, rig, monkeypatch):
     """A3.c1: killed after the result's row, before the next model call"""
     errand = Errand("fetch")
     add_tools(monkeypatch, errand)
@@ -263,7 +263,7 @@ def test_words_before_a_call_that_was_lost_are_no_answer_though_the_log_is_gone(
     assert answer(turn_id) == "Looking.Found."
 
 
-def test_an_answer_that_stands_whole_is_not_asked_for_again(session, model, rig):
+def test_a_complete_answer_is_not_requested_again(session, model, rig):
     """A3.9, A3.6: killed between the answer and the ending, which tells what the answer took"""
     rig.hold_tasks()
     turn_id = start(session)

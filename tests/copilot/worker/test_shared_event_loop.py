@@ -37,7 +37,7 @@ def running(errand: Errand, run) -> Errand:
 
 
 def test_all_turns_of_a_process_share_one_loop_on_a_thread_of_its_own(rig, model, monkeypatch):
-    """A1.2: and whoever brought them has long gone"""
+    """A1.2: long after the thread that submitted them is gone"""
     seen = []
     errand = Errand("look", waits=True)
 

@@ -121,7 +121,7 @@ def test_without_the_broker_the_rest_is_shown(grace: Client, monkeypatch):
     assert "New turns are accepted" in page
 
 
-def test_a_redis_that_forgot_everything_is_told_and_what_was_put_back_is_recorded(grace: Client):
+def test_a_redis_that_lost_its_data_is_reported_and_what_was_restored_is_recorded(grace: Client):
     """A-D2.1, D8, D10: the silent reaper first, then its record"""
     session = factories.session()
     factories.turn(session, "running", attempts=1)
@@ -139,7 +139,7 @@ def test_a_redis_that_forgot_everything_is_told_and_what_was_put_back_is_recorde
 
 
 @pytest.mark.parametrize("seconds", [-60, 60])
-def test_clocks_that_differ_are_told(grace: Client, monkeypatch, seconds: int):
+def test_clocks_that_differ_are_reported(grace: Client, monkeypatch, seconds: int):
     """A-D7.1, D12: this host's against Postgres' and Redis'"""
     real = snapshot.time.time
     monkeypatch.setattr(snapshot.time, "time", lambda: real() + seconds)

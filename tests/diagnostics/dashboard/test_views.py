@@ -1,4 +1,4 @@
-"""The dashboard: what staff see first, what they may do, and that nothing is done unasked (D13, D20)."""
+"""The dashboard: what staff see first, what they may do, and that nothing changes without confirmation (D13, D20)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def grace() -> Client:
 # --- who may -----------------------------------------------------------------------------------------
 
 
-def test_strangers_log_in_others_are_refused_and_viewers_see_no_buttons():
+def test_visitors_log_in_other_users_are_refused_and_viewers_see_no_buttons():
     """A-D14.3, D13"""
     make_stuck_turn()
     assert Client().get(DASHBOARD_URL)["Location"].startswith("/admin/login/")
@@ -143,7 +143,7 @@ def test_every_filter_of_the_lists_has_its_field(grace: Client):
 
 
 def test_pages_and_programs_count_together(grace: Client, monkeypatch: pytest.MonkeyPatch):
-    """D14: 120 looks and 20 acts a minute for one administrator, by whichever door; an act too many changes nothing"""
+    """D14: 120 reads and 20 changes a minute for one administrator, over all entry points; one change too many does nothing"""
     turn = make_stuck_turn()
     monkeypatch.setattr(DiagnosticsAPIView, "reads_per_minute", 4)
     monkeypatch.setattr(DiagnosticsAPIView, "writes_per_minute", 1)
@@ -174,7 +174,7 @@ def test_a_list_has_its_narrower_parts_and_a_file(grace: Client):
     assert grace.get(f"{DASHBOARD_URL}running/?only=waiting_old").status_code == 400
 
 
-def test_whoever_must_be_alive_is_named_with_his_last_sign_of_life(grace: Client):
+def test_every_required_process_is_listed_with_its_last_heartbeat(grace: Client):
     """D6, D13: the reaper, the scheduler, the bots with their last update and errors, and what waits for them"""
     heartbeat.write_sweep()
     BotRunner.objects.create(
@@ -334,7 +334,13 @@ def test_nothing_happens_without_a_reason_and_many_need_their_number(grace: Clie
         "reason": "after the outage",
     }
     refused = grace.post(f"{DASHBOARD_URL}apply/", fields, headers=FRAGMENT).content.decode()
-    assert "Type 21 to confirm" in refused
+    assert re.search(r'<ul class="errorlist" id="id_count_error"><li>Type 21 to confirm', refused)
+    assert 'value="after the outage"' in refused
+    nameless = {**fields, "reason": "", "count": "21"}
+    refused = grace.post(f"{DASHBOARD_URL}apply/", nameless, headers=FRAGMENT).content.decode()
+    assert '<ul class="errorlist" id="id_reason_error">' in refused
+    assert 'aria-describedby="id_reason_helptext id_reason_error"' in refused
+    assert RepairAudit.objects.filter(outcome="refused").exists()
     assert not RepairAudit.objects.filter(outcome="done").exists()
     done = grace.post(f"{DASHBOARD_URL}apply/", {**fields, "count": "21"}, headers=FRAGMENT).content.decode()
     assert "21 changed" in done
@@ -421,7 +427,7 @@ def test_a_reset_of_the_day_leaves_the_week(grace: Client, ada: User):
     assert first.result["after"]["daily_used_microdollars"] == 0
 
 
-def test_a_reset_stands_while_redis_is_away_and_heals_with_it(grace: Client, ada: User, settings):
+def test_a_reset_holds_while_redis_is_down_and_is_applied_when_it_is_back(grace: Client, ada: User, settings):
     """A-D20.2"""
     there = settings.REDIS_URL
     settings.REDIS_URL = f"redis://127.0.0.1:{find_free_port()}/0"
@@ -449,9 +455,24 @@ def test_limits_are_looked_up_by_one_of_two_names(grace: Client, ada: User):
     assert "$0.500000 (500,000)" in page
     assert "acme glow-1" in page
     assert "The limit comes from the tier." in page
-    assert grace.get(f"{DASHBOARD_URL}limits/", {"user": ada.pk, "email": ada.email}).status_code == 400
-    assert grace.get(f"{DASHBOARD_URL}limits/", {"user": "", "email": ""}).status_code == 400
-    assert grace.get(f"{DASHBOARD_URL}limits/", {"email": "nobody@example.com"}).status_code == 404
+    for asked, status, place, problem in (
+        ({"user": ada.pk, "email": ada.email}, 400, 'role="alert">', "Enter either a user id or an email"),
+        ({"user": "", "email": ""}, 400, 'role="alert">', "Enter either a user id or an email"),
+        ({"user": "ada"}, 400, 'id="id_user_error"><li>', "Enter a number."),
+        ({"email": "nobody@example.com"}, 404, 'id="id_email_error"><li>', "This user doesn&#x27;t exist."),
+    ):
+        refused = grace.get(f"{DASHBOARD_URL}limits/", asked)
+        assert (refused.status_code, place + problem in refused.content.decode()) == (status, True), asked
+
+
+@pytest.mark.parametrize("reason", ["", "  x ", "a" * 501, "nul\x00"])
+def test_a_reset_without_a_proper_reason_shows_the_error_at_its_field(grace: Client, ada: User, reason: str):
+    fields = {"user": str(ada.pk), "weekly": "yes", "reason": reason}
+    refused = grace.post(f"{DASHBOARD_URL}limits/apply/", fields, headers=FRAGMENT).content.decode()
+    assert 'id="id_reason_error"><li>' in refused
+    assert "Enter a reason of 3 to 500 characters." in refused or "\x00" in reason
+    assert 'name="weekly" value="yes"' in refused
+    assert set(used(ada).values()) != {0}
 
 
 def test_a_number_without_end_is_refused_like_any_other(grace: Client):

@@ -66,7 +66,7 @@ KEYS = [
 
 
 @pytest.mark.parametrize(("probe", "variable"), KEYS, ids=[variable for _, variable in KEYS])
-def test_a_wrong_key_is_told_from_a_weak_one_and_from_trouble_over_there(outside: Outside, probe, variable):
+def test_a_wrong_key_is_distinguished_from_a_weak_one_and_from_an_outage(outside: Outside, probe, variable):
     """A-D17.1, A-D17.3"""
     assert probe().status == "ok"
     for status, state, words in (
@@ -99,7 +99,7 @@ def test_what_is_no_token_is_not_found_at_telegram(outside: Outside):
     assert external_services.probe_telegram().detail == "the key was refused"
 
 
-def test_a_webhook_that_stripe_does_not_know_is_told(outside: Outside, settings):
+def test_a_webhook_that_stripe_does_not_know_is_reported(outside: Outside, settings):
     """A-D17.1: or has switched off"""
     ours = f"{settings.SITE_URL}{external_services.STRIPE_WEBHOOK_PATH}"
     for endpoints, status in (

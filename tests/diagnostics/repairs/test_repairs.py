@@ -514,7 +514,7 @@ def test_live_turns_are_never_touched_by_a_repair_of_dead_ones():
     assert {(turn.status, turn.fence) for turn in Turn.objects.filter(worker="alive")} == {("running", 1)}
 
 
-def test_what_waited_behind_an_orphan_goes_on_or_stays(rig, model):
+def test_messages_queued_behind_an_orphan_start_or_stay(rig, model):
     """A-D9.5: a message with a run_id gets its own turn and ending, plain ones stay as chips, none is lost"""
     session = factories.session()
     model.will(ScriptedText("Half"), cue(1))
@@ -571,7 +571,7 @@ def test_messages_that_wait_for_nothing_are_answered_by_hand(rig):
 
 
 def test_messages_that_a_limit_keeps_are_not_started():
-    """D3, B7.3: they wait for nobody's fault"""
+    """D3, B7.3: they wait, but nothing is wrong with them"""
     kept = stranded()
     record_usage(kept.owner, 1_000_000)
     assert list_skip_reasons(perform_repair("start_stranded", [kept])) == {str(kept.pk): "limit_refused"}

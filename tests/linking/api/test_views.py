@@ -46,7 +46,7 @@ def call(client: Client, method: str, path: str, body: object = None):
     return client.generic(method.upper(), f"{HERE}/{path}", data, content_type=JSON)
 
 
-def test_a_bots_key_opens_no_door_for_people():
+def test_a_bot_key_is_refused_by_every_endpoint_for_people():
     """A-L2.1"""
     bot = link_factories.bot()
     for method, path in ROUTES:
@@ -186,7 +186,7 @@ def test_a_link_is_changed_in_what_is_named_and_deleted_once(ada):
     assert not PlatformUserLink.objects.exists()
 
 
-def test_use_is_told_in_percents_of_the_caps(ada):
+def test_usage_is_reported_in_percent_of_the_caps(ada):
     """L7: null without a cap; a cap of nothing is used up"""
     link = link_factories.server_link(daily_cap_microdollars=200_000)
     for number in range(3):

@@ -1,4 +1,4 @@
-"""The bot REST's doors: what a key may, and what becomes of bad input (L2, L10, L11, L27)."""
+"""The bot REST endpoints: what a key may do, and how bad input is refused (L2, L10, L11, L27)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_key_says_what_it_is(bot):
 
 
 @pytest.mark.parametrize("path", ["me", "turns", f"turns/{NOBODYS}", "deliveries", "nothing/here"])
-def test_a_login_or_a_persons_key_opens_no_bots_door(bot, path):
+def test_a_login_or_a_persons_key_is_refused_by_every_bot_endpoint(bot, path):
     """A-L2.2: 401 with one body; both credentials together are refused as such"""
     for client in (Client(), person(factories.ada()), program(factories.ada())):
         assert client.get(f"{V1}/{path}").status_code == 401
@@ -80,7 +80,7 @@ DOORS = {
 
 
 @pytest.mark.parametrize("scope", DOORS)
-def test_each_door_asks_for_its_scope(bot, scope):
+def test_each_endpoint_requires_its_scope(bot, scope):
     """L11: 403 `insufficient_scope`, naming it"""
     path, body = DOORS[scope]
     others = caller(account="bot-2", scopes=[one for one in (*DOORS, "turns:read") if one != scope])
@@ -207,7 +207,7 @@ ODD = [
 
 
 @pytest.mark.parametrize(("method", "path"), WRITING)
-def test_every_door_of_bots_refuses_the_forged_the_odd_and_the_oversized(bot, method, path):
+def test_every_bot_endpoint_refuses_forged_odd_and_oversized_requests(bot, method, path):
     """L11, L27: 401, 400, 415 and 413 in the common envelope, and nothing is written"""
     knock = partial(getattr(bot.client, method), f"{V1}/{path}", headers=KEYED)
     forged = {"authorization": f"Bearer {bot.token[:-1]}{'a' if bot.token[-1] != 'a' else 'b'}"}
@@ -231,7 +231,7 @@ def test_what_is_no_id_names_nothing(bot, path):
     assert bot.get(path).content == NOT_FOUND
 
 
-def test_a_stranger_is_told_that_nothing_is_linked(bot):
+def test_an_unlinked_person_gets_not_linked(bot):
     """L11: 404 `not_linked`, and the key stays free for when it is"""
     refused = bot.say("k1", platform_user_id="eve-1")
     assert (refused.status_code, code_of(refused)) == (404, "not_linked")
@@ -239,7 +239,7 @@ def test_a_stranger_is_told_that_nothing_is_linked(bot):
 
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
-def test_every_answer_of_a_bots_door_is_documented(bot, mode):
+def test_every_response_of_a_bot_endpoint_is_documented(bot, mode):
     """L11: whatever is sent, no 500, and nothing that the OpenAPI document does not say"""
     fast = caller(account="bot-3", rate_per_minute=10**6)
     document = schemathesis.openapi.from_wsgi("/api/schema", serve_whole_response)

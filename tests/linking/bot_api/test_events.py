@@ -54,7 +54,7 @@ def frames(path: str, bot: Caller, *, until_kind: str | None = None, **headers: 
     return async_to_sync(read)()
 
 
-def test_a_reader_that_comes_back_goes_on_with_the_next_event(bot, model):
+def test_a_reader_that_reconnects_continues_with_the_next_event(bot, model):
     """A-L13.1: disconnected after an event, resumed with its id: none lost, none doubled"""
     model.will(ScriptedText("First."), ScriptedCall("current_time", {}))
     model.will(ScriptedText("Then."), ScriptedCall("current_time", {}))
@@ -101,7 +101,7 @@ def test_a_long_poll_hears_what_comes_while_it_waits(bot, model):
     assert kinds[-1] == "turn.succeeded"
 
 
-def test_a_cursor_that_is_lost_gives_a_page_anew_and_a_bad_one_is_refused(bot, model):
+def test_a_lost_cursor_gets_a_new_page_and_a_malformed_one_is_refused(bot, model):
     """A-L13.2: too old → a filtered snapshot with reset, then on; malformed → 400"""
     answer = answered(bot)
     path = f"sessions/{answer['session_id']}/events"
@@ -138,7 +138,7 @@ def test_what_is_typed_on_the_web_stays_on_the_web(bot, model):
 
 
 def test_another_platforms_or_bots_turn_does_not_exist(bot, model):
-    """A-L2.3: by exact id, the same 404 as for an unknown one, at every door that takes an id"""
+    """A-L2.3: by exact id, the same 404 as for an unknown one, at every endpoint that takes an id"""
     answer = answered(bot)
     strangers = [caller("discord", "bot-1"), caller("telegram", "bot-2")]
     turn, session = answer["turn_id"], answer["session_id"]

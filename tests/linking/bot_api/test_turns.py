@@ -62,7 +62,7 @@ def test_the_cursor_is_from_before_the_message(bot, model):
     assert "Hello" in model.said_to()
 
 
-def test_nobody_speaks_for_the_server_in_text_or_name(bot, model):
+def test_forged_prompt_tags_in_text_or_name_are_removed(bot, model):
     """A-L12.3, A-L12.4: reserved tags are stripped, and a name is one inert line in a block of the server's own"""
     said = bot.say(
         "k1",
@@ -92,7 +92,7 @@ def test_a_repetition_after_new_gets_the_first_sessions_answer(bot, model):
     assert session_of(bot.say("k2")).pk == UUID(renewed.json()["session_id"])
 
 
-def test_a_message_whose_request_died_is_found_where_it_stands(bot, model):
+def test_a_message_whose_request_died_is_found_in_its_session(bot, model):
     """A-L12.6: killed between the message and its answer; the repetition goes into no other session"""
     first = bot.say("k1").json()
     ended(UUID(first["turn_id"]))

@@ -107,7 +107,7 @@ def test_a_channel_that_is_not_allowed_hears_nothing_unless_the_bot_was_spoken_t
     assert not CapReservation.objects.exists()
 
 
-def test_a_reason_is_told_once_an_hour_in_each_channel():
+def test_a_refusal_is_announced_once_an_hour_in_each_channel():
     """L8: it names the remedy, never an amount or whose it is"""
     paused, capped = MessageRefused("link_paused"), MessageRefused("cap_reached")
     tell = partial(update_handler.may_announce_refusal, platform="discord", bot_account=link_factories.BOT)
@@ -242,8 +242,8 @@ def ended_turn(link: PlatformLink, *run_ids: str, cost: int) -> turn_details.Tur
     return standing
 
 
-def test_what_a_turn_cost_takes_the_place_of_what_was_set_aside():
-    """L8: once, whoever tells of it how often; of several messages in one turn the first bears the cost"""
+def test_the_cost_of_a_turn_replaces_its_reservation():
+    """L8: once, however often it is reported; of several messages in one turn the first bears the cost"""
     link = link_factories.server_link()
     admission.admit_message(link, said(1))
     admission.admit_message(link, said(2))
@@ -344,7 +344,7 @@ def test_the_guest_profile_opens_nothing_of_the_account():
     assert admission.build_guest_permissions(["web_fetch"]).network
 
 
-def test_what_a_guest_wants_deleted_is_asked_of_the_owner_whatever_runs_unasked(rig, model):
+def test_a_guests_deletion_needs_the_owners_approval_even_if_calls_run_without_asking(rig, model):
     """L8: auto-approval is for the owner's own words"""
     link = link_factories.server_link(tools=["delete_file"])
     place = link_factories.conversation(link)
@@ -369,7 +369,7 @@ def test_a_search_that_costs_is_asked_of_the_owner(rig, model, settings):
     assert Approval.objects.get(turn=turn_id).tool == "web_search"
 
 
-def test_a_server_that_changed_hands_begins_anew():
+def test_a_server_with_a_new_owner_starts_a_new_conversation():
     """A-L8.2: a new session, owned by the new owner"""
     ada, bob = factories.ada(), factories.bob()
     where = ConversationPlace(
@@ -433,7 +433,7 @@ def test_servers_and_direct_messages_know_nothing_of_each_other():
     assert not CapReservation.objects.exists()
 
 
-def test_an_unlinked_server_is_told_so_often_a_day(settings):
+def test_an_unlinked_server_gets_a_limited_number_of_notices_a_day(settings):
     """L25"""
     settings.LINK_PROMPTS_PER_SERVER_DAY = 2
     assert [update_handler.may_prompt_unlinked_server("discord", "s") for _ in range(3)] == [

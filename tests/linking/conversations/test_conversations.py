@@ -47,7 +47,7 @@ def at(where: ConversationPlace, who: str = "ada-d") -> OpenConversation:
 
 @pytest.mark.parametrize("rounds", [5, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
 def test_ten_first_messages_at_once_are_one_session(linked, rounds):
-    """A-L15.1: the place has one open conversation, and nobody's session is left over"""
+    """A-L15.1: the place has one open conversation, and no unused session is left over"""
     payer = conversations.find_payer(CHANNEL, "bob-d")
     for number in range(rounds):
         place = replace(CHANNEL, container_id=f"channel-{number}")
@@ -59,7 +59,7 @@ def test_ten_first_messages_at_once_are_one_session(linked, rounds):
 
 
 @pytest.mark.parametrize("rounds", [5, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])])
-def test_new_closes_the_place_and_opens_it_again_for_whoever_comes_together(linked, rounds):
+def test_new_closes_the_place_and_concurrent_messages_open_one_conversation(linked, rounds):
     """A-L15.2: later messages are in the new session, and there is exactly one; who writes meanwhile is in one that was"""
     payer = conversations.find_payer(DM, "ada-t")
     for _ in range(rounds):
@@ -78,7 +78,7 @@ def test_new_closes_the_place_and_opens_it_again_for_whoever_comes_together(link
 
 @pytest.mark.parametrize("rounds", [5, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])])
 def test_a_message_that_comes_as_its_server_is_unlinked_leaves_no_open_place(linked, rounds):
-    """L8: it is in the conversation that was closed, or hears that nothing is linked; another owner begins anew"""
+    """L8: it is in the closed conversation, or the answer is that nothing is linked; another owner gets a new conversation"""
     for number in range(rounds):
         link = PlatformLink.objects.create(
             platform="discord", bot_account="bot", server_id=f"guild-{number}", owner=factories.ada()
@@ -94,7 +94,7 @@ def test_a_message_that_comes_as_its_server_is_unlinked_leaves_no_open_place(lin
         ).exists()
 
 
-def test_places_are_told_apart_by_bot_thread_and_container(linked):
+def test_places_are_distinguished_by_bot_thread_and_container(linked):
     """A-L15.1: the key is platform, bot account, container and thread"""
     places = [
         CHANNEL,
@@ -117,7 +117,7 @@ def test_a_session_deleted_on_the_web_is_not_talked_in_again(linked):
 
 
 def test_another_owner_gets_another_session(linked):
-    """A-L8.2: whoever claims a server afterwards never talks in the former owner's session"""
+    """A-L8.2: a later owner of a server never talks in the former owner's session"""
     before = at(CHANNEL)
     PlatformConversation.objects.update(closed_at=timezone.now())
     PlatformLink.objects.all().delete()

@@ -39,7 +39,7 @@ ADA, BOB = {"platform_user_id": "ada-1"}, {"platform_user_id": "bob-1"}
 
 @pytest.fixture
 def bot(rig, monkeypatch) -> Caller:
-    """Ada's direct messages and her server, where guests may ask for an errand."""
+    """Ada's direct messages and her server, where guests may request a tool call."""
     add_tools(monkeypatch, Errand("pay", approval="ask"))
     monkeypatch.setattr(admission, "GUEST_TOOLS", admission.GUEST_TOOLS | {"pay"})
     link_ada()
@@ -114,7 +114,7 @@ def test_a_member_neither_decides_nor_replays_a_captured_button(bot, model):
     assert not Button.objects.exists()
 
 
-def test_a_member_waits_behind_an_open_approval_and_the_owner_goes_on_instead(bot, model):
+def test_a_member_waits_behind_an_open_approval_and_the_owner_continues_instead(bot, model):
     """A-L14.4: Bob's message is queued and the approval stays open; Ada's own abandons it (A11.8)"""
     answer, approval = asks(bot, model, channel())
     queued = bot.post("turns", channel(text="And now?"), **{"Idempotency-Key": "k2"})
@@ -127,7 +127,7 @@ def test_a_member_waits_behind_an_open_approval_and_the_owner_goes_on_instead(bo
     quiet(Session.objects.get(pk=answer["session_id"]))
 
 
-def test_a_decision_after_the_stop_is_told_the_state(bot, model):
+def test_a_decision_after_the_stop_gets_the_current_state(bot, model):
     """A-L14.1: 409 with the actual state, after a stop as after another decision"""
     answer, approval = asks(bot, model, dm())
     assert bot.post(f"turns/{answer['turn_id']}/stop", ADA).json()["status"] == "cancelled"
@@ -210,7 +210,7 @@ def ask(bot: Caller, model, body: dict[str, object]) -> tuple[dict[str, str], Qu
     return answer, Question.objects.get(turn=answer["turn_id"])
 
 
-def test_who_was_asked_answers_and_nobody_else(bot, model):
+def test_only_the_person_who_was_asked_can_answer(bot, model):
     """A-L14.2: in a server the member whose message started the turn, or the owner; a late answer is 409"""
     answer, question = ask(bot, model, channel())
     path = f"questions/{question.pk}/answer"
@@ -226,7 +226,7 @@ def test_who_was_asked_answers_and_nobody_else(bot, model):
 
 
 def test_nothing_is_answered_in_the_name_of_an_account_that_is_shut(bot, model):
-    """A-L9.3: not by who was asked, and their next message is nobody's either"""
+    """A-L9.3: not by the person who was asked, and their next message does not count as an answer either"""
     answer, question = ask(bot, model, channel())
     owner = question.session.owner
     owner.is_active = False

@@ -43,7 +43,7 @@ def test_a_seconds_worth_goes_through_and_the_others_come_after_it_in_order(
     assert not line.try_pass("a server", PER_SECOND + 5)  # it stands in line already
     until(lambda: len(handled) == 5)
     assert handled == list(range(PER_SECOND + 1, PER_SECOND + 6))
-    assert not line.try_pass("a server", 1000)  # a line that had come to its end begins anew
+    assert not line.try_pass("a server", 1000)  # a queue that was empty starts again
     until(lambda: handled[-1] == 1000)
 
 
@@ -101,7 +101,7 @@ def outcomes() -> list[str]:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_whoever_has_a_turn_first_takes_those_along_that_came_before():
+def test_the_update_handled_first_is_preceded_by_earlier_updates_of_its_place():
     """A-L18.4: the order of a place is kept, and nobody is left whose turn was used for another"""
     first, second, third = (
         updates.store_update("scripted", "scripted-bot", said(number)) for number in (1, 2, 3)

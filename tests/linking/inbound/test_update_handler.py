@@ -1,4 +1,4 @@
-"""What strangers, servers and platforms tell our bots, and what is said to whom (L4, L9, L21, L23, L25)."""
+"""Updates from unlinked people, servers and platforms, and the bots' replies (L4, L9, L21, L23, L25)."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def claimed(platform: str, server_id: str, bot_account: str = "") -> PlatformLin
     return confirmation.confirm_server_link(factories.ada(), token)
 
 
-def test_a_stranger_is_greeted_once_and_starts_nothing(chat: ScriptedChat):
+def test_an_unlinked_person_is_greeted_once_and_starts_nothing(chat: ScriptedChat):
     """A-L9.1: with a private link, at most once in ten minutes"""
     claimed("scripted", "server-1")  # owning a server grants nothing here
     for number in range(3):
@@ -110,7 +110,7 @@ def test_a_servers_link_is_whispered_to_who_administers_it(chat: ScriptedChat):
     assert (offer.only_for, offer.buttons[0][0]) == ("77", "Connect")
 
 
-def test_a_stranger_who_asks_for_help_gets_a_link_besides(chat: ScriptedChat):
+def test_an_unlinked_person_who_asks_for_help_gets_a_link_too(chat: ScriptedChat):
     """L9: how everybody begins on Telegram, where opening the bot sends `/start`"""
     chat.say("/help")
     until(handled)
@@ -204,7 +204,7 @@ def test_every_bot_of_a_group_goes_with_it_when_it_moves(chat: ScriptedChat):
 
 
 def test_a_link_asked_for_before_a_group_moved_is_made_for_where_it_is_now(chat: ScriptedChat):
-    """A-L21.2: whoever confirms after the upgrade has the supergroup, not an id that nobody speaks in"""
+    """A-L21.2: a confirmation after the upgrade links the supergroup, not the id that is no longer used"""
     asked = TokenRequest(
         platform="scripted", bot_account="scripted-bot", subject_id="-500", notify_container="-500"
     )
@@ -217,7 +217,7 @@ def test_a_link_asked_for_before_a_group_moved_is_made_for_where_it_is_now(chat:
     assert LinkToken.objects.get().notify_container == "-100500"
 
 
-def test_a_bot_that_was_thrown_out_says_so_to_whoever_linked_it(rig, settings, monkeypatch):
+def test_the_owner_of_a_link_sees_that_the_bot_was_removed(rig, settings, monkeypatch):
     """A-L23.3: Slack's uninstall event"""
     fake = slack.Slack()
     with chatting(settings, monkeypatch, slack=fake):
@@ -247,8 +247,8 @@ def test_one_post_that_comes_as_two_events_is_one_update(rig, settings, monkeypa
 
 
 def test_a_place_that_is_shut_hears_nothing_until_somebody_writes_there_again(chat: ScriptedChat, model):
-    """A-L19.5: blocked, so nothing is sent, and what was answered meanwhile stays on the web; whoever writes to the
-    bot has it back"""
+    """A-L19.5: blocked, so nothing is sent, and answers stay on the web meanwhile; a message to the bot
+    opens the chat again"""
     link_chat_accounts("scripted-ada")
     model.will(cue(1), ScriptedText("To nobody."))
     chat.say("Hello")
@@ -359,7 +359,7 @@ def test_whatever_somebody_writes_is_taken_or_refused_in_words(chat: ScriptedCha
     assert PlatformUpdate.objects.get().attempts == 1
 
 
-def test_a_slow_platform_holds_up_nobody_else(rig, model, settings, monkeypatch):
+def test_a_slow_platform_delays_no_other_chat(rig, model, settings, monkeypatch):
     """A-L19.5: one chat waits for its platform, another is answered meanwhile"""
     fake = telegram.Telegram()
     with fake.running(), chatting(settings, monkeypatch, telegram=fake):
@@ -428,7 +428,7 @@ def test_a_message_with_a_file_whose_outcome_was_unknown_is_said_once(chat: Scri
     with_files(chat, "Look at this", 1, PAPERS)
     until(lambda: Message.objects.filter(kind="user").count() == 1)
     PlatformUpdate.objects.update(received_at="2026-01-01T00:00:00Z")
-    until(swept)  # whoever tried it first may still be at it
+    until(swept)  # the first handler may still be at it
     until(lambda: chat.texts() == ["Aye."])
     assert Message.objects.filter(kind="user").count() == 1
     assert PlatformUpdate.objects.get().outcome == "started"
@@ -463,7 +463,7 @@ def test_members_of_a_linked_server_talk_within_its_rules(chat: ScriptedChat, mo
     assert Turn.objects.count() == 1
 
 
-def test_a_busy_group_is_told_once_of_the_queue_and_once_of_its_limit(chat: ScriptedChat, model):
+def test_a_busy_group_gets_one_notice_of_the_queue_and_one_of_its_limit(chat: ScriptedChat, model):
     """L8: one notice for each reason, however many messages a channel has no room for"""
     claimed("scripted", "server-1")
     bob = Server()

@@ -105,7 +105,7 @@ async def test_a_poller_that_dies_after_storing_repeats_and_doubles_nothing(fake
         await until(lambda: keys() == ["10", "11"])
 
 
-async def test_a_runner_that_is_told_to_go_does_not_wait_for_a_database_that_is_away(fake, monkeypatch):
+async def test_a_runner_that_is_stopped_does_not_wait_for_a_database_that_is_down(fake, monkeypatch):
     """A-L24.2: what could not be stored was not confirmed, so that Telegram gives it to the next one"""
     monkeypatch.setattr("linking.inbound.update_poller.STORE_TIMEOUT_SECONDS", 0.05)
     tried = threading.Event()
@@ -123,7 +123,7 @@ async def test_a_runner_that_is_told_to_go_does_not_wait_for_a_database_that_is_
 
 
 async def test_updates_whose_ids_fall_by_a_million_are_stored(fake):
-    """A-L21.1: after a quiet week Telegram begins anew; the offset only ever confirms what came"""
+    """A-L21.1: after a quiet week Telegram's numbers start again; the offset only ever confirms what was received"""
     async with running(polling(fake)):
         fake.say(update(5_000_000))
         await until(lambda: keys() == ["5000000"])
@@ -274,7 +274,7 @@ async def test_a_fatal_code_says_why_and_ends(gateway, code, reason):
 
 
 async def test_lines_of_a_terminal_are_updates_of_the_scripted_platform():
-    """A-L24.1: words, or JSON as its door takes it; anything else is left out"""
+    """A-L24.1: text, or JSON as the webhook takes it; anything else is left out"""
     place = PlatformPlace(scope="dm", container_id="c1")
     said = MessageReceived(speaker=Speaker(user_id="u1"), message_id="1", text="hi", mentioned=True)
     update = msgspec.json.encode(IncomingUpdate(update_key="k1", place=place, what=said)).decode()
@@ -304,7 +304,7 @@ def over_socket(fake: slack.Slack, keep: Callable[[str, str, IncomingUpdate], No
 
 
 async def test_slacks_socket_is_acknowledged_behind_what_is_stored(workspace):
-    """A-L23.2: whoever dies before it is stored hears it again, and it counts once"""
+    """A-L23.2: after a crash before it is stored, it is received again and counts once"""
 
     def store_and_die(platform: str, bot_account: str, incoming: IncomingUpdate) -> None:
         updates.store_update(platform, bot_account, incoming)
@@ -339,7 +339,7 @@ async def test_a_socket_without_a_token_that_slack_knows_is_not_opened(workspace
             await asyncio.wait_for(runner.run(replace_webhook=False), PATIENCE_SECONDS)
 
 
-async def test_a_second_poller_is_told_so(fake):
+async def test_a_second_poller_gets_an_error(fake):
     """A-L21.3: Telegram answers 409 to one of two; it ends instead of taking turns"""
     fake._polling = True  # by somebody else, somewhere
     with pytest.raises(PlatformMisconfigured, match="Another process is already polling"):

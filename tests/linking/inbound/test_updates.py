@@ -1,4 +1,4 @@
-"""Updates count once, are handled in order, and survive whoever handles them (L18)."""
+"""Updates count once, are handled in order, and survive the process that handles them (L18)."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def stored(chat: ScriptedChat, text: str, number: int) -> int:
     return found
 
 
-def test_an_update_that_nobody_was_told_of_is_found_by_the_sweep(chat: ScriptedChat):
+def test_an_update_whose_task_was_lost_is_found_by_the_sweep(chat: ScriptedChat):
     """A-L18.2: a crash between the inbox's commit and the broker"""
     number = stored(chat, "Hello", 1)
     tasks.sweep()
@@ -228,7 +228,7 @@ def test_what_is_stored_together_keeps_its_order_and_counts_once(chat: ScriptedC
 
 
 def test_keys_are_kept_for_a_week_and_payloads_only_until_they_are_handled(chat: ScriptedChat):
-    """A-L25.1: and of strangers nothing but the key and the kind"""
+    """A-L25.1: and of unlinked people only the key and the kind"""
     stranger = ScriptedChat("elsewhere", user="77")
     stranger.say("my secret diary")
     until(handled)
@@ -239,7 +239,7 @@ def test_keys_are_kept_for_a_week_and_payloads_only_until_they_are_handled(chat:
 
 
 @pytest.mark.parametrize("text", ["/help", "/link", "/start", "", "x" * 70_000], ids=lambda text: text[:6])
-def test_whatever_a_stranger_sends_nothing_but_its_keys_is_kept(chat: ScriptedChat, text):
+def test_only_the_keys_of_an_unlinked_persons_update_are_kept(chat: ScriptedChat, text):
     """L25: also a command that is obeyed, and what is refused before anybody asks who sent it"""
     stranger = ScriptedChat("elsewhere", user="77")
     stranger.say(text)

@@ -1,4 +1,4 @@
-"""Doors store what is proven and nothing else; each has its forged, replayed, oversized and odd requests (L18, L27)."""
+"""Webhooks store only what is authenticated; each has its forged, replayed, oversized and odd requests (L18, L27)."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def proven(chat, body: bytes) -> dict[str, str]:
             return chat.update("", 1)[1]
 
 
-def test_an_inbox_that_is_away_is_told_to_the_platform(chat, monkeypatch):
+def test_the_platform_gets_an_error_while_the_inbox_is_unavailable(chat, monkeypatch):
     def away(*arguments: object) -> int:
         raise DatabaseError("gone")
 
@@ -224,7 +224,7 @@ def test_a_broker_that_is_away_is_not_waited_for(monkeypatch):
     assert waits == []
 
 
-def test_an_unknown_door_and_a_platform_that_is_off_are_not_found(chat, settings):
+def test_an_unknown_webhook_and_a_disabled_platform_are_not_found(chat, settings):
     body, headers = chat.update("Hello", 11)
     assert (
         Client()
@@ -240,7 +240,7 @@ def test_an_unknown_door_and_a_platform_that_is_off_are_not_found(chat, settings
     assert list(registry.iter_enabled_adapters()) == []
 
 
-def test_what_platforms_ask_for_at_once_is_answered_at_the_door(settings, monkeypatch):
+def test_requests_that_platforms_need_answered_at_once_are_answered_by_the_webhook(settings, monkeypatch):
     """A-L22.1: PING after its proof, Slack's challenge only after its signature, and nothing is stored"""
     fakes = {"discord": discord.Discord(), "slack": slack.Slack()}
     with chatting(settings, monkeypatch, **fakes):
@@ -262,7 +262,7 @@ def test_a_forgetful_adapter_fails_the_systems_check(monkeypatch):
         call_command("check")
 
 
-def test_platforms_are_told_what_the_bots_understand(settings, monkeypatch, capsys):
+def test_the_bots_commands_are_registered_with_the_platforms(settings, monkeypatch, capsys):
     """L15, L22: without it nobody could give a command on Discord; one platform's failure is said and stops no other"""
     here, there = telegram.Telegram(), discord.Discord()
     with here.running(), there.running(), chatting(settings, monkeypatch, telegram=here, discord=there):
@@ -282,7 +282,7 @@ def test_platforms_are_told_what_the_bots_understand(settings, monkeypatch, caps
     assert here.refused == there.refused == []
 
 
-def test_the_addresses_of_the_doors_are_printed(settings, monkeypatch, capsys):
+def test_the_urls_of_the_webhooks_are_printed(settings, monkeypatch, capsys):
     """A-L18.3: of those that are on"""
     with chatting(settings, monkeypatch, telegram=telegram.Telegram()):
         call_command("show_webhook_urls")

@@ -70,7 +70,7 @@ def test_a_bot_decides_nothing_by_an_identity_that_another_bot_proved(rig, model
     assert (decided.status_code, code_of(decided)) == (403, "not_the_payer")
 
 
-def test_the_bot_a_link_was_made_with_goes_on(rig, model):
+def test_the_bot_a_link_was_created_with_keeps_working(rig, model):
     link_ada()
     link_guild()
     bot = caller()
@@ -80,7 +80,7 @@ def test_the_bot_a_link_was_made_with_goes_on(rig, model):
         assert ended(answer.json()["turn_id"]).status == "succeeded"
 
 
-def test_a_person_links_and_ends_each_bot_by_itself(rig):
+def test_a_person_links_and_unlinks_each_bot_separately(rig):
     for account in ("bot-1", "bot-2"):
         asked = TokenRequest(platform="telegram", bot_account=account, subject_id="ada-1")
         confirmation.confirm_user_link(factories.ada(), tokens.create_user_token(asked).token)
@@ -141,7 +141,7 @@ def test_the_page_asks_for_a_new_link_where_the_bot_is_unknown():
     assert listed.count("we don't know which bot this was set up with. Send /link to the bot again.") == 2
 
 
-def test_programs_are_told_the_bot_of_a_link():
+def test_the_rest_api_names_the_bot_of_a_link():
     link_factories.user_link()
     link_factories.server_link()
     for kind in ("user-links", "server-links"):
@@ -156,7 +156,7 @@ def test_a_bots_name_is_what_staff_called_its_key():
     assert named == {("telegram", "bot-9"): "New", ("slack", "bot-9"): "bot-9"}
 
 
-def test_a_link_of_which_nothing_says_the_bot_serves_none_until_it_is_made_anew(rig):
+def test_a_link_without_a_bot_serves_none_until_it_is_linked_again(rig):
     link_ada(bot_account="")
     assert PlatformUserLink.objects.get().bot_account == ""
     bot = caller()

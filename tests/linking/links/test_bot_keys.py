@@ -1,4 +1,4 @@
-"""L10: keys of bots, as made, kept and verified; the doors that ask for them are tested where they are."""
+"""L10: bot keys, as created, stored and verified; the endpoints that need them are tested where they are."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.django_db
 HOME = "203.0.113.7"
 
 
-def test_nothing_in_the_database_opens_a_door():
+def test_nothing_in_the_database_can_be_used_as_a_key():
     """A-L10.1"""
     made = link_factories.bot_key()
     prefix, _, secret = made.key.removeprefix("ph_bot_").partition("_")

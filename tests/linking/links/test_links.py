@@ -1,4 +1,4 @@
-"""L4, L5, L8, L9: tokens, confirming and letting go, as the functions that every door calls."""
+"""L4, L5, L8, L9: tokens, confirming and unlinking, as the functions that every entry point calls."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_a_bot_account_sees_the_status_of_its_own_tokens_alone():
 
 
 @pytest.mark.parametrize("odd", ["", "a b", "x" * 65, "é", "1;drop", "a/b", "a\n"])
-def test_ids_of_platforms_are_checked_at_the_door_and_by_the_database(odd):
+def test_platform_ids_are_checked_by_the_endpoint_and_by_the_database(odd):
     """L3"""
     with pytest.raises(InvalidRequest):
         link_factories.server_token(odd)
@@ -235,7 +235,7 @@ def test_an_insert_that_fails_leaves_the_token_unused(monkeypatch):
     confirmation.confirm_user_link(ada, token)
 
 
-def test_what_is_linked_is_told_apart_by_whose_it_is_and_nothing_else():
+def test_a_link_only_reveals_whether_it_is_yours_or_another_users():
     """L5: to me, or to somebody; the token stays as it was"""
     ada, token = factories.ada(), link_factories.server_token().token
     mine = link_factories.server_link(ada)
@@ -255,7 +255,7 @@ def test_unknown_tokens_are_not_found():
         confirmation.confirm_user_link(factories.ada(), "A" * 43)
 
 
-def test_the_account_is_told_by_mail_what_was_connected_and_how_to_undo_it(
+def test_the_owner_gets_a_mail_that_says_what_was_connected_and_how_to_undo_it(
     django_capture_on_commit_callbacks, monkeypatch, caplog
 ):
     """L5: and an audit line names our ids alone"""
@@ -345,8 +345,8 @@ def test_a_shut_account_has_no_links_and_holds_no_place():
     assert place.closed_at is not None
 
 
-def test_a_link_is_told_of_by_mail_although_the_broker_is_away(monkeypatch):
-    """L5: whoever did not connect it learns of it, at the latest from the mail"""
+def test_the_mail_about_a_link_is_sent_although_the_broker_is_down(monkeypatch):
+    """L5: an owner who did not connect it finds out, at the latest from the mail"""
 
     def away(**how: object) -> None:
         raise OperationalError
@@ -391,7 +391,7 @@ def test_a_bot_that_was_removed_leaves_anothers_link_alone():
     assert (place.closed_at is None, theirs.closed_at is None) == (True, False)
 
 
-def test_a_server_that_the_bot_was_removed_from_can_be_linked_anew():
+def test_a_server_that_the_bot_was_removed_from_can_be_linked_again():
     """L23, L8: as its members are told; until somebody confirms, nothing changes"""
     link = link_factories.server_link()
     links.mark_bot_removed(OURS, link_factories.SERVER)
@@ -520,6 +520,6 @@ def test_the_database_keeps_the_rules_of_links_and_tokens():
         ("👩‍🚀 crew", "👩‍🚀 crew"),
     ],
 )
-def test_names_of_strangers_are_one_inert_line(given, shown):
+def test_untrusted_names_are_one_inert_line(given, shown):
     """L6, L12"""
     assert clean_name(given) == shown

@@ -64,7 +64,7 @@ def given() -> bool:
 
 
 def swept_after_death() -> None:
-    """The server has noticed that the courier is gone, and any process sweeps."""
+    """Wait until the server has noticed that the outbound worker is gone; then any process sweeps."""
     until(worker.find_undelivered_turns)
     tasks.sweep()
 
@@ -99,7 +99,7 @@ def test_six_hundred_deltas_in_six_seconds_are_a_handful_of_edits():
 
 @pytest.mark.django_db(transaction=True)
 def test_words_that_were_not_said_after_all_do_not_stay_behind_the_answer():
-    """L19: a model began anew and said less; the chat shows what the web shows"""
+    """L19: a model started over and said less; the chat shows what the web shows"""
     world = ScriptedWorld()
     adapter = type("Quick", (ScriptedAdapter,), {"min_edit_interval_seconds": {"dm": 0.0}})(
         secret="s", world=world
@@ -153,8 +153,8 @@ def test_a_complaint_widens_the_pace_for_a_minute():
     assert pace.seconds_left() == 1.0
 
 
-def test_another_process_goes_on_editing_the_same_message(chat: ScriptedChat, model):
-    """A-L19.5: the courier dies in the middle of the answer, and again at its end"""
+def test_another_process_continues_to_edit_the_same_message(chat: ScriptedChat, model):
+    """A-L19.5: the outbound worker dies in the middle of the answer, and again at its end"""
     model.will(ScriptedText("First half, "), cue(1), ScriptedText("second half."))
     chat.say("Hello")
     until(lambda: chat.texts() == ["First half, "])
@@ -217,7 +217,7 @@ def test_an_answer_is_not_lost_because_the_platform_refused_it_for_a_while(
     assert chat.texts() == ["Aye."]
 
 
-def test_a_message_that_vanished_is_said_anew(chat: ScriptedChat, model):
+def test_a_deleted_message_is_sent_again(chat: ScriptedChat, model):
     model.will(ScriptedText("First half, "), cue(1), ScriptedText("second half."))
     chat.say("Hello")
     until(lambda: chat.texts() == ["First half, "])
@@ -227,7 +227,7 @@ def test_a_message_that_vanished_is_said_anew(chat: ScriptedChat, model):
     assert chat.texts() == ["First half, second half."]
 
 
-def test_who_goes_on_after_a_crash_edits_what_was_said_anew(chat: ScriptedChat, model):
+def test_a_worker_that_continues_after_a_crash_edits_the_message_sent_again(chat: ScriptedChat, model):
     """A-L19.5: the message was deleted before the process died; its second stays the only one"""
     model.will(ScriptedText("One, "), cue(1), ScriptedText("two, "), cue(2), ScriptedText("three."))
     chat.say("Hello")
@@ -263,7 +263,7 @@ def test_an_answer_is_not_lost_because_a_step_on_the_way_was_refused(chat: Scrip
     [ChatUnreachable("blocked"), CallRefused("bad"), MessageGone("gone"), FormatRefused("odd")],
     ids=lambda problem: type(problem).__name__,
 )
-def test_where_nobody_can_be_told_the_turn_goes_on_and_its_answer_is_kept(
+def test_a_turn_continues_and_its_answer_is_kept_where_the_chat_is_unreachable(
     chat: ScriptedChat, problem, monkeypatch
 ):
     """A-L19.5: nothing more is sent, and the sweep leaves it alone"""
@@ -336,7 +336,7 @@ def test_a_very_long_answer_is_ten_messages_and_a_file(chat: ScriptedChat, model
 
 
 def test_what_the_agent_made_goes_into_the_chat_once(chat: ScriptedChat, model, monkeypatch):
-    """A-L19.5: the last version of each file, behind the words; also when the courier dies before it said so"""
+    """A-L19.5: the last version of each file, after the text; also when the outbound worker dies before recording it"""
     model.will(ScriptedCall("write_file", {"name": "log.txt", "content": "day one"}))
     model.will(
         ScriptedCall("write_file", {"name": "log.txt", "content": "day one\nday two", "overwrite": True}),
@@ -388,7 +388,7 @@ def test_the_first_sign_of_life_comes_before_the_answer(chat: ScriptedChat, mode
     until(given)
 
 
-def test_the_sender_of_a_queued_message_is_told_its_place(chat: ScriptedChat, model):
+def test_the_sender_of_a_queued_message_learns_its_position(chat: ScriptedChat, model):
     """A-L19.2: and is answered when it is their turn"""
     model.will(cue(1), ScriptedText("One."))
     model.will(ScriptedText("Two."))
@@ -451,7 +451,7 @@ class Held:
 
 
 def test_a_chat_where_the_platform_is_slow_keeps_no_other_waiting(chat: ScriptedChat, monkeypatch):
-    """L18, L27: whoever is told something there holds no thread; each chat hears what it was told in order"""
+    """L18, L27: sending a notice holds no thread; each chat gets its notices in order"""
     slow, quick = (
         OutboundAddress(scope="dm", container_id=chat.container),
         OutboundAddress(scope="dm", container_id="other"),
@@ -469,7 +469,7 @@ def test_a_chat_where_the_platform_is_slow_keeps_no_other_waiting(chat: Scripted
 
 
 def test_a_place_in_line_is_not_told_where_something_is_being_said(chat: ScriptedChat, monkeypatch):
-    """L20: whoever floods a chat gets one word of it, not one for each message"""
+    """L20: a flooded chat gets one notice, not one for each message"""
     to = OutboundAddress(scope="dm", container_id=chat.container)
     held = Held(monkeypatch, chat.container)
     for position in range(5):

@@ -196,7 +196,7 @@ async def test_a_senseless_retry_after_is_reported_as_a_busy_or_unavailable_plat
         assert 0 < caught.value.retry_after_seconds <= 24 * 3600
 
 
-async def test_who_leaves_during_a_wait_for_all_of_discord_locks_nobody_out(fakes):
+async def test_a_call_cancelled_during_a_global_wait_of_discord_blocks_no_other_call(fakes):
     """L19: a notice has twenty seconds, and Discord may ask everybody for thirty"""
     fake: discord.Discord = fakes["discord"]
     fake.failures.clear()
@@ -213,7 +213,7 @@ async def test_who_leaves_during_a_wait_for_all_of_discord_locks_nobody_out(fake
 
 
 async def test_a_place_that_asked_for_patience_gets_it_from_everybody(fakes):
-    """L19, L20: Telegram speaks of the chat, whoever says something there next"""
+    """L19, L20: Telegram's limit is for the chat, no matter what is sent there next"""
     fake: telegram.Telegram = fakes["telegram"]
     fake.failures.clear()
     fake.failures.append(telegram.too_many(60))
@@ -294,7 +294,7 @@ async def test_a_part_with_a_nonce_is_sent_once(stage: Stage):
     assert (one, stage.texts()) == (two, ["once"])
 
 
-async def test_one_person_is_told_what_is_for_them_alone(stage: Stage):
+async def test_a_private_notice_reaches_one_person_alone(stage: Stage):
     adapter = stage.adapter
     public = OutboundAddress(scope="server", container_id=PLACE[adapter.platform])
     link = MessageButton(label="Connect", url="https://pilothouse.test/link/x")
@@ -327,7 +327,7 @@ async def test_files_go_both_ways(stage: Stage):
 
 
 async def test_slacks_token_goes_to_slack_alone(fakes):
-    """A-L25.2: a file may lie elsewhere, by the word of whoever shared it"""
+    """A-L25.2: a file may be hosted elsewhere, as its sender claims"""
     adapter = build("slack", fakes["slack"], ScriptedWorld())
     for address in (
         "https://slack.com.evil.test/f",
@@ -347,7 +347,7 @@ async def test_who_administers_a_server_is_known(stage: Stage):
     assert not await stage.adapter.is_server_admin(place, "78")
 
 
-async def test_a_server_has_a_name_for_whoever_is_asked_to_pay_for_it(stage: Stage):
+async def test_a_server_has_a_name_for_the_confirmation_page(stage: Stage):
     """L6: asked of the platform where its updates do not say it"""
     silent = isinstance(stage.fake, discord.Discord | slack.Slack)
     place = PlatformPlace(
@@ -357,7 +357,7 @@ async def test_a_server_has_a_name_for_whoever_is_asked_to_pay_for_it(stage: Sta
 
 
 async def test_an_answer_finds_a_group_that_moved_meanwhile(fakes):
-    """A-L21.2: what is sent follows it, a file too; what was said stayed behind and is said anew"""
+    """A-L21.2: new messages follow it, files too; earlier messages stayed behind and are sent again"""
     fake: telegram.Telegram = fakes["telegram"]
     fake.messages.clear()
     fake.files.clear()

@@ -1,4 +1,4 @@
-"""From a stranger to a chat and back, on every platform as its documents have it (L27)."""
+"""From an unlinked person to a chat and back, on every platform as its documents describe it (L27)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def link(chat: Chat, label: str = "Connect") -> None:
     confirmation.confirm_user_link(factories.ada(), token)
 
 
-def test_a_stranger_links_talks_approves_begins_anew_and_leaves(chat: Chat, model, monkeypatch):
+def test_a_person_links_chats_approves_starts_over_and_unlinks(chat: Chat, model, monkeypatch):
     """A-L27.1: unlinked, link, confirm, message, streamed answer, approval by button, /new, /unlink"""
     add_tools(monkeypatch, Errand("pay", approval="ask"))
     model.otherwise = lambda request: [ScriptedText("Done: it is paid.")]

@@ -109,7 +109,7 @@ def test_a_discord_server_is_answered_by_the_promised_reply_and_linked_in_privat
         assert chat.knock(body, headers).status_code == 200
         until(handled)
 
-    command("ask", "hello?", "1")  # of a stranger: told privately, and the promised reply is taken back
+    command("ask", "hello?", "1")  # not linked: answered privately, and the promised reply is removed
     [prompt] = fake.shown(recorded.CHANNEL)
     assert ("isn't connected" in prompt.content, prompt.flags) == (True, 64 | 4)
     command("ask", "hello??", "11")  # told before; what was promised must not stay open for all that

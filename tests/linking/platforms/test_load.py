@@ -35,7 +35,7 @@ def chat(rig, settings, monkeypatch):
         yield ScriptedChat()
 
 
-def test_while_redis_is_away_doors_store_and_afterwards_everybody_is_answered_once(
+def test_webhooks_store_while_redis_is_down_and_everybody_is_answered_once_afterwards(
     chat: ScriptedChat, model, rig
 ):
     """A-L27.2"""
@@ -69,7 +69,7 @@ class Member(ScriptedChat):
 def test_a_burst_from_one_server_comes_through_whole(
     chat: ScriptedChat, model, settings, monkeypatch, updates
 ):
-    """L27: each update twice and in any order, by eight doors at once; none is lost and none counts double"""
+    """L27: each update twice and in any order, by eight clients at once; none is lost and none counts double"""
     settings.LINK_CHANNEL_MESSAGES = 10_000
     settings.LINK_SERVER_UPDATES_PER_SECOND = 40  # most of them wait in line
     monkeypatch.setattr("copilot.chat.admission.rate_limits.count_request", lambda *who, **often: None)
@@ -90,7 +90,7 @@ def test_a_burst_from_one_server_comes_through_whole(
     random.Random(9).shuffle(knocks)
 
     def knock(own: list[tuple[Member, int]]) -> None:
-        """At one door after the other; sent away, the platform comes again."""
+        """Post to one webhook after the other; refused, the platform tries again."""
         for member, line in own:
             while (status := member.say(f"line {line}", number=line).status_code) == 503:
                 time.sleep(0.1)
@@ -110,7 +110,7 @@ def test_a_burst_from_one_server_comes_through_whole(
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_redis_killed_under_chats_costs_nobody_an_answer():
-    """A-L27.2: real processes; doors keep storing, turns resume, nobody is answered twice"""
+    """A-L27.2: real processes; webhooks keep storing, turns resume, nobody is answered twice"""
     run_module("tests.platform_load", "--only", "restart", "--chats", "8", "--seconds", "24")
 
 

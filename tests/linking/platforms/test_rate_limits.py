@@ -36,7 +36,7 @@ class Clock:
         await waking
 
     async def drive(self, *lives: asyncio.Task[None]) -> None:
-        """Whoever is not asleep is waiting for the platform, which answers at once: then the next one wakes."""
+        """Every task either sleeps or waits for the platform, which answers at once: then the next one wakes."""
         while not all(life.done() for life in lives):
             before = len(self._sleepers)
             await asyncio.sleep(0.005)
@@ -67,7 +67,7 @@ def test_no_stretch_of_time_holds_more_than_the_limit(steps):
 
 
 async def test_what_may_be_left_out_is_refused_at_once_and_the_rest_waits_a_little():
-    """L20: a step on the way takes nobody's place"""
+    """L20: a progress step takes no place of a message"""
     clock = Clock()
     room, limit = CallLimiter(clock, clock.sleep), CallLimit(calls=2, seconds=2.0, kept=1)
 

@@ -69,7 +69,7 @@ def test_emoji_are_counted_as_telegram_counts_and_never_cut():
     assert all(measure_text(telegram.render_text(part.full_text)) <= 4096 for part in parts)
 
 
-def test_nobody_is_pinged_by_what_a_model_wrote():
+def test_a_models_text_pings_nobody():
     """A-L19.4: everyone, here, a channel, a member, a role, on every platform"""
     text = "@everyone @here <!channel> <!here> <@123> <@&456> `@everyone` ```\n@everyone\n```"
     for adapter in ALL:
@@ -114,7 +114,7 @@ def test_a_text_that_is_split_while_it_grows_is_split_as_if_at_once(text: str, s
 
 
 def test_of_a_growing_text_only_the_last_part_is_measured_again():
-    """L19: a long answer costs the courier no more at its end than at its beginning"""
+    """L19: a long answer costs no more at its end than at its beginning"""
     asked: list[int] = []
 
     def measure(text: str) -> int:

@@ -87,7 +87,7 @@ def test_telegrams_updates():
     assert (moved.what, moved.place.server_id) == (ServerMoved(new_id="-100500"), "-500")
 
 
-def test_what_bots_say_and_what_concerns_nobody_is_nothing_to_us():
+def test_messages_of_bots_and_unsupported_updates_are_ignored():
     """A-L18.5: nobody answers a bot, least of all ourselves"""
     echo = recorded.telegram_message(text="echo", is_bot=True)
     assert hear(telegram, echo).incoming is None
@@ -160,7 +160,7 @@ def test_slacks_events_commands_and_presses():
 
 
 def test_a_button_of_slack_that_leads_to_a_page_is_no_press():
-    """L23: Slack tells of it too; whoever opens their link is not told that the button is out of use"""
+    """L23: Slack reports link buttons too; people who open their link are not told that the button no longer works"""
     pressed = recorded.slack_press("x")
     pressed["actions"] = [{"type": "button", "action_id": "open:Connect", "action_ts": "301.1"}]
     form = urlencode({"payload": json.dumps(pressed)}).encode()

@@ -52,7 +52,7 @@ def test_looking_uses_nothing_however_often(ada):
     assert tokens.get_token_status("discord", link_factories.BOT, token).status == "pending"
 
 
-def test_the_page_says_what_confirming_means_and_is_kept_by_nobody(ada):
+def test_the_page_says_what_confirming_means_and_is_not_cached(ada):
     """L6"""
     server = ada.get(f"/link/{link_factories.server_token().token}")
     person_page = text_of(ada.get(f"/link/{link_factories.user_token().token}"))
@@ -153,7 +153,7 @@ def test_every_way_a_link_can_have_ended_has_a_page_that_says_what_to_do(ada):
     assert tokens.get_token_status("telegram", link_factories.BOT, cancelled).status == "superseded"
 
 
-def test_the_qr_code_tells_nothing_and_asks_nobody(django_assert_num_queries):
+def test_the_qr_code_reveals_nothing_and_needs_no_query(django_assert_num_queries):
     """L6: the same for unknown tokens; without a login"""
     with django_assert_num_queries(0):
         drawn = Client().get(f"/link/{'A' * 43}/qr.svg")
@@ -223,7 +223,7 @@ def test_the_page_lists_what_is_connected_and_changes_it(ada):
     assert "None yet" in text_of(ada.get("/settings/chats/"))
 
 
-def test_what_cannot_be_saved_is_said_and_nobody_else_may(ada):
+def test_settings_that_cannot_be_saved_are_reported_and_only_the_owner_may_save(ada):
     """L8"""
     link = link_factories.server_link()
     for wrong, name, message in (
@@ -244,7 +244,7 @@ def test_what_cannot_be_saved_is_said_and_nobody_else_may(ada):
     bob = person(factories.bob())
     assert bob.post(f"/settings/chats/servers/{link.pk}/", {"member_turns": "1"}).status_code == 404
     answer = bob.post(f"/settings/chats/servers/{link.pk}/unlink/", follow=True)
-    assert "belongs to somebody else" in text_of(answer)
+    assert "belongs to another account" in text_of(answer)
     assert PlatformLink.objects.filter(pk=link.pk).exists()
     assert ada.post(f"/settings/chats/people/{link.pk}/unlink/").status_code == 404
 

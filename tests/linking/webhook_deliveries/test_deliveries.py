@@ -131,7 +131,7 @@ def test_a_worker_that_died_after_sending_sends_again_under_the_same_id(bot, sec
     with pytest.raises(SystemExit):
         sender.send_due_deliveries(receiver)
     monkeypatch.undo()
-    assert sender.send_due_deliveries(receiver) == 0  # whoever sent it may still say how it went
+    assert sender.send_due_deliveries(receiver) == 0  # its sender may still report the outcome
     due_now()
     assert sender.send_due_deliveries(receiver) == 1
     first, second = receiver.came
@@ -193,7 +193,7 @@ def test_a_refusal_is_final_and_gone_switches_the_endpoint_off(bot, secret, mode
     assert not endpoints.has_enabled_endpoint(bot.bot)
 
 
-def test_fifty_failures_in_a_row_pause_it_and_a_success_counts_anew(bot, secret, model, settings):
+def test_fifty_failures_in_a_row_disable_it_and_a_success_resets_the_count(bot, secret, model, settings):
     """A-L17.1: consecutive failures pause the endpoint and tell the key's creator, once"""
     settings.DELIVERY_MAX_FAILURES = 3
     answered(bot)
@@ -221,7 +221,7 @@ def test_what_waits_for_an_endpoint_that_was_switched_off_is_purged_like_the_res
 
 
 def test_a_bot_sees_its_deliveries_and_has_one_sent_again(bot, secret, model):
-    """A-L17.1: the list has no bodies; redelivery keeps the id; a stranger finds nothing"""
+    """A-L17.1: the list has no bodies; redelivery keeps the id; another bot finds nothing"""
     answered(bot)
     sender.send_due_deliveries(Receiver(answers=[404]))
     [item] = bot.get("deliveries").json()["items"]
@@ -236,7 +236,7 @@ def test_a_bot_sees_its_deliveries_and_has_one_sent_again(bot, secret, model):
 # --- what is told ------------------------------------------------------------------------------------
 
 
-def test_approvals_questions_and_every_ending_are_told_once(bot, secret, model, monkeypatch):
+def test_approvals_questions_and_every_ending_are_delivered_once(bot, secret, model, monkeypatch):
     """A-L17.1: named as in E1; told twice by the hook, and by the sweep, still once"""
     add_tools(monkeypatch, Errand("pay", approval="ask"))
     model.will(ScriptedText("Let me."), ScriptedCall("pay"))
@@ -262,7 +262,7 @@ def test_approvals_questions_and_every_ending_are_told_once(bot, secret, model, 
     assert receiver.kinds() == ["approval.requested", "turn.cancelled", "question.asked", "turn.succeeded"]
 
 
-def test_an_ending_nobody_wrote_down_is_found_again(bot, secret, model):
+def test_an_ending_that_was_not_recorded_is_found_by_the_sweep(bot, secret, model):
     """A-L17.3: the process died before its signal; the sweep writes it down"""
     with receiving_only(copilot_signals.turn_ended):
         answer = bot.say("k1").json()
@@ -298,7 +298,7 @@ def test_a_long_answer_is_cut_and_says_so(bot, secret, model):
     assert msgspec.json.decode(row.body)["truncated"] is True
 
 
-def test_very_many_calls_that_wait_are_told_within_the_limit(bot, secret, model, monkeypatch):
+def test_very_many_waiting_calls_fit_into_the_size_limit(bot, secret, model, monkeypatch):
     """L17: 64 KiB; what each is about is said, and that something was left out"""
     answer = answered(bot)
     turn = Turn.objects.get(pk=answer["turn_id"])

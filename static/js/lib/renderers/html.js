@@ -5,7 +5,7 @@ import { createElement } from "../dom.js";
 import { explainFailure } from "../file_sources.js";
 import { _ } from "../i18n.js";
 
-const READY_TIMEOUT_MS = 2000; // for the word of a frame that has loaded; a refusal never says it
+const READY_TIMEOUT_MS = 2000; // for the message of a loaded frame; a refused one never sends it
 
 /**
  * @param {HTMLElement} stage
@@ -15,7 +15,7 @@ const READY_TIMEOUT_MS = 2000; // for the word of a frame that has loaded; a ref
 export async function render(stage, source, { retry, signal, onEscape, showSource }) {
   await explainFailure(source, { retry, signal });
   const frame = createElement("iframe", { className: "framed", title: source.name });
-  frame.setAttribute("sandbox", "allow-scripts"); // before its address: a frame keeps what it began with
+  frame.setAttribute("sandbox", "allow-scripts"); // before the address: a frame keeps its first sandbox
   const ready = new Promise((resolve) => {
     const acts = {
       ready: () => resolve(true),
@@ -27,7 +27,7 @@ export async function render(stage, source, { retry, signal, onEscape, showSourc
   });
   frame.src = source.frame(retry);
   stage.append(frame);
-  if (!(await ready)) showSource(); // a browser that does not say who asks gets no document
+  if (!(await ready)) showSource(); // browsers without Sec-Fetch-Dest get no document
 }
 
 function handleMessage(event, frame, acts) {
@@ -37,7 +37,7 @@ function handleMessage(event, frame, acts) {
   acts[said.kind](said);
 }
 
-/** True while a person works inside of the frame: a document must not open links by itself. */
+/** True while a person uses the frame: a document must not open links without a click. */
 const isInUse = (frame) => document.activeElement === frame && navigator.userActivation?.isActive !== false;
 
 function followLink(frame, href) {

@@ -7,7 +7,7 @@ import { render as renderCode } from "./code.js";
 
 const PAGE_SIZE = 200; // children; more are a click away
 
-/** A number that JavaScript would round, as it is written. */
+/** A number that JavaScript would round, kept as written. */
 class ExactNumber {
   constructor(source) {
     this.source = source;

@@ -1,4 +1,4 @@
-// Render plain text as it is.
+// Render plain text unchanged.
 
 import { createElement } from "../dom.js";
 import { readText } from "../file_sources.js";

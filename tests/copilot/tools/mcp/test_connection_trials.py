@@ -322,7 +322,7 @@ def test_only_staff_with_the_right_to_change_servers_may_try_everybodys() -> Non
 
 
 def test_names_are_looked_up_in_two_places_alone() -> None:
-    """Whoever looks up elsewhere may do it in a request"""
+    """A look-up done elsewhere may happen in a request"""
     apps = ("billing", "config", "copilot", "diagnostics", "linking")
     sources = [path for app in apps for path in (ROOT / app).rglob("*.py")]
     found = {str(path.relative_to(ROOT)) for path in sources if "socket.getaddrinfo(" in path.read_text()}

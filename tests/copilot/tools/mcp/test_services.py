@@ -200,7 +200,7 @@ def test_the_wait_doubles_from_one_minute_to_fifteen_and_ends_with_an_answer() -
     assert (row.failures, row.retry_at, row.last_error, len(row.tools)) == (0, None, "", 1)
 
 
-def test_a_server_that_is_switched_off_is_nobodys() -> None:
+def test_a_disabled_server_is_offered_to_nobody() -> None:
     ada = factories.ada().pk
     mcp.create_server(ada, McpServerDraft(name="mine", url=PUBLIC, enabled=False))
     mcp.create_server(None, McpServerDraft(name="all", url=PUBLIC, enabled=False))

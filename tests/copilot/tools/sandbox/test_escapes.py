@@ -372,7 +372,7 @@ async def test_a_worker_that_is_killed_takes_its_programs_with_it(working: None,
 async def test_a_program_does_not_begin_before_it_is_held(
     context: TurnContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever cannot be ended with certainty is not started"""
+    """A program that cannot be killed for certain is not started"""
     monkeypatch.setattr(bubblewrap._InitProcess, "from_report", lambda said, parent: None)
     outcome = await use(context, "bash_exec", command="echo begun > begun; echo begun", timeout=2)
     fields = json.loads(outcome.content)
@@ -417,7 +417,7 @@ def test_only_the_first_process_of_our_own_child_is_held() -> None:
 
 
 def test_a_signal_reaches_descendants_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A number that was a child's when we looked, and a stranger's when we signalled"""
+    """A process id that was a child's when we looked, and another process's when we signalled"""
     stranger = subprocess.Popen(["sleep", "600"])
     try:
         answers = iter([[stranger.pid], []])
@@ -785,7 +785,7 @@ def test_root_without_an_account_to_run_them_as_has_no_programs(
     monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
     monkeypatch.setattr(privileges, "get_unprivileged_account", lambda uid=0: None)
-    settings.SANDBOX_UID = 43211  # asked anew
+    settings.SANDBOX_UID = 43211  # looked up again
     assert "Set SANDBOX_UID" in bubblewrap.find_sandbox_problem()
     assert [found.id for found in checks.check_sandbox_account(None)] == ["copilot.W001"]
 

@@ -80,8 +80,8 @@ async def test_a_name_that_changes_is_asked_once_and_the_checked_address_is_used
         assert await refused(way_out, f"http://a.example:{port}/") == "address_refused"
 
 
-async def test_names_that_take_for_ever_hold_up_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A24.1: their owners decide how long they take, and everybody's threads would wait for them"""
+async def test_slow_host_names_delay_no_other_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A24.1: their owners decide how long they take, and threads shared by all would wait for them"""
     real, answering = socket.getaddrinfo, threading.Event()
 
     def slow(host: str, *args: object, **options: object) -> object:

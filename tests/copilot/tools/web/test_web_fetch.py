@@ -175,7 +175,7 @@ def test_people_are_asked_about_a_host_however_it_is_written(settings: Any, url:
 
 
 @pytest.mark.parametrize("url", ["http://[", "no url", "https://example.org.evil.example/", "http://:80"])
-def test_a_host_that_nobody_named_and_none_at_all_ask_nobody(settings: Any, url: str) -> None:
+def test_a_url_without_a_listed_host_needs_no_approval(settings: Any, url: str) -> None:
     """A11.1: what is no URL is the tool's to answer"""
     settings.ASK_BEFORE_HOSTS = ["example.org"]
     assert not web_fetch.TOOL.assess_call({"url": url}, make_context()).reason
