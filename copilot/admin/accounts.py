@@ -1,17 +1,24 @@
-"""Staff pages for how people sign in. They show that a second factor exists, never secrets, codes or tokens."""
+"""Staff pages for accounts and how people sign in. They show that a second factor exists, never secrets, codes or tokens.
+
+Anyone who can change how an account signs in can take it over, and its rights with it. So only superusers give rights, and
+only superusers change accounts of staff; other staff change those of ordinary people, as far as their rights go.
+"""
 
 from __future__ import annotations
 
+from allauth.account import admin as account_admin
+from allauth.account.models import EmailAddress
 from allauth.mfa import admin as mfa_admin  # noqa: F401 - registers its page, which would show the seed of every code
 from allauth.mfa.models import Authenticator
 from allauth.socialaccount import admin as social_admin  # noqa: F401 - registers its pages, which would show keys and tokens
-from allauth.socialaccount.models import SocialApp, SocialToken
+from allauth.socialaccount.models import SocialAccount, SocialApp, SocialToken
 from allauth.usersessions import admin as sessions_admin  # noqa: F401 - registers its page, which would change sessions
 from allauth.usersessions.models import UserSession
 from django import forms
 from django.contrib import admin
-from django.contrib.auth.models import User
-from django.db.models import Model, QuerySet
+from django.contrib.auth import admin as auth_admin
+from django.contrib.auth.models import Group, User
+from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest
 
 from config.core.admin import ReadOnlyAdmin, TypedModelAdmin
@@ -76,14 +83,91 @@ class ApiKeyAdmin(ReadOnlyAdmin):
         return request.user.has_perm("copilot.change_apikey")
 
 
-# The models that allauth registered above; provider keys are settings.
-for model in (Authenticator, SocialApp, SocialToken, UserSession):
+# The models that Django and allauth registered above; provider keys are settings.
+for model in (User, Group, EmailAddress, Authenticator, SocialAccount, SocialApp, SocialToken, UserSession):
     if admin.site.is_registered(model):
         admin.site.unregister(model)
 
 
+class StaffAccountGuard(TypedModelAdmin):
+    """Keep staff who are not superusers from changing accounts of staff, or rows by which these sign in."""
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return super().has_change_permission(request, obj) and _can_change_account(request, obj)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return super().has_delete_permission(request, obj) and _can_change_account(request, obj)
+
+
+_HAS_RIGHTS = Q(is_staff=True) | Q(is_superuser=True)
+
+
+def _can_change_account(request: HttpRequest, row: Model | None) -> bool:
+    account = row if row is None or isinstance(row, User) else getattr(row, "user", None)
+    if account is None or request.user.is_superuser:
+        return True
+    # Read the row again: a form that is refused has already changed its copy.
+    return not User.objects.filter(_HAS_RIGHTS, pk=account.pk).exists()
+
+
+@admin.register(User)
+class UserAdmin(StaffAccountGuard, auth_admin.UserAdmin):  # type: ignore[type-arg]
+    ROLE_FIELDS = ("is_staff", "is_superuser", "groups", "user_permissions")
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> tuple[str, ...]:
+        fixed = tuple(super().get_readonly_fields(request, obj))
+        return fixed if request.user.is_superuser else (*fixed, *self.ROLE_FIELDS)
+
+
+@admin.register(Group)
+class GroupAdmin(auth_admin.GroupAdmin):
+    """Only superusers change groups: anyone who edits a group could give themselves every right."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return request.user.is_superuser
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return request.user.is_superuser
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return request.user.is_superuser
+
+
+@admin.register(EmailAddress)
+class EmailAddressAdmin(StaffAccountGuard, account_admin.EmailAddressAdmin):  # type: ignore[misc]
+    """A verified address opens its account by a password reset, so no row moves to another account."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return request.user.is_superuser
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> tuple[str, ...]:
+        return () if request.user.is_superuser else ("user",)
+
+    @admin.action(description="Mark selected email addresses as verified", permissions=["change"])
+    def make_verified(self, request: HttpRequest, queryset: QuerySet[EmailAddress]) -> None:
+        if not request.user.is_superuser:
+            queryset = queryset.filter(user__is_staff=False, user__is_superuser=False)
+        super().make_verified(request, queryset)
+
+
+@admin.register(SocialAccount)
+class SocialAccountAdmin(StaffAccountGuard):
+    """Staff may unlink an account elsewhere; only its owner links one, by signing in there."""
+
+    list_display = ["user", "provider", "uid", "last_login", "date_joined"]
+    list_filter = ["provider"]
+    list_select_related = ["user"]
+    search_fields = ["=user__username", "=user__email", "=uid"]
+    search_help_text = "Exact user name, email or id at the provider."
+    fields = ("user", "provider", "uid", "last_login", "date_joined")
+    readonly_fields = ("user", "provider", "uid", "last_login", "date_joined")
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+
 @admin.register(Authenticator)
-class AuthenticatorAdmin(TypedModelAdmin):
+class AuthenticatorAdmin(StaffAccountGuard):
     """Staff may remove an authenticator for somebody who lost their device; only its owner creates and changes it."""
 
     list_display = ["user", "type", "created_at", "last_used_at"]

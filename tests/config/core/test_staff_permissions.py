@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import pytest
+from allauth.account.models import EmailAddress
+from allauth.mfa.models import Authenticator
+from allauth.socialaccount.models import SocialAccount
 from asgiref.sync import sync_to_async
 from django.contrib import admin
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth.models import Group, Permission, User
 from django.test import AsyncClient, Client
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
 from django.utils import timezone
@@ -286,6 +289,128 @@ def test_who_may_only_look_at_periodic_tasks_and_addresses_cannot_act_on_them():
     person(viewer).post(reverse("admin:django_celery_beat_periodictask_changelist"), acted)
     task.refresh_from_db()
     assert task.enabled
+
+
+# --- from one right to all of them -------------------------------------------------------------------
+
+ACCOUNT_RIGHTS = [
+    f"{verb}_{model}"
+    for verb in ("add", "change", "delete", "view")
+    for model in ("user", "group", "emailaddress", "socialaccount", "authenticator")
+]
+
+
+@pytest.fixture
+def support() -> Client:
+    """Staff with every right over accounts, groups and ways to sign in, and no other."""
+    user = factories.user("ivan")
+    user.is_staff = True
+    user.save()
+    user.user_permissions.set(Permission.objects.filter(codename__in=ACCOUNT_RIGHTS))
+    return person(user)
+
+
+ADAS_FORM = {
+    "username": "ada",
+    "email": "ada@example.com",
+    "is_active": "on",
+    "date_joined_0": "2026-01-02",
+    "date_joined_1": "03:04:05",
+}
+
+
+def test_staff_who_may_change_accounts_give_no_rights(support):
+    ada, crew = factories.ada(), Group.objects.create(name="crew")
+    right = Permission.objects.get(codename="see_audit")
+    roles = {"is_staff": "on", "is_superuser": "on", "groups": [crew.pk], "user_permissions": [right.pk]}
+    where = f"/admin/auth/user/{ada.pk}/change/"
+    changed = support.post(where, ADAS_FORM | roles | {"first_name": "Augusta"})
+    assert changed.status_code == 302  # what is not theirs to change is not read
+    ada.refresh_from_db()
+    assert (ada.first_name, ada.is_staff, ada.is_superuser) == ("Augusta", False, False)
+    assert not ada.groups.exists()
+    assert not ada.user_permissions.exists()
+    for where in ("/admin/auth/group/add/", f"/admin/auth/group/{crew.pk}/change/"):
+        assert support.post(where, {"name": "crew", "permissions": [right.pk]}).status_code == 403
+
+
+@pytest.mark.parametrize("roles", [{"is_staff": True}, {"is_superuser": True}], ids=["staff", "superuser"])
+def test_staff_who_may_change_accounts_take_over_no_other_staff(support, roles):
+    """By a new password, another address, a verified mark, a lost factor, or an account at a provider."""
+    other = factories.user("judy")
+    for name, value in roles.items():
+        setattr(other, name, value)
+    other.save()
+    email = EmailAddress.objects.create(user=other, email="new@example.com")
+    factor = Authenticator.objects.create(user=other, type="totp", data={})
+    elsewhere = SocialAccount.objects.create(user=other, provider="github", uid="1")
+    password = {"password1": "a new passphrase", "password2": "a new passphrase", "usable_password": "true"}
+    for where, body in {
+        f"/admin/auth/user/{other.pk}/change/": {"username": "judy", "email": "ivan@example.com"},
+        f"/admin/auth/user/{other.pk}/password/": password,
+        f"/admin/auth/user/{other.pk}/delete/": {"post": "yes"},
+        f"/admin/account/emailaddress/{email.pk}/change/": {"email": "ivan@example.com", "verified": "on"},
+        f"/admin/account/emailaddress/{email.pk}/delete/": {"post": "yes"},
+        f"/admin/mfa/authenticator/{factor.pk}/delete/": {"post": "yes"},
+        f"/admin/socialaccount/socialaccount/{elsewhere.pk}/delete/": {"post": "yes"},
+        "/admin/account/emailaddress/add/": {"user": other.pk, "email": "ivan@x.com", "verified": "on"},
+        "/admin/socialaccount/socialaccount/add/": {"user": other.pk, "provider": "github", "uid": "666"},
+    }.items():
+        assert support.post(where, body).status_code == 403, where
+    for where, row in {
+        "/admin/account/emailaddress/": email,
+        "/admin/mfa/authenticator/": factor,
+        "/admin/auth/user/": other,
+    }.items():
+        support.post(where, {"action": "delete_selected", "_selected_action": [row.pk], "post": "yes"})
+        assert type(row).objects.filter(pk=row.pk).exists(), where
+    support.post("/admin/account/emailaddress/", {"action": "make_verified", "_selected_action": [email.pk]})
+    email.refresh_from_db()
+    assert not email.verified
+
+
+def test_no_address_or_account_elsewhere_is_moved_to_another_account(support):
+    ada, grace = factories.ada(), factories.grace()
+    email = EmailAddress.objects.create(user=ada, email="mine@example.com", verified=True)
+    elsewhere = SocialAccount.objects.create(user=ada, provider="github", uid="1")
+    moved = {
+        "user": grace.pk,
+        "email": "mine@example.com",
+        "verified": "on",
+        "provider": "github",
+        "uid": "1",
+    }
+    support.post(f"/admin/account/emailaddress/{email.pk}/change/", moved)
+    for client in (support, person(grace)):
+        client.post(f"/admin/socialaccount/socialaccount/{elsewhere.pk}/change/", moved)
+    email.refresh_from_db()
+    elsewhere.refresh_from_db()
+    assert (email.user, elsewhere.user) == (ada, ada)
+
+
+def test_staff_who_may_change_accounts_help_ordinary_people(support):
+    ada = factories.ada()
+    email = EmailAddress.objects.create(user=ada, email="mine@example.com")
+    factor = Authenticator.objects.create(user=ada, type="totp", data={})
+    support.post("/admin/account/emailaddress/", {"action": "make_verified", "_selected_action": [email.pk]})
+    email.refresh_from_db()
+    assert email.verified
+    assert support.post(f"/admin/mfa/authenticator/{factor.pk}/delete/", {"post": "yes"}).status_code == 302
+    assert not Authenticator.objects.filter(pk=factor.pk).exists()
+    password = {"password1": "a new passphrase", "password2": "a new passphrase", "usable_password": "true"}
+    where = f"/admin/auth/user/{ada.pk}/password/"
+    assert support.post(where, password | {"set-password": "1"}).status_code == 302
+    ada.refresh_from_db()
+    assert ada.check_password("a new passphrase")
+
+
+def test_superusers_give_and_take_rights():
+    ada, boss = factories.ada(), person(factories.grace())
+    where = f"/admin/auth/user/{ada.pk}/change/"
+    assert boss.post(where, ADAS_FORM | {"is_staff": "on"}).status_code == 302
+    ada.refresh_from_db()
+    assert ada.is_staff
+    assert boss.post("/admin/auth/group/add/", {"name": "crew"}).status_code == 302
 
 
 def test_every_action_of_the_admin_names_the_right_it_needs():
