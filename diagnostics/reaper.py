@@ -85,9 +85,7 @@ class ReaperState:
     """The state that one sweep leaves for the next, in the one process that reaps."""
 
     ticks: int = 0
-    suspected: dict[str, int] = field(
-        default_factory=dict
-    )  #  the tick since which it looks dead→by turn, the tick since which it looks dead→ the tick since which it looks dead
+    suspected: dict[str, int] = field(default_factory=dict)  # by turn, the tick since which it looks dead
     tried: dict[UUID, float] = field(default_factory=dict)  # by stranded session, when a start was last tried
     slow_sweep_at: float = 0.0
     probed_at: float = 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import secrets
 import socket
 import subprocess
@@ -27,6 +28,8 @@ from config.dev.servers import find_free_port
 from config.middleware import request_id
 from copilot.accounts import deletion
 from copilot.models import Session
+from copilot.realtime import redis_keys
+from copilot.worker import heartbeat
 from diagnostics import metrics, snapshot
 from tests.support import exports, factories
 from tests.support.paths import ROOT
@@ -161,6 +164,24 @@ def test_the_state_of_the_system_is_answered_from_the_cached_summary(client: Cli
         name for name in families.split() if f"# TYPE pilothouse_{name.removesuffix('_total')}" not in told
     ]
     assert missing == []
+
+
+def test_how_long_reaper_scheduler_and_queues_have_been_silent_is_told(client: Client, settings, redis_clean):
+    """D16: the ages grow when whoever does the work dies; who never worked has none"""
+    settings.METRICS_TOKEN = TOKEN
+    told = client.get("/metrics", headers=BEARER).content.decode()
+    assert not re.search(r"^pilothouse_(reaper|scheduler)_age_seconds", told, re.MULTILINE)
+    heartbeat.write_sweep()
+    for work in ("scheduler", "watch", "queue:maintenance"):
+        heartbeat.write_work_time(work)
+    redis_clean.expire(redis_keys.REAPER_KEY, heartbeat.SWEEP_LIFETIME_SECONDS - 30)
+    redis_clean.expire(redis_keys.last_work_key("scheduler"), heartbeat.WORK_LIFETIME_SECONDS - 60)
+    told = client.get("/metrics", headers=BEARER).content.decode()
+    ages = dict(re.findall(r"^pilothouse_(\S+_age_seconds\S*) (\S+)$", told, re.MULTILINE))
+    assert 30 <= float(ages["reaper_age_seconds"]) < 50
+    assert 60 <= float(ages["scheduler_age_seconds"]) < 80
+    assert 0 <= float(ages["watch_age_seconds"]) < 20
+    assert 0 <= float(ages['queue_age_seconds{queue="maintenance"}']) < 20
 
 
 @pytest.mark.django_db(transaction=True)

@@ -48,6 +48,16 @@ def test_every_variable_of_the_example_file_is_in_the_reference():
     assert [name for name in names if f"| `{name}` |" not in SETTINGS] == []
 
 
+def test_every_line_of_the_threat_table_names_tests_that_exist():
+    """Files are renamed, and a table that names none of them proves nothing."""
+    table = (ROOT / "SECURITY.md").read_text().partition("## Threats")[2]
+    lines = [line for line in table.splitlines() if line.startswith("| ") and "**" not in line][1:]
+    named = {line: re.findall(r"`([^`]+\.py)`", line.rstrip("| ").rpartition("|")[2]) for line in lines}
+    assert len(named) > 40
+    assert [line for line, files in named.items() if not files] == []
+    assert [file for files in named.values() for file in files if not (ROOT / "tests" / file).is_file()] == []
+
+
 def test_the_site_is_built_strictly_and_loads_nothing_from_other_hosts(tmp_path: Path):
     subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)],
