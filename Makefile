@@ -4,6 +4,7 @@ PORT ?= 8000
 WORKERS ?= 4
 BROWSERS ?= 3
 SLOW_WORKERS ?= 2
+MINUTES ?= 2
 ARGS ?=
 BIN := .venv/bin
 MONEY_TESTS := tests/billing tests/copilot/agent/test_usage.py tests/races/test_payment_races.py tests/races/test_plan_races.py
@@ -15,7 +16,7 @@ export PORT
 unexport PYTHONDONTWRITEBYTECODE  # compiled files halve start-up time
 
 .DEFAULT_GOAL := help
-.PHONY: help run test looks slow attack coverage check prose front docs secrets audit bench bench-large faults lock clean venv debian
+.PHONY: help run test looks slow attack coverage check prose front docs secrets audit bench bench-large faults scale lock clean venv debian
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -78,6 +79,11 @@ bench-large: venv ## measure before and after filling the database with 1,000,00
 faults: venv ## kill workers, web, Redis and Postgres under load, then check for lost data (ARGS="--minutes 10")
 	@$(BIN)/python -m tests.faults $(ARGS)
 
+scale: venv debian ## faults on PgBouncer in transaction mode and on RabbitMQ (MINUTES=2)
+	@command -v rabbitmq-server >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends rabbitmq-server; } >/dev/null 2>&1 || true
+	@failed=0; for engine in pgbouncer rabbitmq; do \
+	  $(BIN)/python -m tests.faults --minutes $(MINUTES) --engine $$engine || failed=1; done; exit $$failed
+
 lock: venv ## write requirements/*.txt from pyproject.toml
 	@$(LOCK) pyproject.toml -o requirements/base.txt
 	@$(LOCK) --extra dev --extra embedded --extra tracing pyproject.toml -o requirements/dev.txt
@@ -90,9 +96,10 @@ clean: ## remove the venv, caches and the data of `make run`
 venv:
 	@$(PYTHON) config/dev/venv.py
 
-debian: # install what tests need and PyPI does not have: a browser and bubblewrap
+debian: # install what tests need and PyPI does not have: a browser, bubblewrap and PgBouncer
 	@missing=""; command -v chromium >/dev/null || command -v chromium-browser >/dev/null || missing="chromium"; \
 	  command -v bwrap >/dev/null || missing="$$missing bubblewrap"; \
+	  PATH="$$PATH:/usr/sbin" command -v pgbouncer >/dev/null || missing="$$missing pgbouncer"; \
 	  [ -z "$$missing" ] || { \
 	    if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	      echo "Installing $$missing for the tests …"; \

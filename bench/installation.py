@@ -63,7 +63,12 @@ class Installation:
             "STREAMS_PER_ACCOUNT": "100000",
             "CONNECTIONS_PER_ADDRESS": "1000000",
         }
+        self.environment |= self.start_engines()
         self.run("config.bootstrap")
+
+    def start_engines(self) -> dict[str, str]:
+        """Start what stands before the servers, and return the variables that lead there."""
+        return {}
 
     @property
     def provider_url(self) -> str:

@@ -94,13 +94,11 @@ TEMPLATES = [
 ]
 
 # --- servers -----------------------------------------------------------------------------------------
-DATABASES = {
-    "default": {
-        "CONN_MAX_AGE": None,  # each thread keeps its connection; health checks replace broken ones
-        "CONN_HEALTH_CHECKS": True,
-        **DATABASE_URL,
-    }
-}
+# Each thread keeps its connection; health checks replace broken ones.
+DATABASES = {"default": {"CONN_MAX_AGE": None, "CONN_HEALTH_CHECKS": True, **DATABASE_URL}}
+if DATABASE_DIRECT_URL:
+    DATABASES["direct"] = DATABASES["default"] | DATABASE_DIRECT_URL
+    DATABASES["default"]["DISABLE_SERVER_SIDE_CURSORS"] = True  # a cursor would outlast its transaction
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 CACHES = {
     "default": {  # allauth counts sign-in attempts here

@@ -140,8 +140,8 @@ DEMO_LOGIN = _make_run.read(
 
 _servers = Group("Servers")
 # Defaults: what the URL says wins. Statements are planned once per connection, which halves the server's work for a short
-# turn. Poolers in transaction mode must support prepared statements (pgbouncer ≥ 1.21).
-_DATABASE_OPTIONS = {
+# turn. Poolers in transaction mode hand each transaction another server connection, so there nothing is prepared.
+_DATABASE_OPTIONS: dict[str, object] = {
     "server_side_binding": True,
     "prepare_threshold": 3,
     # A server that vanished without a word is noticed within half a minute; by itself TCP takes a quarter of an hour.
@@ -151,6 +151,16 @@ _DATABASE_OPTIONS = {
     "keepalives_count": 3,
     "tcp_user_timeout": 20_000,
 }
+DATABASE_DIRECT_URL = _servers.read(
+    "DATABASE_DIRECT_URL",
+    database_url(_DATABASE_OPTIONS),
+    {},
+    "Postgres itself, where `DATABASE_URL` leads to PgBouncer in transaction mode. Locks that outlast a transaction are taken "
+    "here: two connections per worker process, and one per thread that handles a chat platform's updates or a repair.",
+    shown_default="–",
+)
+if DATABASE_DIRECT_URL:
+    _DATABASE_OPTIONS = _DATABASE_OPTIONS | {"prepare_threshold": None}
 DATABASE_URL = _servers.read(
     "DATABASE_URL",
     database_url(_DATABASE_OPTIONS),

@@ -13,15 +13,16 @@ import contextvars
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import structlog
 from django.conf import settings
-from django.db import InterfaceError, OperationalError, connection
+from django.db import InterfaceError, OperationalError, connection, connections
 from django.db.backends.utils import CursorWrapper
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
@@ -213,14 +214,45 @@ def _run_with_connection(function: Callable[[], R]) -> R:
                 _thread_outages.seen_count = _DatabaseState.outage_count
 
 
-def build_connection_string(*, connect_timeout_seconds: int | None = None, server_options: str = "") -> str:
+DIRECT_ALIAS = "direct"  # configured only where the default connection leads to a pooler
+
+
+def has_pooler() -> bool:
+    return DIRECT_ALIAS in settings.DATABASES
+
+
+@contextmanager
+def use_direct_connection() -> Iterator[None]:
+    """Make this thread's default connection one that no pooler shares between clients.
+
+    A pooler in transaction mode gives every transaction another server connection. Advisory locks and settings that
+    outlast a transaction would stay behind on it, for the next client.
+    """
+    if not has_pooler():
+        yield
+        return
+    pooled = connections["default"]
+    if pooled.in_atomic_block:
+        raise RuntimeError("The connection cannot be changed inside a transaction.")
+    direct = connections[DIRECT_ALIAS]
+    direct.close_if_unusable_or_obsolete()
+    connections["default"] = direct
+    try:
+        yield
+    finally:
+        connections["default"] = pooled
+
+
+def build_connection_string(
+    *, connect_timeout_seconds: int | None = None, server_options: str = "", past_pooler: bool = True
+) -> str:
     """Return a libpq connection string with everything that Django connects with, TLS and timeouts included.
 
-    Picking single parameters once dropped `sslmode`, and those connections were not encrypted. Therefore only the
-    parameters that libpq does not know, those of Django and psycopg, are left out.
+    It leads past a pooler, to Postgres itself, unless told otherwise. Picking single parameters once dropped `sslmode`, and those connections
+    were not encrypted. Therefore only the parameters that libpq does not know, those of Django and psycopg, are left out.
     """
     names = {default.keyword.decode() for default in pq.Conninfo.get_defaults()}
-    given = connection.get_connection_params()
+    given = connections[DIRECT_ALIAS if past_pooler and has_pooler() else "default"].get_connection_params()
     parameters = {name: value for name, value in given.items() if name in names}
     if connect_timeout_seconds is not None:
         parameters["connect_timeout"] = connect_timeout_seconds

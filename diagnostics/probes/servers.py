@@ -22,7 +22,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import class_row
 
 from config.core import demo_login
-from config.core.db import build_connection_string
+from config.core.db import build_connection_string, has_pooler
 from config.core.errors import ServiceUnavailable
 from copilot.worker import health, recovery
 from copilot.worker.health import get_redis_health, get_sweep_age_seconds, list_workers
@@ -129,6 +129,11 @@ _POSTGRES_REFUSALS: tuple[tuple[str, str, str], ...] = (
         "Wait a moment and try again.",
     ),
     (
+        r"unsupported startup parameter",
+        "{where} is a pooler, not Postgres itself",
+        "Set DATABASE_DIRECT_URL to the address of Postgres.",
+    ),
+    (
         r"Connection refused",
         "nothing listens at {where}",
         "Start Postgres, or correct host and port in DATABASE_URL.",
@@ -184,6 +189,40 @@ def probe_postgres_writes() -> ProbeFinding:
         else "set to read only, so it accepts no writes",
         next_step="Point DATABASE_URL at the primary, or set default_transaction_read_only off.",
     )
+
+
+def probe_pooler() -> ProbeFinding:
+    """Check that a pooler answers, and that one in transaction mode is not mistaken for Postgres itself."""
+    address = build_connection_string(connect_timeout_seconds=CONNECT_TIMEOUT_SECONDS, past_pooler=False)
+    try:
+        with psycopg.connect(address, autocommit=True) as client, psycopg.connect(address) as other:
+            server_pid = _get_backend_pid(client)
+            is_pooled = server_pid != client.info.backend_pid  # a pooler makes up numbers for its clients
+            # In session mode the first client would keep its server connection, and the other get another one.
+            shares_connections = is_pooled and server_pid == _get_backend_pid(other)
+    except psycopg.OperationalError as problem:
+        return ProbeFinding(
+            status="fail",
+            detail=f"DATABASE_URL cannot be used: {' '.join(str(problem).split())[-200:]}",
+            next_step="Check DATABASE_URL and the pooler's log.",
+        )
+    if has_pooler():
+        return ProbeFinding(detail="answers; locks go past it")
+    if not is_pooled:
+        return ProbeFinding(status="skip", detail="none is used")
+    if shares_connections:
+        return ProbeFinding(
+            status="fail",
+            detail="DATABASE_URL leads to a pooler in transaction mode, which loses the locks of workers",
+            next_step="Set DATABASE_DIRECT_URL to the address of Postgres itself.",
+        )
+    return ProbeFinding(detail="in session mode")
+
+
+def _get_backend_pid(database: psycopg.Connection[tuple[object, ...]]) -> object:
+    row = database.execute("select pg_backend_pid()").fetchone()
+    assert row is not None
+    return row[0]
 
 
 def probe_migrations() -> ProbeFinding:
@@ -527,6 +566,7 @@ def probe_mail() -> ProbeFinding:
 
 READINESS_PROBES: Mapping[str, Probe] = {
     "postgres": probe_postgres,
+    **({"postgres.pooler": probe_pooler} if has_pooler() else {}),
     "migrations": probe_migrations,
     "redis": probe_redis,
 }

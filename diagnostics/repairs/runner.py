@@ -14,6 +14,7 @@ from django.conf import settings
 from django.db import InternalError, connection
 from django.db.models.functions import Now
 
+from config.core.db import use_direct_connection
 from config.core.errors import Conflict, NotFound, RequestRefused, ServiceUnavailable
 from diagnostics import audit, queries, snapshot
 from diagnostics.audit import AuditOutcome, RepairActor, RepairRecord, TargetChange
@@ -58,7 +59,8 @@ def perform_repair(actor: RepairActor, name: str, fields: object, *, key: str = 
     if action is None:
         raise NotFound
     try:
-        return _perform_or_refuse(actor, action, fields, key)
+        with use_direct_connection():
+            return _perform_or_refuse(actor, action, fields, key)
     except InternalError as problem:  # a database that takes no writes, such as a standby
         raise ServiceUnavailable from problem
 

@@ -21,7 +21,7 @@ from django.db.models import F
 from django.db.models.functions import Now
 
 from config.core.batching import BatchedCall
-from config.core.db import ASYNC_COMMIT, fetch_all, fetch_one
+from config.core.db import ASYNC_COMMIT, fetch_all, fetch_one, use_direct_connection
 from config.core.errors import Conflict, OutcomeUnknown, ServiceUnavailable
 from config.core.json_values import JSON
 from copilot.chat.commands import RUN_ID_PATTERN
@@ -206,6 +206,7 @@ _store_batched = BatchedCall(_store_rows, spoilt_by=DatabaseError, name="inbox")
 # --- Handling ---
 
 
+@use_direct_connection()
 def handle_place_updates(update_id: int, handle: UpdateHandler) -> None:
     """Handle all pending updates of this update's place, unless another process is doing so."""
     place = _lock_place_of_update(update_id)
@@ -228,6 +229,7 @@ def is_throttled(what: UpdateContent) -> bool:
     )
 
 
+@use_direct_connection()
 def handle_updates_until(update_id: int, handle: UpdateHandler) -> bool:
     """Handle this update and the earlier ones of its place; return False if another process holds the place.
 

@@ -81,6 +81,27 @@ def test_settings_keep_what_the_url_says():
     assert database["OPTIONS"]["tcp_user_timeout"] == 20_000
 
 
+def test_a_pooler_gets_nothing_that_outlasts_a_transaction():
+    shown = (
+        "import json; from django.conf import settings; print(json.dumps(settings.DATABASES, default=str))"
+    )
+    done = run_manage_command(
+        "shell",
+        "--no-imports",
+        "-c",
+        shown,
+        PILOTHOUSE_ENVIRONMENT="test",
+        DATABASE_URL="postgres://pooler:6432/pilothouse",
+        DATABASE_DIRECT_URL="postgres://db/pilothouse",
+    )
+    databases = json.loads(done.stdout)
+    assert databases["default"]["HOST"] == "pooler"
+    assert databases["default"]["OPTIONS"]["prepare_threshold"] is None
+    assert databases["default"]["DISABLE_SERVER_SIDE_CURSORS"] is True
+    assert databases["direct"]["HOST"] == "db"
+    assert databases["direct"]["OPTIONS"]["prepare_threshold"] == 3
+
+
 @pytest.mark.parametrize(
     ("url", "told"),
     [

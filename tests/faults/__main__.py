@@ -1,6 +1,6 @@
 """Kill workers, web processes, Redis and Postgres under load, then look for losses (T9.6).
 
-python -m tests.faults --minutes 10 [--seed N] [--people 12] [--redis durable|volatile] [--keep]
+python -m tests.faults --minutes 10 [--seed N] [--people 12] [--redis durable|volatile] [--engine pgbouncer] [--engine rabbitmq] [--keep]
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import random
 import sys
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bench.installation import keep
@@ -25,11 +26,19 @@ QUIET_SECONDS = 180.0
 
 
 def run(
-    *, seconds: float, seed: int, people: int, redis_is_durable: bool, longest_freeze: float, kept: bool
+    *,
+    seconds: float,
+    seed: int,
+    people: int,
+    redis_is_durable: bool,
+    engines: Sequence[str],
+    longest_freeze: float,
+    kept: bool,
 ) -> int:
-    with running_site(redis_is_durable=redis_is_durable) as site:
+    with running_site(redis_is_durable=redis_is_durable, engines=engines) as site:
         print(
             f"seed {seed}, {people} people, {seconds:.0f} s, Redis {'durable' if redis_is_durable else 'volatile'}"
+            + "".join(f", {name}" for name in engines)
         )
         print(f"logs in {site.directory}")
         _enter(site)
@@ -137,6 +146,13 @@ def main() -> int:
     parser.add_argument("--people", type=int, default=12)
     parser.add_argument("--redis", choices=("durable", "volatile", "either"), default="either")
     parser.add_argument(
+        "--engine",
+        action="append",
+        choices=("pgbouncer", "rabbitmq"),
+        default=[],
+        help="put PgBouncer in transaction mode before Postgres, or use RabbitMQ as broker",
+    )
+    parser.add_argument(
         "--keep",
         action="store_true",
         help="leave the logs of all processes behind, as after a broken promise",
@@ -151,6 +167,7 @@ def main() -> int:
         seed=seed,
         people=options.people,
         redis_is_durable=durable,
+        engines=options.engine,
         longest_freeze=longest_freeze,
         kept=options.keep,
     )

@@ -7,6 +7,8 @@ import random
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 
 from config.dev.servers import EmbeddedServer
 from tests.faults.site import TURNS, WEB, Site, frozen
@@ -39,7 +41,7 @@ class Chaos:
         self.site.revive()
 
     def _break_something(self) -> None:
-        acts = [
+        acts: list[tuple[int, str, Callable[[], None]]] = [
             (6, "worker killed", self._kill_worker),
             (2, "worker frozen", self._freeze_worker),
             (3, "worker told to leave", self._dismiss_worker),
@@ -49,6 +51,10 @@ class Chaos:
             (2, "Postgres killed", lambda: self.site.kill_server(self.site.postgres)),
             (1, "Redis frozen", lambda: self._freeze_server(self.site.valkey)),
             (1, "Postgres frozen", lambda: self._freeze_server(self.site.postgres)),
+            *(
+                (3, f"{name} killed", partial(self.site.signal, name, signal.SIGKILL))
+                for name in self.site.engines
+            ),
         ]
         name, act = self._chance.choices(
             [(name, act) for _, name, act in acts], [weight for weight, _, _ in acts]

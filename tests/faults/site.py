@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import psutil
@@ -14,6 +15,7 @@ import psutil
 from bench.installation import Installation, answers, directory_of
 from config.dev.run import CELERY_COMMAND, QUIET_WORKER_OPTIONS
 from config.dev.servers import EmbeddedServer, ServerProblem, find_free_port
+from tests.faults.engines import Engine, make_pgbouncer, make_rabbitmq
 
 MODEL = "fake:tokens=60,gap_ms=25,first_ms=40"
 START_SECONDS = 240.0  # on a busy machine; a quiet one takes ten
@@ -23,9 +25,11 @@ WEB, TURNS = ("web1", "web2"), ("turns1", "turns2")
 class Site(Installation):
     """Knows how to start every part, and start it again after it was killed."""
 
-    def __init__(self, directory: Path, *, redis_is_durable: bool) -> None:
+    def __init__(self, directory: Path, *, redis_is_durable: bool, engines: Collection[str] = ()) -> None:
         super().__init__(directory, redis_is_durable=redis_is_durable)
         self.ports = {name: find_free_port() for name in WEB}
+        self.engines: dict[str, Engine] = {}
+        self._wanted = engines
 
     @property
     def urls(self) -> list[str]:
@@ -39,7 +43,21 @@ class Site(Installation):
             self.spawn(name, self._command(name))
         self.wait_until_ready()
 
+    def start_engines(self) -> dict[str, str]:
+        if "pgbouncer" in self._wanted:
+            self.engines["pgbouncer"] = make_pgbouncer(self.directory, self.postgres.url)
+        if "rabbitmq" in self._wanted:
+            self.engines["rabbitmq"] = make_rabbitmq(self.directory)
+        variables: dict[str, str] = {}
+        for name, engine in self.engines.items():
+            self.spawn(name, engine.command)
+            engine.wait_ready()
+            variables |= engine.variables
+        return variables
+
     def _command(self, name: str) -> tuple[str, ...]:
+        if name in self.engines:
+            return self.engines[name].command
         if name in WEB:
             return (sys.executable, "-m", "config.http.web_server", "--port", str(self.ports[name]))
         if name == "schedule":
@@ -71,7 +89,15 @@ class Site(Installation):
 
     def signal(self, name: str, kind: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
-            self.processes[name].send_signal(kind)
+            if name in self.engines:  # a script may have started the server as its child
+                os.killpg(self.processes[name].pid, kind)
+            else:
+                self.processes[name].send_signal(kind)
+
+    def stop(self) -> None:
+        for name in self.engines:
+            self.signal(name, signal.SIGKILL)
+        super().stop()
 
     def kill_server(self, server: EmbeddedServer) -> None:
         """kill -9 of the server and of every process it made."""
@@ -117,10 +143,10 @@ def frozen(server: EmbeddedServer) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def running_site(*, redis_is_durable: bool) -> Iterator[Site]:
+def running_site(*, redis_is_durable: bool, engines: Collection[str] = ()) -> Iterator[Site]:
     """Everything it started is gone at the end, with its data unless it shall be looked at."""
     with directory_of("faults") as directory:
-        site = Site(directory, redis_is_durable=redis_is_durable)
+        site = Site(directory, redis_is_durable=redis_is_durable, engines=engines)
         try:
             site.start()
             yield site

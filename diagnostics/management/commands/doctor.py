@@ -14,7 +14,11 @@ from diagnostics.probes import configuration, external_services, runner, servers
 
 GROUPS: Mapping[str, Mapping[str, runner.Probe]] = {
     "config": configuration.CONFIGURATION_PROBES,
-    "postgres": {"postgres": servers.probe_postgres, "postgres.writes": servers.probe_postgres_writes},
+    "postgres": {
+        "postgres": servers.probe_postgres,
+        "postgres.writes": servers.probe_postgres_writes,
+        "postgres.pooler": servers.probe_pooler,
+    },
     "migrations": {"migrations": servers.probe_migrations},
     "redis": {"redis": servers.probe_redis, "redis.keys": servers.probe_redis_keys},
     "accounts": {"accounts.demo": servers.probe_demo_user},
