@@ -31,7 +31,9 @@ UPLOAD_PATH = "/api/v1/files"
 IMPORT_PATHS = ("/api/v1/sessions/import", "/settings/account/import")
 # Requests authenticated by a signature over the body or by a bot key, not by an account.
 SIGNED_PATHS = ("/hooks/", "/api/v1/billing/stripe/webhook", "/api/bot/v1/")
+COMPATIBLE_API_PATHS = ("/v1/", "/api/ai/")
 KILOBYTE, MEGABYTE = 2**10, 2**20
+COMPATIBLE_API_BODY_BYTES = 32 * MEGABYTE  # a whole conversation with its images
 FORM_OVERHEAD_BYTES = MEGABYTE  # the parts of a form around its file
 ANONYMOUS_BODY_BYTES = 64 * KILOBYTE  # without credentials: enough for forms and messages of the usual length
 SIGNED_BODY_BYTES = MEGABYTE
@@ -113,6 +115,8 @@ def get_body_limit(path: str) -> BodyLimit:
         return BodyLimit(settings.IMPORT_ZIP_MAX + FORM_OVERHEAD_BYTES, code="file_too_large")
     if path.startswith(SIGNED_PATHS):
         return BodyLimit(SIGNED_BODY_BYTES)
+    if path.startswith(COMPATIBLE_API_PATHS):
+        return BodyLimit(COMPATIBLE_API_BODY_BYTES)
     return BodyLimit(settings.DATA_UPLOAD_MAX_MEMORY_SIZE)
 
 

@@ -357,7 +357,7 @@ def _since_accepted(run: RunState, moment: datetime) -> int:
     return int((moment - run.turn.accepted_at).total_seconds() * 1000)
 
 
-# --- Pausing for approvals ---
+# --- Pausing ---
 
 
 async def pause_turn(run: RunState, paused: LoopPaused) -> None:
@@ -384,17 +384,20 @@ async def _request_approvals(run: RunState, candidates: list[ApprovalCandidate])
         try:
             rows = approvals.request_approvals(turn_id, fence, candidates)
         except TurnConflict:  # the first try may have been committed before the connection broke
-            rows = approvals.list_requested_approvals(turn_id, fence) if number > 1 else []
-            if not rows:
+            if number == 1 or not approvals.is_turn_paused(turn_id, fence):
                 raise
+            rows = approvals.list_requested_approvals(turn_id, fence)
         return chat_serializers.serialize_approvals(rows)
 
     return await run_decision(run, request)
 
 
 async def _publish_pause(run: RunState, views: list[ApprovalPayload]) -> None:
-    run.recorder.publish(ApprovalRequested(approvals=views))
-    run.recorder.publish(TurnPaused(approvals=[view.id for view in views]))
+    if views:
+        run.recorder.publish(ApprovalRequested(approvals=views))
+    run.recorder.publish(
+        TurnPaused(approvals=[view.id for view in views], reason="approval" if views else "client_tool")
+    )
     run.recorder.publish(
         await run_in_thread(chat_selectors.build_session_changed, run.turn.session_id, "waiting")
     )

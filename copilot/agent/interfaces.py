@@ -57,6 +57,10 @@ class Toolbox(Protocol):
         """Return the tools that may give the same result again and again without being stuck."""
         ...
 
+    def list_client_tools(self) -> frozenset[str]:
+        """Return the tools that the caller of the API runs itself."""
+        ...
+
     def run_calls(
         self, calls: Sequence[ToolCall], emit: EmitEvent, *, taken: int = 0
     ) -> AsyncIterator[ToolCallOutcome]:

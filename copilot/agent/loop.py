@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 from uuid import uuid4
 
@@ -27,6 +28,8 @@ from copilot.agent.model_stream import (
     HaltStep,
     InterruptedText,
     LostCallsStep,
+    ModelAttempt,
+    ModelReply,
     ModelStep,
     RunToolsStep,
 )
@@ -40,14 +43,17 @@ from copilot.agent.outputs import (
     NoticeAdded,
 )
 from copilot.agent.retry_policy import RetryPolicy
+from copilot.agent.structured_output import INVALID_OUTPUT_NOTE, MAX_OUTPUT_RETRIES, find_output_problems
 from copilot.agent.token_meters import ContextWindowMeter, count_message_characters
 from copilot.agent.tool_runs import ToolRun, UnfinishedCall
 from copilot.chat.notices import FailureSource
 from copilot.providers.base import (
+    NO_PARAMETERS,
     AssistantMessage,
     CatalogueEntry,
     ModelMessage,
     ProviderFailure,
+    RequestParameters,
     ToolCall,
     ToolSpecification,
     UserMessage,
@@ -57,6 +63,7 @@ from copilot.realtime.payloads import ContextUsage
 from copilot.tools.calls import REPLY_BROKEN_OFF_MESSAGE, ROUND_LIMIT_MESSAGE, prepare_for_replay
 
 CONTEXT_FULL_CODE = "context_full"  # replaces context_overflow when nothing could be shortened
+MAX_RETRY_AFTER_SECONDS = 24 * 3600
 CLOSING_LINE = "Done. The steps are shown above."  # a turn that ran tools never ends without text
 
 
@@ -68,6 +75,14 @@ class UnfinishedWork:
     notes: Mapping[str, str] = field(default_factory=dict)  # by call id; read before the call's result
     text: InterruptedText | None = None
     ends_with_text: bool = False  # the context ends with text of an earlier run, complete or not
+
+
+def _apply_parameters(limits: TurnLimits, parameters: RequestParameters) -> TurnLimits:
+    if parameters.max_tokens is not None:
+        limits = replace(limits, continuations=0)
+    if parameters.parallel_tool_calls is False:
+        limits = replace(limits, calls_per_reply=1)
+    return limits
 
 
 class AgentLoop:
@@ -91,6 +106,7 @@ class AgentLoop:
         prior_runs: PriorRuns | None = None,
         unfinished: UnfinishedWork | None = None,
         checks_first_call: bool = False,
+        parameters: RequestParameters = NO_PARAMETERS,
     ) -> None:
         """Set up the loop.
 
@@ -98,14 +114,13 @@ class AgentLoop:
         `checks_first_call` says that the turn waited in the queue, so that a limit may be used up by now.
         """
         prior_runs, unfinished = prior_runs or PriorRuns(), unfinished or UnfinishedWork()
-        self.messages = messages
-        self.chain = chain
-        self.limits = limits or TurnLimits()
+        self.messages, self.chain, self.rounds = messages, chain, prior_runs.rounds
+        self.limits = _apply_parameters(limits or TurnLimits(), parameters)
+        self._parameters = parameters
+        self._output_retries = 0
         self.checks_first_call = checks_first_call
-        self.rounds = prior_runs.rounds
         self.ending: LoopEnding | None = None
-        self._ports = ports
-        self._output = ports.output
+        self._ports, self._output = ports, ports.output
         self._unfinished = unfinished
         self._began_at = ports.clock.now() - prior_runs.seconds
         self._budget_guard = BudgetGuard(ports.budget, resumed=prior_runs.calls > 0)
@@ -127,6 +142,7 @@ class AgentLoop:
             resumes_text=unfinished.ends_with_text or unfinished.text is not None,
             continuations=max(0, self.limits.continuations - prior_runs.cut_texts),
             window_meter=window_meter,
+            parameters=parameters,
         )
         self.compaction = CompactionPolicy(ports, self.client, self.limits, prior_runs=prior_runs)
         self._ran_tools = prior_runs.ran_tools
@@ -224,13 +240,36 @@ class AgentLoop:
 
     async def _finish_with_answer(self, answer: AnswerStep) -> None:
         attempt, reply = self.client.successful_attempt()
+        if await self._request_valid_output(answer, attempt, reply):
+            return
         if answer.silent:
             await attempt.add_synthetic_text(CLOSING_LINE)
         self._add_reply(CLOSING_LINE if answer.silent else reply.text)
         await attempt.step.finish(self._output, reply.finish)
         if answer.truncated:
             await self._output.emit(NoticeAdded(row_id=uuid4(), code="output_truncated"))
-        self.ending = LoopAnswered()
+            if self._parameters.max_tokens is not None:
+                self.ending = LoopAnswered(limit_code="output_truncated")
+                return
+        is_invalid = not answer.truncated and self._find_output_problems(reply.text)
+        self.ending = LoopAnswered(limit_code="invalid_output" if is_invalid else None)
+
+    async def _request_valid_output(
+        self, answer: AnswerStep, attempt: ModelAttempt, reply: ModelReply
+    ) -> bool:
+        """Ask again for an answer that is not the JSON the caller wants; return False when it stands."""
+        problems = self._find_output_problems(reply.text)
+        if not problems or answer.truncated or self._output_retries >= MAX_OUTPUT_RETRIES:
+            return False
+        self._output_retries += 1
+        self._add_reply(reply.text)
+        await attempt.step.finish(self._output, reply.finish)
+        await self._add_note(INVALID_OUTPUT_NOTE.format(problems="\n".join(problems)))
+        return True
+
+    def _find_output_problems(self, text: str) -> list[str]:
+        wanted = self._parameters.output_format
+        return find_output_problems(text, wanted) if wanted is not None else []
 
     async def _note_lost_calls(self, lost: tuple[str, ...]) -> None:
         attempt, reply = self.client.successful_attempt()
@@ -246,8 +285,8 @@ class AgentLoop:
         await run.announce_calls()
         await attempt.emit_replay(reply, run.rows)
         await run.run()
-        if run.calls_to_approve:
-            await self._pause_for_approval(run)
+        if run.is_waiting:
+            await self._pause(run)
             return
         self._add_message(run.to_message())
         await self._finish_tool_run(run, reply.finish)
@@ -267,7 +306,12 @@ class AgentLoop:
             code = client.limit.code
         elif client.has_overflowed:
             code = CONTEXT_FULL_CODE
-        source = FailureSource(provider=failure.provider, model=failure.model, request_id=failure.request_id)
+        source = FailureSource(
+            provider=failure.provider,
+            model=failure.model,
+            request_id=failure.request_id,
+            retry_after_seconds=math.ceil(min(failure.retry_after_seconds or 0, MAX_RETRY_AFTER_SECONDS)),
+        )
         self.ending = LoopFailed(code=code, details=failure.details, source=source)
 
     # --- Tools ---
@@ -281,8 +325,8 @@ class AgentLoop:
         run = self._start_tool_run(self._unfinished.calls, step, notes=self._unfinished.notes)
         run.mark_calls_recorded()
         await run.run()
-        if run.calls_to_approve:
-            await self._pause_for_approval(run)
+        if run.is_waiting:
+            await self._pause(run)
             return
         replace_results(self.messages, run.to_message())
         self._unfinished = UnfinishedWork()
@@ -307,11 +351,11 @@ class AgentLoop:
         )
         return self._tool_run
 
-    async def _pause_for_approval(self, run: ToolRun) -> None:
+    async def _pause(self, run: ToolRun) -> None:
         if self._tool_step is not None:
             await self._tool_step.finish(self._output, "paused")
         self._tool_step = None
-        self.ending = LoopPaused(calls=run.calls_to_approve)
+        self.ending = LoopPaused(calls=run.calls_to_approve, client_calls=run.client_calls)
 
     async def _finish_tool_run(self, run: ToolRun, reason: str) -> None:
         notes = self._guards.record_tool_group(run.calls, run.outcomes, self._specifications_by_name())
@@ -346,6 +390,9 @@ class AgentLoop:
         return self._ports.clock.now() - self._began_at
 
     def _find_limit(self) -> ReachedLimit | None:
+        most = self._parameters.max_tokens
+        if most is not None and self.client.output_tokens >= most:
+            return ReachedLimit(code="output_truncated")
         code = self._guards.find_limit(next_round=self.rounds + 1, seconds=self._seconds)
         return None if code is None else ReachedLimit(code=code)
 

@@ -353,8 +353,13 @@ def build_summary_message(text: str) -> UserMessage:
 
 
 def build_user_message(row: MessageRow, images: Mapping[str, ImagePart]) -> UserMessage:
-    """Build a user message: a follow-up as it was delivered, any other after its server context."""
+    """Build a user message: a follow-up as it was delivered, any other after its server context.
+
+    A row without text and files only starts a turn that goes on with tool results, and says nothing.
+    """
     follow_up = row.data.get("follow_up")
+    if not row.content and not row.attachments and not follow_up:
+        return UserMessage(text="")
     text = follow_up if isinstance(follow_up, str) else join_text(row.server_context, row.content)
     shown, descriptions = split_row_images(row, images)
     return UserMessage(text=join_text(text, *descriptions), images=shown)

@@ -24,6 +24,7 @@ class ToolCallAdded:
 
     row_id: UUID
     call: ToolCall
+    of_client: bool = False  # the caller of the API runs it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,9 +145,10 @@ class ApprovalNeeded:
 
 @dataclass(frozen=True, kw_only=True)
 class LoopPaused:
-    """The loop waits until a person has decided about these calls."""
+    """The loop waits until a person has decided about `calls`, and the API's caller has run `client_calls`."""
 
-    calls: tuple[ApprovalNeeded, ...]
+    calls: tuple[ApprovalNeeded, ...] = ()
+    client_calls: tuple[ToolCall, ...] = ()
 
 
 RecordedOutput = (

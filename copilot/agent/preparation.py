@@ -201,7 +201,9 @@ def _build_sent_request(
 def _plan_resume(turn: ClaimedTurn, rows: Sequence[MessageRow]) -> ResumePlan:
     streaming = {row.id: row.content for row in rows if row.streaming and row.turn_id == str(turn.turn_id)}
     texts = event_log.read_streamed_text(str(turn.session_id), streaming) if streaming else {}
-    traits = find_tool_traits(turn.permissions, turn.channel)
+    request = turn.inbound_context.api_request
+    client_tools = request.list_tool_names() if request is not None else frozenset[str]()
+    traits = find_tool_traits(turn.permissions, turn.channel, client_tools)
     decisions = approvals.get_call_decisions(turn.turn_id)
     _finish_answered_approvals(turn, rows, decisions.values())
     plan = plan_resume(
@@ -209,7 +211,7 @@ def _plan_resume(turn: ClaimedTurn, rows: Sequence[MessageRow]) -> ResumePlan:
         turn_id=str(turn.turn_id),
         texts=texts,
         repeatable=traits.repeatable,
-        needs_approval=traits.needs_approval,
+        held=traits.held,
         decisions=decisions,
     )
     return replace(plan, answered=plan.answered and _was_reply_complete(turn))

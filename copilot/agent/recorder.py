@@ -271,6 +271,8 @@ class TurnRecorder:
         data: dict[str, JSON] = {"tool": call.tool, "arguments": call.arguments or {}}
         if call.arguments is None:
             data["raw"] = call.raw_arguments
+        if added.of_client:
+            data["of_client"] = True
         placed = await self._append_row(added.row_id, "tool_call", data=data, call_id=call.call_id)
         self._recorded_calls.add(added.row_id)
         preview = preview_arguments(call.arguments or {})
@@ -367,6 +369,8 @@ class TurnRecorder:
         if source != NO_SOURCE:
             source = replace(source, request_id=make_storable(source.request_id)[:MAX_REQUEST_ID_CHARACTERS])
             data |= {"provider": source.provider, "model": source.model, "request_id": source.request_id}
+            if source.retry_after_seconds:
+                data["retry_after_seconds"] = source.retry_after_seconds
         placed = await self._append_row(row_id, "notice", data=data)
         content = chat_serializers.serialize_notice(code, details, source)
         self.publish(

@@ -54,7 +54,7 @@ def plan_resume(
     turn_id: str,
     texts: Mapping[str, str],
     repeatable: Collection[str],
-    needs_approval: Collection[str] = (),
+    held: Collection[str] = (),
     decisions: Mapping[str, CallDecision],
 ) -> ResumePlan:
     """Judge the rows of an interrupted or paused turn.
@@ -73,7 +73,7 @@ def plan_resume(
     verdicts = [
         _judge_decided_call(call, decisions[call.call_id], repeatable)
         if call.call_id in decisions
-        else _judge_unasked_call(call, {*repeatable, *needs_approval})
+        else _judge_unasked_call(call, {*repeatable, *held})
         for call in open_calls
     ]
     results = tuple(verdict for verdict in verdicts if isinstance(verdict, ToolResultAdded))
@@ -144,7 +144,7 @@ def _call_from_row(row: MessageRow) -> ToolCall:
 
 
 def _judge_unasked_call(call: ToolCall, may_run: Collection[str]) -> ToolCall | ToolResultAdded:
-    """Run a call that nobody decided about only if its tool is repeatable, or asks before it runs."""
+    """Run a call that nobody decided about only if its tool is repeatable, or is held before it runs."""
     return call if call.tool in may_run else _error_result(call, INTERRUPTED_RESULT)
 
 

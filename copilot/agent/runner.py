@@ -39,7 +39,7 @@ from copilot.chat import model_calls, turn_context
 from copilot.chat.message_rows import MessageRow
 from copilot.chat.turns import ClaimedTurn
 from copilot.providers import catalogue_store
-from copilot.providers.base import CatalogueEntry, FailureCode
+from copilot.providers.base import NO_PARAMETERS, CatalogueEntry, FailureCode
 from copilot.providers.breakers import BREAKERS
 from copilot.providers.clients import get_provider
 from copilot.providers.learned_limits import LEARNED_LIMITS, LearnedLimits
@@ -284,7 +284,12 @@ class TurnRunner(RunState):
             model_context.build_context if self.turn.purpose == "reply" else model_context.build_conversation
         )
         messages = list(build(plan.rows, turn_id=str(self.turn.turn_id), entry=entry, images=prepared.images))
-        suffix = build_session_prompt(self.turn.session_config, mcp_instructions=mcp_tools.instructions)
+        request = self.turn.inbound_context.api_request
+        suffix = build_session_prompt(
+            self.turn.session_config,
+            request_instructions=request.instructions if request is not None else "",
+            mcp_instructions=mcp_tools.instructions,
+        )
         self._detect_cache_break(entry, suffix, toolbox)
         return AgentLoop(
             system=model_context.read_system_prompt(),
@@ -298,6 +303,7 @@ class TurnRunner(RunState):
             retry_policy=RetryPolicy.from_settings(settings),
             thinking_tokens=settings.THINKING_TOKENS if self.turn.mode != "fast" else 0,
             prior_runs=prepared.prior_runs,
+            parameters=request.parameters if request is not None else NO_PARAMETERS,
             unfinished=UnfinishedWork(
                 calls=plan.pending_calls,
                 notes=plan.notes,

@@ -21,14 +21,16 @@ from copilot.tools.builtin.get_agent_guide import read_guide
 PROMPTS_DIRECTORY = Path(__file__).parent / "prompts"
 
 
-def build_session_prompt(config: SessionConfig, *, mcp_instructions: str = "") -> str:
+def build_session_prompt(
+    config: SessionConfig, *, request_instructions: str = "", mcp_instructions: str = ""
+) -> str:
     """Join the blocks in a fixed order; the bytes stay the same until one of their sources changes.
 
-    `mcp_instructions` consists of complete blocks that are already escaped.
+    `request_instructions` hold for this turn alone; `mcp_instructions` consists of complete blocks that are already escaped.
     """
     blocks = (
         _personality_block(config.personality),
-        _instructions_block(config),
+        _instructions_block(config, request_instructions),
         _builder_block() if config.is_builder else "",
         mcp_instructions,
     )
@@ -44,11 +46,12 @@ def _personality_block(voice: PersonalityPrompt | None) -> str:
     return escape_server_tags("\n".join(lines))
 
 
-def _instructions_block(config: SessionConfig) -> str:
-    """Join the user's instructions: for all conversations, for this one, and of the agent that it runs."""
+def _instructions_block(config: SessionConfig, request_instructions: str) -> str:
+    """Join the user's instructions: for all conversations, this one, this request, and of the agent that it runs."""
     sections = (
         ("What the user asks of every conversation:", config.user_instructions),
         ("What the user asks of this conversation:", config.instructions),
+        ("What the user asks of this answer:", request_instructions),
         (
             "This conversation runs an agent of the user. Its instructions:",
             config.agent.instructions if config.agent else "",

@@ -35,7 +35,8 @@ class UnfinishedCall:
 
 
 class ToolRun:
-    """Run the calls of one reply; those in `calls_to_approve` wait for a person while the others run.
+    """Run the calls of one reply. Those in `calls_to_approve` wait for a person while the others run, those in
+    `client_calls` for the caller of the API.
 
     `refused` answers all calls instead of running them; `notes` go in front of results, by call id; `before`
     is the context the model still has.
@@ -53,6 +54,7 @@ class ToolRun:
     ) -> None:
         self.calls = tuple(calls)
         self.calls_to_approve: tuple[ApprovalNeeded, ...] = ()
+        self.client_calls: tuple[ToolCall, ...] = ()
         self.is_asking_question = False  # a tool waits for a person's answer
         self.outcomes: dict[str, ToolCallOutcome] = {}  # in full
         self._model_outcomes: dict[str, ToolCallOutcome] = {}  # as the model reads them
@@ -82,7 +84,10 @@ class ToolRun:
 
     async def announce_calls(self) -> None:
         for call in self.calls:
-            await self._output.emit(ToolCallAdded(row_id=self.rows[call.call_id], call=call))
+            of_client = call.tool in self._toolbox.list_client_tools()
+            await self._output.emit(
+                ToolCallAdded(row_id=self.rows[call.call_id], call=call, of_client=of_client)
+            )
             self._recorded.add(call.call_id)
 
     def mark_calls_recorded(self) -> None:
@@ -96,19 +101,28 @@ class ToolRun:
                 await self._finish(make_error_outcome(call, message))
             else:
                 usable.append(call)
+        client_tools = self._toolbox.list_client_tools()
+        self.client_calls = tuple(call for call in usable if call.tool in client_tools)
+        usable = [call for call in usable if call.tool not in client_tools]
         held = await self._approvals.select_calls_to_approve(usable) if usable else ()
         self.calls_to_approve = tuple(need for need in held if not need.refusal)
         for need in held:
             if need.refusal:
                 await self._finish(make_error_outcome(need.call, need.refusal))
-        waiting = {need.call.call_id for need in self.calls_to_approve}
+        waiting_calls = (*(need.call for need in self.calls_to_approve), *self.client_calls)
+        waiting = {call.call_id for call in waiting_calls}
         held_ids = {need.call.call_id for need in held}
         await self._run_usable([call for call in usable if call.call_id not in held_ids])
         for call in self.calls:
             if call.call_id not in waiting:
                 await self._finish(make_error_outcome(call, REPLY_BROKEN_OFF_MESSAGE))
-        for need in self.calls_to_approve:
-            await self._output.emit(ToolStateChanged(call_id=need.call.call_id, state="waiting"))
+        for call in waiting_calls:
+            await self._output.emit(ToolStateChanged(call_id=call.call_id, state="waiting"))
+
+    @property
+    def is_waiting(self) -> bool:
+        """Tell whether calls are left that run elsewhere or need a decision."""
+        return bool(self.calls_to_approve or self.client_calls)
 
     def _refusal(self, position: int, call: ToolCall) -> str | None:
         known = [specification.name for specification in self._toolbox.specifications()]
@@ -146,7 +160,7 @@ class ToolRun:
         last = next(groups, None)
         earlier = last.results if last is not None and self._resumes else ()
         used = sum(len(result.content) for result in earlier if result.call_id not in self.rows)
-        return used + MIN_RESULT_CHARACTERS * len(self.calls_to_approve)
+        return used + MIN_RESULT_CHARACTERS * (len(self.calls_to_approve) + len(self.client_calls))
 
     async def _run_usable(self, calls: Sequence[ToolCall]) -> None:
         """Run calls at once. Tools emit events without waiting, so events and results pass through one queue."""

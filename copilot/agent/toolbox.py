@@ -30,13 +30,21 @@ class TurnToolbox:
         starting: execution.StartHook = execution.start_immediately,
         checking: execution.ApprovalCheck = execution.skip_approval_check,
     ) -> None:
+        """Collect the tools. A tool of the caller replaces one of ours with the same name."""
         self._context = turn
         self._mcp_tools = mcp_tools
         self._starting = starting
         self._checking = checking
-        self._tools = registry.list_offered_tools(turn.permissions, turn.channel, mcp_tools)
+        request = turn.inbound_context.api_request
+        client_tools = request.tools if request is not None else ()
+        self._client_names = frozenset(tool.name for tool in client_tools)
+        offered = registry.list_offered_tools(turn.permissions, turn.channel, mcp_tools)
+        self._tools = [tool for tool in offered if tool.name not in self._client_names]
         self._by_name = {tool.name: tool for tool in self._tools}
-        self._specifications = tuple(tool.specification() for tool in self._tools)
+        self._specifications = (
+            *(tool.specification() for tool in self._tools),
+            *(tool.to_specification() for tool in client_tools),  # last: the others stay a cached prefix
+        )
 
     def specifications(self) -> tuple[ToolSpecification, ...]:
         return self._specifications
@@ -46,6 +54,9 @@ class TurnToolbox:
 
     def list_polling_tools(self) -> frozenset[str]:
         return frozenset(tool.name for tool in self._tools if tool.polling)
+
+    def list_client_tools(self) -> frozenset[str]:
+        return self._client_names
 
     def run_calls(
         self, calls: Sequence[ToolCall], emit: EmitEvent, *, taken: int = 0
@@ -66,14 +77,16 @@ class ToolTraits:
     """Names of a turn's tools, by what may happen to calls that were left open."""
 
     repeatable: frozenset[str]  # may run a second time
-    needs_approval: frozenset[str]  # have not run unless somebody approved
+    held: frozenset[str]  # have not run unless somebody approved, or run at the caller
 
 
-def find_tool_traits(permissions: Permissions, channel: Channel) -> ToolTraits:
+def find_tool_traits(
+    permissions: Permissions, channel: Channel, client_tools: frozenset[str] = frozenset()
+) -> ToolTraits:
     offered = registry.list_offered_tools(permissions, channel)
     return ToolTraits(
         repeatable=frozenset(tool.name for tool in offered if tool.repeatable),
-        needs_approval=frozenset(tool.name for tool in offered if tool.approval != "never"),
+        held=client_tools.union(tool.name for tool in offered if tool.approval != "never"),
     )
 
 

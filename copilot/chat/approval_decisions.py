@@ -176,7 +176,7 @@ def _publish_decisions(
     resumed: Sequence[ResumedTurn],
 ) -> None:
     for turn in resumed:
-        _take_lease_for_resumed(turn)
+        take_lease_for_resumed(turn)
     for session_id in {row.session_id for row in rows.values()}:
         events: list[tuple[Event, str | None]] = []
         for event in decided:
@@ -185,11 +185,11 @@ def _publish_decisions(
                 events.append((event, str(row.turn_id)))
         for turn in resumed:
             if turn.session_id == session_id:
-                events += _build_resumed_events(turn)
+                events += build_resumed_events(turn)
         publish_events(session_id, user_id, events)
 
 
-def _take_lease_for_resumed(resumed: ResumedTurn) -> None:
+def take_lease_for_resumed(resumed: ResumedTurn) -> None:
     try:
         lease.take_over_lease(
             str(resumed.session_id),
@@ -201,7 +201,7 @@ def _take_lease_for_resumed(resumed: ResumedTurn) -> None:
         log.warning("lease_not_taken", session_id=resumed.session_id, turn_id=resumed.turn_id)
 
 
-def _build_resumed_events(resumed: ResumedTurn) -> list[tuple[Event, str | None]]:
+def build_resumed_events(resumed: ResumedTurn) -> list[tuple[Event, str | None]]:
     turn = Turn.objects.only("origin", "run_ids").get(pk=resumed.turn_id)
     return [
         (TurnQueued(origin=turn.origin, run_ids=list(turn.run_ids)), str(resumed.turn_id)),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Literal
 from uuid import UUID
 
@@ -19,7 +20,7 @@ from config.core.errors import Conflict, FenceLost, NotFound, TurnConflict
 from config.core.json_values import JSON
 from copilot import signals
 from copilot.chat import turn_transitions, turns
-from copilot.models import Approval, Session, Turn
+from copilot.models import Approval, Message, Session, Turn
 from copilot.realtime.payloads import AutoApprovePayload
 
 REQUESTED, APPROVED, REJECTED = Approval.State.REQUESTED, Approval.State.APPROVED, Approval.State.REJECTED
@@ -90,6 +91,7 @@ def approve_automatically(
 
 
 def request_approvals(turn_id: UUID, fence: int, candidates: Sequence[ApprovalCandidate]) -> list[Approval]:
+    """Pause the turn and ask about these calls; without any, it waits only for the caller of the API."""
     with transaction.atomic():
         turn_transitions.pause_turn(turn_id, fence)
         turn = Turn.objects.get(pk=turn_id)
@@ -97,8 +99,13 @@ def request_approvals(turn_id: UUID, fence: int, candidates: Sequence[ApprovalCa
             _build_approval(turn, candidate, state=REQUESTED, position=position)
             for position, candidate in enumerate(candidates)
         )
-        signals.send_turn_signal(signals.turn_awaits_person, turn_id, turn.origin)
+        if candidates:
+            signals.send_turn_signal(signals.turn_awaits_person, turn_id, turn.origin)
     return list_requested_approvals(turn_id, fence)
+
+
+def is_turn_paused(turn_id: UUID, fence: int) -> bool:
+    return Turn.objects.waiting().filter(pk=turn_id, fence=fence).exists()
 
 
 def list_requested_approvals(turn_id: UUID, fence: int) -> list[Approval]:
@@ -235,15 +242,25 @@ def record_decisions(
             _record_decision(row, decision, user_id, paused_turns[row.turn_id])
         for paused in paused_turns.values():
             assert paused is not None  # otherwise the first of its decisions raised Conflict
-            if not Approval.objects.requested().filter(turn=paused.turn_id).exists():
+            if not Approval.objects.requested().filter(turn=paused.turn_id).exists() and not (
+                list_open_client_calls(paused.turn_id)
+            ):
                 may_resume(paused.turn_id)
-                fence = turn_transitions.resume_turn(paused.turn_id, paused.fence)
-                resumed.append(
-                    ResumedTurn(
-                        turn_id=paused.turn_id, session_id=paused.session_id, token=paused.token, fence=fence
-                    )
-                )
+                resumed.append(resume_paused_turn(paused))
     return resumed
+
+
+def resume_paused_turn(paused: turn_transitions.PausedTurn) -> ResumedTurn:
+    fence = turn_transitions.resume_turn(paused.turn_id, paused.fence)
+    return ResumedTurn(turn_id=paused.turn_id, session_id=paused.session_id, token=paused.token, fence=fence)
+
+
+def list_open_client_calls(turn_id: UUID) -> list[Message]:
+    """Return the calls of the turn that the API's caller has not answered yet, in order."""
+    rows = Message.objects.filter(turn=turn_id, hidden="")
+    answered = rows.filter(kind=Message.Kind.TOOL_RESULT).values("call_id")
+    calls = rows.filter(kind=Message.Kind.TOOL_CALL, data__of_client=True).exclude(call_id__in=answered)
+    return list(calls.order_by("sequence"))
 
 
 def _turn_ids_in_lock_order(rows: Collection[Approval]) -> list[UUID]:
@@ -297,15 +314,15 @@ def close_approvals(
 
 
 def list_expired_turns(older_than_seconds: float) -> list[UUID]:
-    rows = (
-        Approval.objects.requested()
-        .filter(turn__status=turns.WAITING)
-        .extra(
-            where=["copilot_approval.created_at < now() - %s * interval '1 second'"],
-            params=[older_than_seconds],
+    """Return turns that have waited too long for a person, or for the caller of the API."""
+    before = Now() - timedelta(seconds=older_than_seconds)
+    asked = Approval.objects.requested().filter(turn__status=turns.WAITING, created_at__lt=before)
+    unanswered = Turn.objects.waiting().filter(paused_at__lt=before)
+    return list(
+        dict.fromkeys(
+            [*asked.values_list("turn_id", flat=True)[:200], *unanswered.values_list("pk", flat=True)[:200]]
         )
     )
-    return list(rows.values_list("turn_id", flat=True).distinct()[:200])
 
 
 # --- Automatic approval ------------------------------------------------------------------------------

@@ -9,7 +9,14 @@ from config.core.text import gettext_noop as _
 
 NoticeAction = Literal["retry", "continue", "none"]
 LimitCode = Literal[  # limits that end a turn
-    "round_limit", "time_limit", "loop_detected", "tool_calls_broken", "budget_reached", "limit_reached"
+    "round_limit",
+    "time_limit",
+    "loop_detected",
+    "tool_calls_broken",
+    "budget_reached",
+    "limit_reached",
+    "output_truncated",
+    "invalid_output",
 ]
 
 
@@ -20,6 +27,7 @@ class FailureSource:
     provider: str = ""
     model: str = ""
     request_id: str = ""  # the provider's id of the call
+    retry_after_seconds: int = 0  # as the provider asked; 0 = it did not
 
 
 NO_SOURCE = FailureSource()
@@ -103,6 +111,11 @@ NOTICES: dict[str, Notice] = {
     ),
     "time_limit": Notice(
         _("Time limit reached"), _("This answer took too long. Continue to go on."), "continue"
+    ),
+    "invalid_output": Notice(
+        _("Answer in the wrong format"),
+        _("The model did not answer in the format that was asked for."),
+        "retry",
     ),
     "output_truncated": Notice(_("Answer cut off"), _("The model reached its output limit."), "continue"),
     "context_full": Notice(

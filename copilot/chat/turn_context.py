@@ -8,7 +8,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
+import msgspec
+
+from config.core.json_values import JSON
 from copilot.chat.permissions import UNRESTRICTED, Permissions, intersect_permissions
+from copilot.providers.base import NO_PARAMETERS, RequestParameters, ToolSpecification
 
 # A builder session edits one agent, and its prompt contains the guide already.
 BUILDER_DENIED_TOOLS = frozenset({"create_agent", "get_agent_guide"})
@@ -91,6 +95,33 @@ class ReplyAddress:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClientTool:
+    """A tool of an API caller, which runs it itself."""
+
+    name: str
+    description: str
+    schema_json: str  # JSON Schema of an object
+
+    def to_specification(self) -> ToolSpecification:
+        schema: dict[str, JSON] = msgspec.json.decode(self.schema_json)
+        return ToolSpecification(name=self.name, description=self.description, parameters=schema)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApiRequest:
+    """The wishes of an API caller for one turn alone, beyond its message."""
+
+    instructions: str = ""
+    tools: tuple[ClientTool, ...] = ()
+    parameters: RequestParameters = NO_PARAMETERS
+    metadata: dict[str, str] = field(default_factory=dict)  # stored for the caller, never read
+    user: str = ""  # the caller's own name for its user
+
+    def list_tool_names(self) -> frozenset[str]:
+        return frozenset(tool.name for tool in self.tools)
+
+
+@dataclass(frozen=True, kw_only=True)
 class InboundContext:
     """Facts about the way a message came in that the turn answering it needs."""
 
@@ -101,6 +132,7 @@ class InboundContext:
     address_hash: int | None = None  # a keyed hash of the network address it came from
     sources: tuple[str, ...] = ()  # untrusted text that its author, a model, had read
     unattended: bool = False  # no person follows the turn or its parents
+    api_request: ApiRequest | None = None
 
 
 def get_channel(origin: str, reply: ReplyAddress | None = None) -> Channel:

@@ -17,6 +17,7 @@ from pydantic import (
     Field,
     TypeAdapter,
     ValidationError,
+    ValidationInfo,
 )
 
 from config.core.errors import InvalidRequest
@@ -26,6 +27,7 @@ from copilot.chat.prompt_tags import strip_server_tags
 
 MAX_DOCUMENT_MESSAGES = 5_000
 MAX_TEXT_CHARACTERS = 64_000  # as long as a message may be
+WITHOUT_TEXT_LIMIT = "without_text_limit"
 MAX_DOCUMENT_PARTS = 20_000  # in all messages together: even a short part makes a whole row
 MAX_DOCUMENT_DEPTH = 20
 MAX_DOCUMENT_FILES = 1_000
@@ -71,8 +73,9 @@ def _parse_time(value: object) -> object:
     return min(moment, now)
 
 
-def _check_length(text: str) -> str:
-    if len(text) > MAX_TEXT_CHARACTERS:
+def _check_length(text: str, info: ValidationInfo) -> str:
+    """Check the length, unless the caller has bounded the document as a whole."""
+    if len(text) > MAX_TEXT_CHARACTERS and info.context != WITHOUT_TEXT_LIMIT:
         raise ValueError(f"has more than {MAX_TEXT_CHARACTERS:,} characters")
     return text
 
@@ -212,7 +215,8 @@ def parse_document(content: bytes) -> ImportedDocument:
     return parse_document_value(value)
 
 
-def parse_document_value(value: JSON) -> ImportedDocument:
+def parse_document_value(value: JSON, *, limits_texts: bool = True) -> ImportedDocument:
+    context = None if limits_texts else WITHOUT_TEXT_LIMIT
     problems = _ProblemList()
     _check_nesting(value, problems)
     problems.raise_if_any()
@@ -229,7 +233,7 @@ def parse_document_value(value: JSON) -> ImportedDocument:
     problems.raise_if_any()
     document = ImportedDocument(
         session=frame.session,
-        messages=list(_parse_items("messages", frame.messages, _message_adapter, problems)),
+        messages=list(_parse_items("messages", frame.messages, _message_adapter, problems, context)),
         files=list(_parse_items("files", frame.files, _file_adapter, problems)),
     )
     problems.raise_if_any()
@@ -273,13 +277,19 @@ def _format_path(begin: str, places: Iterable[int | str]) -> str:
 _UNION_TAGS = {"user", "assistant", "summary", "reasoning", "tool_call", "tool_result"}
 
 
-def _parse_items(name: str, raw: list[object], shape: TypeAdapter[T], problems: _ProblemList) -> Iterator[T]:
+def _parse_items(
+    name: str,
+    raw: list[object],
+    shape: TypeAdapter[T],
+    problems: _ProblemList,
+    context: str | None = None,
+) -> Iterator[T]:
     """Validate item by item, so that a document full of errors costs no more than its first ten."""
     for place, item in enumerate(raw):
         if problems.is_full():
             return
         try:
-            yield shape.validate_python(item)
+            yield shape.validate_python(item, context=context)
         except ValidationError as invalid:
             problems.add_all(f"{name}[{place}]", invalid)
 

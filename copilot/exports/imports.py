@@ -526,8 +526,9 @@ def import_history(
 ) -> UUID:
     """Create a session whose past is given by the caller, as rows of ended turns.
 
-    `messages` have the form of the export document, and are validated like one. An unlisted session serves
-    one answer; its caller deletes it.
+    `messages` have the form of the export document, and are validated like one, except for the length of their
+    texts: the request that brought them is bounded as a whole. An unlisted session serves one answer; its caller
+    deletes it.
     """
     document = _parse_history(messages, at)
     if listed:
@@ -554,7 +555,8 @@ def _parse_history(messages: Sequence[dict[str, JSON]], at: str) -> import_parse
                 "session": {"title": "", "created_at": at, "model_tier": ""},
                 "messages": list(messages),
                 "files": [],
-            }
+            },
+            limits_texts=False,
         )
     except import_parser.InvalidDocument as invalid:
         raise InvalidRequest("The messages are not valid.", hint=invalid.hint) from invalid

@@ -117,7 +117,8 @@ def _authenticate_caller(request: HttpRequest, *, is_stream: bool) -> ApiCaller:
 
 def parse_body(request: HttpRequest, model: type[M]) -> M:
     try:
-        value = msgspec.json.decode(request.body)
+        # Not `request.body`, which has a lower limit: whole conversations are longer than forms.
+        value = msgspec.json.decode(request.read())
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise InvalidRequest("The body is not valid JSON.") from None
     return validate_body(model, value)

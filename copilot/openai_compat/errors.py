@@ -47,11 +47,45 @@ class TurnEndedWithoutAnswer(RequestRefused):
     status = 500
     default_code = "turn_failed"
 
-    @classmethod
-    def from_outcome_error(cls, error: TurnResultError | None) -> TurnEndedWithoutAnswer:
-        if error is None:
-            return cls("The turn was stopped.", code="cancelled")
-        return cls(error.message, code=error.code, hint=error.hint)
+
+class ContextLengthExceeded(TurnEndedWithoutAnswer):
+    status = 400
+    default_code = "context_length_exceeded"
+
+
+class ModelRateLimited(TurnEndedWithoutAnswer):
+    status = 429
+    default_code = "rate_limit_exceeded"
+
+
+class ModelOverloaded(TurnEndedWithoutAnswer):
+    status = 503
+    default_code = "overloaded"
+
+
+# The vendor's own statuses and codes for what went wrong at the model.
+_FAILURES: dict[str, type[TurnEndedWithoutAnswer]] = {
+    "context_overflow": ContextLengthExceeded,
+    "context_full": ContextLengthExceeded,
+    "rate_limited": ModelRateLimited,
+    "quota_exhausted": ModelRateLimited,
+    "limit_reached": ModelRateLimited,
+    "overloaded": ModelOverloaded,
+}
+DEFAULT_RETRY_AFTER_SECONDS = 20
+
+
+def build_failure(error: TurnResultError | None) -> TurnEndedWithoutAnswer:
+    """Build the refusal for a turn that ended without an answer."""
+    if error is None:
+        return TurnEndedWithoutAnswer("The turn was stopped.", code="cancelled")
+    kind = _FAILURES.get(error.code, TurnEndedWithoutAnswer)
+    if kind is TurnEndedWithoutAnswer:
+        return kind(error.message, code=error.code, hint=error.hint)
+    retry_after = error.retry_after_seconds or DEFAULT_RETRY_AFTER_SECONDS
+    return kind(
+        error.message, hint=error.hint, retry_after_seconds=retry_after if kind.status >= 429 else None
+    )
 
 
 class TurnTimedOut(RequestRefused):
@@ -85,7 +119,8 @@ def render_refusal(refusal: RequestRefused) -> HttpResponse:
     response = HttpResponse(content, status=refusal.status, content_type="application/json")
     if refusal.retry_after_seconds is not None:
         response["Retry-After"] = str(refusal.retry_after_seconds)
-    if isinstance(refusal, TurnEndedWithoutAnswer | TurnTimedOut):
+    retryable = isinstance(refusal, ModelRateLimited | ModelOverloaded)
+    if isinstance(refusal, TurnEndedWithoutAnswer | TurnTimedOut) and not retryable:
         response["x-should-retry"] = "false"  # the official clients would retry twice and pay again
     if refusal.status == 401:
         response["WWW-Authenticate"] = 'Bearer realm="api"'

@@ -1,13 +1,14 @@
-"""Convert requests in OpenAI's format to the history they bring along and the text to answer.
+"""Convert requests in OpenAI's format to the history they bring along and what is to be answered.
 
-Chat messages and Responses items become the same messages. Parameters that only tune a model are ignored; those that
-would change the form of the answer, and cannot be supported, are refused.
+Chat messages and Responses items become the same messages, and the parameters of both the same parameters. A parameter
+is obeyed or refused by its name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 import msgspec
@@ -15,7 +16,13 @@ from pydantic import Field
 
 from config.core.errors import InvalidRequest
 from config.core.json_values import JSON
+from config.core.text import make_storable
+from copilot.chat.client_tools import ClientToolResult
+from copilot.chat.turn_context import ClientTool
 from copilot.openai_compat.base import LenientModel
+from copilot.providers import catalogue
+from copilot.providers.base import CatalogueEntry, OutputFormat, RequestParameters, accepts_sampling
+from copilot.tools.calls import is_nested_too_deep
 
 MAX_MESSAGES = 2_000
 TEXT_PART_TYPES = ("text", "input_text", "output_text")
@@ -42,11 +49,16 @@ class RequestMessage:
 
 @dataclass(frozen=True, kw_only=True)
 class TurnRequest:
-    """The `text` to answer now, after `history`; `instructions` shape the answer."""
+    """The `text` to answer now, after `history`; `instructions` shape the answer.
+
+    Without a text, the request brings tool results and the answer goes on after them. `results` are those at the end
+    of the request, which are also part of the history.
+    """
 
     text: str
     history: list[RequestMessage] = field(default_factory=list)
     instructions: str = ""
+    results: list[ClientToolResult] = field(default_factory=list)
 
 
 class ContentPart(LenientModel):
@@ -75,8 +87,13 @@ class ResponseInputItem(LenientModel):
     """An item of the Responses API: a message, or another part of an earlier answer."""
 
     type: str = "message"
+    id: str | None = None
     role: Literal["system", "developer", "user", "assistant"] | None = None
     content: str | list[ContentPart] | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: str | list[ContentPart] | None = None
 
 
 class ConversationReference(LenientModel):
@@ -90,32 +107,42 @@ def parse_chat_messages(messages: Sequence[ChatMessage]) -> TurnRequest:
     return build_turn_request([_convert_chat_message(message) for message in messages], param="messages")
 
 
-def parse_response_input(items: str | Sequence[ResponseInputItem], instructions: str | None) -> TurnRequest:
+LoadItem = Callable[[str], RequestMessage]  # finds an item of an earlier response by its id
+
+
+def parse_response_input(
+    items: str | Sequence[ResponseInputItem], instructions: str | None, load_item: LoadItem
+) -> TurnRequest:
     """Convert a text or a list of items. Reasoning that a client sends back is ignored."""
     if isinstance(items, str):
         messages = [RequestMessage(role="user", text=items)]
     else:
-        messages = [_convert_input_item(item) for item in items if item.type != "reasoning"]
+        messages = [_convert_input_item(item, load_item) for item in items if item.type != "reasoning"]
     system = [RequestMessage(role="system", text=instructions)] if instructions else []
-    return build_turn_request([*system, *messages], param="input")
+    return build_turn_request([*system, *_join_adjacent_calls(messages)], param="input")
+
+
+def _join_adjacent_calls(messages: Sequence[RequestMessage]) -> list[RequestMessage]:
+    """Put the calls of one reply, which are items of their own, back into one message."""
+    joined: list[RequestMessage] = []
+    for message in messages:
+        last = joined[-1] if joined else None
+        if last is not None and last.role == message.role == "assistant" and message.calls:
+            joined[-1] = replace(
+                last,
+                text="\n\n".join(filter(None, (last.text, message.text))),
+                calls=[*last.calls, *message.calls],
+            )
+        else:
+            joined.append(message)
+    return joined
 
 
 def refuse_unsupported_parameters(values: Mapping[str, object], reasons: Mapping[str, str]) -> None:
     """Refuse parameters that have a reason against them. Absent, empty and false values are fine."""
     for name, reason in reasons.items():
         if values.get(name):
-            raise InvalidRequest(
-                f"{name} is not supported: {reason}", code="unsupported_parameter", param=name
-            )
-
-
-def refuse_unsupported_format(kind: str) -> None:
-    if kind != "text":
-        raise InvalidRequest(
-            f"The response format {kind[:50]!r} is not supported. Use text.",
-            code="unsupported_parameter",
-            param="response_format",
-        )
+            raise refuse_parameter(name, reason)
 
 
 def map_effort_to_mode(effort: str | None) -> str:
@@ -125,14 +152,20 @@ def map_effort_to_mode(effort: str | None) -> str:
             return "fast"
         case "high" | "xhigh" | "max":
             return "deep"
-        case _:
+        case None | "medium":
             return ""
+        case _:
+            raise InvalidRequest(
+                f"There is no reasoning effort {effort[:50]!r}.",
+                code="invalid_value",
+                param="reasoning_effort",
+            )
 
 
 def _convert_chat_message(message: ChatMessage) -> RequestMessage:
     calls = [
         RequestToolCall(
-            call_id=call.id, tool=call.function.name, arguments=_parse_tool_arguments(call.function.arguments)
+            call_id=call.id, tool=call.function.name, arguments=parse_tool_arguments(call.function.arguments)
         )
         for call in message.tool_calls or ()
     ]
@@ -144,10 +177,20 @@ def _convert_chat_message(message: ChatMessage) -> RequestMessage:
     )
 
 
-def _convert_input_item(item: ResponseInputItem) -> RequestMessage:
-    if item.type != "message" or item.role is None:
-        raise InvalidRequest(f"input: items of type {item.type[:50]!r} are not supported.", param="input")
-    return RequestMessage(role=item.role, text=_join_text_parts(item.content))
+def _convert_input_item(item: ResponseInputItem, load_item: LoadItem) -> RequestMessage:
+    match item:
+        case ResponseInputItem(type="message", role=str() as role):
+            return RequestMessage(role=role, text=_join_text_parts(item.content))
+        case ResponseInputItem(type="function_call", call_id=str() as call_id, name=str() as name):
+            arguments = parse_tool_arguments(item.arguments or "")
+            call = RequestToolCall(call_id=call_id, tool=name, arguments=arguments)
+            return RequestMessage(role="assistant", text="", calls=[call])
+        case ResponseInputItem(type="function_call_output", call_id=str() as call_id):
+            return RequestMessage(role="tool", text=_join_text_parts(item.output), tool_call_id=call_id)
+        case ResponseInputItem(type="item_reference", id=str() as item_id):
+            return load_item(item_id)
+        case _:
+            raise InvalidRequest(f"input: items of type {item.type[:50]!r} are not supported.", param="input")
 
 
 def _join_text_parts(content: str | Sequence[ContentPart] | None) -> str:
@@ -162,7 +205,7 @@ def _join_text_parts(content: str | Sequence[ContentPart] | None) -> str:
     return "\n".join(part.text or "" for part in content)
 
 
-def _parse_tool_arguments(text: str) -> dict[str, JSON]:
+def parse_tool_arguments(text: str) -> dict[str, JSON]:
     """Parse a model's tool arguments; anything but an object is kept as text."""
     try:
         value = msgspec.json.decode(text or "{}")
@@ -182,6 +225,170 @@ def build_turn_request(messages: Sequence[RequestMessage], *, param: str) -> Tur
     latest: list[str] = []
     while history and history[-1].role == "user":
         latest.insert(0, history.pop().text)
-    if not any(text.strip() for text in latest):
-        raise InvalidRequest("The last message must be a user message with text.", param=param)
-    return TurnRequest(text="\n\n".join(latest), history=history, instructions=instructions)
+    results = _list_last_results(history)
+    if not any(text.strip() for text in latest) and not (results and not latest):
+        raise InvalidRequest(
+            "The last message must be a user message with text, or the result of a tool call.", param=param
+        )
+    return TurnRequest(text="\n\n".join(latest), history=history, instructions=instructions, results=results)
+
+
+def _list_last_results(history: Sequence[RequestMessage]) -> list[ClientToolResult]:
+    results: list[ClientToolResult] = []
+    for message in reversed(history):
+        if message.role != "tool":
+            break
+        results.insert(0, ClientToolResult(call_id=message.tool_call_id, text=message.text))
+    return results
+
+
+# --- Tools and parameters ----------------------------------------------------------------------------
+
+MAX_CLIENT_TOOLS = 128
+MAX_TOOL_CHARACTERS = 64_000  # of one tool's description and schema
+MAX_FORMAT_CHARACTERS = 64_000
+MAX_STOP_SEQUENCES = 4
+MAX_METADATA_ENTRIES = 16
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class FunctionDefinition(LenientModel):
+    name: str
+    description: str | None = None
+    parameters: dict[str, object] | None = None
+
+
+class JsonSchemaFormat(LenientModel):
+    name: str = "response"
+    schema_: Annotated[dict[str, object] | None, Field(alias="schema")] = None
+    strict: bool | None = None
+
+
+class PilothouseOptions(LenientModel):
+    """Options of ours beside the vendor's: `client_only` offers the model no tools but the caller's."""
+
+    tools: Literal["client_only"] | None = None
+
+
+class SharedParameters(LenientModel):
+    """The parameters that completions and responses share."""
+
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    parallel_tool_calls: bool | None = None
+    service_tier: str | None = None
+    user: Annotated[str, Field(max_length=512)] | None = None
+    safety_identifier: Annotated[str, Field(max_length=512)] | None = None
+    metadata: (
+        Annotated[
+            dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
+            Field(max_length=MAX_METADATA_ENTRIES),
+        ]
+        | None
+    ) = None
+    pilothouse: PilothouseOptions | None = None
+    top_logprobs: object = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolChoice:
+    choice: Literal["auto", "none", "required", "tool"] = "auto"
+    name: str = ""
+
+
+def build_client_tools(functions: Sequence[FunctionDefinition]) -> tuple[ClientTool, ...]:
+    if len(functions) > MAX_CLIENT_TOOLS:
+        raise InvalidRequest(f"You can send up to {MAX_CLIENT_TOOLS} tools.", param="tools")
+    tools = tuple(_build_client_tool(function) for function in functions)
+    names = [tool.name for tool in tools]
+    if repeated := next((name for name in names if names.count(name) > 1), None):
+        raise InvalidRequest(f"There are two tools named {repeated!r}.", param="tools")
+    return tools
+
+
+def _build_client_tool(function: FunctionDefinition) -> ClientTool:
+    if not _TOOL_NAME.fullmatch(function.name):
+        raise InvalidRequest(
+            "A tool's name must have 1 to 64 letters, digits, underscores and dashes.", param="tools"
+        )
+    schema = function.parameters or {}
+    if schema.get("type", "object") != "object":
+        raise InvalidRequest(f"The parameters of {function.name!r} must be an object.", param="tools")
+    schema_json = _encode_schema({"type": "object", "properties": {}, **schema}, param="tools")
+    description = function.description or ""
+    if len(schema_json) + len(description) > MAX_TOOL_CHARACTERS:
+        raise InvalidRequest(
+            f"A tool can have up to {MAX_TOOL_CHARACTERS:,} characters. {function.name!r} has more.",
+            param="tools",
+        )
+    return ClientTool(name=function.name, description=make_storable(description), schema_json=schema_json)
+
+
+def _encode_schema(schema: Mapping[str, object], *, param: str) -> str:
+    value: JSON = msgspec.to_builtins(schema)
+    if is_nested_too_deep(value):
+        raise InvalidRequest("The schema is nested too deeply.", param=param)
+    return make_storable(msgspec.json.encode(value).decode())
+
+
+def build_output_format(kind: str, wanted: JsonSchemaFormat | None, *, param: str) -> OutputFormat | None:
+    match kind:
+        case "text":
+            return None
+        case "json_object":
+            return OutputFormat()
+        case "json_schema" if wanted is not None and wanted.schema_ is not None:
+            if wanted.schema_.get("type", "object") != "object":
+                raise InvalidRequest("The schema must be one of an object.", param=param)
+            schema_json = _encode_schema(wanted.schema_, param=param)
+            if len(schema_json) > MAX_FORMAT_CHARACTERS:
+                raise InvalidRequest(
+                    f"A schema can have up to {MAX_FORMAT_CHARACTERS:,} characters.", param=param
+                )
+            if not _TOOL_NAME.fullmatch(wanted.name):
+                raise InvalidRequest("The schema's name is not valid.", param=param)
+            return OutputFormat(name=wanted.name, schema_json=schema_json, strict=bool(wanted.strict))
+        case "json_schema":
+            raise InvalidRequest("The schema is missing.", param=param)
+        case _:
+            raise InvalidRequest(
+                f"The response format {kind[:50]!r} is not supported. Use text, json_object or json_schema.",
+                code="unsupported_parameter",
+                param=param,
+            )
+
+
+def check_service_tier(tier: str | None) -> None:
+    if tier not in (None, "auto", "default"):
+        raise refuse_parameter("service_tier", "use auto or default.")
+
+
+def check_parameters(parameters: RequestParameters, tier: str, tool_names: Sequence[str]) -> None:
+    """Refuse parameters that the tier's model cannot obey."""
+    if parameters.tool_choice == "tool" and parameters.forced_tool not in tool_names:
+        raise InvalidRequest(
+            f"tool_choice names {parameters.forced_tool[:64]!r}, which is not one of the tools.",
+            param="tool_choice",
+        )
+    if parameters.tool_choice == "required" and not tool_names:
+        raise InvalidRequest("tool_choice needs tools.", param="tool_choice")
+    entry = catalogue.get_tier_entries().get(tier)
+    if entry is not None:
+        for name, reason in _find_unsupported(parameters, entry):
+            raise refuse_parameter(name, reason)
+
+
+def _find_unsupported(parameters: RequestParameters, entry: CatalogueEntry) -> Iterator[tuple[str, str]]:
+    if not accepts_sampling(entry):
+        if parameters.temperature not in (None, 1):
+            yield "temperature", "this model decides itself how much to vary."
+        if parameters.top_p not in (None, 1):
+            yield "top_p", "this model decides itself how much to vary."
+    if parameters.stop and entry.provider == "openai_responses":
+        yield "stop", "this model's API has no such field."
+    if parameters.seed is not None and entry.provider in ("openai_responses", "anthropic"):
+        yield "seed", "this model's API has no such field."
+
+
+def refuse_parameter(name: str, reason: str) -> InvalidRequest:
+    return InvalidRequest(f"{name} is not supported: {reason}", code="unsupported_parameter", param=name)

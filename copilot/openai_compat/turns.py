@@ -17,19 +17,31 @@ from typing import Generic, TypeVar
 from uuid import UUID
 
 import msgspec
+from django.db.models import Q
 
 from config.core.batching import GroupCommit
 from config.core.db import run_in_thread
 from config.core.errors import InvalidRequest, NotFound
 from config.core.json_values import JSON
-from copilot.accounts import preferences
-from copilot.chat import admission, admission_outcomes, branches, sessions, stop, turn_results
+from copilot.agent.structured_output import unwrap_json
+from copilot.chat import (
+    admission,
+    admission_outcomes,
+    approvals,
+    branches,
+    client_tools,
+    sessions,
+    stop,
+    turn_results,
+    turn_transitions,
+)
 from copilot.chat import selectors as chat_selectors
-from copilot.chat.commands import ResendMessage, SendMessage, clean_text, parse_message
+from copilot.chat.commands import ResendMessage, SendMessage, clean_text
 from copilot.chat.permissions import UNRESTRICTED, intersect_permissions, permissions_for_scopes
-from copilot.chat.turn_results import ROW_POLL_SECONDS, TurnResult, wait_for_turn
+from copilot.chat.turn_context import ApiRequest, InboundContext
+from copilot.chat.turn_results import TurnResult, wait_for_turn
 from copilot.exports.imports import import_history
-from copilot.models import Message, Turn
+from copilot.models import Message
 from copilot.openai_compat.base import ApiCaller
 from copilot.openai_compat.requests import RequestMessage, TurnRequest
 from copilot.realtime.event_log import LogEntry
@@ -39,7 +51,7 @@ from copilot.realtime.payloads import Tokens, format_timestamp
 
 # The caller could not answer a question while it waits, so the model has to ask in its answer instead.
 WITHOUT_QUESTIONS = replace(UNRESTRICTED, denied_tools=frozenset({"ask_user"}))
-LONG_INSTRUCTIONS_HEADING = "Instructions for this conversation:\n\n"
+NO_TOOLS = replace(UNRESTRICTED, tools=frozenset(), mcp_servers=frozenset())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +65,12 @@ class TurnOrder:
     kept: bool = False
     session_id: UUID | None = None
     retry_message_id: UUID | None = None  # the message of the session to answer again
+    api_request: ApiRequest | None = None
+    client_only: bool = False  # the model gets no tools but the caller's
+
+    @property
+    def wants_json(self) -> bool:
+        return self.api_request is not None and self.api_request.parameters.output_format is not None
 
 
 @dataclass(kw_only=True)
@@ -66,6 +84,7 @@ class AcceptedTurn:
     cursor: str
     started: bool
     kept: bool
+    continues: bool = False  # with results of the caller's tools, in a turn that had begun before
     has_ended: bool = False  # as far as its caller has seen
 
     def get_outcome(self) -> TurnResult:
@@ -87,16 +106,6 @@ class AcceptedTurn:
     def _note_outcome(self, outcome: TurnResult) -> TurnResult:
         self.has_ended = outcome.status in ("succeeded", "failed", "cancelled")
         return outcome
-
-    def get_outcome_and_limit(self) -> tuple[TurnResult, bool]:
-        outcome = self.get_outcome()
-        return outcome, self.is_limited(outcome)
-
-    def is_limited(self, outcome: TurnResult) -> bool:
-        """Check whether a limit ended the turn after an answer."""
-        if outcome.status != "succeeded":
-            return False
-        return Turn.objects.filter(pk=outcome.turn_id).exclude(limit_code="").exists()
 
 
 @asynccontextmanager
@@ -129,9 +138,12 @@ async def _clean_up_when_started(start: asyncio.Task[AcceptedTurn]) -> None:
 
 
 def _begin_turn(caller: ApiCaller, order: TurnOrder) -> AcceptedTurn:
+    if order.session_id is not None and order.request.results and _waits_for_results(order.session_id):
+        if not order.request.text:
+            return _continue_turn(caller, order, order.session_id)
+        _submit_results(caller, order, order.session_id, run_id=None)
     session_id, is_new = _find_or_create_session(caller.user_id, order)
-    kept = order.kept or order.session_id is not None
-    run_id = f"{order.prefix}{session_id.hex}{secrets.token_hex(8)}"
+    run_id = _make_run_id(order, session_id)
     with ExitStack() as rollback:
         if is_new:
             rollback.callback(sessions.delete_session, caller.user_id, session_id)
@@ -146,18 +158,66 @@ def _begin_turn(caller: ApiCaller, order: TurnOrder) -> AcceptedTurn:
         run_id=run_id,
         cursor=accepted.cursor,
         started=isinstance(accepted, admission_outcomes.SubmissionStarted),
-        kept=kept,
+        kept=order.kept or order.session_id is not None,
+    )
+
+
+def _make_run_id(order: TurnOrder, session_id: UUID) -> str:
+    return f"{order.prefix}{session_id.hex}{secrets.token_hex(8)}"
+
+
+def _waits_for_results(session_id: UUID) -> bool:
+    turn_id = turn_transitions.get_paused_turn_id(session_id)
+    return turn_id is not None and bool(approvals.list_open_client_calls(turn_id))
+
+
+def _continue_turn(caller: ApiCaller, order: TurnOrder, session_id: UUID) -> AcceptedTurn:
+    run_id = _make_run_id(order, session_id)
+    accepted = _submit_results(caller, order, session_id, run_id=run_id)
+    return AcceptedTurn(
+        caller=caller,
+        session_id=session_id,
+        turn_id=accepted.turn_id,
+        run_id=run_id,
+        cursor=accepted.cursor,
+        started=True,
+        kept=True,
+        continues=True,
+    )
+
+
+def _submit_results(
+    caller: ApiCaller, order: TurnOrder, session_id: UUID, *, run_id: str | None
+) -> client_tools.AcceptedResults:
+    return client_tools.submit_tool_results(
+        client_tools.SubmitToolResults(
+            session_id=session_id,
+            user_id=caller.user_id,
+            run_id=run_id,
+            results=order.request.results,
+            api_request=order.api_request or ApiRequest(),
+        )
     )
 
 
 def _build_send_command(caller: ApiCaller, order: TurnOrder, session_id: UUID, run_id: str) -> SendMessage:
-    """Build the message, with `api` as its origin and without the tool that asks questions."""
-    return parse_message(
-        {"text": order.request.text, "tier": order.tier, "mode": order.mode, "run_id": run_id},
+    """Build the message, with `api` as its origin and without the tool that asks questions.
+
+    The body of a request is bounded as a whole, so that its texts need no limit of their own.
+    """
+    permissions = intersect_permissions(permissions_for_scopes(caller.scopes), WITHOUT_QUESTIONS)
+    if order.client_only:
+        permissions = intersect_permissions(permissions, NO_TOOLS)
+    return SendMessage(
         session_id=session_id,
         user_id=caller.user_id,
+        text=clean_text(order.request.text),
+        tier=order.tier,
+        mode=order.mode,
+        run_id=run_id,
         origin="api",
-        permissions=intersect_permissions(permissions_for_scopes(caller.scopes), WITHOUT_QUESTIONS),
+        permissions=permissions,
+        inbound_context=InboundContext(api_request=order.api_request),
     )
 
 
@@ -181,23 +241,11 @@ def _submit_command(
 
 def _find_or_create_session(user_id: int, order: TurnOrder) -> tuple[UUID, bool]:
     """Return the session to run in, and whether it was created for this."""
-    instructions = clean_text(order.request.instructions)
     if order.session_id is not None:
-        if instructions:
-            sessions.update_session_settings(user_id, order.session_id, {"instructions": instructions})
         return order.session_id, False
-    history = order.request.history
-    # Instructions that a session cannot hold become the first message of its history.
-    if len(instructions) > preferences.MAX_INSTRUCTIONS_CHARACTERS:
-        history, instructions = (
-            [RequestMessage(role="user", text=LONG_INSTRUCTIONS_HEADING + instructions), *history],
-            "",
-        )
     at = format_timestamp(datetime.now(UTC))
-    session_id = import_history(
-        user_id, build_history_document(history, at), at=at, instructions=instructions, listed=order.kept
-    )
-    return session_id, True
+    history = build_history_document(order.request.history, at)
+    return import_history(user_id, history, at=at, instructions="", listed=order.kept), True
 
 
 def build_history_document(history: list[RequestMessage], at: str) -> list[dict[str, JSON]]:
@@ -246,9 +294,12 @@ def _build_history_entry(
 
 
 def _clean_up_session(run: AcceptedTurn) -> None:
-    """Delete a session whose caller left early, and stop its turn; list it instead if it waits for a person."""
+    """Delete a session whose caller left early, and stop its turn; list it instead if it waits for a person.
+
+    A turn that waits for its caller's tools is rebuilt from the caller's next request.
+    """
     try:
-        if run.get_outcome().status == "waiting":
+        if run.get_outcome().approval_ids:
             sessions.list_session(run.caller.user_id, run.session_id)
         else:
             stop.delete_session_and_stop(run.caller.user_id, run.session_id)
@@ -286,8 +337,8 @@ def find_session_to_continue(user_id: int, run_id: str, *, prefix: str) -> UUID:
         message = find_run_message(user_id, run_id, prefix=prefix)
     except NotFound:
         raise not_found from None
-    later = Message.objects.filter(session=message.session_id, kind=Message.Kind.USER, hidden="")
-    if message.hidden or later.filter(sequence__gt=message.sequence or 0).exists():
+    later = Message.objects.filter(session=message.session_id, hidden="", sequence__gt=message.sequence or 0)
+    if message.hidden or later.filter(Q(kind=Message.Kind.USER) | Q(run_id__isnull=False)).exists():
         raise InvalidRequest(
             "Only the latest response of a conversation can be continued.",
             code="previous_response_superseded",
@@ -300,6 +351,7 @@ def find_session_to_continue(user_id: int, run_id: str, *, prefix: str) -> UUID:
 
 TEXT_SEPARATOR = "\n\n"  # as in the text of a turn result
 LOST_LOG_TIMEOUT_SECONDS = 3_600  # no turn lasts longer; used only when the log has lost its beginning
+KEEP_ALIVE_SECONDS = 8.0  # clients and proxies give up on silent streams; the rows are checked as often
 _NAMING_KINDS = frozenset({"turn.queued", "turn.started"}) | ENDING_KINDS
 _FINAL_KINDS = ENDING_KINDS | {"turn.paused"}
 _TEXT_KINDS = frozenset({"text.extended", "step.retracted"})
@@ -323,7 +375,6 @@ class TurnOver:
 
     outcome: TurnResult
     text: str
-    limited: bool  # a limit ended the turn after an answer
 
 
 class LoggedSummary(msgspec.Struct):
@@ -352,6 +403,7 @@ class TurnLogReader(ABC, Generic[T]):
         self.run = run
         self.cursor = run.cursor
         self.is_over = False
+        self.is_paused = False
         self._turn_id = str(run.turn_id) if run.started else ""
 
     def read_entries(self, entries: list[LogEntry]) -> list[T]:
@@ -369,6 +421,7 @@ class TurnLogReader(ABC, Generic[T]):
         if event.turn_id == self._turn_id:
             found += self.convert_entry(entry, event)
             self.is_over = entry.kind in _FINAL_KINDS
+            self.is_paused = entry.kind == "turn.paused"
 
     def wants_kind(self, kind: str) -> bool:
         """Tell whether events of this kind need to be decoded at all."""
@@ -396,16 +449,21 @@ async def follow_log(reader: TurnLogReader[T]) -> AsyncGenerator[list[T] | KeepA
 async def _read_batches(
     feed: EventFeed, reader: TurnLogReader[T]
 ) -> AsyncGenerator[list[T] | KeepAlive, None]:
+    """Yield what is new, and a keep-alive whenever nothing was yielded for a while, whatever else the log says."""
+    clock = asyncio.get_running_loop()
+    deadline = clock.time() + KEEP_ALIVE_SECONDS
     while not reader.is_over:
         try:
-            async with asyncio.timeout(ROW_POLL_SECONDS):
+            async with asyncio.timeout_at(deadline):
                 batch = await anext(feed)
         except TimeoutError:
             await run_in_thread(_check_turn_row, reader)
             yield KeepAlive()
         else:
-            if found := reader.read_entries(batch):
-                yield found
+            if not (found := reader.read_entries(batch)):
+                continue
+            yield found
+        deadline = clock.time() + KEEP_ALIVE_SECONDS
 
 
 def _check_turn_row(reader: TurnLogReader[T]) -> None:
@@ -459,9 +517,14 @@ class _TextReader(TurnLogReader[str]):
         if success is None or success.summary is None or not self._is_text_complete:
             return None
         outcome = TurnResult(
-            turn_id=success.turn_id, status="succeeded", text=self.text, usage=success.summary.tokens
+            turn_id=success.turn_id,
+            status="succeeded",
+            text=self.text,
+            last_text=self.text,
+            limit_code=success.limit_code or "",
+            usage=success.summary.tokens,
         )
-        return TurnOver(outcome, self.text, limited=bool(success.limit_code))
+        return TurnOver(outcome, self.text)
 
     def take_remaining_text(self, outcome: TurnResult) -> str:
         """Return stored text that the log did not deliver. Retracted text cannot be taken back."""
@@ -470,16 +533,31 @@ class _TextReader(TurnLogReader[str]):
         return rest
 
 
-async def follow_answer(run: AcceptedTurn) -> AsyncGenerator[AnswerDelta | KeepAlive | TurnOver, None]:
-    """Yield the answer while it is written; `TurnOver` comes once, at the end."""
+async def follow_answer(
+    run: AcceptedTurn, order: TurnOrder
+) -> AsyncGenerator[AnswerDelta | KeepAlive | TurnOver, None]:
+    """Yield the answer while it is written; `TurnOver` comes once, at the end.
+
+    JSON is yielded at the end, once it is known to be valid: what was streamed could not be taken back.
+    """
     reader = _TextReader(run)
-    async for deltas in follow_log(reader):
-        yield deltas if isinstance(deltas, KeepAlive) else AnswerDelta("".join(deltas))
-    if (over := reader.read_success()) is not None:
-        run.has_ended = True
-        yield over
-        return
-    outcome, limited = await run_in_thread(run.get_outcome_and_limit)
-    if rest := reader.take_remaining_text(outcome):
+    while True:
+        async for deltas in follow_log(reader):
+            if isinstance(deltas, KeepAlive):
+                yield deltas
+            elif not order.wants_json:
+                yield AnswerDelta("".join(deltas))
+        if not order.wants_json and not run.continues and (over := reader.read_success()) is not None:
+            run.has_ended = True
+            yield over
+            return
+        outcome = await run_in_thread(run.get_outcome)
+        if not (reader.is_paused and outcome.status in ("queued", "running")):
+            break
+        reader.is_over = reader.is_paused = False  # that was the pause before this request
+    if order.wants_json:
+        if outcome.status == "succeeded" and outcome.limit_code != "invalid_output":
+            yield AnswerDelta(unwrap_json(outcome.last_text))
+    elif rest := reader.take_remaining_text(outcome):
         yield AnswerDelta(rest)
-    yield TurnOver(outcome, reader.text, limited)
+    yield TurnOver(outcome, reader.text)

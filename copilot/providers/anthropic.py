@@ -66,15 +66,38 @@ def build_request_body(request: ModelRequest) -> dict[str, JSON]:
     body: dict[str, JSON] = {"model": request.entry.model, "max_tokens": max_tokens, "stream": True}
     if request.effective_temperature is not None and not thinking:
         body["temperature"] = request.effective_temperature
+    if request.parameters.top_p is not None and not thinking:
+        body["top_p"] = request.parameters.top_p
+    if request.parameters.stop:
+        body["stop_sequences"] = list(request.parameters.stop)
     body |= thinking
     if request.tools:
         body["tools"] = [_encode_tool(tool) for tool in request.tools]
+        body |= _tool_choice_fields(request, thinks=bool(thinking))
     if system := [text for text in (request.system, request.suffix) if text.strip()]:
         body["system"] = [{"type": "text", "text": text} for text in system]
     body["messages"] = _encode_messages(request, replayed=bool(thinking))
     if prompt_cache.supports_cache_marks(request.entry):
         _mark_cache(body)
     return body
+
+
+def _tool_choice_fields(request: ModelRequest, *, thinks: bool) -> dict[str, JSON]:
+    """Leave the choice to a model that thinks: the API refuses to force a call together with thinking."""
+    parameters = request.parameters
+    choice: dict[str, JSON] = {"type": "auto"}
+    match parameters.tool_choice:
+        case "none":
+            return {"tool_choice": {"type": "none"}}
+        case "required" if not thinks:
+            choice = {"type": "any"}
+        case "tool" if not thinks:
+            choice = {"type": "tool", "name": parameters.forced_tool}
+        case _:
+            pass
+    if parameters.parallel_tool_calls is False:
+        choice["disable_parallel_tool_use"] = True
+    return {} if choice == {"type": "auto"} else {"tool_choice": choice}
 
 
 def _mark_cache(body: dict[str, JSON]) -> None:

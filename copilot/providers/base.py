@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, Protocol
 
+import msgspec
+
 from config.core.json_values import JSON
 from copilot.realtime.payloads import Tokens
 
@@ -128,6 +130,37 @@ ModelMessage = UserMessage | AssistantMessage | ToolResultsMessage
 
 
 @dataclass(frozen=True, kw_only=True)
+class OutputFormat:
+    """The JSON that an answer must be: any object, or a value that matches the schema."""
+
+    schema_json: str = ""  # empty: any JSON object
+    name: str = "response"
+    strict: bool = False
+
+    @cached_property
+    def schema(self) -> dict[str, JSON] | None:
+        return msgspec.json.decode(self.schema_json, type=dict) if self.schema_json else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestParameters:
+    """The wishes of an API caller for the model calls of a turn; None and empty leave it to the provider."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+    tool_choice: Literal["auto", "none", "required", "tool"] = "auto"
+    forced_tool: str = ""  # with the choice "tool"
+    parallel_tool_calls: bool | None = None
+    output_format: OutputFormat | None = None
+
+
+NO_PARAMETERS = RequestParameters()
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelRequest:
     entry: CatalogueEntry
     system: str
@@ -137,12 +170,17 @@ class ModelRequest:
     suffix: str = ""  # the session's part of the system prompt
     effort: ReasoningEffort | None = None  # overrides the level that thinking_tokens imply
     temperature: float | None = None  # for models that accept one
+    parameters: RequestParameters = NO_PARAMETERS
 
     @property
     def effective_temperature(self) -> float | None:
         """Return the temperature to send; models that decide how much to think refuse any."""
-        entry = self.entry
-        return None if entry.can_reason and entry.reasoning_style != "budget" else self.temperature
+        return self.temperature if accepts_sampling(self.entry) else None
+
+
+def accepts_sampling(entry: CatalogueEntry) -> bool:
+    """Tell whether a model takes a temperature and the like; those that decide how much to think refuse them."""
+    return not entry.can_reason or entry.reasoning_style == "budget" or entry.provider == "scripted"
 
 
 # --- Stream items ---

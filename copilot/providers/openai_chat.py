@@ -104,9 +104,11 @@ def encode_request(request: ModelRequest, *, official: bool) -> bytes:
         body[name] = entry.max_output_tokens
     if request.effective_temperature is not None:
         body["temperature"] = request.effective_temperature
+    body |= _parameter_fields(request)
     body |= _reasoning_fields(request)
     if request.tools:
         body["tools"] = [_encode_tool(tool) for tool in request.tools]
+        body |= _tool_choice_fields(request)
     messages: list[WireMessage] = []
     if system := join_system_text(request):
         messages.append({"role": "system", "content": system})
@@ -116,6 +118,36 @@ def encode_request(request: ModelRequest, *, official: bool) -> bytes:
         _mark_cache(request, body, messages)
     body["messages"] = list[JSON](messages)
     return msgspec.json.encode(body)
+
+
+def _parameter_fields(request: ModelRequest) -> dict[str, JSON]:
+    parameters = request.parameters
+    fields: dict[str, JSON] = {}
+    if parameters.top_p is not None:
+        fields["top_p"] = parameters.top_p
+    if parameters.stop:
+        fields["stop"] = list(parameters.stop)
+    if parameters.seed is not None:
+        fields["seed"] = parameters.seed
+    if (wanted := parameters.output_format) is not None:
+        if wanted.schema is None:
+            fields["response_format"] = {"type": "json_object"}
+        else:
+            schema: dict[str, JSON] = {"name": wanted.name, "schema": wanted.schema, "strict": wanted.strict}
+            fields["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return fields
+
+
+def _tool_choice_fields(request: ModelRequest) -> dict[str, JSON]:
+    parameters = request.parameters
+    fields: dict[str, JSON] = {}
+    if parameters.tool_choice == "tool":
+        fields["tool_choice"] = {"type": "function", "function": {"name": parameters.forced_tool}}
+    elif parameters.tool_choice != "auto":
+        fields["tool_choice"] = parameters.tool_choice
+    if parameters.parallel_tool_calls is not None:
+        fields["parallel_tool_calls"] = parameters.parallel_tool_calls
+    return fields
 
 
 def _mark_cache(request: ModelRequest, body: dict[str, JSON], messages: list[WireMessage]) -> None:

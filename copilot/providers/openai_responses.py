@@ -20,6 +20,7 @@ from copilot.providers.base import (
     ImagePart,
     ModelMessage,
     ModelRequest,
+    OutputFormat,
     ProviderFailure,
     ReasoningDelta,
     ReasoningReplay,
@@ -59,8 +60,13 @@ def encode_request(request: ModelRequest) -> bytes:
         body["temperature"] = request.effective_temperature
     reasoning = _reasoning_fields(request)
     body |= reasoning
+    if request.parameters.top_p is not None:
+        body["top_p"] = request.parameters.top_p
+    if (wanted := request.parameters.output_format) is not None:
+        body["text"] = {"format": _encode_format(wanted)}
     if request.tools:
         body["tools"] = [_encode_tool(tool) for tool in request.tools]
+        body |= _tool_choice_fields(request)
     if system := join_system_text(request):
         body["instructions"] = system
     reasoning_model = entry.model if reasoning else ""
@@ -79,6 +85,24 @@ def _reasoning_fields(request: ModelRequest) -> dict[str, JSON]:
         return {}
     fields: dict[str, JSON] = {"effort": get_request_effort(request), "summary": "auto"}
     return {"include": ["reasoning.encrypted_content"], "reasoning": fields}
+
+
+def _encode_format(wanted: OutputFormat) -> JSON:
+    if wanted.schema is None:
+        return {"type": "json_object"}
+    return {"type": "json_schema", "name": wanted.name, "schema": wanted.schema, "strict": wanted.strict}
+
+
+def _tool_choice_fields(request: ModelRequest) -> dict[str, JSON]:
+    parameters = request.parameters
+    fields: dict[str, JSON] = {}
+    if parameters.tool_choice == "tool":
+        fields["tool_choice"] = {"type": "function", "name": parameters.forced_tool}
+    elif parameters.tool_choice != "auto":
+        fields["tool_choice"] = parameters.tool_choice
+    if parameters.parallel_tool_calls is not None:
+        fields["parallel_tool_calls"] = parameters.parallel_tool_calls
+    return fields
 
 
 def _encode_tool(tool: ToolSpecification) -> JSON:

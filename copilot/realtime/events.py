@@ -182,6 +182,7 @@ class TurnHeartbeat:
 @dataclass(frozen=True, kw_only=True)
 class TurnPaused:
     approvals: list[str]
+    reason: Literal["approval", "client_tool"] = "approval"
     kind: Literal["turn.paused"] = "turn.paused"
 
 

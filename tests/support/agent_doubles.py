@@ -60,6 +60,7 @@ class InMemoryToolbox:
     tools: Mapping[str, FakeToolFunction] = field(default_factory=dict)
     required: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     polled: frozenset[str] = frozenset()
+    client_tools: frozenset[str] = frozenset()
     ran: list[ToolCall] = field(default_factory=list)
 
     def specifications(self) -> tuple[ToolSpecification, ...]:
@@ -69,11 +70,14 @@ class InMemoryToolbox:
                 description=name,
                 parameters={"type": "object", "required": list(self.required.get(name, ()))},
             )
-            for name in self.tools
+            for name in (*self.tools, *self.client_tools)
         )
 
     def list_polling_tools(self) -> frozenset[str]:
         return self.polled
+
+    def list_client_tools(self) -> frozenset[str]:
+        return self.client_tools
 
     async def run_calls(
         self, calls: Sequence[ToolCall], emit: EmitEvent, *, taken: int = 0

@@ -114,11 +114,12 @@ async def test_waiting(waited):
     turn, token = waited
     async with opened(f"{V1}/turns/{turn.pk}/wait?timeout=1", token) as call:
         assert await call.body() == (
-            b'{"turn_id":"%b","status":"failed","text":"","tool_calls":[],'
+            b'{"turn_id":"%b","status":"failed","text":"","last_text":"","client_calls":[],"limit_code":"",'
+            b'"approval_ids":[],"tool_calls":[],'
             b'"usage":{"input":0,"cache_read":0,"cache_write_5m":0,"cache_write_1h":0,"output":0,"reasoning":0},'
             b'"error":{"code":"overloaded","message":"Model not responding",'
-            b'"hint":"This usually passes. Try again in a moment.","details":""},"link":null}'
-            % str(turn.pk).encode()
+            b'"hint":"This usually passes. Try again in a moment.","details":"","retry_after_seconds":null},'
+            b'"link":null}' % str(turn.pk).encode()
         )
 
 

@@ -69,7 +69,7 @@ async def schedule_task(arguments: ScheduleTask, invocation: ToolInvocation) -> 
         timezone=arguments.timezone,
         name=arguments.name,
         session_id=UUID(context.session_id) if in_this_session else None,
-        inbound_context=replace(inbound_context, sources=sources),
+        inbound_context=replace(inbound_context, sources=sources, api_request=None),
     )
     schedule = await run_in_thread(schedules.create_schedule, context.user_id, request, context.permissions)
     return ToolOutput(

@@ -127,7 +127,7 @@ def test_each_way_to_end_has_its_part(ada, client, url, model, monkeypatch):
 def test_what_cannot_be_taken_is_refused_before_anything_streams(ada, client, url):
     """E4.1"""
     file = {"id": "m", "role": "user", "parts": [{"type": "file", "mediaType": "image/png", "url": "data:,"}]}
-    odd = [{}, said(""), said("x", messages=[file]), said("x" * 64_001), said("x", trigger="other")]
+    odd = [{}, said(""), said("x", messages=[file]), said("x", trigger="other")]
     for body in odd:
         assert client.post(url, json=body).status_code == 400, body
     assert client.post(url, json=said("x"), headers={"Authorization": "Bearer no"}).status_code == 401

@@ -80,6 +80,7 @@ async def test_an_ended_turn_is_answered_at_once_with_text_calls_and_tokens(ada,
         turn_id=str(turn.pk),
         status="succeeded",
         text="Let me look.\n\nThere is one file.",
+        last_text="There is one file.",
         tool_calls=[
             turn_results.ToolCallResult(
                 call_id="c1", tool="list_files", arguments={}, success=True, preview="a.txt", duration_ms=12

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from uuid import uuid4
 
 import msgspec
 import pytest
 
+from copilot.openai_compat import turns
 from copilot.openai_compat.turns import AcceptedTurn, _TextReader
 from copilot.realtime.event_log import LogEntry
 
@@ -46,7 +48,7 @@ def test_the_ending_in_the_log_is_the_outcome():
     reading.read_entries([SUCCEEDED])
     over = reading.read_success()
     assert reading.is_over
-    assert (over.text, over.outcome.status, over.limited) == ("One two\n\nThree", "succeeded", False)
+    assert (over.text, over.outcome.status, over.outcome.limit_code) == ("One two\n\nThree", "succeeded", "")
     assert (over.outcome.usage.input, over.outcome.usage.output) == (3, 2)
 
 
@@ -68,3 +70,18 @@ def test_where_the_log_does_not_hold_the_whole_answer_the_rows_are_asked(broken)
     reading.read_entries([text("One", 0), broken, SUCCEEDED])
     assert reading.is_over
     assert reading.read_success() is None
+
+
+async def test_a_stream_is_never_silent_for_long_whatever_else_the_log_says(monkeypatch):
+    """X1.7: events that no client sees do not count as a sign of life"""
+    monkeypatch.setattr(turns, "KEEP_ALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(turns, "_check_turn_row", lambda reader: None)
+
+    async def busy():
+        while True:
+            await asyncio.sleep(0.01)
+            yield [logged("turn.heartbeat", phase="tool", elapsed_seconds=1)]
+
+    async for batch in turns._read_batches(busy(), reader()):
+        assert isinstance(batch, turns.KeepAlive)
+        break

@@ -241,7 +241,7 @@ def test_retry_after_may_be_a_date_a7_1() -> None:
 CLOSED_LIST = (
     "cancelled stopped interrupted idle_timeout worker_lost round_limit loop_detected tool_calls_broken budget_reached "
     "limit_reached time_limit output_truncated context_full compaction_failed server_unavailable never_started "
-    "goal_paused schedule_disabled file_quarantined"
+    "goal_paused schedule_disabled file_quarantined invalid_output"
 )
 
 
