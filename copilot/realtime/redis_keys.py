@@ -1,4 +1,4 @@
-"""Name every Redis key and channel of copilot. Keys of a session share a hash tag, so that a cluster can hold them."""
+"""Name every Redis key and channel of copilot. Keys of a session share a hash tag."""
 
 from __future__ import annotations
 

@@ -29,6 +29,7 @@ class RedisHealth:
     eviction_policy: str
     role: str
     append_only: bool
+    is_cluster: bool
     saving: bool  # the last RDB snapshot and the last AOF write succeeded
     time: float  # seconds since the epoch, by the server's clock
 
@@ -55,6 +56,7 @@ def get_redis_health() -> RedisHealth:
         eviction_policy=str(info["maxmemory_policy"]),
         role=str(info["role"]),
         append_only=bool(info["aof_enabled"]),
+        is_cluster=bool(info.get("cluster_enabled")),
         saving="err" not in (info.get("rdb_last_bgsave_status"), info.get("aof_last_write_status")),
         time=seconds + microseconds / 1e6,
     )

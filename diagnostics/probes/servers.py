@@ -272,6 +272,12 @@ def probe_redis() -> ProbeFinding:
         return _explain_redis_refusal(problem.__cause__)
     kept = "append-only" if health.append_only else "snapshots only"
     detail = f"version {health.version}, {health.role}, {health.used_bytes // 2**20} MB used, {kept}"
+    if health.is_cluster:
+        return ProbeFinding(
+            status="fail",
+            detail=f"{detail}, in cluster mode",
+            next_step="Use a single Redis server, with a replica if you like: Redis Cluster is not supported.",
+        )
     if health.eviction_policy != "noeviction":
         return ProbeFinding(
             status="fail",

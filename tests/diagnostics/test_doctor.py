@@ -21,9 +21,10 @@ from django.utils import timezone
 from django_celery_beat.models import IntervalSchedule, PeriodicTask
 from kombu import Connection
 
+from bench.installation import directory_of
 from config.celery import app
 from config.core import demo_login, redis
-from config.dev.servers import find_free_port
+from config.dev.servers import EmbeddedValkey, find_free_port, start_servers
 from copilot.models import WorkerHeartbeat
 from copilot.providers import catalogue
 from copilot.realtime import redis_keys
@@ -482,3 +483,24 @@ def test_a_bad_value_ends_every_program_with_one_sentence(program: tuple[str, ..
     [sentence] = done.stderr.strip().splitlines()
     assert name in sentence
     assert "sesame" not in sentence
+
+
+class ClusterValkey(EmbeddedValkey):
+    def _build_command(self) -> list[str]:
+        return [*super()._build_command(), "--cluster-enabled", "yes", "--databases", "1"]
+
+
+def test_doctor_refuses_a_redis_cluster(settings):
+    with directory_of("cluster") as directory:
+        server = ClusterValkey(directory / "valkey", durable=False)
+        start_servers(server)
+        try:
+            settings.REDIS_URL = server.url
+            redis.get_redis.cache_clear()
+            _, checks = doctor("--only", "redis")
+        finally:
+            redis.get_redis.cache_clear()
+            server.stop()
+    [found] = [check for check in checks if check["name"] == "redis"]
+    assert found["status"] == "fail"
+    assert "Redis Cluster is not supported" in found["next_step"]
