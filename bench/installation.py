@@ -67,7 +67,7 @@ class Installation:
         self.run("config.bootstrap")
 
     def start_engines(self) -> dict[str, str]:
-        """Start what stands before the servers, and return the variables that lead there."""
+        """Start the proxies in front of the servers, and return the variables that point to them."""
         return {}
 
     @property

@@ -32,5 +32,7 @@ def send_turn_signal(signal: Signal, turn_id: UUID, origin: str) -> None:
 # --- Accounts: sent with `user_id` -------------------------------------------------------------------
 
 account_exporting = Signal()  # receivers return a dict to add to the export
-account_closing = Signal()  # deletion was requested, and again when it begins: end what goes on outside
+account_closing = (
+    Signal()
+)  # deletion was requested, and again when it begins: stop everything that runs outside
 account_purging = Signal()  # receivers delete a batch and return its size; sent again until all return 0

@@ -26,7 +26,7 @@ MEANINGS = {
     "model_not_found": "There is no such model or tier.",
     "not_acceptable": "None of the accepted media types can be served.",
     "second_factor_required": "Staff need a session with a second factor.",
-    "timeout": "The turn did not end in time; it goes on.",
+    "timeout": "The turn did not end in time; it continues.",
     "too_large": "Too many bytes.",
     "too_many_requests": "Too often. Try again after `Retry-After`.",
     "unsupported_media_type": "This media type is not understood here.",

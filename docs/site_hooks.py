@@ -20,7 +20,7 @@ PROJECT_PAGES = {
     "linking/README.md": "project/chat-platforms.md",
     "billing/README.md": "project/billing.md",
 }
-LISTED_FOLDERS = {"Decisions": "decisions", "Specification": "spec"}  # every page of them stands in the nav
+LISTED_FOLDERS = {"Decisions": "decisions", "Specification": "spec"}  # all their pages are in the navigation
 _LINK = re.compile(r"(?<!!)\[([^\]\n]+)\]\(([^)\s]+)\)")
 
 

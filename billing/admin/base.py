@@ -40,7 +40,7 @@ class ReasonedActionAdmin(TypedRowAdmin):
         act: RowAction,
         form_class: type[ReasonForm] = ReasonForm,
     ) -> HttpResponse | None:
-        """Show the form, then run `act` on every chosen row. A refused row is reported and the others go on."""
+        """Show the form, then run `act` on every chosen row. A refused row is reported and does not stop the others."""
         form = form_class(request.POST if "apply" in request.POST else None)
         if not form.is_valid():
             return self._render_reason_form(request, chosen, form)

@@ -145,7 +145,7 @@ def _build_current_phase(
 
 
 def _drop_schedule(attempt: PlanChangeAttempt, subscription: StripeSubscription) -> None:
-    """Release the schedule, even one whose creation we never heard of. If this fails, the next attempt releases it."""
+    """Release the schedule, even if its creation was never confirmed to us. If this fails, the next attempt releases it."""
     try:
         current = subscription_api.get_subscription(attempt.deadline, subscription.id)
         if current is not None and current.schedule_id:

@@ -1,4 +1,4 @@
-"""Sync the subscription mirror and the tier with Stripe, whatever happened there and in whatever order we heard of it."""
+"""Sync the subscription mirror and the tier with Stripe, whatever happened there and in whatever order events arrive."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def sync_subscription(
 
 
 def had_trial(subscriptions: list[objects.StripeSubscription]) -> bool:
-    """Return True if any subscription had a trial, including one that ended before we heard of it."""
+    """Return True if any subscription had a trial, including one that ended before its event arrived."""
     return any(subscription.trial_end is not None for subscription in subscriptions)
 
 

@@ -1,4 +1,4 @@
-"""Base class for the forms of pages: every error stands at its field, also those that a service finds."""
+"""Base class for the forms of pages: every error is shown at its field, also those that a service finds."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class _DirectWriteConnection(redis.asyncio.Connection):
     """Send commands quickly, and never lose a cancellation over it.
 
     redis-py sends every command through `asyncio.wait_for`. That starts a task each time, and in Python 3.11 it swallows
-    a cancellation that arrives while the write is under way: a turn that was stopped at that moment would go on.
+    a cancellation that arrives while the write is under way: a turn that was stopped at that moment would continue.
     It also packs commands in Python, and those that publish have hundreds of arguments.
     """
 

@@ -16,7 +16,9 @@ GLOSSARY = "docs/glossary.md"
 AVOIDED_WORDS_HEADING = "## Words to avoid"
 TABLE_ROW = re.compile(r"\| (?P<words>.+?) \| (?P<better>.+?) \| (?P<fine>.*?) ?\|")
 # Other people's text, and records of the past that are not rewritten.
-SKIPPED = re.compile(r"static/vendor/|docs/spec/|requirements/|(.+/)?migrations/|tests/(?!support/)|LICENSE")
+SKIPPED = re.compile(
+    r"static/vendor/|docs/spec/|requirements/|(.+/)?migrations/|tests/(?!.+\.py$)|tests/config/dev/test_prose_check|LICENSE"
+)
 COMMENT_MARKS = {
     ".css": r"/\*.*?\*/",
     ".js": r"/\*.*?\*/|(?<!:)//[^\n]*|([\"'`])(?:\\.|(?!\1)[^\\\n])* (?:\\.|(?!\1)[^\\\n])*\1",
@@ -26,6 +28,7 @@ COMMENT_MARKS = {
     r"|(?:aria-label|title|placeholder|alt|content|data-\w+)=\"[^\"<>]*\"",
     ".txt": r".+",
 }
+TEST_NAME = re.compile(r"^(?:async )?def test_(\w+)", re.M)
 HASH_COMMENTS = r"(?:^|\s)#[^\n]*"  # Makefile, shell, TOML, YAML, systemd, nginx
 CODE_IN_MARKDOWN = re.compile(r"^( *)(```|~~~).*?^\1\2|`[^`\n]+`|\]\([^)\s]*\)|<[^>\n]+>", re.S | re.M)
 CODE_IN_TEMPLATE = re.compile(r"{{.*?}}|{% (?!blocktrans|translate)[^%]*%}", re.S)
@@ -74,8 +77,9 @@ def _match_words(words: list[str], fine: list[str]) -> re.Pattern[str]:
 
 def find_problems(name: str, text: str, rules: list[Rule]) -> list[Problem]:
     lowered = text.lower()
-    suspects = [rule for rule in rules if rule.may_match(lowered) and rule.pattern.search(text)]
-    found = list(_find_patterns(text)) if name.endswith(".py") and not name.startswith("tests/") else []
+    is_test = name.startswith("tests/")  # their names have underscores instead of spaces
+    suspects = [rule for rule in rules if rule.may_match(lowered) and (is_test or rule.pattern.search(text))]
+    found = list(_find_patterns(text)) if name.endswith(".py") and not is_test else []
     if suspects:
         for offset, prose in list_prose(name, text):
             for rule in suspects:
@@ -103,7 +107,10 @@ def list_prose(name: str, text: str) -> Iterator[tuple[int, str]]:
         end = text.find(AVOIDED_WORDS_HEADING) if name == GLOSSARY else None
         yield 0, CODE_IN_MARKDOWN.sub(_blank_out, text[:end])
     elif suffix == ".py":
-        yield from _list_python_prose(text, is_test=name.startswith("tests/"))
+        is_test = name.startswith("tests/")
+        yield from _list_python_prose(text, is_test=is_test)
+        if is_test:
+            yield from ((hit.start(1), hit[1].replace("_", " ")) for hit in TEST_NAME.finditer(text))
     else:
         if suffix in (".html", ".txt"):
             text = CODE_IN_TEMPLATE.sub(_blank_out, text)

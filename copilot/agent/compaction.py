@@ -289,7 +289,7 @@ def _format_todos(todos: Sequence[Todo]) -> str:
     if not todos:
         return ""
     lines = "\n".join(f"- [{todo.status}] {todo.text}" for todo in todos)
-    return f"The to-do list as it stands, which goes on with the tool todos_write:\n{lines}"
+    return f"The current to-do list; keep updating it with the tool todos_write:\n{lines}"
 
 
 # --- The compacted context ---

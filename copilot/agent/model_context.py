@@ -355,7 +355,7 @@ def build_summary_message(text: str) -> UserMessage:
 def build_user_message(row: MessageRow, images: Mapping[str, ImagePart]) -> UserMessage:
     """Build a user message: a follow-up as it was delivered, any other after its server context.
 
-    A row without text and files only starts a turn that goes on with tool results, and says nothing.
+    A row without text and files only starts a turn that continues with tool results, and says nothing.
     """
     follow_up = row.data.get("follow_up")
     if not row.content and not row.attachments and not follow_up:

@@ -135,7 +135,7 @@ def _take_pending(
     *,
     start: queue.StartingMessage | None = None,
 ) -> list[ConsumedMessage]:
-    """Take the chosen messages; if they cannot be stored, they stay queued and the turn goes on."""
+    """Take the chosen messages; if they cannot be stored, they stay queued and the turn continues."""
     try:
         taken = queue.consume_pending_messages(turn.turn_id, turn.fence, choose, start=start)
     except (DatabaseError, ServiceUnavailable):

@@ -301,7 +301,7 @@ def _abandon_paused_turn(
         return None
     try:
         _place_hold_if_needed(new_turn, user_id)
-    except TooManyRequests:  # remove every trace of the message; the turn goes on waiting
+    except TooManyRequests:  # remove every trace of the message; the turn keeps waiting
         lease.remove_members(str(new_turn.session_id), [member])
         lease.release_lease(str(new_turn.session_id), str(new_turn.token))
         if not messages.discard_pending_message(new_turn.message_id):

@@ -21,7 +21,7 @@ from copilot.realtime.events import LimitReached
 
 
 def check_account_is_active(user_id: int) -> None:
-    """Refuse to go on with earlier work of an inactive account.
+    """Refuse to continue earlier work of an inactive account.
 
     New messages are checked by their own statement.
     """

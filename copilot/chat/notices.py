@@ -93,7 +93,7 @@ NOTICES: dict[str, Notice] = {
         _("Couldn't start"), _("Your message was received, but nothing picked it up. Try again."), "retry"
     ),
     "round_limit": Notice(
-        _("Step limit reached"), _("This answer used all its steps. Continue to go on."), "continue"
+        _("Step limit reached"), _("This answer used all its steps. Press Continue for more."), "continue"
     ),
     "loop_detected": Notice(
         _("Stuck in a loop"), _("The same tool calls kept repeating. Say what to do differently."), "none"
@@ -110,7 +110,7 @@ NOTICES: dict[str, Notice] = {
         "continue",
     ),
     "time_limit": Notice(
-        _("Time limit reached"), _("This answer took too long. Continue to go on."), "continue"
+        _("Time limit reached"), _("This answer took too long. Press Continue for more."), "continue"
     ),
     "invalid_output": Notice(
         _("Answer in the wrong format"),

@@ -105,7 +105,7 @@ def _signal_or_cancel(session_id: UUID, stopping: turn_transitions.StopRequest) 
 
 
 def stop_child_turns(turn_id: UUID) -> None:
-    """Stop what a stopped turn started; what earlier turns started goes on.
+    """Stop what a stopped turn started; what earlier turns started continues.
 
     Nothing joins them meanwhile: a sub-session's prompt is accepted only while its parent is not stopped.
     """

@@ -69,7 +69,7 @@ AnyExportedPart = (
 
 
 class ExportedMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """Consecutive rows of one role. Each message of a person stands alone, because it has its own files."""
+    """Consecutive rows of one role. Messages of people are not joined, because each has its own files."""
 
     id: str
     sequence: int  # position in the document, from 1

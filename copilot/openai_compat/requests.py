@@ -51,7 +51,7 @@ class RequestMessage:
 class TurnRequest:
     """The `text` to answer now, after `history`; `instructions` shape the answer.
 
-    Without a text, the request brings tool results and the answer goes on after them. `results` are those at the end
+    Without a text, the request brings tool results and the answer continues after them. `results` are those at the end
     of the request, which are also part of the history.
     """
 

@@ -1,7 +1,7 @@
 """Run one turn per compatible-API request: open or continue a session, follow the turn, clean up afterwards.
 
 A session created for one answer is deleted once its caller has the answer or has left: nobody else could read it, so
-whatever still runs in it is stopped. In a session that is kept, the turn goes on without its caller.
+whatever still runs in it is stopped. In a session that is kept, the turn continues without its caller.
 """
 
 from __future__ import annotations

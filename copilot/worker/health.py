@@ -81,7 +81,7 @@ _outage = {"until": 0.0}
 def ask_with_deadline(ask: Callable[[], T], *, extra_seconds: float = 0.0) -> T:
     """Call `ask` in a thread and return its answer within a second, or raise `ServiceUnavailable`.
 
-    This holds even while Redis accepts connections and never answers. The thread goes on until its own timeouts end it.
+    This holds even while Redis accepts connections and never answers. The thread continues until its own timeouts end it.
     """
     if time.monotonic() < _outage["until"]:
         raise ServiceUnavailable("no answer in time") from TimeoutError("timed out")

@@ -156,7 +156,7 @@ def take_over_turn(suspect: liveness.TurnEvidence) -> bool:
             _publish_lost_state(turn)
             event = TurnRecovering(attempt=requeued.attempts)
             announcements.publish_events(session_id, turn.session.owner_id, [(event, suspect.turn_id)])
-        finally:  # the turn goes on even if clients could not be told
+        finally:  # the turn continues even if clients could not be told
             tasks.wake_worker(turn_id)
     log.warning(
         "turn_taken_over",

@@ -393,7 +393,7 @@ _releasing_slots: set[asyncio.Future[None]] = set()  # keeps references, because
 async def _generate_frames(
     visibility: EventVisibility, cursor: str | None, slot: StreamSlot
 ) -> AsyncGenerator[bytes, None]:
-    """Yield frames until the turn ends or the time is up; after a lost cursor, go on from a new snapshot."""
+    """Yield frames until the turn ends or the time is up; after a lost cursor, continue from a new snapshot."""
     greeting, ends_at = b"retry: 1000\n\n", asyncio.get_running_loop().time() + MAX_SESSION_STREAM_SECONDS
     reset = False
     while True:

@@ -98,7 +98,7 @@ def test_nobody_waits_long_for_a_copy(caplog, monkeypatch):
     assert "limit_check_degraded" in caplog.text
 
 
-def test_everything_by_the_clock_has_its_interval_and_its_end():
+def test_every_scheduled_task_has_an_interval_and_a_time_limit():
     """B19.4: every minute, hour or night, and no task without a time limit"""
     due = {
         job["task"]: job["schedule"]
@@ -120,7 +120,7 @@ def test_everything_by_the_clock_has_its_interval_and_its_end():
     assert [task.name for task in ours if not task.time_limit] == []
 
 
-def test_what_is_done_by_the_clock_may_be_done_twice():
+def test_every_scheduled_task_may_run_twice():
     """B19.4: all of it, one after the other, two times; nothing changes the second time"""
     ada = factories.ada()
     record_usage(ada, 500)
@@ -312,7 +312,7 @@ def test_tests_of_billing_neither_mock_nor_sleep():
 
 
 def test_the_stand_in_says_what_it_copies():
-    """B20.4: every rule that can be switched off stands in its contract, and nothing else"""
+    """B20.4: every rule that can be switched off is in its contract, and nothing else"""
     contract = (ROOT / "tests" / "stripe_fake" / "CONTRACT.md").read_text()
     assert set(re.findall(r"^\| `(\w+)` \|", contract, re.M)) == set(get_args(Rule))
 

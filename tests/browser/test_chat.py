@@ -160,7 +160,7 @@ def test_first_words_that_cannot_be_sent_go_back_to_the_box(ada: Visitor) -> Non
 
 
 def test_a_chat_that_cannot_be_followed_yet_is_asked_for_again(ada: Visitor) -> None:
-    """W2.6, T8.2: after a reconnect the database is still away; the page goes on where it was, not nowhere"""
+    """W2.6, T8.2: after a reconnect the database is still away; the page continues where it was, not nowhere"""
     page = ada.log_in()
     send_message(page, "Hello")
     expect(find_answers(page)).to_contain_text("kill -9")

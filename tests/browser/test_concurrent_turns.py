@@ -1,4 +1,4 @@
-"""A chat whose message waits for the user's other chats says so, and goes on by itself."""
+"""A chat whose message waits for the user's other chats says so, and starts automatically."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def what_is_said() -> list[Event]:
 
 
 def what_is_decided() -> list[Event]:
-    """What stands beside the rows: todos, questions, artifacts, goals, approvals, and the ending."""
+    """State beside the rows: todos, questions, artifacts, goals, approvals, and the ending."""
     question = payloads.QuestionPayload(
         id="q",
         turn_id=TURN,

@@ -1,4 +1,4 @@
-"""What goes on by itself or by a button: a goal, a turn at its limit, and the figures under the composer."""
+"""Goals that continue automatically, turns that continue at a click, and the figures under the composer."""
 
 from __future__ import annotations
 

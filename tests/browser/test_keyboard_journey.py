@@ -95,7 +95,7 @@ def test_a_newcomer_goes_the_whole_road_by_keyboard(
     say(page, "write a file")
     answered(
         page, "The tools answered"
-    )  # the panel stands open since the other file: only this says it is over
+    )  # the panel is still open from the other file: only this says it is over
     expect(page.locator("#panel .stage.ready")).to_contain_text("Notes from the demo")
     page.keyboard.press("Escape")
     expect(page.locator("#panel")).to_be_hidden()

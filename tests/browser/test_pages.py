@@ -228,7 +228,7 @@ def test_a_memory_is_changed_and_forgotten(ada: Visitor, stored: Callable[[Calla
     expect(page.get_by_text("No memories yet.")).to_be_visible()
 
 
-def test_a_task_is_put_on_the_clock_and_cancelled(ada: Visitor) -> None:
+def test_a_task_is_scheduled_and_cancelled(ada: Visitor) -> None:
     """A26.1."""
     page = ada.log_in()
     page.goto(ada.site.url + "/settings/schedules/")

@@ -162,7 +162,7 @@ def _portal_and_credits(page: Page, shop: stripe_fake.Fake) -> None:
 def test_a_failed_payment_is_shown_until_it_is_settled(
     ada: Visitor, shop: stripe_fake.Fake, stored: Stored
 ) -> None:
-    """B17.2: an upgrade that is declined, a renewal that fails: what to do stands on the page, and Keep takes it back"""
+    """B17.2: an upgrade that is declined, a renewal that fails: the page says what to do, and Keep takes it back"""
     page = ada.log_in()
     page.goto(ada.site.url + PLAN)
     page.get_by_role("button", name="Switch to Pro").click()

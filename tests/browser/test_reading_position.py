@@ -140,7 +140,7 @@ def test_what_came_between_the_older_pages_and_a_snapshot_is_there_too(reader: R
 
 
 def test_rows_that_left_the_conversation_leave_the_older_pages_too(reader: Reader) -> None:
-    """W2.7, T8.3: another version begins inside of what is shown; what stands before it stays"""
+    """W2.7, T8.3: another version begins within the visible rows; the rows before it stay"""
     top = reader.reads(30)
 
     def another_version() -> None:

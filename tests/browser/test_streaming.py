@@ -20,7 +20,7 @@ WORDS = "The harbour lights of **Hamburg** were seen by `nobody` that night. "
 PARAGRAPH = WORDS * 3 + "\n\n- one\n- two\n\n```python\nprint('ahoy')\n```\n\n"
 TABLE = "| ship | flag | knots |\n|---|---|---:|\n" + "| **Ada** | `DE` | 12 |\n" * 160 + "\n"
 LIST = "- sails at *dawn*, with `three` masts\n" * 130 + "\n"
-LONG = WORDS * 90 + "\n\n"  # one paragraph: what stands must not be painted again with every word
+LONG = WORDS * 90 + "\n\n"  # one paragraph: finished text must not be rendered again with every word
 LONGEST_MS = 50  # W4.4: what an eye notices
 MAIN_THREAD = "FireAnimationFrame"  # only the page's own thread has such events
 

@@ -204,7 +204,7 @@ def test_leaving_is_celerys_own_shutdown_first_and_then_certain(watch, monkeypat
 
 
 def test_a_worker_that_cannot_start_leaves(monkeypatch):
-    """Celery logs what its signals raise and goes on: the worker would be there and take nothing"""
+    """Celery logs what its signals raise and continues: the worker would be there and take nothing"""
 
     def fails(worker: object) -> None:
         raise ValueError("a setting that is wrong")

@@ -56,7 +56,7 @@ def turn(number: int) -> TurnContext:
 
 
 def test_a_line_inside_a_turn_names_request_session_and_turn_a_d19_1(lines: StringIO):
-    """A31.5, A-D19.1: and the last eight characters of who it is for"""
+    """A31.5, A-D19.1: and the last eight characters of the user's reference"""
     with (
         structlog.contextvars.bound_contextvars(request_id="req-12345678"),
         turn_context.bind_turn_context(turn(7)),
@@ -200,7 +200,7 @@ def test_what_the_database_says_of_a_row_is_not_written_down(lines: StringIO):
         "/api/bot/v1/987654321012345",
     ],
 )
-def test_an_address_that_is_none_of_ours_leaves_no_id_in_a_line(lines: StringIO, path):
+def test_an_unknown_path_leaves_no_id_in_a_line(lines: StringIO, path):
     """L25: Django quotes what it did not find; our own ids stay"""
     own = "/api/bot/v1/turns/0190b7a0-0000-7000-8000-000000000001/stop"
     logging.getLogger("tried.here").warning("Not Found: %s", path)

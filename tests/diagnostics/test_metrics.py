@@ -167,7 +167,7 @@ def test_the_state_of_the_system_is_answered_from_the_cached_summary(client: Cli
 
 
 def test_how_long_reaper_scheduler_and_queues_have_been_silent_is_told(client: Client, settings, redis_clean):
-    """D16: the ages grow when whoever does the work dies; who never worked has none"""
+    """D16: the ages grow when the process that does the work dies; one that never worked has none"""
     settings.METRICS_TOKEN = TOKEN
     told = client.get("/metrics", headers=BEARER).content.decode()
     assert not re.search(r"^pilothouse_(reaper|scheduler)_age_seconds", told, re.MULTILINE)

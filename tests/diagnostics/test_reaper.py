@@ -253,7 +253,7 @@ def test_a_busy_loop_is_not_a_dead_worker(rig, model):
     model.will(ScriptedText("Half"), cue(1))
     turn_id = start(session)
     model.reaches(1)
-    rig.worker._stop_loop()  # nothing runs on the loop, and the beat goes on
+    rig.worker._stop_loop()  # nothing runs on the loop, and the beat continues
     Turn.objects.filter(pk=turn_id).update(attempt_started_at="2026-01-01T00:00:00Z")
     until(lambda: WorkerHeartbeat.objects.get(pk=rig.worker.name).turns == [[str(turn_id), 1]], 8)
     assert reaper.take_over_dead_turns() == 0

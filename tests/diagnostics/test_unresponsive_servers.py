@@ -121,8 +121,8 @@ def test_a_network_nobody_can_be_in_stops_the_boot(settings: pytest.FixtureReque
     assert Client().get("/metrics", REMOTE_ADDR="192.168.1.7").status_code == 200
 
 
-def test_the_limits_of_somebody_name_him_only_to_who_may_see_it() -> None:
-    """D14: the e-mail is masked in every tab; where to look him up is told to who may look."""
+def test_the_limits_of_a_user_show_their_email_only_with_the_permission() -> None:
+    """D14: the e-mail is masked in every tab; links to the user are shown to staff who may see users."""
     ada = factories.ada()
     where = f"{DASHBOARD_URL}limits/?user={ada.pk}"
     assert ada.email in get_page_text(sign_in_staff("view", "see_email"), where)

@@ -111,7 +111,7 @@ def two_admins(scene: Scene) -> str:
 
 
 def live_ones_stay(scene: Scene) -> str:
-    """D8, D10: all dead ones are ended at once; who lives goes on to his own end, at the first attempt"""
+    """D8, D10: all dead ones are ended at once; live ones run to their own end, at the first attempt"""
     with scene.without_reaper():
         until(lambda: len(scene.present()) == len(TURNS), "both workers are there")
         turns = [scene.running() for _ in range(4)]

@@ -242,7 +242,7 @@ def _decide(life: Life, page: Page) -> None:
 
 
 def _pay(life: Life, page: Page) -> None:
-    """The account's use holds both places; the group's own share stands beside its cap."""
+    """The account's usage includes both places; the group's own share is shown beside its cap."""
     page.goto(f"{life.site}/billing/usage")
     life.look(page, "usage")
     expect(page.get_by_text("60% used").first).to_be_visible()

@@ -273,7 +273,7 @@ def grows_too_fast(
 
 # By what is used of them alone: a search would begin at every place, a match begins at one.
 ANCHORED = {
-    "copilot.web.markdown._DOLLAR_FORMULA": "match",  # from a dollar that the parser stands at; an escaped one is none
+    "copilot.web.markdown._DOLLAR_FORMULA": "match",  # from the dollar at the parser's position; escaped ones do not count
     "copilot.web.markdown._UNTIL_DOUBLE_DOLLAR": "match",
     "copilot.web.markdown._PRICE": "fullmatch",
     "copilot.web.markdown._PAIRED_FORMULA": "match",
@@ -377,7 +377,7 @@ INSIDE_FUNCTIONS = {
 
 
 def calls_of_re(path: Path) -> Iterator[tuple[str, ast.Call]]:
-    """Each call of the module `re`, with the function it stands in; "" for those of the module itself."""
+    """Each call of the module `re`, with the function that contains it; "" for those of the module itself."""
 
     def walk(node: ast.AST, inside: str) -> Iterator[tuple[str, ast.Call]]:
         for child in ast.iter_child_nodes(node):

@@ -26,7 +26,7 @@ PURCHASE = purchases.TopUpPurchase(amount_cents=1_000, success_url="https://x", 
 
 
 class Beside(threading.Thread):
-    """Another worker; the test goes on when it waits for a lock of ours, or is done."""
+    """Another worker; the test continues when it waits for a lock of ours, or is done."""
 
     def __init__(self, act: Callable[[], object]) -> None:
         super().__init__(daemon=True)

@@ -157,7 +157,7 @@ class Fake:
 
 @contextmanager
 def running(port: int = 0, *, state: Path | None = None, first_number: int = 1) -> Iterator[Fake]:
-    """With a file for its state, it goes on where it stopped.
+    """With a file for its state, it continues where it stopped.
 
     `first_number` is that of its ids, for where what an earlier one made is still remembered.
     """

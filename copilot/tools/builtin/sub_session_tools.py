@@ -35,7 +35,7 @@ DEFAULT_BUDGET_MICRODOLLARS = 200_000  # of a child, unless its parent has less 
 UNFINISHED_STATUSES = ("queued", "running")
 POLL_IN_THIS_TURN_NOTE = (
     "It is not finished, and nothing will tell you later: ask with {poll} in this turn, "
-    "or say that the work goes on under the link."
+    "or say that the work continues under the link."
 )
 POLL_LATER_NOTE = "It is not finished. Ask for its result with {poll}, or tell the user where to find it."
 WAITS_FOR_APPROVAL_NOTE = "It waits for the user to approve something, which is done under the link."

@@ -185,7 +185,7 @@ def test_an_unpaid_upgrade_without_an_invoice_page_leads_to_the_portal(
     assert (said["action"], said["tier"], bool(said["url"])) == ("portal", "PRO", True)
 
 
-def test_a_failed_attempt_heard_of_after_the_end_says_nothing(shop: Shop) -> None:
+def test_an_event_of_a_failed_attempt_after_the_end_causes_no_notice(shop: Shop) -> None:
     """B15.1: what Stripe says now decides: no grace and no notice for a plan that has ended."""
     shop.subscribe("PRO")
     shop.fail_renewal()

@@ -197,7 +197,7 @@ def test_keeping_never_reads_the_switch_b11_c3(shop, monkeypatch):
 
 
 def test_while_stripe_is_down_the_error_names_the_support_contact_b11_c3(shop):
-    """B11.c3: 502 whose message mentions support; what was done stands in the log of attempts, a retry converges."""
+    """B11.c3: 502 whose message mentions support; completed steps are in the log of attempts, a retry converges."""
     schedule_downgrade_to_pro(shop)
     shop.fake.faults.add("error", "GET", "/v1/subscriptions/", times=9)
     refused = shop.ask("BUSINESS")

@@ -86,7 +86,7 @@ def test_a_plan_that_has_ended_can_be_kept_without_keys(shop: Shop, settings: py
     assert shop.ask("FREE").status_code == 200
 
 
-def test_a_trial_that_ended_before_we_heard_of_it_is_used(shop: Shop) -> None:
+def test_a_trial_that_ended_before_its_event_arrived_is_used(shop: Shop) -> None:
     """B15.2, B15.c4: ended at Stripe at once, and its webhooks are late: there is no second one."""
     TierPolicy.objects.filter(tier="PRO").update(trial_days=14)
     begun = shop.fake.subscribe(shop.customer(), shop.prices["PRO"], trial_days=14)

@@ -126,7 +126,7 @@ def test_a_page_nobody_paid_expires_and_a_late_payment_still_counts(stripe: Fake
 
 
 def test_the_same_key_is_the_same_top_up(stripe: Fake) -> None:
-    """B16.1: a double click opens one page; after a fault the key goes on where it stopped; another amount is refused."""
+    """B16.1: a double click opens one page; after a fault the key continues where it stopped; another amount is refused."""
     ada = factories.ada().pk
     stripe.faults.add("reset_after", "POST", "/v1/checkout", times=2)
     with pytest.raises(PaymentServiceUnavailable):
@@ -238,7 +238,7 @@ def test_refunds_never_take_more_than_was_bought(stripe: Fake) -> None:
     assert (top_up.state, money()) == (State.REVERSED, (0, 700))
 
 
-def test_a_refund_heard_of_before_the_purchase_waits_for_it(stripe: Fake) -> None:
+def test_the_event_of_a_refund_waits_for_its_purchase(stripe: Fake) -> None:
     """B14.4: order does not matter."""
     top_up = purchases.start_top_up(factories.ada().pk, wanted(), key=None)
     stripe.pay(top_up.checkout_session_id)
@@ -274,7 +274,7 @@ def test_a_dispute_takes_until_it_is_won(stripe: Fake, won: bool, caplog: pytest
 
 
 def test_a_dispute_told_backwards_ends_the_same(stripe: Fake) -> None:
-    """B10.6: won is heard of before the dispute itself."""
+    """B10.6: the event of a won dispute arrives before the dispute itself."""
     top_up = bought(stripe)
     stripe.close_dispute(stripe.dispute(top_up.payment_intent_id, 1_000), won=True)
     stripe.webhooks.deliver(reversed(stripe.webhooks.take()))

@@ -86,7 +86,7 @@ def test_a_follow_up_is_refused_while_the_turn_continues(session, model):
 
 
 def test_what_is_queued_stays_when_the_limit_is_reached(kept):
-    """B7.c2, B7.2: nothing goes on, nothing starts, both wait in order, and one notice says so."""
+    """B7.c2, B7.2: nothing continues, nothing starts, both wait in order, and one notice says so."""
     assert Turn.objects.get().status == "succeeded"
     assert waiting(kept) == ["First", "Second"]
     notice = BillingNotice.objects.get()
@@ -181,7 +181,7 @@ def test_a_turn_that_is_handed_over_keeps_what_is_held_for_it(session, model, ri
 
 
 def test_decisions_that_are_refused_together_hold_nothing(session, model, monkeypatch):
-    """B7, A11.4, B6.7: one of two turns would still be admitted; neither goes on, and nothing stays held."""
+    """B7, A11.4, B6.7: one of two turns would still be admitted; neither continues, and nothing stays held."""
     add_tools(monkeypatch, Errand("pay", approval="ask"))
     asked = []
     for one in (session, factories.session()):

@@ -46,7 +46,7 @@ def row(turn, kind, **fields):
 
 @pytest.mark.django_db
 def test_only_a_text_that_begins_does_not_wait_for_the_disk():
-    """T5.3: what a tool acts on, and what was said, lasts before anybody hears of it"""
+    """T5.3: the input of a tool and every message are durable before they are published"""
     turn = factories.turn(factories.session(), "running")
     begins = row(turn, "assistant", streaming=True)
     call = row(turn, "tool_call", call_id="c", data={"tool": "x", "arguments": {}})

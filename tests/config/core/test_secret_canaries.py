@@ -109,7 +109,7 @@ def play_everything(model: Model, session) -> None:
 
 
 def test_no_canary_is_found_where_it_must_not_be(rig, model, planted, monkeypatch, settings, caplog):
-    """A33.c6, A9.10, A31.5: rows, events, files, requests, pages; and no message stands in a log"""
+    """A33.c6, A9.10, A31.5: rows, events, files, requests, pages; and no message is in a log"""
     session = factories.session()
     add_tools(monkeypatch, leaking("leak"), leaking("break"), leaking("pay", approval="ask"))
     caplog.set_level(logging.DEBUG)

@@ -198,7 +198,7 @@ def test_staff_without_rights_neither_see_nor_reset_limits():
     assert keyed.get(f"/{BILLING}limits", {"user": ada.pk}).status_code == 403
 
 
-def test_an_address_is_shown_to_who_may_see_addresses():
+def test_an_email_address_is_shown_only_with_the_permission():
     ada = factories.ada()
     for rights, email in ((("view",), "a***@example.com"), (("view", "see_email"), ada.email)):
         client = person(staff("-".join(rights), *rights))

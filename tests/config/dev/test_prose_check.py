@@ -36,6 +36,7 @@ def found(name: str, text: str) -> list[tuple[int, str]]:
         ("a.py", '# A Purse.\npurse = "purse"\nraise E("no purses left")\n', [(1, "Purse"), (3, "purses")]),
         ("a.py", 'text = f"the purse of {purse}"\n', [(1, "purse")]),
         ("tests/a.py", 'say("the purse")\n\n\ndef f():\n    """Take a purse."""\n', [(5, "purse")]),
+        ("tests/a.py", "\n\nasync def test_it_runs_by_the_clock(purse):\n    pass\n", [(3, "by the clock")]),
         ("a.html", '<p class="purse">{{ purse }}\nYour purse</p><aside>x</aside>', [(2, "purse")]),
         ("a.html", '<p>{% translate "Your purse" %}{% if purse %}x{% endif %}</p>', [(1, "purse")]),
         ("a.html", "{# the purse #}<a title=\"Open the purse\" href='/purse'>x</a>", [(1, "purse")]),

@@ -316,7 +316,7 @@ def test_a_storage_that_is_away_keeps_no_other_job_waiting(monkeypatch: pytest.M
 
 
 def test_a_turn_that_ends_during_an_erasure_writes_nothing(rig: Rig, model: Model) -> None:
-    """A-S17.3: the worker goes on for a while; not one row comes of it."""
+    """A-S17.3: the worker continues for a while; not one row comes of it."""
     session = factories.session(factories.ada())
     model.will(cue(1))
     turn_id = start(session, "A long one, please.")

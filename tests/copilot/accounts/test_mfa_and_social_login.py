@@ -114,7 +114,7 @@ def test_half_a_configuration_is_named(monkeypatch, given, named):
         social_auth.build_social_providers()
 
 
-def test_forms_may_be_sent_on_to_who_vouches(monkeypatch):
+def test_forms_may_redirect_to_identity_providers(monkeypatch):
     """A browser refuses the redirect of a form to an origin that the policy does not name"""
     for name in ("GOOGLE_CLIENT_ID", "GOOGLE_CLIENT_SECRET", "OIDC_CLIENT_ID", "OIDC_CLIENT_SECRET"):
         monkeypatch.setattr(variables, name, "x")

@@ -203,7 +203,7 @@ async def test_what_earlier_runs_of_the_turn_had_to_shorten_counts_among_the_for
 
 
 async def test_a_summary_that_failed_in_an_earlier_run_is_not_retried_automatically():
-    """A17.5: reported once, and the turn goes on"""
+    """A17.5: reported once, and the turn continues"""
     compactor = InMemoryCompactor(short())
     reciter = Reciter(full_round("1"), say("Done."))
     prior_runs = PriorRuns(compactions=1, gave_up_compacting=True)
@@ -335,7 +335,7 @@ def test_an_empty_list_is_never_spoken_of():
     request = build_summary_request(task(), [])
     kept = build_compacted_messages("All is said.", CompactionSource(anchor=1, requests=(), todos=()), {})
     assert "todos_write" not in text_of(request)
-    assert "to-do list as it stands" not in text_of(request)
+    assert "current to-do list" not in text_of(request)
     assert "todos_write" not in "".join(message.text for message in kept)
 
 

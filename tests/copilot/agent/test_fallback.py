@@ -1,4 +1,4 @@
-"""When a model has failed for good, the next of the chain goes on (A7.6, A7.c1, A7.c5)."""
+"""When a model has failed for good, the next of the chain continues (A7.6, A7.c1, A7.c5)."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ async def test_a_second_retraction_in_a_round_is_not_made_for_a_switch_either():
 
 
 async def test_a_stop_during_a_wait_is_not_kept_waiting():
-    """A7.c2: the sleep is given up, and nothing stands open"""
+    """A7.c2: the sleep is given up, and nothing is left open"""
 
     class Stuck(ManualClock):
         async def sleep(self, seconds):

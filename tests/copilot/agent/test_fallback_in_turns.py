@@ -1,4 +1,4 @@
-"""Turns whose model fails: another goes on, and every row says who wrote it (A7.4, A7.6)."""
+"""Turns whose model fails: another continues, and every row says who wrote it (A7.4, A7.6)."""
 
 from __future__ import annotations
 

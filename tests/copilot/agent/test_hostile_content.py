@@ -215,7 +215,7 @@ def test_a_hostile_page_is_one_clear_result(rig, model, monkeypatch, handler, su
 
 
 def test_a_server_that_is_slow_in_a_call_is_given_up(rig, model, settings):
-    """A28.2, A9.5: the limit is named, and the turn goes on"""
+    """A28.2, A9.5: the limit is named, and the turn continues"""
     settings.MAX_TOOL_WAIT_SECONDS = 1
     session = factories.session()
     model.will(ScriptedCall("mcp_files_wait"))

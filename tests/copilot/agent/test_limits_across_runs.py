@@ -175,7 +175,7 @@ def test_what_is_taken_back_for_a_full_window_counts_as_well(rig, session, model
 def test_equal_rounds_that_a_summary_has_swallowed_count_after_a_lost_worker(
     rig, session, model, monkeypatch, small_window
 ):
-    """A10.2, A17.3: the turn goes on as one, for those who watch it too"""
+    """A10.2, A17.3: the turn continues as one, for those who watch it too"""
     add_tools(monkeypatch, Errand("look"))
     for _ in range(3):
         model.will(ScriptedCall("look"))

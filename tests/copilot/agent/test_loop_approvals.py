@@ -1,4 +1,4 @@
-"""The loop asks before it acts: what may run runs, then it pauses; a resumed one goes on (A11.3, A11.6)."""
+"""The loop asks before it acts: what may run runs, then it pauses; a resumed one continues (A11.3, A11.6)."""
 
 from __future__ import annotations
 

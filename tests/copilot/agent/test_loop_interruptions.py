@@ -1,4 +1,4 @@
-"""A loop that goes on, is taken over, or is stopped (T6.3, T7, T9.1, A3.5, A3.9)."""
+"""A loop that continues, is taken over, or is stopped (T6.3, T7, T9.1, A3.5, A3.9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A text that the model's output limit cuts goes on in its row: told, stored, stopped and taken over like any other (A2.4)."""
+"""A text that the model's output limit cuts continues in its row: told, stored, stopped and taken over like any other (A2.4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of a provider's failure, and what a turn that goes on elsewhere or later keeps of itself (A6.2, A4.3)."""
+"""Notices of a provider's failure, and what a turn keeps when another model or a later run continues it (A6.2, A4.3)."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_refusal_names_the_reply_that_it_was(rig, model, offer):
 
 @pytest.mark.parametrize(("finish", "code"), [("refused", "refused"), ("overflow", "context_overflow")])
 def test_a_reply_that_cannot_be_worked_with_is_no_answer_after_a_takeover_either(rig, model, finish, code):
-    """A6.1, A3.9: what it came to stands on its call, though it came to its end"""
+    """A6.1, A3.9: its outcome is stored on its call, although it ended"""
     session = factories.session()
     model.otherwise = lambda request: [ScriptedText("No."), ScriptedFinish(finish)]
     turn = ended(start(session))

@@ -102,7 +102,7 @@ def test_a_round_waits_120_seconds_at_most_and_a_turn_300():
     st.lists(st.tuples(st.sampled_from(get_args(FailureCode)), st.booleans(), st.booleans()), max_size=400)
 )
 def test_no_sequence_of_failures_sends_more_than_the_bounds_allow(failures):
-    """A33.c4, A7.2: a round goes on only by a wait, a turn only by rounds."""
+    """A33.c4, A7.2: a round continues only by a wait, a turn only by rounds."""
     made, policy, max_rounds = retries(), RetryPolicy(), 30
     requests, in_round, round_number = 0, 0, 1
     for code, shown, answered in failures:

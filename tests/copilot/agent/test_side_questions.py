@@ -138,7 +138,7 @@ def test_one_at_a_time_for_each_session(rig, model, session):
 
 
 def test_it_can_be_stopped_and_what_came_is_kept(rig, model, session):
-    """A30.3: the aborted call is paid for, and the turn beside it goes on"""
+    """A30.3: the aborted call is paid for, and the turn beside it continues"""
     model.will(ScriptedText("Turn"), cue(1))
     turn = start(session)
     model.reaches(1)

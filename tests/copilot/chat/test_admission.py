@@ -297,7 +297,7 @@ def test_a_submission_that_cannot_be_taken_back_has_an_unknown_outcome(session, 
 
 
 def unheard(patch, module, name, *, asked=True):
-    """Postgres does what it is asked, if it hears of it, and the connection breaks before it can say so."""
+    """Postgres may execute the statement, and the connection breaks before the response."""
     honest = getattr(module, name)
 
     def broken(*args, **options):

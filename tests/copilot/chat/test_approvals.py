@@ -399,7 +399,7 @@ def test_a_stop_while_paused_ends_the_turn_in_the_request(session, model, rig, m
 
 
 def test_a_request_nobody_decides_about_expires(session, model, monkeypatch, settings):
-    """A11.9: after seven days, and what waits behind it goes on"""
+    """A11.9: after seven days, and what waits behind it continues"""
     from copilot.worker import recovery
 
     add_tools(monkeypatch, asking("pay"))

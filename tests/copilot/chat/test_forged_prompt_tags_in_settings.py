@@ -152,7 +152,7 @@ def test_in_standing_instructions(model, session):
     assert_disarmed(model.requests[0])
 
 
-def test_in_a_message_that_is_edited_and_in_one_by_the_clock(model, session):
+def test_in_an_edited_message_and_in_a_scheduled_one(model, session):
     """A15.6, A15.c2"""
     ended(start(session))
     first = Message.objects.get(session=session, kind="user")

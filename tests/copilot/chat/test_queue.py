@@ -48,7 +48,7 @@ def session(rig):
 
 @pytest.fixture
 def busy(session, model):
-    """A session whose turn stands before cue 1."""
+    """A session whose turn waits at cue 1."""
     model.will(ScriptedText("First."), cue(1))
     start(session, "One")
     model.reaches(1)

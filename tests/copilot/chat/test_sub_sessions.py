@@ -125,7 +125,7 @@ def test_a_stopped_child_says_that_a_person_did_it(session, model):
 
 
 def test_a_paused_child_is_waiting(session, model, monkeypatch):
-    """A21.c1, A21.9: it says where; the decision is made in the child, which then goes on"""
+    """A21.c1, A21.9: it says where; the decision is made in the child, which then continues"""
     pay = Errand("pay", approval="ask")
     add_tools(monkeypatch, pay)
     model.will(run(wait_seconds=60))

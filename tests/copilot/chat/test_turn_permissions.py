@@ -1,4 +1,4 @@
-"""A key's scopes bind what the model does for it, whichever way the turn was started and wherever it goes on."""
+"""A key's scopes bind what the model does for it, whichever way the turn was started and wherever it continues."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ async def test_sockets_of_a_key_and_of_its_tickets_are_bound_by_its_scopes() -> 
                 assert Permissions.from_json(said.permissions) == USUAL
 
 
-# --- and where it goes on ----------------------------------------------------------------------------
+# --- and where it continues ----------------------------------------------------------------------------
 
 
 def test_a_sub_session_may_do_no_more(ada: User, model: Model) -> None:

@@ -316,7 +316,7 @@ MODELS = {
 
 
 def test_the_row_of_the_first_model_call_comes_with_the_claim():
-    """A19.3: it stands before the request is sent, and a later run of the turn makes no second first call"""
+    """A19.3: it is stored before the request is sent, and a later run of the turn makes no second first call"""
     one = opened()
     [claimed] = turns.claim_turns([one.pk], "worker", MODELS).claimed
     assert claimed.has_first_call

@@ -268,7 +268,7 @@ def test_objects_are_encrypted_when_asked_and_never_public(server: str, settings
 def test_pages_may_show_what_signed_addresses_lead_to(
     monkeypatch: pytest.MonkeyPatch, settings, tmp_path, given: dict[str, object]
 ) -> None:
-    """S5: the storage origin stands in img-src and media-src"""
+    """S5: the storage origin is in img-src and media-src"""
     keys = {"WORKSPACE_S3_ACCESS_KEY": "k", "WORKSPACE_S3_SECRET_KEY": "s", "WORKSPACE_S3_BUCKET": "files"}
     for name, value in {"WORKSPACE_STORAGE": "s3", **keys, **given}.items():
         monkeypatch.setattr(variables, name, value)

@@ -1,4 +1,4 @@
-"""What the models say of the database stands there, however many migrations lie between (T2)."""
+"""The database has everything that the models declare, whatever the migrations did (T2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools that the caller runs itself, with OpenAI's own client: handed out, answered, and the answer goes on."""
+"""Tools that the caller runs itself, with OpenAI's own client: handed out, answered, and the answer continues."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def tool_messages(message):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_completion_hands_out_calls_and_goes_on_from_their_results(ada, client, model, stream):
+def test_a_completion_hands_out_calls_and_continues_from_their_results(ada, client, model, stream):
     """X1.1: stateless, so that the next request rebuilds the turn"""
     model.will(*both_calls())
     model.will(ScriptedText("Sunny at noon."))
@@ -76,7 +76,7 @@ def complete(client, messages, *, stream, **fields):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_response_waits_for_its_caller_and_the_same_turn_goes_on(ada, client, model, stream):
+def test_a_response_waits_for_its_caller_and_the_same_turn_continues(ada, client, model, stream):
     """X1.1, X1.12: each response has its own output and usage"""
     model.will(*both_calls())
     model.will(ScriptedText("Sunny at noon."))
@@ -165,7 +165,7 @@ def test_results_for_other_calls_too_few_or_twice_change_nothing(ada, client, mo
     assert len(model.requests) == 2
 
 
-def test_a_message_instead_of_results_or_after_them_goes_on_as_well(ada, client, model):
+def test_a_message_instead_of_results_or_after_them_continues_as_well(ada, client, model):
     """X1.1"""
     model.will(*both_calls())
     first = respond(client, stream=False, input="Hello")

@@ -119,7 +119,7 @@ def test_no_other_provider_receives_a_mark_a15_c2(provider: Any) -> None:
 
 
 def test_an_empty_result_takes_no_mark() -> None:
-    """A15.7: Anthropic refuses an empty part, marked or not; what stands before it takes the mark"""
+    """A15.7: Anthropic refuses an empty part, marked or not; the part before it gets the mark"""
     claude = CatalogueEntry(
         name="c", provider="openai_chat", model="anthropic/claude-opus-5", base_url=GATEWAY
     )
@@ -147,7 +147,7 @@ def test_a_conversation_of_one_message_has_three_marks_and_a_bare_one_fewer() ->
 
 
 def test_a_thought_at_the_end_of_a_message_is_never_marked() -> None:
-    """The API refuses a mark on a thinking block; what stands before it takes it."""
+    """The API refuses a mark on a thinking block; the block before it gets the mark."""
     content: list[Any] = [{"type": "text", "text": "So"}, json.loads(THOUGHT)]
     prompt_cache.mark_last_messages([content])
     assert content[0]["cache_control"] == MINUTES

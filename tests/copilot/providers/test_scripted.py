@@ -304,7 +304,7 @@ async def test_a_deletion_is_proposed_once_the_file_exists_a33_c1() -> None:
 async def test_results_are_summed_up() -> None:
     text, _, _ = await demo(HI, CALLING, RESULTS)
     assert "`write_file` said: ok" in text
-    assert "scripted demo, not an AI" in text  # what stands before the calls folds away
+    assert "scripted demo, not an AI" in text  # text before the calls is folded
     later, _, _ = await demo(HI, AssistantMessage(text=text), HI, CALLING, RESULTS)
     assert "scripted demo" not in later
 

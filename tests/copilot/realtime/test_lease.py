@@ -196,7 +196,7 @@ def test_a_stop_between_two_turns_covers_what_waits():
 
 
 def test_an_expired_lease_does_not_strand_the_queue():
-    """T4.4: the last act goes on although the lease is gone, unless somebody else has the session"""
+    """T4.4: the last act continues although the lease is gone, unless somebody else has the session"""
     claim()
     claim("t2", "two", 2)
     get_redis().delete(redis_keys.lease_key(S))

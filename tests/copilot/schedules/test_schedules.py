@@ -136,7 +136,7 @@ def gardener(**fields: object) -> AgentVersion:
     return agents.create_agent(factories.ada().pk, draft)
 
 
-def test_an_agent_runs_by_the_clock_in_its_own_conversation(rig, model):
+def test_a_scheduled_agent_runs_in_its_own_conversation(rig, model):
     """A26.1, A27.5: bound to the version of the moment, its inputs checked when the task is made"""
     agent = gardener(tools=["current_time"])
     asked = ScheduleRequest(

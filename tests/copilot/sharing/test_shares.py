@@ -266,7 +266,7 @@ def test_expiry_password_and_author_line_can_be_changed_and_nothing_else():
     assert person(factories.bob()).patch(path, {}, content_type=JSON).content == NOT_FOUND
 
 
-def test_an_expired_share_is_dead_by_the_databases_clock_and_emptied_later():
+def test_a_share_expires_by_the_databases_clock_and_is_emptied_later():
     """S9"""
     made = share(spoken("Hi", "Ho"))
     past = timezone.now() - timedelta(seconds=1)

@@ -203,7 +203,7 @@ def test_a_program_shows_its_command_status_and_output_even_when_it_is_cut() -> 
 
 
 def test_a_call_is_named_by_words_and_not_by_lists() -> None:
-    """W2.3: what would be raw JSON at a glance stands in the call's own lines alone"""
+    """W2.3: raw JSON appears only in the call's details"""
     for arguments, detail in (
         ({"items": '[{"text": "One"}]'}, ""),
         ({"items": '[{"text": "One"}]', "reason": "Later"}, "Later"),

@@ -110,7 +110,7 @@ def test_a_run_that_cannot_even_begin(rig, session, monkeypatch):
 
 
 def test_a_run_that_an_outage_ended(rig, session, model, monkeypatch):
-    """T9.3: it goes on elsewhere, and nothing is said twice"""
+    """T9.3: it continues elsewhere, and nothing is said twice"""
     model.will(ScriptedText("Half "), cue(1))
     model.will(ScriptedText("whole."))
     end = turn_transitions.end_turn

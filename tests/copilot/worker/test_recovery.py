@@ -1,4 +1,4 @@
-"""A worker is lost: its turn goes on elsewhere, and nothing it does later lands (T4, T9, D2, D10)."""
+"""A worker is lost: its turn continues elsewhere, and nothing it does later lands (T4, T9, D2, D10)."""
 
 from __future__ import annotations
 

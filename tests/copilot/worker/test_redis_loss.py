@@ -165,7 +165,7 @@ def old(*messages):
 
 
 def test_stranded_messages_are_found_and_chips_are_not(rig):
-    """D3: by the last turn's end, and by who was accepted after it"""
+    """D3: by the last turn's end, and by messages accepted after it"""
     free, chip, named, late = (factories.session() for _ in range(4))
     factories.turn(free, "succeeded")
     old(factories.pending(free, "waits"))

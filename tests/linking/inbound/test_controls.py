@@ -158,7 +158,7 @@ def test_a_stop_is_as_good_twice_and_after_the_end(bot, model, rounds):
 
 
 def test_only_the_author_and_the_payer_stop(bot, model):
-    """A-L14.3: another member gets 403; a queued message is stopped by its run_id, and the running turn goes on"""
+    """A-L14.3: another member gets 403; a queued message is stopped by its run_id, and the running turn continues"""
     model.will(ScriptedText("One"), cue(1))
     answer = say(bot, "k1", channel())
     model.reaches(1)

@@ -40,7 +40,7 @@ def test_a_seconds_worth_goes_through_and_the_others_come_after_it_in_order(
     """L27: none is lost, none is handled twice, also when the sweep speaks of them again"""
     through = [number for number in range(PER_SECOND + 6) if line.try_pass("a server", number)]
     assert through == list(range(PER_SECOND + 1))
-    assert not line.try_pass("a server", PER_SECOND + 5)  # it stands in line already
+    assert not line.try_pass("a server", PER_SECOND + 5)  # it is queued already
     until(lambda: len(handled) == 5)
     assert handled == list(range(PER_SECOND + 1, PER_SECOND + 6))
     assert not line.try_pass("a server", 1000)  # a queue that was empty starts again

@@ -99,7 +99,7 @@ def test_an_unlinked_person_is_greeted_once_and_starts_nothing(chat: ScriptedCha
     assert Turn.objects.count() == 0
 
 
-def test_a_servers_link_is_whispered_to_who_administers_it(chat: ScriptedChat):
+def test_a_servers_link_is_sent_privately_to_its_admin(chat: ScriptedChat):
     """A-L4.3: never in public, and to nobody else"""
     bob = Server()
     bob.say("/link")
@@ -138,7 +138,7 @@ def test_a_person_without_direct_messages_is_answered_in_the_group(chat: Scripte
 
 
 def test_who_is_linked_in_a_direct_message_is_asked_for_a_servers_link_there(chat: ScriptedChat):
-    """A-L9.2: a whisper to who called us, and silence otherwise"""
+    """A-L9.2: a private reply to the person who called us, and silence otherwise"""
     link_chat_accounts("77")
     Server(mentioned=False).say("just talking")
     bob = Server()
@@ -189,7 +189,7 @@ def test_what_an_owner_allowed_in_a_group_is_allowed_in_its_supergroup(chat: Scr
 
 
 def test_every_bot_of_a_group_goes_with_it_when_it_moves(chat: ScriptedChat):
-    """A-L21.2: somebody else's bot in the same group is told of no move, and goes on in its session"""
+    """A-L21.2: somebody else's bot in the same group is told of no move, and continues in its session"""
     claimed("scripted", "-500", bot_account="theirs")
     where = ConversationPlace(
         platform="scripted", bot_account="theirs", scope="server", server_id="-500", container_id="-500"

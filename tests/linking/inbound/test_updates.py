@@ -162,7 +162,7 @@ def test_an_update_whose_task_was_lost_is_found_by_the_sweep(chat: ScriptedChat)
 
 
 def test_a_poison_update_fails_alone_and_does_not_block_its_chat(chat: ScriptedChat, monkeypatch):
-    """A-L18.4: three tries, then it is marked and counted, and the next one goes on"""
+    """A-L18.4: three tries, then it is marked and counted, and the next one continues"""
     tried: list[str] = []
 
     def handle(platform: str, bot_account: str, incoming: IncomingUpdate) -> str:

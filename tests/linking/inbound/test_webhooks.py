@@ -70,7 +70,7 @@ def test_an_old_request_is_a_replay(chat, time_machine):
 
 @pytest.mark.parametrize("stamp", ["9" * 5000, "9" * 400, "-1", "1e9", "now", ""])
 def test_a_time_that_is_none_is_a_forgery(chat, stamp):
-    """L18: 401, whatever stands there"""
+    """L18: 401, whatever it contains"""
     body, headers = chat.update("Hello", 9)
     times = [name for name in headers if "timestamp" in name.lower()]
     if not times:

@@ -93,7 +93,7 @@ def test_no_token_is_made_for_what_is_linked():
     assert not LinkToken.objects.exists()
 
 
-def test_a_token_expires_by_the_clock_of_the_database():
+def test_a_token_expires_by_the_databases_clock():
     """A-L4.4: a web host whose clock is behind changes nothing"""
     made = link_factories.server_token()
     assert 1795 < tokens.get_token_status("discord", link_factories.BOT, made.token).seconds_left <= 1800
@@ -105,7 +105,7 @@ def test_a_token_expires_by_the_clock_of_the_database():
     assert not PlatformLink.objects.exists()
 
 
-def test_only_who_administers_a_server_gets_a_link_for_it(settings):
+def test_only_an_admin_of_a_server_gets_a_link_for_it(settings):
     """L4"""
     asked = link_factories.request(link_factories.SERVER)
     with pytest.raises(NotServerAdmin):

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_a_call_waits_for_a_person_and_runs_in_another_worker(rig: Rig, model: Model) -> None:
-    """A28.6, A11.10: the tools are there again when the turn goes on, and edited arguments are checked meanwhile"""
+    """A28.6, A11.10: the tools are there again when the turn continues, and edited arguments are checked meanwhile"""
     session = factories.session()
     mcp_servers.everybodys("files", mcp_servers.standing(), never_ask=())
     model.will(ScriptedCall("mcp_files_greet", {"name": "Ada"}))
