@@ -25,6 +25,7 @@ DataJob = Literal["export", "deletion"]
 PURGE_BATCH_SIZE = 500
 LOST_CALLS_LOOKBACK = timedelta(days=1)
 SCAN_RETRY_SECONDS = 30  # doubled after every failure
+FOLLOW_UP_DELAY_SECONDS = 1.0
 SIDE_QUESTION_EXPIRY_SECONDS = 30  # a side question that no worker has started by then is dropped
 
 
@@ -182,6 +183,29 @@ def enqueue_background_job(job: BackgroundJob, turn_id: UUID) -> None:
             task="run_background_job",
             job=job,
             turn_id=str(turn_id),
+            error_kind=type(problem).__name__,
+        )
+
+
+@shared_task(name="copilot.tasks.deliver_follow_ups", ignore_result=True)
+def deliver_follow_ups(session_id: str) -> None:
+    """Deliver the results of finished sub-sessions to the session that started them."""
+    from copilot.chat import follow_ups
+
+    follow_ups.deliver_follow_ups(UUID(session_id))
+
+
+def enqueue_follow_ups(session_id: UUID) -> None:
+    """Deliver results in a moment, so that those that end together arrive together. The sweep delivers lost ones."""
+    try:
+        deliver_follow_ups.apply_async(
+            args=(str(session_id),), countdown=FOLLOW_UP_DELAY_SECONDS, retry=False
+        )
+    except (OperationalError, OSError) as problem:
+        log.warning(
+            "task_not_sent",
+            task="deliver_follow_ups",
+            session_id=str(session_id),
             error_kind=type(problem).__name__,
         )
 

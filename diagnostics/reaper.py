@@ -220,6 +220,7 @@ SWEEP_STEPS: tuple[Callable[[], object], ...] = (
     recovery.publish_unpublished_sessions,
     recovery.resend_queued_turns,
     _start_stranded_sessions,
+    recovery.deliver_lost_results,
     _run_slow_sweep,
     recovery.record_sweep,
 )

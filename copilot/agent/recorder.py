@@ -298,12 +298,13 @@ class TurnRecorder:
             "file_id": outcome.file_id,
             "session_id": outcome.session_id,
         }
-        if outcome.cancelled:
-            data["cancelled"] = True
-        if outcome.digest:
-            data["digest"] = outcome.digest
-        if outcome.sources:
-            data["sources"] = list(outcome.sources)
+        optional: dict[str, JSON] = {
+            "cancelled": outcome.cancelled,
+            "digest": outcome.digest,
+            "reported_turn": outcome.reported_turn_id,
+            "sources": list(outcome.sources),
+        }
+        data |= {name: value for name, value in optional.items() if value}
         pictures = [_build_attachment(image) for image in outcome.media if image.file_id]
         placed = await self.services.append_row(
             NewMessage(

@@ -24,7 +24,7 @@ from copilot.chat.admission_outcomes import (
     resolve_after_outage,
 )
 from copilot.chat.announcements import announce_queued_turn, publish_events
-from copilot.chat.commands import REQUEST_LIMITS, PageContext, SendMessage
+from copilot.chat.commands import ORIGINS_WITHOUT_SPEAKER, REQUEST_LIMITS, PageContext, SendMessage
 from copilot.chat.idempotency import build_outcome_of_message, replay_first_outcome
 from copilot.chat.next_turn import release_or_start_next, restore_session_in_redis
 from copilot.chat.paused_turns import replace_paused_turn
@@ -155,6 +155,7 @@ def _build_message_payload(
         attachments=attachments,
         branch=0,
         created_at="",
+        origin=command.origin if command.origin in ORIGINS_WITHOUT_SPEAKER else "",
     )
 
 

@@ -41,7 +41,12 @@ REQUEST_LIMITS = RequestLimits()
 _message_limits: dict[Literal["message_characters"], int] = {"message_characters": 64_000}
 MAX_BRANCH_NUMBER = 2**31 - 1  # what the column holds
 RUN_ID_PATTERN = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
-ORIGINS_WITHOUT_SPEAKER = ("schedule", "goal", "parent")  # sent on behalf of the owner, not by the owner
+ORIGINS_WITHOUT_SPEAKER = (
+    "schedule",
+    "goal",
+    "parent",
+    "follow_up",
+)  # sent on behalf of the owner, not by the owner
 _LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -263,3 +268,4 @@ class ParentTurn:
     turn_id: UUID
     fence: int
     budget_microdollars: int
+    is_owed_result: bool = False  # its session gets the result later, unless a tool call returns it before

@@ -66,7 +66,7 @@ FROM copilot_message m
 WHERE m.session_id = %(session)s AND m.hidden = '' AND m.sequence IS NOT NULL
   AND concat_ws(' ', m.content, m.page_context->>'url') ILIKE ANY (ARRAY[%(host)s, %(raw_host)s])
   AND CASE m.kind
-      WHEN 'user' THEN m.origin <> 'goal' AND NOT (%(imported)s AND m.origin = 'import')
+      WHEN 'user' THEN m.origin NOT IN ('goal', 'follow_up') AND NOT (%(imported)s AND m.origin = 'import')
            AND COALESCE(m.data->'inbound_context'->'sources', '[]') = '[]'
       WHEN 'tool_result' THEN m.data->>'tool' IN ('web_search', 'web_fetch') AND NOT EXISTS (
            SELECT 1 FROM copilot_turn t WHERE t.id = m.turn_id AND t.origin = 'import')

@@ -9,6 +9,7 @@ import msgspec
 from django.db.models import Count
 
 from copilot.chat.approvals import get_remaining_cap
+from copilot.chat.commands import ORIGINS_WITHOUT_SPEAKER
 from copilot.chat.notices import NO_SOURCE, NOTICES, FailureSource
 from copilot.models import Approval, Message, Question, Session
 from copilot.realtime.payloads import (
@@ -50,6 +51,7 @@ def serialize_message(row: Message, versions: int = 1) -> MessagePayload:
         model=row.model,
         versions=versions,
         duration_ms=getattr(row, "turn_ms", None),
+        origin=row.origin if row.origin in ORIGINS_WITHOUT_SPEAKER else "",
     )
 
 

@@ -13,7 +13,7 @@ from django.db import transaction
 
 from config.core.errors import Conflict, TurnConflict
 from config.core.redis import REDIS_OUTAGE_ERRORS
-from copilot.chat import approvals, goals, queue, selectors, sessions, turn_transitions, turns
+from copilot.chat import approvals, follow_ups, goals, queue, selectors, sessions, turn_transitions, turns
 from copilot.chat.announcements import (
     announce_cancelled_turn,
     announce_unstarted_turn,
@@ -202,4 +202,5 @@ def drop_queued_messages(
             )
             events.append((TurnCancelled(run_ids=[pending.run_id], reason=by), str(turn_id)))
     publish_events(session_id, get_session_owner_id(session_id), events)
+    follow_ups.enqueue_for_child(session_id)
     return len(dropped)

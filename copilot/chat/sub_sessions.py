@@ -9,7 +9,7 @@ from uuid import UUID
 from django.db import connection, transaction
 
 from config.core.errors import Conflict, TooManyRequests
-from copilot.chat import turn_transitions
+from copilot.chat import follow_ups, turn_transitions
 from copilot.chat.commands import SendMessage
 from copilot.models import AgentVersion, Session
 
@@ -47,6 +47,8 @@ def reserve_sub_session_slot(command: SendMessage) -> Iterator[None]:
                 code="too_many_sub_sessions",
             )
         yield
+        if command.parent.is_owed_result:
+            follow_ups.record_owed_result(command.session_id, command.run_id or "")
 
 
 def _lock_root_session(root_id: UUID) -> None:

@@ -73,7 +73,10 @@ CHANNELS_BY_ORIGIN: dict[str, Channel] = {
     "schedule": Channel(async_delivery=True, interactive=False),
     "goal": Channel(async_delivery=True, interactive=True),
     "parent": Channel(async_delivery=True, interactive=False),
+    "follow_up": Channel(async_delivery=True, interactive=True),
 }
+# Follow-up turns in a row, without a message of a person between them, that may still start work without waiting.
+MAX_FOLLOW_UPS_IN_A_ROW = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,18 +136,32 @@ class InboundContext:
     sources: tuple[str, ...] = ()  # untrusted text that its author, a model, had read
     unattended: bool = False  # no person follows the turn or its parents
     api_request: ApiRequest | None = None
+    follow_ups: int = 0  # follow-up turns in a row, this one included
+    must_wait: bool = False  # nothing can be delivered to it or to its parents later
 
 
 def get_channel(origin: str, reply: ReplyAddress | None = None) -> Channel:
     """Return the channel of an origin; raise LookupError for one that declared nothing.
 
-    A chat platform's channel is declared by the place the message came from.
+    A chat platform's channel is declared by the place the message came from, also for follow-up turns there.
     """
+    if origin == "follow_up" and reply is not None:
+        return Channel(async_delivery=reply.async_delivery, interactive=reply.interactive)
     if origin in CHANNELS_BY_ORIGIN:
         return CHANNELS_BY_ORIGIN[origin]
     if reply is None or reply.platform != origin:
         raise LookupError(f"the channel {origin!r} has not declared what it can do")
     return Channel(async_delivery=reply.async_delivery, interactive=reply.interactive)
+
+
+def get_turn_channel(origin: str, inbound_context: InboundContext) -> Channel:
+    """Return the channel of a turn, without the abilities that the way it came in takes from it."""
+    channel = get_channel(origin, inbound_context.reply)
+    is_last = inbound_context.must_wait or inbound_context.follow_ups >= MAX_FOLLOW_UPS_IN_A_ROW
+    return Channel(
+        async_delivery=channel.async_delivery and not is_last,
+        interactive=channel.interactive and not inbound_context.unattended,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

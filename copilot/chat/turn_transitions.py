@@ -30,7 +30,7 @@ from copilot.chat.turns import (
 from copilot.models import Turn
 from copilot.realtime.events import CancelReason, Event, GoalJudged, SessionChanged, TurnSummary
 from copilot.realtime.payloads import ContextUsage
-from copilot.tasks import wake_worker
+from copilot.tasks import enqueue_follow_ups, wake_worker
 
 MAX_HANDOVERS = 5  # planned shutdowns that do not count as lost attempts
 
@@ -268,7 +268,10 @@ FROM ended JOIN copilot_session old ON old.id = ended.session_id WHERE s.id = en
 RETURNING ended.run_ids, ended.stop_through, s.title, s.pinned, s.archived_at IS NOT NULL AS archived, s.title_origin,
           ended.cancel_reason, s.depth > 0 AS child, s.goal_state,
           CASE WHEN old.goal_state = 'active' AND s.goal_state = 'paused' THEN s.goal_reason ELSE '' END AS goal_paused,
-          ended.origin, ended.seconds, {NEXT_THROTTLED_TURNS.format(turn="ended")} AS throttled_turn_ids
+          ended.origin, ended.seconds, {NEXT_THROTTLED_TURNS.format(turn="ended")} AS throttled_turn_ids,
+          ARRAY(SELECT f.session_id FROM copilot_owedresult f WHERE f.session_id = s.id AND f.outcome = ''
+                UNION SELECT f.session_id FROM copilot_owedresult f WHERE f.child_id = s.id AND f.outcome = ''
+               ) AS sessions_owed_results
 """  # noqa: S608 - the texts are ours
 
 
@@ -286,6 +289,7 @@ class _EndedRow(NamedTuple):
     origin: str
     seconds: float
     throttled_turn_ids: list[UUID]
+    sessions_owed_results: list[UUID]
 
 
 def end_turn(
@@ -342,6 +346,8 @@ def end_turn(
         signals.send_turn_signal(signals.turn_ended, turn_id, row.origin)
     for throttled_turn_id in row.throttled_turn_ids:
         transaction.on_commit(partial(wake_worker, throttled_turn_id))
+    for owed_session_id in row.sessions_owed_results:
+        transaction.on_commit(partial(enqueue_follow_ups, owed_session_id))
     transaction.on_commit(
         partial(
             _count_ending,

@@ -203,7 +203,7 @@ class ClaimedTurn:
 
     @property
     def channel(self) -> Channel:
-        return turn_context.get_channel(self.origin, self.inbound_context.reply)
+        return turn_context.get_turn_channel(self.origin, self.inbound_context)
 
 
 # The throttled turns of the same user and of the same address that wait longest: a turn that ends or pauses
@@ -382,7 +382,7 @@ def _parse_claimed_row(row: _ClaimedRow, turn_id: UUID) -> ClaimedTurn:
 
 
 def get_turn_channel(turn: Turn) -> Channel:
-    return turn_context.get_channel(turn.origin, msgspec.convert(turn.inbound_context, InboundContext).reply)
+    return turn_context.get_turn_channel(turn.origin, msgspec.convert(turn.inbound_context, InboundContext))
 
 
 T = TypeVar("T")

@@ -43,6 +43,7 @@ from copilot.models.message import (
     SearchProgress,
 )
 from copilot.models.model_call import ModelCall
+from copilot.models.owed_result import OwedResult
 from copilot.models.schedule import (
     Schedule,
     ScheduleRun,
@@ -74,6 +75,7 @@ __all__ = [
     "ModelCall",
     "ModelEntry",
     "ModelLesson",
+    "OwedResult",
     "Personality",
     "Preferences",
     "Question",

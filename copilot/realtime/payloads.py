@@ -104,6 +104,7 @@ class MessagePayload:
     model: str = ""  # name of the model that wrote it
     versions: int = 1  # of a user's message: how many versions a person can switch between
     duration_ms: int | None = None  # of an answer: the duration of its turn, once that has succeeded
+    origin: str = ""  # of a message that no person wrote: follow_up, goal, parent or schedule
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ from copilot.sharing.payloads import (
     TranscriptRow,
 )
 
-AUTOMATED_ORIGINS = ("schedule", "goal", "parent")  # origins of messages that no person wrote
+AUTOMATED_ORIGINS = ("schedule", "goal", "parent", "follow_up")  # origins of messages that no person wrote
 
 WithheldReason = Literal["", "excluded", "not_vouched_for", "tool_output"]
 RowKind = Literal["user", "assistant", "reasoning", "tool_call"]

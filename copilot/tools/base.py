@@ -40,6 +40,7 @@ class ToolOutput:
     media: tuple[ImagePart, ...] = ()
     cost_microdollars: int | None = None  # actual cost of a billable call; without it the estimate counts
     session_id: str | None = None  # a session that people can open from the result
+    reported_turn_id: str | None = None  # the ended turn of a sub-session whose result this is
     dry_run: bool = False  # nothing was delivered, so a priced tool is not charged
     sources: tuple[str, ...] = ()  # origins of untrusted text in the output
 
@@ -220,6 +221,7 @@ class ToolCallOutcome:
     cancelled: bool = False  # stopped by a person, which is not a failure of the call
     file_id: str | None = None
     session_id: str | None = None
+    reported_turn_id: str | None = None
     media: tuple[ImagePart, ...] = field(default=(), repr=False)
     cost_microdollars: int | None = None
     digest: str = ""  # of an output that the content only refers to

@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from uuid import UUID, uuid5
 
@@ -210,7 +211,9 @@ class _CallGroup:
         return prepared
 
     async def _perform_call(self, call: ToolCall, prepared: _PreparedCall) -> results.ToolRunResult:
-        limit = min(prepared.tool.timeout_seconds, settings.MAX_TOOL_WAIT_SECONDS)
+        limit = float(min(prepared.tool.timeout_seconds, settings.MAX_TOOL_WAIT_SECONDS))
+        if prepared.tool.sub_sessions and not self._context.channel.async_delivery:
+            limit = self._context.seconds_left(datetime.now(UTC))  # the result cannot be delivered later
         charge = ToolCharge(prepared.tool, self._context, call.call_id)
         try:
             await charge.check_balance()

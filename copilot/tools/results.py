@@ -113,6 +113,7 @@ class ToolRunResult:
     media: tuple[ImagePart, ...] = field(default=(), repr=False)
     cost_microdollars: int | None = None
     session_id: str | None = None
+    reported_turn_id: str | None = None
     sources: tuple[str, ...] = ()
 
 
@@ -154,6 +155,7 @@ def make_result(output: ToolOutput, *, user_text: bool = False) -> ToolRunResult
         media=output.media,
         cost_microdollars=output.cost_microdollars,
         session_id=output.session_id,
+        reported_turn_id=output.reported_turn_id,
         sources=output.sources,
     )
 
@@ -187,6 +189,7 @@ async def build_outcome(
         media=media,
         cost_microdollars=result.cost_microdollars,
         session_id=result.session_id,
+        reported_turn_id=result.reported_turn_id,
         sources=result.sources,
     )
 

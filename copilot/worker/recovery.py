@@ -32,6 +32,7 @@ from copilot import metrics, tasks
 from copilot.chat import (
     announcements,
     approvals,
+    follow_ups,
     messages,
     model_calls,
     next_turn,
@@ -79,7 +80,9 @@ T = TypeVar("T")
 
 # --- Recording repairs -------------------------------------------------------------------------------
 
-RepairAction = Literal["take_over", "override_stop", "send_again", "expire", "start_stranded", "restore"]
+RepairAction = Literal[
+    "take_over", "override_stop", "send_again", "expire", "start_stranded", "deliver_result", "restore"
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -414,6 +417,18 @@ def start_stranded_session(session_id: UUID) -> bool:
     if not next_turn.start_stranded_messages(session_id):
         return False
     record_repair("start_stranded", session_id, status="idle")
+    return True
+
+
+def deliver_lost_results() -> int:
+    """Deliver results of sub-sessions whose delivery was lost with a worker, the broker or Redis."""
+    return repair_each(follow_ups.list_overdue_sessions(), _deliver_results)
+
+
+def _deliver_results(session_id: UUID) -> bool:
+    if not follow_ups.deliver_follow_ups(session_id):
+        return False
+    record_repair("deliver_result", session_id, status="idle")
     return True
 
 

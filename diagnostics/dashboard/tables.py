@@ -35,7 +35,15 @@ from linking import selectors
 PAGE_SIZE = 50
 PART_PARAMETER = "only"  # names a part of a tab's list in the URL
 TabContext = dict[str, object]
-REAPER_ACTIONS = ("take_over", "override_stop", "send_again", "expire", "start_stranded", "restore")
+REAPER_ACTIONS = (
+    "take_over",
+    "override_stop",
+    "send_again",
+    "expire",
+    "start_stranded",
+    "deliver_result",
+    "restore",
+)
 # Staff and the reaper share some actions.
 AUDITED_ACTIONS = tuple(dict.fromkeys((*TAB_ACTIONS, "reset_usage", *REAPER_ACTIONS)))
 AUDIT_CATEGORIES = (
@@ -44,7 +52,7 @@ AUDIT_CATEGORIES = (
 )  # fmt: skip
 AUDIT_OUTCOMES = {"": "All", "done": "Done", "refused": "Refused", "dry_run": "Dry run"}
 STATUSES = ("queued", "running", "waiting", "succeeded", "failed", "cancelled")
-ORIGINS = ("web", "api", "schedule", "goal", "parent", "telegram", "discord", "slack")
+ORIGINS = ("web", "api", "schedule", "goal", "parent", "follow_up", "telegram", "discord", "slack")
 
 
 @dataclass(frozen=True, kw_only=True)

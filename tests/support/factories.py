@@ -130,6 +130,7 @@ class TurnFields(TypedDict, total=False):
     attempts: int
     failure_code: str
     limit_code: str
+    parent: Turn | None
 
 
 def turn(of: Session, status: str = Turn.Status.QUEUED, **fields: Unpack[TurnFields]) -> Turn:

@@ -70,6 +70,7 @@ def test_messages_and_stop():
                 "model": "",
                 "versions": 1,
                 "duration_ms": None,
+                "origin": "",
             }
         ],
         "has_older": False,

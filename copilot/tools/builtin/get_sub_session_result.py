@@ -50,14 +50,19 @@ async def get_sub_session_result(arguments: GetSubSessionResult, invocation: Too
     if arguments.cancel:
         stopped = await run_in_thread(_cancel_prompt, context, prompt)
         seconds = STOP_WAIT_SECONDS
-    outcome = await sub_session_tools.wait_for_outcome(context, prompt, seconds)
+    outcome = await sub_session_tools.wait_for_outcome(invocation, prompt, seconds)
     report = await run_in_thread(sub_session_tools.build_report, context, prompt, outcome, poll=TOOL.name)
     if stopped and outcome.status in sub_session_tools.UNFINISHED_STATUSES:
         report |= {"status": "cancelled", "cancelled_by": "the parent", "note": "It is about to end."}
     if arguments.include_progress:
         report |= await run_in_thread(_read_progress, prompt)
     sources = await run_in_thread(list_session_sources, prompt.session_id)
-    return ToolOutput(value=report, session_id=str(prompt.session_id), sources=sources)
+    return ToolOutput(
+        value=report,
+        session_id=str(prompt.session_id),
+        reported_turn_id=sub_session_tools.get_reported_turn_id(outcome),
+        sources=sources,
+    )
 
 
 def _find_prompt(context: TurnContext, session_id: str) -> SubSessionPrompt:

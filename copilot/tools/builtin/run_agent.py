@@ -45,13 +45,14 @@ async def run_agent(arguments: RunAgent, invocation: ToolInvocation) -> ToolOutp
     except RequestRefused as problem:
         return agent_tools.report_refusal(problem)
     seconds = sub_session_tools.compute_wait_seconds(context, arguments.wait_seconds)
-    outcome = await sub_session_tools.wait_for_outcome(context, prompt, seconds)
+    outcome = await sub_session_tools.wait_for_outcome(invocation, prompt, seconds)
     report = await run_in_thread(sub_session_tools.build_report, context, prompt, outcome, poll=POLL_TOOL)
     report |= {"run_id": report.pop("session_id"), "version": version.number}
     return ToolOutput(
         value=report,
         success=outcome.status not in ("failed", "cancelled"),
         session_id=str(prompt.session_id),
+        reported_turn_id=sub_session_tools.get_reported_turn_id(outcome),
         sources=await run_in_thread(list_session_sources, prompt.session_id),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated
@@ -24,8 +25,10 @@ from copilot.chat.turn_context import InboundContext, TurnContext
 from copilot.chat.turn_results import TurnResult
 from copilot.models import AgentVersion, Message, Session, Turn
 from copilot.realtime import fanout
-from copilot.tools.base import ToolError
+from copilot.realtime.events import ToolProgressed
+from copilot.tools.base import ToolError, ToolInvocation
 
+PROGRESS_INTERVAL_SECONDS = 60.0
 WAIT_MARGIN_SECONDS = 10  # between the end of a wait and the call's own timeout
 DEFAULT_WAIT_SECONDS = 60
 MAX_WAIT_SECONDS = int(settings.MAX_TOOL_WAIT_SECONDS)
@@ -33,11 +36,15 @@ WAIT_DESCRIPTION = f"How long to wait: 0 to {MAX_WAIT_SECONDS}."
 WaitSeconds = Annotated[int, AfterValidator(lambda seconds: min(max(seconds, 0), MAX_WAIT_SECONDS))]
 DEFAULT_BUDGET_MICRODOLLARS = 200_000  # of a child, unless its parent has less left
 UNFINISHED_STATUSES = ("queued", "running")
+RAN_TO_ITS_END_NOTE = "Results cannot be delivered here later, so the call waited for the end."
 POLL_IN_THIS_TURN_NOTE = (
     "It is not finished, and nothing will tell you later: ask with {poll} in this turn, "
     "or say that the work continues under the link."
 )
-POLL_LATER_NOTE = "It is not finished. Ask for its result with {poll}, or tell the user where to find it."
+ARRIVES_LATER_NOTE = (
+    "It is not finished. Its result arrives here by itself as a new message when it ends, so do not ask for it "
+    "again and again: go on with something else, or end your answer and say what is still running."
+)
 WAITS_FOR_APPROVAL_NOTE = "It waits for the user to approve something, which is done under the link."
 
 
@@ -115,7 +122,12 @@ def prompt_sub_session(
     budget = compute_budget(context)
     if not budget:
         raise ToolError("budget_reached", "Nothing is left of this turn's budget. Finish with what you have.")
-    parent = ParentTurn(turn_id=UUID(context.turn_id), fence=context.fence, budget_microdollars=budget)
+    parent = ParentTurn(
+        turn_id=UUID(context.turn_id),
+        fence=context.fence,
+        budget_microdollars=budget,
+        is_owed_result=context.channel.async_delivery,
+    )
     submission = submit_message(
         SendMessage(
             user_id=context.user_id,
@@ -129,6 +141,7 @@ def prompt_sub_session(
             inbound_context=InboundContext(
                 sources=list_session_sources(UUID(context.session_id)),
                 unattended=context.inbound_context.unattended or context.origin == "schedule",
+                must_wait=not context.channel.async_delivery,
             ),
         )
     )
@@ -154,20 +167,38 @@ def compute_budget(context: TurnContext) -> int:
 
 
 def compute_wait_seconds(context: TurnContext, requested: int) -> float:
-    """Return how long to wait: as long as possible where the result cannot be delivered later."""
-    left = min(float(settings.MAX_TOOL_WAIT_SECONDS), context.seconds_left(datetime.now(UTC)))
-    longest = max(0.0, left - WAIT_MARGIN_SECONDS)
-    return min(float(requested), longest) if context.channel.async_delivery else longest
+    """Return how long to wait: until the turn's own limit where the result cannot be delivered later."""
+    left = context.seconds_left(datetime.now(UTC))
+    if context.channel.async_delivery:
+        return min(
+            float(requested), max(0.0, min(settings.MAX_TOOL_WAIT_SECONDS, left) - WAIT_MARGIN_SECONDS)
+        )
+    return max(0.0, left - 2 * WAIT_MARGIN_SECONDS)  # the model must still be able to answer
 
 
-async def wait_for_outcome(context: TurnContext, prompt: SubSessionPrompt, seconds: float) -> TurnResult:
+async def wait_for_outcome(
+    invocation: ToolInvocation, prompt: SubSessionPrompt, seconds: float
+) -> TurnResult:
     """Wait for the prompt's turn. A failed read raises; it never looks like a status."""
-    user_id, turn_id, run_id = context.user_id, prompt.turn_id, prompt.run_id
-    if seconds <= 0:
-        return await run_in_thread(turn_results.get_turn_result, user_id, turn_id, run_id=run_id)
-    return await turn_results.wait_for_turn(
-        user_id, turn_id, run_id=run_id, timeout_seconds=seconds, tail=fanout.get_loop_fanout()
-    )
+    user_id, turn_id, run_id = invocation.context.user_id, prompt.turn_id, prompt.run_id
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        outcome = await turn_results.wait_for_turn(
+            user_id,
+            turn_id,
+            run_id=run_id,
+            timeout_seconds=min(left, PROGRESS_INTERVAL_SECONDS),
+            tail=fanout.get_loop_fanout(),
+        )
+        if outcome.status not in UNFINISHED_STATUSES:
+            return outcome
+        invocation.emit(ToolProgressed(call_id=invocation.call_id, message="Waiting for the sub-session"))
+    return await run_in_thread(turn_results.get_turn_result, user_id, turn_id, run_id=run_id)
+
+
+def get_reported_turn_id(outcome: TurnResult) -> str | None:
+    """Return the turn whose final result this is, so that it is not delivered a second time."""
+    return outcome.turn_id if outcome.status in Turn.ENDINGS else None
 
 
 def build_report(
@@ -187,6 +218,8 @@ def build_report(
     if outcome.status == "queued":
         return report | {"note": _poll_note(context, poll)}
     report["elapsed_seconds"] = _elapsed_seconds(turn)
+    if outcome.status in Turn.ENDINGS and not context.channel.async_delivery:
+        report["note"] = RAN_TO_ITS_END_NOTE
     match outcome.status:
         case "running":
             report["note"] = _poll_note(context, poll)
@@ -202,7 +235,7 @@ def build_report(
 
 
 def _poll_note(context: TurnContext, poll: str) -> str:
-    return (POLL_LATER_NOTE if context.channel.async_delivery else POLL_IN_THIS_TURN_NOTE).format(poll=poll)
+    return ARRIVES_LATER_NOTE if context.channel.async_delivery else POLL_IN_THIS_TURN_NOTE.format(poll=poll)
 
 
 def _elapsed_seconds(turn: Turn) -> float:

@@ -31,11 +31,16 @@ async def view_agent_output(arguments: ViewAgentOutput, invocation: ToolInvocati
     context = invocation.context
     prompt = await run_in_thread(_find_prompt, context, arguments.run_id)
     seconds = sub_session_tools.compute_wait_seconds(context, arguments.wait_seconds)
-    outcome = await sub_session_tools.wait_for_outcome(context, prompt, seconds)
+    outcome = await sub_session_tools.wait_for_outcome(invocation, prompt, seconds)
     report = await run_in_thread(sub_session_tools.build_report, context, prompt, outcome, poll=TOOL.name)
     report |= {"run_id": report.pop("session_id")}
     sources = await run_in_thread(list_session_sources, prompt.session_id)
-    return ToolOutput(value=report, session_id=str(prompt.session_id), sources=sources)
+    return ToolOutput(
+        value=report,
+        session_id=str(prompt.session_id),
+        reported_turn_id=sub_session_tools.get_reported_turn_id(outcome),
+        sources=sources,
+    )
 
 
 def _find_prompt(context: TurnContext, run_id: str) -> SubSessionPrompt:

@@ -177,6 +177,7 @@ export class Transcript {
 
 const PAINTERS = {
   user(item, row) {
+    if (row.origin) item.dataset.origin = row.origin; // no person wrote it
     fillSlot(item, "text", row.content);
     setVisible(fillSlot(item, "author", row.author), Boolean(row.author));
     fillSlot(item, "time", formatTime(row.created_at));
