@@ -14,8 +14,9 @@ only a few are followed for each message.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import islice
 from typing import NamedTuple
 from uuid import UUID
@@ -160,7 +161,12 @@ def list_session_sources(session_id: UUID) -> tuple[str, ...]:
     return tuple(sources)
 
 
-def list_file_sources(file: WorkspaceFile, *, session_id: UUID) -> tuple[str, ...]:
+def list_file_sources(
+    file: WorkspaceFile,
+    *,
+    session_id: UUID,
+    read_sources: Callable[[UUID], tuple[str, ...]] = list_session_sources,
+) -> tuple[str, ...]:
     """Return the untrusted source that reading this file adds, if any.
 
     A person's own upload is trusted, and so is a file that this session made. A file that an agent wrote
@@ -172,9 +178,20 @@ def list_file_sources(file: WorkspaceFile, *, session_id: UUID) -> tuple[str, ..
             return ()
         case WorkspaceFile.Source.AGENT | WorkspaceFile.Source.TOOL_OUTPUT if file.session_id is not None:
             is_own_session = file.session_id == session_id
-            return () if is_own_session or not list_session_sources(file.session_id) else (label,)
+            return () if is_own_session or not read_sources(file.session_id) else (label,)
         case _:
             return (label,)
+
+
+def list_sources_of_files(files: Iterable[WorkspaceFile], *, session_id: UUID) -> tuple[str, ...]:
+    """Return the untrusted sources that reading any of these files may add, each once and not without end."""
+    found: dict[str, None] = {}
+    read_sources = cache(list_session_sources)
+    for file in files:
+        found.update(dict.fromkeys(list_file_sources(file, session_id=session_id, read_sources=read_sources)))
+        if len(found) >= MAX_SOURCES:
+            break
+    return tuple(found)
 
 
 def format_source_label(text: str) -> str:

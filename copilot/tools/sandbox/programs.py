@@ -59,7 +59,9 @@ async def execute_program(program: SandboxProgram, invocation: ToolInvocation) -
         invocation.emit(artifacts.make_added_event(file))
     await results.wait_for_scans(saved.files)
     media = await run_in_thread(_load_shown_images, saved.files) if program.shows_images else ()
-    return ToolOutput(value=_build_result(program, finished, before, saved), media=media)
+    return ToolOutput(
+        value=_build_result(program, finished, before, saved), media=media, sources=before.sources
+    )
 
 
 async def _run_in_folder(

@@ -23,6 +23,7 @@ from uuid import UUID
 
 from config.core.errors import NotFound, RequestRefused
 from config.core.json_values import parse_uuid
+from copilot.chat import provenance
 from copilot.files import services as files
 from copilot.models import Message, WorkspaceFile
 from copilot.tools.sandbox import directory_tree
@@ -46,6 +47,7 @@ class WorkspaceLayout:
     digests: dict[str, str]
     left_out: list[str]
     unsafe: list[str]
+    sources: tuple[str, ...] = ()  # untrusted origins of the files, any of which a program may print
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +63,7 @@ def lay_out_files(owner_id: int, session_id: UUID, folder: Path) -> WorkspaceLay
     unsafe: list[str] = []
     bytes_left = MAX_LAID_OUT_BYTES
     wanted = _newest_files(owner_id, session_id)
+    written: list[WorkspaceFile] = []
     with DirectoryTree(folder) as tree:
         # Folders come first, because a file wins over a folder of the same name.
         for name in sorted(wanted, key=lambda name: name != FOLDERS_ARCHIVE):
@@ -71,8 +74,10 @@ def lay_out_files(owner_id: int, session_id: UUID, folder: Path) -> WorkspaceLay
                 left_out.append(name)
             else:
                 bytes_left -= file.size_bytes
+                written.append(file)
         digests = _read_contents(tree).digests
-    return WorkspaceLayout(digests=digests, left_out=left_out, unsafe=unsafe)
+    sources = provenance.list_sources_of_files(written, session_id=session_id)
+    return WorkspaceLayout(digests=digests, left_out=left_out, unsafe=unsafe, sources=sources)
 
 
 def save_changes(
