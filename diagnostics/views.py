@@ -8,12 +8,13 @@ from dataclasses import asdict
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
+from django.contrib.auth.models import AnonymousUser, User
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from config.core.staff_permissions import can_perform_staff_act
+from config.core.staff_permissions import can_perform_staff_act, find_second_factor_problem
 from diagnostics import metrics
 from diagnostics.probes import runner, servers
 
@@ -71,7 +72,11 @@ async def _may_see_details(request: HttpRequest, *, database_answers: bool) -> b
     if not database_answers or settings.SESSION_COOKIE_NAME not in request.COOKIES:
         return False
     user = await request.auser()
-    return await sync_to_async(can_perform_staff_act)(user, "diagnostics.read")
+    return await sync_to_async(_is_staff_let_in)(request, user)
+
+
+def _is_staff_let_in(request: HttpRequest, user: User | AnonymousUser) -> bool:
+    return can_perform_staff_act(user, "diagnostics.read") and not find_second_factor_problem(user, request)
 
 
 # --- Metrics ---

@@ -219,12 +219,14 @@ def test_a_reset_needs_a_login_of_today_and_leaves_a_trail():
 
 
 @pytest.mark.django_db(transaction=True)
-async def test_details_of_readiness_need_the_right_to_see_diagnostics(async_client: AsyncClient):
+async def test_details_of_readiness_need_the_right_to_see_diagnostics(async_client: AsyncClient, settings):
     nobody, viewer = await sync_to_async(staff)("ivan"), await sync_to_async(staff)("judy", "view")
     await async_client.aforce_login(nobody)
     assert "checks" not in (await async_client.get("/readyz")).json()
     await async_client.aforce_login(viewer)
     assert "checks" in (await async_client.get("/readyz")).json()
+    settings.STAFF_MFA = "required"  # as on every other staff page
+    assert "checks" not in (await async_client.get("/readyz")).json()
 
 
 # --- Django's admin ----------------------------------------------------------------------------------
