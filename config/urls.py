@@ -10,6 +10,7 @@ from django.contrib import admin
 from django.urls import include, path
 
 from billing.stripe.webhook import stripe_webhook
+from config.core.demo_login import hold_until_demo_login_exists
 from config.core.staff_permissions import require_admin_action_permissions
 from copilot.web.views import account
 from linking.inbound import webhooks
@@ -24,11 +25,15 @@ sign_up = (
     csp_update(_captcha)(account_views.signup) if settings.SIGNUP_CAPTCHA_ORIGINS else account_views.signup
 )
 
+# The web process starts before the database is migrated and has the demo user.
+login = hold_until_demo_login_exists(account_views.login) if settings.DEMO_LOGIN else account_views.login
+
 handler500 = "config.error_views.show_server_error"
 
 urlpatterns = [
     path("admin/diagnostics/", include("diagnostics.dashboard.urls")),
     path("admin/", admin.site.urls),
+    path("accounts/login/", login, name="account_login"),
     path("accounts/signup/", sign_up, name="account_signup"),
     path("accounts/sessions/", account.list_login_sessions, name="usersessions_list"),
     path("accounts/", include("allauth.urls")),

@@ -5,13 +5,15 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Generic, Literal, NamedTuple, TypeVar
 from uuid import UUID
 
 import msgspec
-from django.db.models import Case, Exists, OuterRef, Q, When
+from django.conf import settings
+from django.db.models import Case, Exists, OuterRef, Q, QuerySet, When
 from django.db.models.fields.json import KeyTransform
+from django.db.models.functions import Now
 
 from config.core.db import fetch_all
 from config.core.errors import InvalidRequest, NotFound
@@ -156,6 +158,13 @@ def list_sessions_page(
     return CursorPage(
         items=items, next_cursor=_encode_page_cursor(rows[limit - 1]) if len(rows) > limit else None
     )
+
+
+def list_deleted_sessions(user_id: int) -> QuerySet[Session]:
+    """Return chats that can be restored, the last deleted first; those without a message are left out."""
+    cutoff = Now() - timedelta(days=settings.SESSION_TRASH_DAYS)
+    rows = Session.objects.filter(owner=user_id, depth=0, deleted_at__gt=cutoff)
+    return rows.filter(Exists(Message.objects.filter(session=OuterRef("pk")))).order_by("-deleted_at", "pk")
 
 
 def _encode_page_cursor(session: Session) -> str:

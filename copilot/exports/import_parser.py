@@ -219,6 +219,8 @@ def parse_document_value(value: JSON, *, limits_texts: bool = True) -> ImportedD
     context = None if limits_texts else WITHOUT_TEXT_LIMIT
     problems = _ProblemList()
     _check_nesting(value, problems)
+    if not isinstance(value, dict):  # such as other products' exports, which are lists
+        problems.add("$: is not a chat exported from Pilothouse")
     problems.raise_if_any()
     try:
         frame = _DocumentFrame.model_validate(value)
@@ -253,7 +255,10 @@ class _ProblemList:
 
     def add_all(self, path: str, invalid: ValidationError) -> None:
         for error in invalid.errors(include_url=False, include_context=False, include_input=False):
-            self.add(f"{_format_path(path, error['loc'])}: {error['msg']}")
+            is_object_missing = error["type"] in ("model_type", "model_attributes_type", "dataclass_type")
+            # Pydantic would name the class here, which means nothing to the reader.
+            text = "must be an object" if is_object_missing else error["msg"]
+            self.add(f"{_format_path(path, error['loc'])}: {text}")
 
     def is_full(self) -> bool:
         return len(self.found) >= MAX_REPORTED_PROBLEMS

@@ -152,6 +152,13 @@ def get_file_page(
     return FilePage(items=rows[:limit], offset=offset, has_more=len(rows) > limit)
 
 
+def count_files(owner_id: int) -> tuple[int, int]:
+    """Count the files that lists show, and those in the trash."""
+    shown = WorkspaceFile.objects.stored().filter(owner_id=owner_id)
+    shown = shown.exclude(source=WorkspaceFile.Source.TOOL_OUTPUT)
+    return shown.filter(deleted_at=None).count(), shown.exclude(deleted_at=None).count()
+
+
 def find_file(owner_id: int, reference: str, *, session_id: UUID | None = None) -> WorkspaceFile:
     """Find a file by id, `workspace://` URI or name. A name means the newest file of that name, scanned or not."""
     identifier = reference.removeprefix("workspace://").split("#")[0].split("/")[0].strip()

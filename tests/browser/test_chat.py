@@ -380,3 +380,13 @@ def test_a_chat_is_named_after_its_first_answer(ada: Visitor) -> None:
     page = ada.log_in()
     send_message(page, "How do I reset my router?")
     expect(page.locator("#sessions .session").first).to_contain_text("Reset router")
+
+
+def test_a_refused_first_message_leaves_no_empty_chat(ada: Visitor) -> None:
+    page = ada.log_in()
+    page.evaluate("() => document.querySelector('#text').removeAttribute('maxlength')")
+    page.locator("#text").fill("x" * 64_001)
+    page.keyboard.press("Enter")
+    expect(page.locator("#sessions li")).to_have_count(0)
+    expect(page).to_have_url(re.compile(r"/chat/$"))
+    expect(page.locator("#text")).to_have_value("x" * 64_001)

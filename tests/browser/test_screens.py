@@ -175,7 +175,7 @@ def steps(page: Page) -> Iterator[None]:
 @contextmanager
 def palette(page: Page) -> Iterator[None]:
     page.keyboard.press("Control+k")
-    page.get_by_role("combobox", name="Search chats and messages").fill("photo")
+    page.get_by_role("combobox", name="Search chats, pages and actions").fill("photo")
     expect(page.locator("#palette mark").first).to_be_visible()
     yield
     page.keyboard.press("Escape")

@@ -1,4 +1,4 @@
-"""The landing page, the chat page as the server renders it, and the archived chats."""
+"""The landing page, the chat page as the server renders it, and the archived and deleted chats."""
 
 from __future__ import annotations
 
@@ -31,7 +31,14 @@ from copilot.realtime.events import SessionSnapshot
 from copilot.realtime.payloads import MessagePayload
 from copilot.web import i18n, transcript
 from copilot.web.forms import MessageForm
-from copilot.web.views.base import build_action_view, get_request_user, not_found_as_404
+from copilot.web.views.base import (
+    ROWS_PER_PAGE,
+    build_action_view,
+    build_page_links,
+    get_request_user,
+    not_found_as_404,
+    parse_offset,
+)
 
 UTC = ZoneInfo("UTC")
 Context = dict[str, object]
@@ -125,6 +132,8 @@ def _render_chat(request: HttpRequest, session_id: UUID, *, form: MessageForm | 
     has_settings = bool(session.instructions or session.personality_id or session.allowed_tools is not None)
     context |= {"at": message_id, "frozen": shown is not snapshot, "shaped": has_settings}
     context["imported"] = session.imported
+    if session.built_agent is not None:
+        context |= {"built_agent": session.built_agent, "examples": _list_builder_prompts()}
     if before := _parse_before(request):
         rows, has_older = chat_selectors.list_messages_page(session_id, before=before)
         context |= _build_older_page_context(rows, has_older=has_older)
@@ -251,6 +260,16 @@ def _list_example_prompts(*, demo: bool) -> list[dict[str, str]]:
     ]
 
 
+def _list_builder_prompts() -> list[dict[str, str]]:
+    """List first messages for the chat that edits an agent."""
+    return [
+        {"title": _("Explain"), "text": _("What does this agent do, and what could be better?")},
+        {"title": _("Instructions"), "text": _("Make the instructions shorter and clearer.")},
+        {"title": _("Inputs"), "text": _("Let the agent ask for an input before it starts.")},
+        {"title": _("Tools"), "text": _("Which tools does this agent need? Allow only those.")},
+    ]
+
+
 def _get_example_text(request: HttpRequest) -> str:
     """Return the text of an example that was clicked before scripts ran, never a text from the URL."""
     texts = [prompt["text"] for prompt in _list_example_prompts(demo=not catalogue.has_real_model())]
@@ -298,3 +317,24 @@ unarchive_chat = build_action_view(
     gettext_lazy("Chat restored."),
     then="archived",
 )
+
+
+# --- Trash ---
+
+
+@login_required
+@never_cache
+@require_GET
+def list_deleted_chats(request: HttpRequest) -> HttpResponse:
+    offset = parse_offset(request)
+    deleted = chat_selectors.list_deleted_sessions(get_request_user(request).pk)
+    found = list(deleted[offset : offset + ROWS_PER_PAGE + 1])
+    context = {
+        "chats": found[:ROWS_PER_PAGE],
+        "days": settings.SESSION_TRASH_DAYS,
+        **build_page_links(offset, has_more=len(found) > ROWS_PER_PAGE),
+    }
+    return render(request, "copilot/trash.html", context)
+
+
+restore_chat = build_action_view(sessions.restore_session, gettext_lazy("Chat restored."), then="trash")

@@ -56,6 +56,7 @@ def _render_files(
         limit=PAGE_FILES,
         offset=int(query.get("offset", 0)),
     )
+    live_count, trash_count = files.count_files(owner_id)
     deleted, place = parse_uuid(request.GET.get("deleted", "")), urlencode(query)
     context = {
         "page": page,
@@ -70,6 +71,8 @@ def _render_files(
         ],
         "public": sharing.find_public_files(file.pk for file in page.items),
         "use": quotas.get_usage(owner_id),
+        "live_count": live_count,
+        "trash_count": trash_count,
         "kinds": [{"value": value, "label": label} for value, label in FILE_TYPE_CHOICES],
         "q": query.get("q", ""),
         "type": query.get("type", ""),

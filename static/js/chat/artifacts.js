@@ -108,7 +108,7 @@ export class ArtifactCards {
   }
 
   #paintButton() {
-    const count = this.state.artifacts.length;
+    const count = new Set(this.state.artifacts.map((one) => one.name)).size; // versions share a name
     setVisible(this.button, count > 0);
     fillSlot(this.button, "count", String(count));
     this.button.setAttribute("aria-expanded", String(Boolean(this.panel?.isOpen)));

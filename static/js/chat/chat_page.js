@@ -293,6 +293,7 @@ class ChatPage {
     this.hasNews = true;
     this.scroll.scrollToEnd();
     this.transcript.schedulePaint();
+    const isFirst = !this.sessionId;
     try {
       await this.socket.waitUntilOpen();
       if (!this.sessionId) await this.#createSession();
@@ -309,6 +310,7 @@ class ChatPage {
         return;
       }
       this.outbox.remove(entry);
+      if (isFirst && this.sessionId) this.#discardSession();
       if (problem.code?.startsWith("limit_")) this.#returnLimited(entry, problem);
       else this.#returnMessage(entry, problem.message);
       this.isUnsent = problem.code === "not_connected";
@@ -363,6 +365,18 @@ class ChatPage {
     this.composer.setSession(session.id);
     this.sidebar.setCurrent(session.id, session.title);
     await this.socket.subscribe(session.id, session.cursor);
+  }
+
+  /** Its first message was refused: this is a new chat again, and no empty one stays in the list. */
+  #discardSession() {
+    const id = this.sessionId;
+    this.socket.unsubscribe(id);
+    this.sessionId = null;
+    this.app.dataset.session = "";
+    history.replaceState(null, "", "/chat/");
+    this.composer.setSession(null);
+    this.sidebar.discardSession(id);
+    callApi("DELETE", `/sessions/${id}`).catch(() => {}); // it stays in the list, and can be deleted there
   }
 
   #sendCommand(kind, fields) {

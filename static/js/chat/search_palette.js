@@ -1,4 +1,4 @@
-// The search palette (Ctrl or ⌘ + K): find a chat by its title or a message by its text, and open it.
+// The search palette (Ctrl or ⌘ + K): find a chat by its title, a message by its text, a page or an action.
 
 import { callApi } from "../lib/api.js";
 import { byId, createElement, fillSlot, setVisible, targetOf } from "../lib/dom.js";
@@ -48,6 +48,7 @@ export class SearchPalette {
     this.request?.abort();
     const text = this.input.value.trim();
     if (!text) return this.#showRecent();
+    this.#show(this.#listPlaces(text)); // these need no answer of the server
     this.timer = setTimeout(() => this.#search(text), DEBOUNCE_MS);
   }
 
@@ -65,6 +66,7 @@ export class SearchPalette {
             createOption(`/chat/${one.id}/`, highlightMatch(one.title || this.#label("untitled"), text), one),
           ),
         ],
+        ...this.#listPlaces(text),
         ["messages", found.messages.map((one) => createMessageOption(one, this.#label("untitled")))],
       ]);
       const nothing = !found.sessions.length && !found.messages.length;
@@ -79,13 +81,50 @@ export class SearchPalette {
     const chats = links.map((link) =>
       createOption(link.getAttribute("href"), [link.querySelector('[data-slot="title"]').textContent]),
     );
-    const pages = [...byId("sidebar").querySelectorAll("[data-palette]")].map((link) =>
-      createOption(link.getAttribute("href"), [link.textContent.trim()]),
-    );
-    this.#show([
-      ["recent", chats],
-      ["go", pages],
-    ]);
+    this.#show([["recent", chats], ...this.#listPlaces("")]);
+  }
+
+  /**
+   * The pages and actions of the sidebar whose name has all these words.
+   * @param {string} text
+   */
+  #listPlaces(text) {
+    const words = text.toLowerCase().split(/\s+/);
+    const nameOf = (element) => element.dataset.palette || element.textContent.trim();
+    const matching = [...byId("sidebar").querySelectorAll("[data-palette]")].filter((element) => {
+      const name = nameOf(element).toLowerCase();
+      return words.every((word) => name.includes(word)) && !element.hasAttribute("hidden");
+    });
+    const pages = matching.filter((element) => element.matches("a"));
+    const actions = matching.filter((element) => !element.matches("a"));
+    return [
+      [
+        "go",
+        pages.map((link) => createOption(link.getAttribute("href"), highlightMatch(nameOf(link), text))),
+      ],
+      [
+        "actions",
+        actions.map((element) =>
+          this.#createAction(highlightMatch(nameOf(element), text), () => element.click()),
+        ),
+      ],
+    ];
+  }
+
+  #createAction(title, act) {
+    const made = createElement("button", {
+      type: "button",
+      className: "found",
+      role: "option",
+      tabIndex: -1,
+      ariaSelected: "false",
+    });
+    made.append(createElement("span", { className: "found-title" }, ...title));
+    made.addEventListener("click", () => {
+      this.dialog.close();
+      act();
+    });
+    return made;
   }
 
   #show(groups) {
@@ -169,6 +208,7 @@ function createMessageOption(hit, untitled) {
 
 /** The title with the searched part marked. */
 function highlightMatch(title, text) {
+  if (!text) return [title];
   const at = title.toLowerCase().indexOf(text.toLowerCase());
   if (at < 0) return [title];
   return [

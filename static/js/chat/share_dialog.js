@@ -45,6 +45,7 @@ class ShareDialog {
       this.#create();
     });
     this.form.addEventListener("change", (event) => this.#onChange(targetOf(event)));
+    this.form.elements.password.addEventListener("input", () => this.#showLead());
     this.form.elements.title.addEventListener("input", () => {
       clearTimeout(this.timer);
       this.timer = setTimeout(() => this.#preview(), DEBOUNCE_MS);
@@ -60,16 +61,22 @@ class ShareDialog {
     setVisible(findSlot(this.dialog, "days"), false);
     this.#showProblem("");
     this.#showLink(null);
-    fillSlot(
-      this.dialog,
-      "lead",
-      through
-        ? _("Anyone with the link can see this chat up to the message you chose.")
-        : _("Anyone with the link can see this snapshot. Later messages stay private."),
-    );
+    this.#showLead();
     findSlot(this.dialog, "messages").replaceChildren();
     this.dialog.showModal();
     await Promise.all([this.#preview(), this.#loadExisting()]);
+  }
+
+  /** Say who will be able to read it; a password narrows that. */
+  #showLead() {
+    const hasPassword = Boolean(this.form.elements.password.value);
+    const whole = hasPassword
+      ? _("Anyone with the link and the password can see this snapshot. Later messages stay private.")
+      : _("Anyone with the link can see this snapshot. Later messages stay private.");
+    const part = hasPassword
+      ? _("Anyone with the link and the password can see this chat up to the message you chose.")
+      : _("Anyone with the link can see this chat up to the message you chose.");
+    fillSlot(this.dialog, "lead", this.through ? part : whole);
   }
 
   async #loadExisting() {
@@ -173,7 +180,12 @@ class ShareDialog {
       });
       this.dialog.toggleAttribute("data-made", true);
       this.#showProblem("");
-      this.#showLink(share, _("Anyone with this link can see the chat as it is now."));
+      this.#showLink(
+        share,
+        password
+          ? _("Anyone with this link and the password can see the chat as it is now.")
+          : _("Anyone with this link can see the chat as it is now."),
+      );
       announce(_("Link created."));
       findSlot(this.dialog, "url").select();
     } catch (problem) {

@@ -116,6 +116,15 @@ export class Sidebar {
     item.querySelector("a").setAttribute("aria-current", "page");
   }
 
+  /**
+   * Remove an open session that was never used, without leaving the page.
+   * @param {string} id
+   */
+  discardSession(id) {
+    this.setCurrent(null);
+    this.#removeItem(this.#findItem(id));
+  }
+
   #findItem(id) {
     return this.list.querySelector(`li[data-session="${id}"]`);
   }

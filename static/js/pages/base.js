@@ -22,6 +22,7 @@ for (const time of document.querySelectorAll("time[datetime]")) {
     day: "numeric",
     hour: "numeric",
     minute: "2-digit",
+    timeZone: time.dataset.zone, // that of a task; otherwise the reader's
   });
 }
 for (const form of document.querySelectorAll("form[data-busy]")) {

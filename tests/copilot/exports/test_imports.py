@@ -16,7 +16,7 @@ import pytest
 from config.core.errors import Conflict, NotFound
 from copilot.chat import selectors as chat_selectors
 from copilot.chat import sessions
-from copilot.exports import imports
+from copilot.exports import import_parser, imports
 from copilot.exports.import_parser import InvalidDocument
 from copilot.files import quotas
 from copilot.files import services as files
@@ -379,3 +379,22 @@ def test_our_own_archive_of_a_conversation_that_shrinks_far_comes_in_again() -> 
     for _ in range(20):
         factories.message(session, "assistant", content="calm seas\n" * 6_000, turn=turn)
     assert imported(factories.bob(), archived(session)).owner == factories.bob()
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b'[{"title": "From elsewhere", "mapping": {}}]', "$: is not a chat exported from Pilothouse"),
+        (
+            b'{"schema": "pilothouse.conversation/1", "session": [], "messages": []}',
+            "session: must be an object",
+        ),
+    ],
+)
+def test_a_foreign_export_is_refused_without_a_class_name(content: bytes, problem: str) -> None:
+    with pytest.raises(InvalidDocument) as refused:
+        import_parser.parse_document(content)
+    problems = refused.value.details["problems"]
+    assert isinstance(problems, list)
+    assert problem in problems
+    assert not any("instance of" in text or "_DocumentFrame" in text for text in problems)

@@ -22,7 +22,7 @@ def test_the_list_shows_ones_own_files_and_the_use() -> None:
     stored()
     mine = rest_clients.person(factories.ada()).get("/files/").content.decode()
     assert "plan.md" in mine
-    assert "1 of 1000 files" in mine
+    assert "1 file ·" in mine
     assert "plan.md" not in rest_clients.person(factories.bob()).get("/files/").content.decode()
 
 
@@ -85,3 +85,11 @@ def test_chosen_files_come_as_one_archive_and_nothing_chosen_comes_back() -> Non
     assert b"".join(packed).startswith(b"PK")
     assert ada.post("/files/archive/", {}).url == "/files/"
     assert rest_clients.person(factories.bob()).post("/files/archive/", {"ids": ids}).url == "/files/"
+
+
+def test_the_count_of_files_leaves_the_trash_out_and_names_it() -> None:
+    kept, gone = stored("kept.md"), stored("gone.md")
+    files.trash_file(factories.ada().pk, gone.pk)
+    page = rest_clients.person(factories.ada()).get("/files/").content.decode()
+    assert "1 file · 1 in the trash ·" in page
+    assert kept.name in page

@@ -15,7 +15,11 @@ from django.contrib.staticfiles import finders
 from django.test import Client
 
 from copilot.accounts import api_keys
+from copilot.agents import services as agents
+from copilot.chat import sessions
+from copilot.chat.permissions import UNRESTRICTED
 from copilot.models import Message, Session
+from copilot.schedules import services as schedules
 from tests.support import factories
 from tests.support.paths import ROOT
 
@@ -330,3 +334,46 @@ def test_every_scope_of_a_key_says_what_it_allows(ada: Client) -> None:
         r'value="(\w+)"[^>]*><span><strong>\1</strong> <span class="soft">([^<]{10,})<', html
     )
     assert [name for name, _ in offered] == ["read", "chat", "manage", "billing"]
+
+
+def test_deleted_chats_are_listed_in_the_trash_and_restored_from_there(ada: Client) -> None:
+    owner = factories.ada()
+    deleted, empty = factories.session(owner, title="Old plans"), factories.session(owner, title="Never used")
+    factories.message(deleted, content="Hello")
+    for session in (deleted, empty):
+        sessions.delete_session(owner.pk, session.pk)
+    page = ada.get("/chat/trash/").content.decode()
+    assert "Old plans" in page
+    assert "Never used" not in page
+    assert "30 days" in page
+    answer = ada.post(f"/chat/{deleted.pk}/restore/", follow=True)
+    assert "Chat restored." in answer.content.decode()
+    assert "Old plans" not in ada.get("/chat/trash/").content.decode()
+    assert ada.get(f"/chat/{deleted.pk}/").status_code == 200
+
+
+def test_the_trash_of_another_user_cannot_be_read_or_restored(ada: Client) -> None:
+    foreign = factories.session(factories.bob(), title="Bob's plans")
+    factories.message(foreign, content="Hello")
+    sessions.delete_session(foreign.owner_id, foreign.pk)
+    assert "Bob" not in ada.get("/chat/trash/").content.decode()
+    assert ada.post(f"/chat/{foreign.pk}/restore/").status_code == 404
+
+
+def test_the_builder_of_an_agent_begins_with_what_can_be_done(ada: Client) -> None:
+    version = agents.create_agent(
+        factories.ada().pk, agents.AgentDraft(name="Reporter", instructions="Report the news.")
+    )
+    answer = ada.post(f"/agents/{version.agent_id}/build/", follow=True)
+    page = answer.content.decode()
+    assert "Edit Reporter" in page
+    assert "Make the instructions shorter and clearer." in page
+    assert f"/agents/{version.agent_id}/" in page
+
+
+def test_the_next_run_of_a_task_is_shown_in_its_own_zone_with_its_name(ada: Client) -> None:
+    request = schedules.ScheduleRequest(cron="30 8 * * *", timezone="Asia/Tokyo", prompt="Read the news")
+    schedules.create_schedule(factories.ada().pk, request, UNRESTRICTED)
+    page = ada.get("/settings/schedules/").content.decode()
+    [shown] = re.findall(r'data-zone="Asia/Tokyo">(\S+)</time> <span class="soft">Asia/Tokyo', page)
+    assert shown.endswith("T08:30+09:00")
