@@ -108,7 +108,8 @@ log = structlog.get_logger(__name__)
 
 def take_at_turn_start(turn: ClaimedTurn) -> list[ConsumedMessage]:
     """Take messages that waited when the turn began; those accepted earlier go first."""
-    return _take_joinable(turn, start=queue.get_starting_message(turn.turn_id))
+    start = queue.get_starting_message(turn.turn_id)
+    return [] if start.sent_alone else _take_joinable(turn, start=start)
 
 
 def take_at_turn_end(turn: ClaimedTurn) -> list[ConsumedMessage]:

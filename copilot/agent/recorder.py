@@ -60,11 +60,12 @@ from copilot.realtime.payloads import (
     MessageContent,
     MessageKind,
     MessagePayload,
-    ToolCallContent,
     ToolResultContent,
 )
 from copilot.realtime.publisher import TurnOutbox
-from copilot.tools.results import preview_arguments
+from copilot.tools.base import ToolCallOutcome
+from copilot.tools.labels import is_failed_program
+from copilot.tools.results import build_call_content
 
 MAX_REQUEST_ID_CHARACTERS = 128  # the size of the column on the call's own row
 MODEL_ROW_KINDS: tuple[MessageKind, ...] = ("assistant", "reasoning", "tool_call")
@@ -275,14 +276,13 @@ class TurnRecorder:
             data["of_client"] = True
         placed = await self._append_row(added.row_id, "tool_call", data=data, call_id=call.call_id)
         self._recorded_calls.add(added.row_id)
-        preview = preview_arguments(call.arguments or {})
-        content = ToolCallContent(call_id=call.call_id, tool=call.tool, arguments=preview)
+        content = build_call_content(call.call_id, call.tool, call.arguments or {})
         self.publish(
             ToolCalled(
                 call_id=call.call_id,
                 tool=call.tool,
                 row_id=str(added.row_id),
-                arguments=preview,
+                arguments=content.arguments,
                 message=self._build_view(added.row_id, "tool_call", placed, content),
             )
         )
@@ -303,6 +303,7 @@ class TurnRecorder:
             "digest": outcome.digest,
             "reported_turn": outcome.reported_turn_id,
             "sources": list(outcome.sources),
+            "summary": outcome.summary,
         }
         data |= {name: value for name, value in optional.items() if value}
         pictures = [_build_attachment(image) for image in outcome.media if image.file_id]
@@ -320,17 +321,7 @@ class TurnRecorder:
         )
         if placed is None:
             return  # a second result for the same call leaves no row and no event
-        content = ToolResultContent(
-            call_id=outcome.call_id,
-            tool=outcome.tool,
-            success=outcome.success,
-            preview=outcome.preview,
-            duration_ms=outcome.duration_ms,
-            truncated=outcome.truncated,
-            file_id=outcome.file_id,
-            session_id=outcome.session_id,
-            cancelled=outcome.cancelled,
-        )
+        content = _build_result_content(outcome)
         if outcome.cancelled:
             self.publish(ToolStateChanged(call_id=outcome.call_id, state="cancelled"))
         self.publish(
@@ -423,3 +414,19 @@ class TurnRecorder:
 
 def _build_attachment(image: ImagePart) -> AttachmentPayload:
     return AttachmentPayload(file_id=image.file_id, name=image.name, type=image.mime, size=len(image.data))
+
+
+def _build_result_content(outcome: ToolCallOutcome) -> ToolResultContent:
+    return ToolResultContent(
+        call_id=outcome.call_id,
+        tool=outcome.tool,
+        success=outcome.success,
+        preview=outcome.preview,
+        duration_ms=outcome.duration_ms,
+        truncated=outcome.truncated,
+        file_id=outcome.file_id,
+        session_id=outcome.session_id,
+        cancelled=outcome.cancelled,
+        summary=outcome.summary,
+        program_failed=is_failed_program(outcome.preview),
+    )

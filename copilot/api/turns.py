@@ -21,7 +21,7 @@ from config.core.api.views import document_operation, respond_json, respond_no_c
 from config.core.db import run_in_thread
 from config.core.errors import InvalidRequest, NotFound
 from copilot.api.base import AuthenticatedApiView, StreamApiView, format_instant_or_none
-from copilot.chat import approval_decisions, questions, turn_results
+from copilot.chat import approval_decisions, questions, tool_calls, turn_results
 from copilot.chat import selectors as chat_selectors
 from copilot.chat.commands import (
     MAX_DECISIONS,
@@ -65,6 +65,28 @@ class TurnView(AuthenticatedApiView):
     @document_operation("Read a turn", answers={200: TurnShown})
     def get(self, request: Request, turn_id: UUID) -> HttpResponse:
         return respond_json(_serialize_turn(chat_selectors.get_turn(self.caller_id, turn_id)))
+
+
+class ToolCallQuery(QueryParams):
+    """Characters of the output."""
+
+    offset: Annotated[int, Field(ge=0, le=10**9)] = 0
+    limit: Annotated[int, Field(ge=1, le=tool_calls.MAX_OUTPUT_PAGE_CHARACTERS)] = (
+        tool_calls.OUTPUT_PAGE_CHARACTERS
+    )
+
+
+class ToolCallView(AuthenticatedApiView):
+    @document_operation(
+        "Read a tool call whole: all arguments, and the output page by page",
+        answers={200: tool_calls.ToolCallDetails},
+        query=ToolCallQuery,
+    )
+    def get(self, request: Request, turn_id: UUID, call_id: str) -> HttpResponse:
+        query = parse_query(request, ToolCallQuery)
+        return respond_json(
+            tool_calls.get_tool_call(self.caller_id, turn_id, call_id, offset=query.offset, limit=query.limit)
+        )
 
 
 class WaitView(StreamApiView):

@@ -72,7 +72,15 @@ from copilot.api.shares import (
     SharesView,
 )
 from copilot.api.tools import McpServersView, McpServerTestView, McpServerView, ToolsView
-from copilot.api.turns import AnswerView, DecideManyView, DecideView, StreamView, TurnView, WaitView
+from copilot.api.turns import (
+    AnswerView,
+    DecideManyView,
+    DecideView,
+    StreamView,
+    ToolCallView,
+    TurnView,
+    WaitView,
+)
 
 SESSION = "v1/sessions/<uuid:session_id>"
 QUEUED = f"{SESSION}/queue/<uuid:message_id>"
@@ -103,6 +111,7 @@ urlpatterns = [
     path(f"{QUEUED}/move", MoveView.as_view()),
     path(TURN, TurnView.as_view()),
     path(f"{TURN}/wait", WaitView.as_view()),
+    path(f"{TURN}/tool-calls/<path:call_id>", ToolCallView.as_view()),
     path("v1/approvals/decide", DecideManyView.as_view()),
     path("v1/approvals/<uuid:approval_id>/decide", DecideView.as_view()),
     path("v1/questions/<uuid:question_id>/answer", AnswerView.as_view()),

@@ -104,6 +104,7 @@ class StartingMessage:
     message_id: UUID
     queue_order: float
     sequence: int
+    sent_alone: bool = False  # a person sent this one of several queued messages ahead of the others
 
 
 def get_starting_message(turn_id: UUID) -> StartingMessage:
@@ -111,7 +112,12 @@ def get_starting_message(turn_id: UUID) -> StartingMessage:
     assert row is not None
     assert row.sequence is not None
     order = row.accept_number if row.queue_order is None else row.queue_order
-    return StartingMessage(message_id=row.pk, queue_order=order or 0.0, sequence=row.sequence)
+    return StartingMessage(
+        message_id=row.pk,
+        queue_order=order or 0.0,
+        sequence=row.sequence,
+        sent_alone=bool(row.data.get("sent_alone")),
+    )
 
 
 def consume_pending_messages(
@@ -242,12 +248,16 @@ def reorder_pending_messages(orders: dict[UUID, float]) -> None:
         )
 
 
-def renumber_pending_message(message_id: UUID, queue_order: float) -> int | None:
-    """Number a pending message as if it had arrived now, so that an earlier stop does not cover it."""
+def send_pending_message_alone(message_id: UUID, queue_order: float) -> int | None:
+    """Number a pending message as if it had arrived now, so that an earlier stop does not cover it.
+
+    The turn that it starts leaves the other queued messages where they are.
+    """
     with connection.cursor() as cursor:
         cursor.execute(
             """
-            UPDATE copilot_message SET accept_number = nextval('copilot_accept_numbers'), queue_order = %s
+            UPDATE copilot_message SET accept_number = nextval('copilot_accept_numbers'), queue_order = %s,
+                   data = data || '{"sent_alone": true}'
             WHERE id = %s AND sequence IS NULL AND dropped_at IS NULL RETURNING accept_number
             """,
             [queue_order, message_id],

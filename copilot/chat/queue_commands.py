@@ -66,7 +66,7 @@ def send_queued_message_now(user_id: int, session_id: UUID, message_id: UUID) ->
     if stopping is not None:
         stop_child_turns(stopping.turn_id)
     first_place = min(message.queue_order for message in pending) - 1.0
-    number = queue.renumber_pending_message(message_id, first_place)
+    number = queue.send_pending_message_alone(message_id, first_place)
     if number is None:
         raise _build_not_queued_error(session_id, message_id)
     renumbered = QueueMember(number, chosen.run_id is not None, str(message_id))

@@ -39,6 +39,7 @@ from copilot.realtime.events import (
     ThrottleReason,
 )
 from copilot.realtime.payloads import (
+    AttachmentPayload,
     MessagePayload,
     QueueItem,
     SessionState,
@@ -220,7 +221,7 @@ def serialize_messages_by_id(message_ids: Iterable[UUID]) -> list[MessagePayload
 # transaction that has ended, less the earlier ones that have not.
 _SELECT_QUEUE = """
 SELECT pg_snapshot_xmax(seen)::text::bigint * 1024 - LEAST((SELECT count(*) FROM pg_snapshot_xip(seen)), 1023)
-       AS version, m.id, m.content, m.run_id
+       AS version, m.id, m.content, m.run_id, m.attachments
 FROM (SELECT pg_current_snapshot() AS seen) s
 LEFT JOIN copilot_message m ON m.session_id = %s AND m.sequence IS NULL AND m.dropped_at IS NULL
 ORDER BY m.queue_order, m.accept_number
@@ -232,6 +233,7 @@ class _QueueRow(NamedTuple):
     id: UUID | None  # null in the only row of an empty queue
     content: str
     run_id: str | None
+    attachments: str | None
 
 
 def get_queue(session_id: UUID) -> QueueChanged:
@@ -239,7 +241,13 @@ def get_queue(session_id: UUID) -> QueueChanged:
     rows = fetch_all(_QueueRow, _SELECT_QUEUE, [session_id])
     queued = [row for row in rows if row.id is not None]
     items = [
-        QueueItem(id=str(row.id), text=row.content, run_id=row.run_id, position=position)
+        QueueItem(
+            id=str(row.id),
+            text=row.content,
+            run_id=row.run_id,
+            position=position,
+            attachments=msgspec.json.decode(row.attachments or "[]", type=list[AttachmentPayload]),
+        )
         for position, row in enumerate(queued, start=1)
     ]
     return QueueChanged(items=items, version=rows[0].version)

@@ -25,11 +25,11 @@ from copilot.realtime.payloads import (
     MessageRole,
     NoticeContent,
     QuestionPayload,
-    ToolCallContent,
     ToolResultContent,
     format_timestamp,
 )
-from copilot.tools.results import preview_arguments, redact_arguments
+from copilot.tools.labels import is_failed_program, summarize_result
+from copilot.tools.results import build_call_content, redact_arguments
 
 _ROLES_BY_KIND: dict[str, MessageRole] = {"user": "user", "summary": "summary", "notice": "notice"}
 
@@ -74,11 +74,7 @@ def serialize_content(row: Message) -> MessageContent:
     """Serialize the content as people see it; the model's copy of a tool result is left out."""
     match row.kind:
         case Message.Kind.TOOL_CALL:
-            return ToolCallContent(
-                call_id=row.call_id or "",
-                tool=row.data["tool"],
-                arguments=preview_arguments(row.data.get("arguments") or {}),
-            )
+            return build_call_content(row.call_id or "", row.data["tool"], row.data.get("arguments") or {})
         case Message.Kind.TOOL_RESULT:
             fields = {
                 name: row.data[name] for name in ("tool", "success", "preview", "duration_ms", "truncated")
@@ -89,6 +85,8 @@ def serialize_content(row: Message) -> MessageContent:
                     "file_id": row.data.get("file_id"),
                     "session_id": row.data.get("session_id"),
                     "cancelled": row.data.get("cancelled", False),
+                    "summary": row.data.get("summary") or _summarize(row),
+                    "program_failed": is_failed_program(row.data["preview"]),
                     **fields,
                 },
                 ToolResultContent,
@@ -98,6 +96,11 @@ def serialize_content(row: Message) -> MessageContent:
             return serialize_notice(row.data["code"], row.data.get("details", ""), FailureSource(**source))
         case _:
             return row.content
+
+
+def _summarize(row: Message) -> str:
+    """Summarize a result that was stored without a summary."""
+    return summarize_result(row.data["tool"], row.data["preview"]) if row.data["success"] else ""
 
 
 def serialize_notice(code: str, details: str = "", source: FailureSource = NO_SOURCE) -> NoticeContent:

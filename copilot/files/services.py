@@ -203,6 +203,12 @@ def get_chosen_files(owner_id: int, ids: Sequence[str]) -> tuple[list[WorkspaceF
     return chosen, [raw for raw, file_id in wanted.items() if file_id not in found]
 
 
+def get_file_names(owner_id: int, file_ids: Sequence[UUID]) -> dict[str, str]:
+    """Return the names, by id, of those files that the owner can open."""
+    found = _visible_files(owner_id, None).filter(pk__in=file_ids)
+    return {str(file_id): name for file_id, name in found.values_list("pk", "name")}
+
+
 def to_attachment_view(file: WorkspaceFile) -> AttachmentPayload:
     return AttachmentPayload(file_id=str(file.id), name=file.name, type=file.mime, size=file.size_bytes)
 

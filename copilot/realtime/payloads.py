@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
@@ -57,6 +57,9 @@ class ToolCallContent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type
     call_id: str
     tool: str
     arguments: dict[str, str]  # a redacted preview: at most 6 keys of 120 characters
+    label: str = ""  # what it has done, such as "Searched the web"
+    running_label: str = ""  # what it does while it runs
+    shortened: bool = False  # the preview lacks something of the arguments
 
 
 class ToolResultContent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="tool_result"):
@@ -69,6 +72,8 @@ class ToolResultContent(msgspec.Struct, frozen=True, kw_only=True, tag_field="ty
     file_id: str | None = None  # the whole output, when the model got only a part of it
     session_id: str | None = None  # of the sub-session or builder session that the call started
     cancelled: bool = False  # a person stopped it
+    summary: str = ""  # the outcome in a few words, such as "8 results"
+    program_failed: bool = False  # the tool worked, but the program it ran ended with an error
 
 
 class NoticeContent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="notice"):
@@ -113,6 +118,7 @@ class QueueItem:
     text: str
     run_id: str | None
     position: int
+    attachments: list[AttachmentPayload] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)

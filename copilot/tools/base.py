@@ -226,6 +226,7 @@ class ToolCallOutcome:
     cost_microdollars: int | None = None
     digest: str = ""  # of an output that the content only refers to
     sources: tuple[str, ...] = ()  # origins of untrusted text in the output
+    summary: str = ""  # the outcome in a few words, for people
 
 
 def get_file_scope(context: TurnContext) -> UUID | None:

@@ -25,7 +25,9 @@ from copilot.files import content_types, virus_scan
 from copilot.files import services as files
 from copilot.models import WorkspaceFile
 from copilot.providers.base import ImagePart, ToolCall
+from copilot.realtime.payloads import ToolCallContent
 from copilot.tools.base import MIN_RESULT_CHARACTERS, ToolCallOutcome, ToolOutput
+from copilot.tools.labels import describe_call, summarize_result
 
 MAX_ARGUMENT_KEYS = 6
 MAX_ARGUMENT_CHARACTERS = 120
@@ -37,6 +39,21 @@ def preview_arguments(arguments: Mapping[str, JSON]) -> dict[str, str]:
     Keys are sorted because the database keeps no other order: a reload must show what was shown live.
     """
     return {key: _preview_value(arguments[key]) for key in sorted(arguments)[:MAX_ARGUMENT_KEYS]}
+
+
+def build_call_content(call_id: str, tool: str, arguments: Mapping[str, JSON]) -> ToolCallContent:
+    """Build what clients see of a call: a label, and its arguments as far as they fit."""
+    preview = preview_arguments(arguments)
+    label = describe_call(tool, arguments)
+    return ToolCallContent(
+        call_id=call_id,
+        tool=tool,
+        arguments=preview,
+        label=label.done,
+        running_label=label.running,
+        shortened=len(preview) < len(arguments)
+        or any(len(value) >= MAX_ARGUMENT_CHARACTERS for value in preview.values()),
+    )
 
 
 def redact_arguments(arguments: Mapping[str, JSON]) -> dict[str, JSON]:
@@ -191,6 +208,7 @@ async def build_outcome(
         session_id=result.session_id,
         reported_turn_id=result.reported_turn_id,
         sources=result.sources,
+        summary=summarize_result(call.tool, text) if result.success else "",
     )
 
 

@@ -10,6 +10,7 @@ from django.utils.translation.trans_real import DjangoTranslation
 from config.core.errors import RequestRefused
 from config.core.text import gettext_noop as _
 from copilot.chat.notices import NOTICES
+from copilot.tools.labels import CALL_LABELS, TESTS
 
 REFUSAL_SENTENCES: dict[str, str] = {
     # Invalid input
@@ -74,7 +75,7 @@ def get_script_translations() -> dict[str, str]:
     return (
         {}
         if language.partition("-")[0] == "en"
-        else _load_script_catalogue(language) | _translate_notices() | _translate_refusals()
+        else _load_script_catalogue(language) | _translate_server_texts() | _translate_refusals()
     )
 
 
@@ -92,9 +93,10 @@ def _translate_refusals() -> dict[str, str]:
     }
 
 
-def _translate_notices() -> dict[str, str]:
-    """Translate notices on the page: workers know no reader, so what they post is English."""
+def _translate_server_texts() -> dict[str, str]:
+    """Translate notices and labels on the page: workers know no reader, so what they post is English."""
     texts = {text for notice in NOTICES.values() for text in (notice.label, notice.hint)}
+    texts |= {text for label in (*CALL_LABELS.values(), TESTS) for text in label}
     return {text: translation for text in texts if (translation := gettext(text)) != text}
 
 

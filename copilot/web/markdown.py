@@ -29,6 +29,7 @@ from markdown_it.utils import EnvType, OptionsDict
 
 from config.core.url_safety import split_url
 from copilot import metrics
+from copilot.web import github_markdown
 
 DISPLAY_OPENINGS = ("$$", r"\[")  # openings of formulas that may stand on lines of their own
 _ROUND_FORMULA_INNER = r"(?:[^\\]|\\\\|\\(?![()\\]))"
@@ -142,16 +143,19 @@ BARE_LINK_OR_FILE = re.compile(
     rf"https?{_URL_TAIL}|{_FILE_URI}(?:[/#?][^\s<>\"'`]*[^\s<>\"'`.,:;!?)\]}}*_])?"
 )
 WORKSPACE_SCHEME = "workspace://"
-TASK_CHECKBOX = re.compile(r"\[([ xX])\] +(?=\S)")
 OWN_PATH = re.compile(r"/[^/\\]")
 DEFAULT_LINK_REL = "noopener noreferrer nofollow"
 ALLOWED_TAGS = {
     *("p", "br", "hr", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "li", "blockquote"),
     *("strong", "em", "s", "code", "pre", "a", "table", "thead", "tbody", "tr", "th", "td"),
     *("div", "span", "button", "img"),
+    *github_markdown.ALLOWED_TAGS,
 }
 ALLOWED_ATTRIBUTES = {
-    **{tag: {"dir"} for tag in ("p", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "blockquote")},
+    **{tag: {"dir"} for tag in ("h1", "h2", "h3", "h4", "h5", "h6", "ul", "blockquote")},
+    "p": {"dir", "class"},
+    "sup": {"class"},
+    "details": {"dir", "open"},
     "a": {"href", "title", "target", "class"},
     "img": {"src", "alt", "loading"},
     "ol": {"start", "dir"},
@@ -199,7 +203,7 @@ def render(
 ) -> SafeString:
     """Return sanitised HTML, or the text as written if it cannot be rendered. Never raise.
 
-    Raw HTML in the text is shown as text; images become links, so that nothing is loaded from elsewhere. With `find_file`,
+    HTML in the text is shown as text, except for a few tags without attributes; images become links, so that nothing is loaded from elsewhere. With `find_file`,
     workspace files become links and images of ours, or are marked as missing.
     """
     if len(text) > MAX_CHARACTERS:
@@ -235,7 +239,9 @@ def _render_fallback(text: str, reason: str) -> SafeString:
 
 def _render_sanitized(text: str, *, find_file: FindFile | None, rel: str) -> SafeString:
     html = nh3.clean(
-        _MARKDOWN.render(text, {"find_file": find_file}),
+        _MARKDOWN.render(
+            text, {"find_file": find_file, "footnotes": github_markdown.find_footnote_names(text)}
+        ),
         tags=ALLOWED_TAGS,
         attributes=ALLOWED_ATTRIBUTES,
         attribute_filter=_filter_image_source,
@@ -344,21 +350,30 @@ def _render_cell_open(
     return renderer.renderToken(tokens, index, options, env)
 
 
+def _render_details_open(
+    renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
+) -> str:
+    token = tokens[index]
+    return token.content.replace(">", ' dir="auto">') if token.attrGet("dir") else token.content
+
+
+def _render_content(
+    renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
+) -> str:
+    return tokens[index].content
+
+
+def _render_footnote_mark(
+    renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
+) -> str:
+    return github_markdown.render_footnote_mark(tokens[index].content)
+
+
 def _set_text_directions(state: StateCore) -> None:
     """Let each block take its text direction from its own first letter."""
     for block in state.tokens:
         if block.level == 0 and block.nesting == 1:
             block.attrSet("dir", "auto")
-
-
-def _mark_task_items(state: StateCore) -> None:
-    """Turn a checkbox at the start of an item into a symbol, because nothing here can be ticked."""
-    for item, paragraph, inline in zip(state.tokens, state.tokens[1:], state.tokens[2:], strict=False):
-        first = inline.children[0] if inline.children else None
-        if (item.type, paragraph.type) != ("list_item_open", "paragraph_open") or first is None:
-            continue
-        if first.type == "text" and (box := TASK_CHECKBOX.match(inline.content)):
-            first.content = ("☐ " if box[1] == " " else "☑ ") + first.content[box.end() :]
 
 
 def _link_bare_addresses(state: StateCore) -> None:
@@ -374,6 +389,8 @@ def _replace_bare_links(tokens: list[Token], find_file: FindFile | None) -> list
         link_depth += token.nesting if token.type.startswith("link_") else 0
         if token.type == "text" and not link_depth:
             result.extend(_split_links(token.content, find_file))
+        elif token.type == "text" and token.content.startswith(WORKSPACE_SCHEME):
+            result.append(_build_text_token(_get_link_label(token.content, find_file)))
         else:
             result.append(token)
     return result
@@ -407,10 +424,11 @@ def _build_text_token(content: str) -> Token:
 
 
 def _build_parser() -> MarkdownIt:
-    parser = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"])
+    parser = MarkdownIt("commonmark", {"html": True, "breaks": True}).enable(["table", "strikethrough"])
+    parser.disable("html_block")
     add_formula_rules(parser)
+    github_markdown.add_github_rules(parser)
     parser.core.ruler.push("directions", _set_text_directions)
-    parser.core.ruler.push("tasks", _mark_task_items)
     parser.core.ruler.push("bare_links", _link_bare_addresses)
     rules = {
         "fence": _render_fence,
@@ -421,6 +439,9 @@ def _build_parser() -> MarkdownIt:
         "table_close": _render_table_close,
         "th_open": _render_cell_open,
         "td_open": _render_cell_open,
+        "details_open": _render_details_open,
+        "details_close": _render_content,
+        "footnote_mark": _render_footnote_mark,
     }
     for name, rule in rules.items():
         parser.add_render_rule(name, rule)

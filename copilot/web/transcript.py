@@ -10,8 +10,11 @@ import re
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
+from functools import partial
+from itertools import islice
 from typing import Literal
 from urllib.parse import unquote
+from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -116,6 +119,7 @@ def _build_step_fold(steps: list[MessagePayload], following: MessagePayload | No
 # --- Rows ---
 
 RowState = Literal["", "running", "waiting", "done", "failed", "cancelled"]
+MAX_NAMED_FILES = 200  # of a page, looked up by their ids
 RECENT_DAYS = 30  # older chats are listed under their month
 PLAIN_ROW_MAX_CHARACTERS = 100_000  # of a row that could not be rendered
 DETAIL_ARGUMENTS = ("command", "question", "name", "file", "path", "url", "query", "title", "prompt")
@@ -145,13 +149,29 @@ class TranscriptItem:
     other_model: bool = False  # another model may succeed where this one failed
 
 
+def list_named_files(rows: Sequence[MessagePayload]) -> list[UUID]:
+    """List files that texts name by their id only, at most as many as a page needs."""
+    texts = (row.content for row in rows if isinstance(row.content, str) and row.kind != "user")
+    found = (match for text in texts for match in FILE_URI.finditer(text) if not match[2])
+    return [
+        UUID(file_id)
+        for file_id in islice(dict.fromkeys(match[1].lower() for match in found), MAX_NAMED_FILES)
+    ]
+
+
 def build_items(
-    rows: Sequence[MessagePayload], *, running_turn: str | None, waiting: Container[str] = ()
+    rows: Sequence[MessagePayload],
+    *,
+    running_turn: str | None,
+    waiting: Container[str] = (),
+    file_names: Mapping[str, str] | None = None,
 ) -> list[TranscriptItem]:
     """Build the rows of a page; `waiting` are calls that wait for a person.
 
-    A result is shown with its call, unless the call is on an older page.
+    A result is shown with its call, unless the call is on an older page. `file_names` has the names, by id, of files
+    that texts name by their id only.
     """
+    find_file = partial(_find_workspace_file, file_names or {})
     results = {row.content.call_id: row.content for row in rows if isinstance(row.content, ToolResultContent)}
     called_ids = {row.content.call_id for row in rows if isinstance(row.content, ToolCallContent)}
     shown = [
@@ -167,6 +187,7 @@ def build_items(
             results,
             running=row.turn_id is not None and row.turn_id == running_turn,
             budget=budget,
+            find_file=find_file,
         )
         for row in shown
     ]
@@ -208,10 +229,11 @@ def _build_item_or_plain(
     *,
     running: bool,
     budget: markdown.PageBudget,
+    find_file: markdown.FindFile,
 ) -> TranscriptItem:
     """Show a row as plain text if it cannot be rendered: one row must not break its chat."""
     try:
-        return _build_item(row, following, results, running=running, budget=budget)
+        return _build_item(row, following, results, running=running, budget=budget, find_file=find_file)
     except Exception as problem:  # noqa: BLE001
         return build_plain_item(row, problem)
 
@@ -230,6 +252,7 @@ def _build_item(
     *,
     running: bool,
     budget: markdown.PageBudget,
+    find_file: markdown.FindFile,
 ) -> TranscriptItem:
     if isinstance(row.content, ToolCallContent | ToolResultContent):
         return _build_tool_item(row, row.content, results.get(row.content.call_id), running=running)
@@ -241,7 +264,7 @@ def _build_item(
             return TranscriptItem(
                 template="copilot/_row_thought.html",
                 row=row,
-                html=markdown.render(text, find_file=_find_workspace_file, budget=budget),
+                html=markdown.render(text, find_file=find_file, budget=budget),
                 state="running" if row.streaming else "done",
                 label=format_thought_label(row, following),
             )
@@ -253,13 +276,13 @@ def _build_item(
             return TranscriptItem(
                 template="copilot/_row_summary.html",
                 row=row,
-                html=markdown.render(text, find_file=_find_workspace_file, budget=budget),
+                html=markdown.render(text, find_file=find_file, budget=budget),
             )
         case _:
             return TranscriptItem(
                 template="copilot/_row_answer.html",
                 row=row,
-                html=markdown.render(text, find_file=_find_workspace_file, budget=budget),
+                html=markdown.render(text, find_file=find_file, budget=budget),
                 note=format_duration(row.duration_ms) if row.duration_ms is not None else "",
             )
 
@@ -271,7 +294,7 @@ def _can_try_another_model(content: MessageContent) -> bool:
     return content.action == "retry" or (content.action == "none" and bool(content.model))
 
 
-def _find_workspace_file(uri: str) -> markdown.LinkedFile | None:
+def _find_workspace_file(names: Mapping[str, str], uri: str) -> markdown.LinkedFile | None:
     """Link a file that a text names to its owner's page, without checking that it exists.
 
     A file used as an image is tried as one; the page shows its name if that fails.
@@ -282,7 +305,7 @@ def _find_workspace_file(uri: str) -> markdown.LinkedFile | None:
     file_id, name = match[1].lower(), unquote(match[2] or "").strip()
     return markdown.LinkedFile(
         href=f"/files/{file_id}/",
-        name=name or _("file"),
+        name=name or names.get(file_id) or _("file"),
         picture=f"/api/v1/files/{file_id}/download?inline=1",
     )
 
@@ -301,7 +324,7 @@ def _build_tool_item(
         template="copilot/_row_tool.html",
         row=row,
         state=state,
-        label=get_tool_label(content.tool),
+        label=_get_call_label(content, is_finished=result is not None),
         detail=_pick_detail(arguments),
         note=note,
         arguments=tuple(arguments.items()),
@@ -310,6 +333,14 @@ def _build_tool_item(
         file_id=result.file_id if result else None,
         session_id=result.session_id if result else None,
     )
+
+
+def _get_call_label(content: ToolCallContent | ToolResultContent, *, is_finished: bool) -> str:
+    if isinstance(content, ToolCallContent) and (
+        label := content.label if is_finished else content.running_label
+    ):
+        return _(label)
+    return get_tool_label(content.tool)
 
 
 def _pick_detail(arguments: Mapping[str, str]) -> str:
@@ -323,9 +354,9 @@ def _get_tool_state(result: ToolResultContent | None, *, running: bool) -> tuple
         return ("running", _("running…")) if running else ("cancelled", _("stopped"))
     if result.cancelled:
         return "cancelled", _("stopped")
-    if result.success:
-        return "done", format_duration(result.duration_ms)
-    return "failed", _("failed · {duration}").format(duration=format_duration(result.duration_ms))
+    parts = ["" if result.success else _("failed"), result.summary, format_duration(result.duration_ms)]
+    has_failed = not result.success or result.program_failed
+    return "failed" if has_failed else "done", " · ".join(part for part in parts if part)
 
 
 def format_duration(milliseconds: int) -> str:

@@ -132,6 +132,7 @@ interface QueuedMessage {
   id: string;
   text: string;
   position: number;
+  attachments?: { name: string }[];
 }
 
 interface Artifact extends FileFacts {

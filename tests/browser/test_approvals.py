@@ -28,7 +28,7 @@ def test_a_call_waits_survives_a_reload_and_runs_once_it_is_approved(ada: Visito
     """W2.4, A33.c1: calls that need no approval have run; the card, the sidebar and a reload show what waits"""
     page = ada.log_in()
     asked(page)
-    expect(page.locator(".row.tool[data-state=done]")).to_contain_text("Write file")
+    expect(page.locator(".row.tool[data-state=done]")).to_contain_text("Wrote a file")
     expect(page.locator("#sessions [aria-current=page] .dot")).to_have_text("needs you")
     expect(page.locator(".row.tool").last).to_contain_text("waiting")
     page.reload()

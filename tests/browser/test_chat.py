@@ -44,7 +44,7 @@ def test_a_tool_call_is_one_line_that_opens(ada: Visitor) -> None:
     expect(page.locator("#announcer")).to_have_text("Answer finished.")
     expect(row).to_be_hidden()  # steps fold once the answer stands
     page.get_by_role("button", name="Show 4 steps").click()
-    expect(row.locator("summary")).to_contain_text("Current time")
+    expect(row.locator("summary")).to_contain_text("Checked the time")
     row.locator("summary").click()
     expect(row.locator("[data-slot=result]")).to_contain_text("timezone")
     expect(page.locator(".row.thought").first).to_contain_text("Thought for")
@@ -296,7 +296,7 @@ def test_a_question_is_a_card_that_an_answer_closes(ada: Visitor) -> None:
     send_message(page, "ask me something")
     card = page.locator(".question")
     expect(card).to_contain_text("Which part shall I show next?")
-    expect(page.locator(".row.tool[data-state=waiting]")).to_contain_text("Ask user")
+    expect(page.locator(".row.tool[data-state=waiting]")).to_contain_text("Asking you")
     expect(card.locator(".countdown")).to_have_text(re.compile(r"^\d:\d\d$"))
     card.get_by_role("button", name="Recovery").press("Enter")
     expect(card).to_have_count(0)

@@ -7,15 +7,21 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Browser, CDPSession, Page, WebSocketRoute, expect
+from playwright.sync_api import Browser, CDPSession, Page, expect
 
 from tests.support.browser import Site, Visitor
+from tests.support.chat_page import (
+    ANSWER_ROW,
+    TURN_ID,
+    SocketServer,
+    create_chat,
+    open_chat_with_fake_socket,
+)
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 
 DELTAS = 5_000
 FEW = 100
-TURN = "00000000-0000-0000-0000-000000000001"
 WORDS = "The harbour lights of **Hamburg** were seen by `nobody` that night. "
 PARAGRAPH = WORDS * 3 + "\n\n- one\n- two\n\n```python\nprint('ahoy')\n```\n\n"
 TABLE = "| ship | flag | knots |\n|---|---|---:|\n" + "| **Ada** | `DE` | 12 |\n" * 160 + "\n"
@@ -25,41 +31,12 @@ LONGEST_MS = 50  # W4.4: what an eye notices
 MAIN_THREAD = "FireAnimationFrame"  # only the page's own thread has such events
 
 
-ROW: dict[str, object] = {
-    "id": "row", "sequence": 10, "turn_id": TURN, "kind": "assistant", "role": "assistant", "content": "",
-    "author": "", "attachments": [], "branch": 0, "created_at": "2026-11-16T10:00:00.000Z",
-    "streaming": True, "mid_turn": False, "model": "demo", "versions": 1, "duration_ms": None,
-}  # fmt: skip
-
-
-class Wire:
-    """The server's end of the page's socket: it acknowledges everything and says what we want."""
-
-    def __init__(self, page: Page) -> None:
-        self.socket: WebSocketRoute | None = None
-        self.session = ""
-        page.route_web_socket("**/ws/", self._opened)
-
-    def _opened(self, socket: WebSocketRoute) -> None:
-        self.socket = socket
-        socket.on_message(self._heard)
-
-    def _heard(self, text: str | bytes) -> None:
-        command = json.loads(text)
-        assert self.socket is not None
-        self.socket.send(json.dumps({"kind": "ack", "ref": command["ref"], "message_id": "m"}))
-
-    def say(self, *told: dict[str, object]) -> None:
-        assert self.socket is not None
-        self.socket.send(json.dumps([{"session_id": self.session, **event} for event in told]))
-
-
-def stream(page: Page, wire: Wire, text: str, pieces: int) -> None:
+def stream(page: Page, wire: SocketServer, text: str, pieces: int) -> None:
     """The text as one answer in so many deltas, about as fast as the fastest models write."""
     wire.say(
-        {"kind": "turn.queued", "turn_id": TURN, "origin": "web", "run_ids": []},
-        {"kind": "turn.started", "turn_id": TURN, "run_ids": [], "model": "demo"},
-        {"kind": "text.started", "turn_id": TURN, "block_id": "b", "row_id": "row", "message": ROW},
+        {"kind": "turn.queued", "turn_id": TURN_ID, "origin": "web", "run_ids": []},
+        {"kind": "turn.started", "turn_id": TURN_ID, "run_ids": [], "model": "demo"},
+        {"kind": "text.started", "turn_id": TURN_ID, "block_id": "b", "row_id": "row", "message": ANSWER_ROW},
     )
     size = -(-len(text) // pieces)
     parts = [(at, text[at : at + size]) for at in range(0, len(text), size)]
@@ -67,7 +44,7 @@ def stream(page: Page, wire: Wire, text: str, pieces: int) -> None:
         deltas = [
             {
                 "kind": "text.extended",
-                "turn_id": TURN,
+                "turn_id": TURN_ID,
                 "block_id": "b",
                 "row_id": "row",
                 "offset": at,
@@ -81,29 +58,10 @@ def stream(page: Page, wire: Wire, text: str, pieces: int) -> None:
     expect(page.locator(".row.answer .prose > p:last-child")).to_have_text("THE END", timeout=60_000)
 
 
-def opened(ada: Visitor, session: str) -> tuple[Page, Wire, CDPSession]:
-    page = ada.context.new_page()
-    wire = Wire(page)
-    wire.session = session
-    page.goto(f"{ada.site.url}/chat/{session}/")
-    ada.is_connected(page)
-    return page, wire, ada.context.new_cdp_session(page)
-
-
 def heap(cdp: CDPSession) -> int:
     cdp.send("HeapProfiler.enable")
     cdp.send("HeapProfiler.collectGarbage")
     return int(cdp.send("Runtime.getHeapUsage")["usedSize"])
-
-
-def chat(email: str) -> str:
-    from django.contrib.auth.models import User
-
-    from tests.support import factories
-
-    session = factories.session(User.objects.get(email=email), title="Stream")
-    factories.message(session, content="Tell me of the harbour.")
-    return str(session.pk)
 
 
 def tasks_ms(trace: bytes) -> list[float]:
@@ -121,15 +79,15 @@ def test_five_thousand_deltas_cost_no_long_frame_and_no_memory(
     ada: Visitor, browser: Browser, stored: Callable[[Callable[[], str]], str]
 ) -> None:
     """W4.4: no task is long, also while a table, a list or a paragraph grows; what is kept is the text, however many pieces it came in"""
-    session = stored(lambda: chat(ada.email))
+    session = stored(lambda: create_chat(ada.email))
     ada.log_in()
     rest = TABLE + LIST + LONG + "THE END"
     text = PARAGRAPH * ((DELTAS * 4 - len(rest)) // len(PARAGRAPH)) + rest
-    few, wire, cdp = opened(ada, session)
+    few, wire, cdp = open_chat_with_fake_socket(ada, session)
     stream(few, wire, text, FEW)
     kept_by_few = heap(cdp)
     few.close()
-    page, wire, cdp = opened(ada, session)
+    page, wire, cdp = open_chat_with_fake_socket(ada, session)
     browser.start_tracing(page=page, categories=["toplevel", "devtools.timeline"])
     stream(page, wire, text, DELTAS)
     tasks = tasks_ms(browser.stop_tracing())
@@ -147,18 +105,23 @@ def test_only_what_can_be_read_is_offered_as_new(
         from copilot.models import Session
         from tests.support import factories
 
-        session = Session.objects.get(pk=chat(ada.email))
+        session = Session.objects.get(pk=create_chat(ada.email))
         factories.message(session, "assistant", content="Line.\n\n" * 200)
         return str(session.pk)
 
     session = stored(long_chat)
     ada.log_in()
-    page, wire, _ = opened(ada, session)
+    page, wire, _ = open_chat_with_fake_socket(ada, session)
     page.locator("#scroll").evaluate("box => box.scrollTo(0, 0)")
     wire.say({"kind": "title.changed", "title": "Harbour"})
     expect(page.locator("#title")).to_have_text("Harbour")
     expect(page.locator("#pill")).to_be_hidden()
-    wire.say({"kind": "message.added", "message": {**ROW, "kind": "user", "role": "user", "content": "Ahoy"}})
+    wire.say(
+        {
+            "kind": "message.added",
+            "message": {**ANSWER_ROW, "kind": "user", "role": "user", "content": "Ahoy"},
+        }
+    )
     expect(page.locator("#pill")).to_be_visible()
     page.locator("#pill").click()
     expect(page.get_by_text("Ahoy")).to_be_in_viewport()

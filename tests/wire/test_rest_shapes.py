@@ -76,7 +76,13 @@ def test_messages_and_stop():
         "has_older": False,
         "before": None,
     }
-    item = {"id": queued.json()["message_id"], "text": "and?", "run_id": None, "position": 1}
+    item = {
+        "id": queued.json()["message_id"],
+        "text": "and?",
+        "run_id": None,
+        "position": 1,
+        "attachments": [],
+    }
     assert client.get(f"{path}/queue").json() == {"items": [item], "capacity": 10}
     stopped = client.post(f"{path}/stop", {"queue": "drop"}, content_type=JSON)
     assert (stopped.status_code, stopped.json()) == (200, {"turn_id": ID, "state": "stopping"})

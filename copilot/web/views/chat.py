@@ -26,6 +26,8 @@ from copilot.chat import selectors as chat_selectors
 from copilot.chat.commands import REQUEST_LIMITS, SendMessage, parse_message
 from copilot.chat.permissions import UNRESTRICTED
 from copilot.files import quotas
+from copilot.files import services as files
+from copilot.models import Session
 from copilot.providers import catalogue
 from copilot.realtime.events import SessionSnapshot
 from copilot.realtime.payloads import MessagePayload
@@ -126,20 +128,28 @@ def _render_chat(request: HttpRequest, session_id: UUID, *, form: MessageForm | 
     shown, message_id = _focus_on_message(request, session_id, snapshot)
     context = (
         _build_page_context(request)
-        | _build_conversation_context(shown)
+        | _build_conversation_context(shown, owner_id=session.owner_id)
         | {"session_id": str(session_id), "cursor": cursor}
     )
     has_settings = bool(session.instructions or session.personality_id or session.allowed_tools is not None)
     context |= {"at": message_id, "frozen": shown is not snapshot, "shaped": has_settings}
     context["imported"] = session.imported
+    context["parent"] = _find_parent_chat(session)
     if session.built_agent is not None:
         context |= {"built_agent": session.built_agent, "examples": _list_builder_prompts()}
     if before := _parse_before(request):
         rows, has_older = chat_selectors.list_messages_page(session_id, before=before)
-        context |= _build_older_page_context(rows, has_older=has_older)
+        context |= _build_older_page_context(rows, has_older=has_older, owner_id=session.owner_id)
     if form is not None:
         context |= _build_refusal_context(form)
     return render(request, "copilot/chat.html", context, status=form.status if form else 200)
+
+
+def _find_parent_chat(session: Session) -> Session | None:
+    """Find the chat that started this one, if its owner can still open it."""
+    if session.parent_id is None:
+        return None
+    return Session.objects.visible_to(session.owner_id).filter(pk=session.parent_id).only("title").first()
 
 
 def _focus_on_message(
@@ -162,14 +172,16 @@ def _focus_on_message(
     return frozen, str(message_id)
 
 
-def _build_conversation_context(snapshot: SessionSnapshot) -> Context:
+def _build_conversation_context(snapshot: SessionSnapshot, *, owner_id: int) -> Context:
     rows = [*snapshot.messages, *(snapshot.turn.messages if snapshot.turn else [])]
     question_call_ids = {question.call_id for question in snapshot.questions}
     waiting = question_call_ids | {approval.call_id for approval in snapshot.approvals}
     running = snapshot.turn.id if snapshot.turn else None
     return {
         "title": snapshot.title,
-        "items": transcript.build_items(rows, running_turn=running, waiting=waiting),
+        "items": transcript.build_items(
+            rows, running_turn=running, waiting=waiting, file_names=_get_file_names(owner_id, rows)
+        ),
         "has_older": snapshot.has_older,
         "first_sequence": rows[0].sequence if rows else None,
         "running": snapshot.turn is not None,
@@ -177,10 +189,15 @@ def _build_conversation_context(snapshot: SessionSnapshot) -> Context:
     }
 
 
-def _build_older_page_context(rows: list[MessagePayload], *, has_older: bool) -> Context:
+def _get_file_names(owner_id: int, rows: list[MessagePayload]) -> dict[str, str]:
+    file_ids = transcript.list_named_files(rows)
+    return files.get_file_names(owner_id, file_ids) if file_ids else {}
+
+
+def _build_older_page_context(rows: list[MessagePayload], *, has_older: bool, owner_id: int) -> Context:
     """Build an older page for readers without scripts; scripts fetch older rows as data."""
     return {
-        "items": transcript.build_items(rows, running_turn=None),
+        "items": transcript.build_items(rows, running_turn=None, file_names=_get_file_names(owner_id, rows)),
         "has_older": has_older,
         "first_sequence": rows[0].sequence if rows else None,
         "snapshot": None,

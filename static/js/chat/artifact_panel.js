@@ -69,12 +69,20 @@ export class ArtifactPanel {
     return this.isOpen && Boolean(this.shown?.lost) && this.shown.piece.key === id;
   }
 
-  /** Take over all files, oldest first; what is shown stays. */
+  /** Take over all files, oldest first. Somebody who looks at the newest version of a file goes on to the next. */
   update(pieces) {
+    const followed = this.shown && this.#newestVersion()?.key === this.shown.piece.key;
     this.pieces = pieces;
     if (!this.isOpen) return;
-    if (this.shown) this.#paintVersions();
+    const newest = followed && this.#newestVersion();
+    if (newest && newest.key !== this.shown.piece.key) this.show(newest, this.shown.mode);
+    else if (this.shown) this.#paintVersions();
     else this.#paintList();
+  }
+
+  /** The newest version of the file that is shown. */
+  #newestVersion() {
+    return this.pieces.findLast((one) => one.name === this.shown.piece.name);
   }
 
   open({ focus }) {
@@ -116,11 +124,15 @@ export class ArtifactPanel {
     this.#paintList();
   }
 
-  show(piece) {
-    this.shown = { piece, source: this.sourceOf(piece), mode: "preview" };
+  /**
+   * @param {any} piece
+   * @param {"preview" | "source"} [mode]
+   */
+  show(piece, mode = "preview") {
+    this.shown = { piece, source: this.sourceOf(piece), mode };
     this.#paintHead();
     this.#paintVersions();
-    this.viewer.show(this.shown.source);
+    this.viewer.show(this.shown.source, mode);
   }
 
   /** Say that a file was deleted, here or elsewhere, if it is the one that is shown. */

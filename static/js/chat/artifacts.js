@@ -2,10 +2,19 @@
 // which is fetched when first needed.
 
 import { callApi } from "../lib/api.js";
-import { byId, cloneTemplate, delegateClicks, fillSlot, setVisible, targetOf } from "../lib/dom.js";
+import {
+  byId,
+  cloneTemplate,
+  createElement,
+  delegateClicks,
+  fillSlot,
+  setVisible,
+  targetOf,
+} from "../lib/dom.js";
 import { codeBlockSource, ownFileSource } from "../lib/file_sources.js";
-import { fileTypeLabel, formatSize } from "../lib/file_types.js";
+import { fileKind, fileTypeLabel, formatSize } from "../lib/file_types.js";
 import { _ } from "../lib/i18n.js";
+import { fileNames } from "../lib/markdown.js";
 import { showToast } from "../lib/toasts.js";
 
 export class ArtifactCards {
@@ -21,6 +30,8 @@ export class ArtifactCards {
     this.button = byId("artifacts");
     this.panel = null;
     this.cards = new Map(); // file id → its card
+    this.unnamed = byId("transcript").getElementsByClassName("unnamed"); // links to files whose name is not known
+    this.looked = new Set(); // ids of files that were looked up
     this.mayOpen = true; // until a person closes the panel
     this.openedFor = null; // the turn that has opened it
     this.button.addEventListener("click", () =>
@@ -44,13 +55,14 @@ export class ArtifactCards {
   }
 
   /**
-   * Open the panel for the first file of a running turn, but never where it would cover the chat.
+   * Open the panel for the first file of a running turn, but never where it would cover the chat, nor for a
+   * picture, which the chat shows itself.
    * @param {SessionEvent} event
    */
-  handleAdded({ file_id: id, turn_id: turn }) {
+  handleAdded({ file_id: id, turn_id: turn, name, type }) {
     // It was brought back.
     if (this.panel?.isLost(id)) return this.panel.show(this.#entries().find((one) => one.key === id));
-    if (!turn) return;
+    if (!turn || fileKind({ name, type }) === "image") return;
     const fits = matchMedia("(min-width: 60.01rem)").matches;
     if (
       !fits ||
@@ -86,10 +98,43 @@ export class ArtifactCards {
     }
     for (const artifact of this.state.artifacts)
       if (!this.cards.has(artifact.file_id)) this.#addCard(artifact);
-    if (this.painted === this.state.artifacts) return;
-    this.painted = this.state.artifacts;
-    this.panel?.update(this.#entries());
-    this.#paintButton();
+    this.#hideShownPictures();
+    if (this.painted !== this.state.artifacts) {
+      this.painted = this.state.artifacts;
+      for (const { file_id: id, name } of this.state.artifacts) fileNames.set(id, name);
+      this.panel?.update(this.#entries());
+      this.#paintButton();
+    }
+    for (const link of [...this.unnamed]) this.#nameLink(/** @type {PageElement} */ (link));
+  }
+
+  /** A picture that an answer shows needs no card. */
+  #hideShownPictures() {
+    const pictures = [...this.cards].filter(([, { isPicture }]) => isPicture);
+    if (!pictures.length) return;
+    const shown = new Set();
+    for (const link of byId("transcript").querySelectorAll(".answer .prose .picture"))
+      shown.add(fileIdOf(link));
+    for (const [id, { item }] of pictures) setVisible(item, !shown.has(id));
+  }
+
+  /** Call a file by its name where the answer brought only its id. */
+  #nameLink(link) {
+    const id = fileIdOf(link);
+    if (fileNames.has(id)) {
+      link.textContent = fileNames.get(id);
+      link.classList.remove("unnamed");
+    } else if (!this.looked.has(id)) this.#lookUp(id);
+  }
+
+  async #lookUp(id) {
+    this.looked.add(id);
+    const attached = [...this.state.rows.values()].flatMap((row) => row.attachments ?? []);
+    const known = attached.find((file) => file.file_id === id);
+    const { name } = known ?? (await this.#fetchFile(id).catch(() => ({ name: "" })));
+    if (!name) return;
+    fileNames.set(id, name);
+    for (const link of [...this.unnamed]) this.#nameLink(/** @type {PageElement} */ (link));
   }
 
   /** Put the card behind the row of its call, not into it: steps may be collapsed, files are not. */
@@ -100,11 +145,12 @@ export class ArtifactCards {
     item.querySelector("button").dataset.file = artifact.file_id;
     fillSlot(item, "name", artifact.name);
     fillSlot(item, "about", `${fileTypeLabel(artifact)} · ${formatSize(artifact.size)}`);
+    if (fileKind(artifact) === "image") showPicture(item, artifact);
     /** @type {Element} */
     let last = anchor;
     while (last.nextElementSibling?.classList.contains("made")) last = last.nextElementSibling;
     last.after(item);
-    this.cards.set(artifact.file_id, { item, anchor });
+    this.cards.set(artifact.file_id, { item, anchor, isPicture: fileKind(artifact) === "image" });
   }
 
   #paintButton() {
@@ -140,7 +186,7 @@ export class ArtifactCards {
     if (!link || event.defaultPrevented || event.button || event.ctrlKey || event.metaKey || event.shiftKey)
       return;
     event.preventDefault();
-    const id = link.getAttribute("href").split("/")[2];
+    const id = fileIdOf(link);
     try {
       await this.#openPanel(this.#entries().find((one) => one.key === id) ?? (await this.#fetchFile(id)), {
         focus: true,
@@ -188,6 +234,16 @@ export class ArtifactCards {
     event.preventDefault();
     this.panel.dismiss();
   }
+}
+
+/** The id of the file that a link to its page is about. */
+const fileIdOf = (link) => link.getAttribute("href").split("/")[2];
+
+function showPicture(item, { file_id: id, name }) {
+  const src = `/api/v1/files/${id}/download?inline=true`; // not the address of the panel: what it shows must not come from a cache
+  const picture = createElement("img", { src, alt: "", title: name, loading: "lazy" });
+  picture.onerror = () => picture.remove();
+  item.querySelector(".icon").replaceWith(picture);
 }
 
 /** Replace an image that cannot be shown by its name, which is a link. */

@@ -7,6 +7,7 @@ import { byId, delegateClicks, fillSlot, findSlot, setVisible, targetOf } from "
 import { typesetFormulas } from "../lib/formulas.js";
 import { highlightCode } from "../lib/highlight.js";
 import { _, errorMessage } from "../lib/i18n.js";
+import { makePortable } from "../lib/markdown.js";
 import { startTheme } from "../lib/theme.js";
 import { announce, showToast } from "../lib/toasts.js";
 import { ApprovalCards } from "./approvals.js";
@@ -123,8 +124,9 @@ class ChatPage {
 
   #listen() {
     delegateClicks(this.list, {
-      copy: (button) => copyWithFeedback(button, this.state.rows.get(rowIdOf(button)).content),
+      copy: (button) => copyWithFeedback(button, makePortable(this.state.rows.get(rowIdOf(button)).content)),
       "copy-code": copyCodeBlock,
+      footnote: showFootnote,
       continue: () => this.composer.sendText("Continue."),
       "toggle-steps": (button) => this.stepGroups.toggle(button.closest("[data-fold]")),
       share: (button) => this.#share(rowIdOf(button)),
@@ -137,6 +139,7 @@ class ChatPage {
       this.versions.retry(choice);
       choice.value = "";
     });
+    this.list.addEventListener("click", (event) => this.#openPicture(event));
     if (byId("tries")) delegateClicks(byId("tries"), { try: (button) => this.#trySuggestion(button) });
     byId("share").addEventListener("click", () => this.#share(null));
     delegateClicks(byId("empty"), {
@@ -417,6 +420,15 @@ class ChatPage {
     this.composer.sendText(button.dataset.text);
   }
 
+  /** Show an attached picture over the chat; with a modifier key the link opens a tab as any other. */
+  async #openPicture(event) {
+    const link = targetOf(event).closest(".row-files a.picture");
+    if (!link || event.button || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    const { openPicture } = await import("./lightbox.js");
+    openPicture(link);
+  }
+
   /** `through`: the last message to share; the dialog is fetched only by those who share. */
   async #share(through) {
     const { openShareDialog } = await import("./share_dialog.js");
@@ -504,6 +516,16 @@ class ChatPage {
 }
 
 const rowIdOf = (button) => button.closest("[data-row]").dataset.row;
+
+/** Scroll to the text of a footnote, in the same answer. */
+function showFootnote(mark) {
+  const notes = [...mark.closest(".prose").querySelectorAll(".footnote-text")];
+  const note = notes.find((one) => one.querySelector("sup").textContent === mark.textContent);
+  if (!note) return;
+  note.scrollIntoView({ block: "center" });
+  note.classList.remove("sought");
+  requestAnimationFrame(() => note.classList.add("sought"));
+}
 
 function announceEnding(event) {
   if (event.kind === "turn.succeeded") announce(_("Answer finished."));

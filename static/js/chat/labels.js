@@ -57,13 +57,17 @@ export function thoughtLabel(grows, row, next) {
  */
 export function toolStatus(result, call, running) {
   if (result?.cancelled) return { state: "cancelled", note: _("stopped") };
-  if (result)
+  if (result) {
+    const parts = [
+      result.success ? "" : _("failed"),
+      result.summary ?? "",
+      formatDuration(result.duration_ms),
+    ];
     return {
-      state: result.success ? "done" : "failed",
-      note: result.success
-        ? formatDuration(result.duration_ms)
-        : _("failed · {duration}", { duration: formatDuration(result.duration_ms) }),
+      state: result.success && !result.program_failed ? "done" : "failed",
+      note: parts.filter(Boolean).join(" · "),
     };
+  }
   if (!running) return { state: "cancelled", note: _("stopped") };
   return {
     state: call?.state ?? "running",
@@ -114,6 +118,18 @@ const PHASES = {
   compaction: _("Summarising…"),
 };
 
+/** True if a call of the turn has no result yet. */
+function hasOpenCall(rows, order, turnId) {
+  const answered = new Set();
+  for (let i = order.length - 1; i >= 0; i -= 1) {
+    const { kind, content, turn_id: turn } = rows.get(order[i]);
+    if (turn !== turnId) return false;
+    if (kind === "tool_result") answered.add(content.call_id);
+    else if (kind === "tool_call" && !answered.has(content.call_id)) return true;
+  }
+  return false;
+}
+
 /**
  * Say what the turn is busy with, or nothing where the transcript shows it.
  * @param {SessionState} state
@@ -133,7 +149,7 @@ export function activityLabel({ turn, questions, rows, order, calls }, isPatient
   for (const call of calls.values()) {
     if (call.state === "proposed") return _("Preparing {tool}…", { tool: call.tool.replaceAll("_", " ") });
   }
-  if (last?.kind === "tool_call") return "";
+  if (last?.kind === "tool_call" || hasOpenCall(rows, order, turn.id)) return ""; // its row says so
   if (turn.status === "queued" && !isPatient) return _("Waiting for a free worker…");
   return PHASES[turn.phase] ?? _("Thinking…");
 }

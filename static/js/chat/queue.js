@@ -27,7 +27,7 @@ export class MessageQueue {
 
   /**
    * @param {SessionState} state
-   * @param {{ text: string }[]} sending entries of the outbox that will be queued
+   * @param {{ text: string, files: { name: string }[] }[]} sending entries of the outbox that will be queued
    */
   paint(state, sending) {
     this.state = state;
@@ -43,7 +43,11 @@ export class MessageQueue {
       createElement(
         "li",
         { className: "chip pending" },
-        createElement("span", { className: "chip-text", textContent: one.text, dir: "auto" }),
+        createElement("span", {
+          className: "chip-text",
+          textContent: describeMessage(one.text, one.files),
+          dir: "auto",
+        }),
       ),
     );
     setVisible(this.list, items.length + waiting.length > 0);
@@ -85,7 +89,7 @@ export class MessageQueue {
   #createChip(item) {
     const chip = cloneTemplate("queued-chip");
     chip.dataset.message = item.id;
-    fillSlot(chip, "text", item.text);
+    fillSlot(chip, "text", describeMessage(item.text, item.attachments));
     setVisible(chip.querySelector('[data-act="queue-up"]'), this.#indexOf(item.id) > 0);
     return chip;
   }
@@ -134,4 +138,14 @@ export class MessageQueue {
     const item = this.state.queue[this.#indexOf(button.closest(".chip").dataset.message)];
     return item?.position ?? 1;
   }
+}
+
+/**
+ * One line for a message: its text, and the names of its files.
+ * @param {string} text
+ * @param {{ name: string }[]} [files]
+ */
+function describeMessage(text, files = []) {
+  const names = files.map((file) => file.name).join(", ");
+  return [text, names && `📎 ${names}`].filter(Boolean).join(" ");
 }

@@ -240,9 +240,11 @@ export class Sidebar {
     item.prepend(input);
     input.select();
     const finish = async (save) => {
+      const held = document.activeElement === input;
       input.onblur = null;
       input.remove();
       setVisible(link, true);
+      if (held) link.focus();
       const title = input.value.trim();
       if (!save || !title || title === before) return;
       label.textContent = title;

@@ -4,6 +4,7 @@ import { cloneTemplate, createElement, fillSlot, findSlot, setVisible } from "..
 import { _, translate } from "../lib/i18n.js";
 import { StreamingMarkdown } from "../lib/markdown.js";
 import { formatDuration, formatTime, thoughtLabel, toolLabel, toolStatus, toolSummary } from "./labels.js";
+import { WholeCalls } from "./whole_calls.js";
 
 const ROW_TEMPLATES = {
   user: "row-user",
@@ -27,6 +28,7 @@ export class Transcript {
     this.elements = new Map(); // row id → its <li>
     this.texts = new WeakMap(); // prose element → GrowingMarkdown
     this.calls = new Map(); // call id → id of the row that shows it
+    this.wholeCalls = new WholeCalls(list, state);
     this.afterPaint = () => {};
     this.scheduled = false;
     for (const item of list.querySelectorAll("[data-row]")) this.elements.set(item.dataset.row, item);
@@ -49,7 +51,8 @@ export class Transcript {
   paint() {
     const { state } = this;
     if (state.replaced) this.#removeMissing();
-    const ids = state.replaced ? state.order : state.changed;
+    const ids = state.replaced ? state.order : [...state.changed];
+    if (state.replaced || !state.turn || ids.some((id) => this.#continues(id))) this.#dropRetracted();
     for (const id of ids) this.#paintRow(id);
     state.changed.clear();
     state.replaced = false;
@@ -77,8 +80,27 @@ export class Transcript {
   }
 
   #remove(id) {
-    this.elements.get(id)?.remove();
+    const item = this.elements.get(id);
     this.elements.delete(id);
+    if (item?.matches(".answer, .thought") && this.state.turn?.status === "running") this.#retract(item);
+    else item?.remove();
+  }
+
+  /** Keep what a failed call has written, dimmed, until the next attempt writes something. */
+  #retract(item) {
+    item.dataset.retracted = "";
+    delete item.dataset.row;
+    item.toggleAttribute("data-streaming", false);
+  }
+
+  #dropRetracted() {
+    for (const item of this.list.querySelectorAll("[data-retracted]")) item.remove();
+  }
+
+  /** True if a row of the running turn has come or grown. */
+  #continues(id) {
+    const row = this.state.rows.get(id);
+    return Boolean(row) && row.turn_id === this.state.turn?.id && row.kind !== "user";
   }
 
   #ensureItem(row) {
@@ -143,14 +165,14 @@ export class Transcript {
 
   #paintTool(row, result) {
     const item = this.#ensureItem(row);
-    const { call_id: callId, tool, arguments: given = {} } = row.content;
+    const { call_id: callId, tool, arguments: given = {}, label, running_label: runningLabel } = row.content;
     const { state, note } = toolStatus(
       result,
       this.state.calls.get(callId),
       this.state.turn?.id === row.turn_id,
     );
     item.dataset.state = state;
-    fillSlot(item, "label", toolLabel(tool));
+    fillSlot(item, "label", translate((result ? label : runningLabel) || toolLabel(tool)));
     fillSlot(item, "detail", toolSummary(given));
     fillSlot(item, "state", note);
     const list = findSlot(item, "arguments");
@@ -159,19 +181,27 @@ export class Transcript {
         list.append(createElement("dt", { textContent: name }), createElement("dd", { textContent: value }));
       }
     }
+    this.#paintResult(item, tool, given, result);
+    const file = findSlot(item, "file");
+    if (result?.file_id) file.href = `/api/v1/files/${result.file_id}/download`;
+    setVisible(file, Boolean(result?.file_id));
+    this.wholeCalls.update(item, row, result);
+    const session = findSlot(item, "session");
+    if (result?.session_id) session.href = `/chat/${result.session_id}/`;
+    setVisible(session, Boolean(result?.session_id));
+  }
+
+  /** Paint the previews, but nothing over what is shown whole. */
+  #paintResult(item, tool, given, result) {
+    const whole = this.wholeCalls.shownWhole(item);
+    if (whole === "output") return;
     const shell = parseProgramOutput(tool, given, result?.preview ?? "");
-    paintProgramOutput(findSlot(item, "shell"), shell);
-    setVisible(list, !shell);
+    paintProgramOutput(findSlot(item, "shell"), shell && whole ? { ...shell, command: undefined } : shell);
+    setVisible(findSlot(item, "arguments"), !shell);
     setVisible(
       fillSlot(item, "result", shell ? "" : (result?.preview ?? "")),
       Boolean(result?.preview) && !shell,
     );
-    const file = findSlot(item, "file");
-    if (result?.file_id) file.href = `/api/v1/files/${result.file_id}/download`;
-    setVisible(file, Boolean(result?.file_id));
-    const session = findSlot(item, "session");
-    if (result?.session_id) session.href = `/chat/${result.session_id}/`;
-    setVisible(session, Boolean(result?.session_id));
   }
 }
 
@@ -226,7 +256,7 @@ const PAINTERS = {
 
 function paintProgramOutput(box, shell) {
   setVisible(box, Boolean(shell));
-  for (const [name, text] of Object.entries(shell ?? {}))
+  for (const [name, text] of Object.entries(shell ?? {}).filter(([, text]) => text !== undefined))
     setVisible(fillSlot(box, name, text), Boolean(text) || name === "command");
 }
 

@@ -43,11 +43,12 @@ export function fillSlot(element, name, text) {
 }
 
 /**
- * @param {HTMLElement | null} element
+ * Show or hide an element by its attribute: an SVG has no `hidden` property.
+ * @param {Element | null} element
  * @param {boolean} visible
  */
 export function setVisible(element, visible) {
-  if (element && element.hidden === visible) element.hidden = !visible;
+  if (element && element.hasAttribute("hidden") === visible) element.toggleAttribute("hidden", !visible);
 }
 
 /**

@@ -34,7 +34,8 @@ function patchNode(present, wanted) {
     if (present.getAttribute(name) !== value) present.setAttribute(name, value);
   }
   for (const { name } of [...present.attributes])
-    if (!wanted.hasAttribute(name)) present.removeAttribute(name);
+    if (!wanted.hasAttribute(name) && !(name === "open" && present.nodeName === "DETAILS"))
+      present.removeAttribute(name); // details stay as their reader left them
   patchChildren(present, wanted);
   return true;
 }

@@ -4,6 +4,14 @@ import { Marked } from "../../vendor/marked/marked.esm.js";
 import "../../vendor/dompurify/purify.min.js";
 import { patchChildren } from "./dom_patch.js";
 import { formulaExtensions, parseStreaming, typesetFormulas } from "./formulas.js";
+import {
+  findFootnoteNames,
+  githubExtensions,
+  githubRenderers,
+  isCallout,
+  pairTags,
+  setFootnoteNames,
+} from "./github_markdown.js";
 import { highlightCode } from "./highlight.js";
 import { _ } from "./i18n.js";
 import { BLOCK_TYPES, continueCut, findParagraphCut, findPartsCut, partKeys } from "./markdown_blocks.js";
@@ -24,9 +32,21 @@ const SANITIZER_OPTIONS = {
     "li",
     "blockquote",
     "strong",
+    "b",
     "em",
+    "i",
+    "u",
     "s",
     "del",
+    "ins",
+    "mark",
+    "small",
+    "q",
+    "sub",
+    "sup",
+    "kbd",
+    "details",
+    "summary",
     "code",
     "pre",
     "a",
@@ -55,6 +75,7 @@ const SANITIZER_OPTIONS = {
     "tabindex",
     "dir",
     "data-act",
+    "open",
   ],
   ALLOWED_URI_REGEXP: /^(?:https?:|mailto:|[^a-z]|[a-z+.-]+(?:[^a-z+.:-]|$))/i,
   ALLOW_DATA_ATTR: false,
@@ -73,12 +94,21 @@ const BARE_FILE_URL = new RegExp(
   "i",
 );
 
+const ANY_FILE_URL = new RegExp(String.raw`(\]\()?workspace://(${UUID})((?:/[^\s<>"'\`)\]]*)?)`, "gi");
+
 const FILE_ROUTE = "/api/v1/files/";
+
+/**
+ * Names of files by id, for links that bring none; the page fills it.
+ * @type {Map<string, string>}
+ */
+export const fileNames = new Map();
 
 const marked = new Marked({ gfm: true, breaks: true });
 marked.use({
   extensions: [
     ...formulaExtensions,
+    ...githubExtensions,
     {
       name: "file",
       level: "inline",
@@ -87,13 +117,23 @@ marked.use({
         const raw = !this.lexer.state.inLink && BARE_FILE_URL.exec(text)?.[0];
         return raw ? { type: "file", raw, href: raw } : undefined;
       },
-      renderer: ({ href }) => renderFileLink(href, escapeHtml(fileName(href) || _("file"))),
+      renderer: ({ href }) => renderNamedLink(href),
     },
   ],
+  tokenizer: {
+    html: () => undefined, // other HTML is text, and stands in a paragraph as on the server
+    tag(text) {
+      const raw = this.rules.inline.tag.exec(text)?.[0];
+      return raw && { type: "html", raw, text: raw, block: false, inLink: false, inRawBlock: false };
+    },
+  },
   renderer: {
     html: ({ text }) => escapeHtml(text),
-    link({ href, tokens }) {
-      return href.startsWith("workspace://") && renderFileLink(href, this.parser.parseInline(tokens));
+    link({ href, text, tokens }) {
+      if (!href.startsWith("workspace://")) return false;
+      return /^workspace:\/\/|^$/.test(text)
+        ? renderNamedLink(href)
+        : renderFileLink(href, this.parser.parseInline(tokens));
     },
     image({ href, text }) {
       if (href.startsWith("workspace://"))
@@ -105,7 +145,6 @@ marked.use({
       const first = ordered && start !== 1 ? ` start="${start}"` : "";
       return `<${tag}${first}>${items.map((item) => this.listitem(item).trimEnd()).join("")}</${tag}>`;
     },
-    checkbox: ({ checked }) => (checked ? "☑ " : "☐ "),
     code: ({ text, lang }) => renderCodeBlock(text, lang),
     table({ header, rows }) {
       const cells = (list, tag) => list.map((cell) => renderTableCell(this.parser, cell, tag)).join("");
@@ -116,13 +155,22 @@ marked.use({
   },
 });
 
+marked.use({ renderer: githubRenderers });
+
 /**
  * @param {string} href
  * @param {string} label HTML
+ * @param {string} kind class names
  */
-function renderFileLink(href, label) {
+function renderFileLink(href, label, kind = "file-link") {
   const id = FILE_URL.exec(href)?.[1].toLowerCase();
-  return id ? `<a class="file-link" href="/files/${id}/">${label}</a>` : `<a class="missing">${label}</a>`;
+  return id ? `<a class="${kind}" href="/files/${id}/">${label}</a>` : `<a class="missing">${label}</a>`;
+}
+
+/** Render a link by the file's own name; the page looks up those it does not know. */
+function renderNamedLink(href) {
+  const name = fileName(href);
+  return renderFileLink(href, escapeHtml(name || _("file")), name ? "file-link" : "file-link unnamed");
 }
 
 /** Render an image; artifacts.js replaces it by its name if the file is not an image. */
@@ -134,11 +182,24 @@ function renderFileImage(href, name) {
 }
 
 function fileName(href) {
+  const [, id = "", name = ""] = FILE_URL.exec(href) ?? [];
   try {
-    return decodeURIComponent(FILE_URL.exec(href)?.[2] ?? "").trim();
+    return decodeURIComponent(name).trim() || (fileNames.get(id.toLowerCase()) ?? "");
   } catch {
     return "";
   }
+}
+
+/**
+ * Replace our own URIs by names and links that mean something outside of the chat.
+ * @param {string} text
+ */
+export function makePortable(text) {
+  return text.replace(ANY_FILE_URL, (whole, link, id) => {
+    const url = `${location.origin}/files/${id.toLowerCase()}/`;
+    const name = fileName(link ? whole.slice(2) : whole) || _("file");
+    return link ? `](${url}` : `[${name}](${url})`;
+  });
 }
 
 function renderTableCell(parser, cell, tag) {
@@ -160,6 +221,7 @@ function renderCodeBlock(text, lang) {
 
 function renderTokens(tokens, links) {
   tokens.links = links;
+  pairTags(tokens);
   const fragment = globalThis.DOMPurify.sanitize(marked.parser(tokens), SANITIZER_OPTIONS);
   for (const link of fragment.querySelectorAll("a[href]")) {
     link.rel = "noopener noreferrer nofollow";
@@ -212,6 +274,7 @@ export class StreamingMarkdown {
   constructor(element, ...lead) {
     this.element = element;
     this.lead = lead;
+    this.footnotes = "";
     this.#reset();
   }
 
@@ -226,6 +289,7 @@ export class StreamingMarkdown {
     this.open = null;
     this.cut = null; // a list or table at the end: the part that is final, and how to continue parsing
     this.quote = null; // a block quote at the end, which is a growing text itself
+    this.details = null; // the same for details that are not closed yet
   }
 
   /**
@@ -240,12 +304,23 @@ export class StreamingMarkdown {
     )
       this.#reset();
     this.text = text;
+    if (!this.lead.length) this.#readFootnotes(text);
     parseStreaming(!final, () => this.#paint(text, final));
+  }
+
+  /** A name in brackets may become a footnote by what comes later: then everything is painted once more. */
+  #readFootnotes(text) {
+    const names = findFootnoteNames(text);
+    setFootnoteNames(names);
+    if (names.join() === this.footnotes) return;
+    this.footnotes = names.join();
+    this.#reset();
+    this.text = text;
   }
 
   #paint(text, final) {
     if (!final && this.#extendCode(text)) return;
-    if (!final && (this.#extendParts(text) || this.#extendQuote(text))) return;
+    if (!final && (this.#extendParts(text) || this.#extendQuote(text) || this.#extendDetails(text))) return;
     if (this.open && this.#extendParagraph(text, final)) return;
     const tokens = marked.lexer(text.slice(this.finished));
     const settled = final ? tokens : tokens.slice(0, firstOpenBlock(tokens));
@@ -274,7 +349,10 @@ export class StreamingMarkdown {
     this.open = only?.type === "paragraph" && !second ? { length: 0, nodes: 0, guessed: false } : null;
     this.cut = only && !second ? findPartsCut(only, tokens.indexOf(only) ? tokens[0].raw.length : 0) : null;
     this.quote = null;
-    if (only?.type === "blockquote" && !second && tokens[0] === only) this.#extendQuote(this.text, true);
+    this.details = null;
+    if (second || tokens[0] !== only) return;
+    if (only?.type === "blockquote") this.#extendQuote(this.text, true);
+    if (only?.type === "details" && !only.isClosed) this.#startDetails(only.head);
   }
 
   /** Paint blocks behind the finished ones; the result is how many nodes they are. */
@@ -326,12 +404,32 @@ export class StreamingMarkdown {
     if (!first && !this.quote) return false;
     const quoted = text.slice(this.finished);
     const box = this.element.childNodes[this.kept];
-    if (!QUOTE_LINES.test(quoted) || box?.nodeName !== "BLOCKQUOTE") {
+    const inside = QUOTE_LINES.test(quoted) ? stripQuoteMarks(quoted) : "";
+    if (!inside || isCallout(inside) || box?.nodeName !== "BLOCKQUOTE") {
       this.quote = null;
       return false;
     }
     this.quote ??= { growing: new StreamingMarkdown(/** @type {HTMLElement} */ (box), "\n"), length: 0 };
-    this.quote.growing.update(stripQuoteMarks(quoted), false);
+    this.quote.growing.update(inside, false);
+    return true;
+  }
+
+  #startDetails(head) {
+    const box = /** @type {HTMLElement} */ (this.element.childNodes[this.kept]);
+    const body = box?.nodeName === "DETAILS" ? box.querySelector(".details-body") : null;
+    if (!body) return;
+    this.details = { growing: new StreamingMarkdown(body, "\n"), head };
+    this.#extendDetails(this.text);
+  }
+
+  /** Show the body of details as a streaming text of its own, until a tag may close it. */
+  #extendDetails(text) {
+    const body = this.details && text.slice(this.finished + this.details.head);
+    if (!body || /<\/?(?:d|$)|<summary/i.test(body)) {
+      this.details = null;
+      return false;
+    }
+    this.details.growing.update(body, false);
     return true;
   }
 

@@ -91,6 +91,7 @@ function stableLength(parts, text) {
   for (const { type, raw } of parts) {
     if (
       type === "html" ||
+      (type === "inline_tag" && !/^<br/i.test(raw)) ||
       (type === "escape" && MAY_BE_FORMULA.test(raw)) ||
       (type === "text" && MAY_OPEN.test(raw.replace(HARMLESS, "")))
     )

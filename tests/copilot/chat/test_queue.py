@@ -387,14 +387,14 @@ def test_a_queued_message_can_be_removed(busy, model):
 
 
 def test_send_now_interrupts_keeps_the_answer_and_continues_with_the_message(busy, model):
-    """T6.5: it comes first, what else waited comes with it"""
+    """T6.5: it comes first and alone, what else waited comes behind it"""
     queue(busy, "Later")
     urgent = queue(busy, "Now")
     stopped = queue_commands.send_queued_message_now(busy.owner_id, busy.pk, urgent)
     assert stopped.state == "stopping"
     until(lambda: "Now" in said(busy))
     quiet(busy)
-    assert transcript(busy) == ["One", "First.", "Now", "Later", "Aye."]
+    assert transcript(busy) == ["One", "First.", "Now", "Aye.", "Later", "Aye."]
     assert list(endings(busy.pk)) == ["turn.cancelled", "turn.succeeded"]
     assert_same_page(folded(fresh(factories.session()), busy), fresh(busy))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from copilot import metrics
@@ -50,8 +52,8 @@ def test_a_link_out_of_the_site_leaves_the_chat_open(address: str) -> None:
 def test_a_task_is_shown_by_a_sign_as_the_browser_shows_it() -> None:
     """W2.1: a reload changes nothing; words in brackets elsewhere are words"""
     html = markdown.render("- [x] done\n- [ ] **open**\n- [y] other\n\n[x] alone")
-    assert "<li>☑ done</li>" in html
-    assert "<li>☐ <strong>open</strong></li>" in html
+    assert '<li><span class="task done">☑</span> done</li>' in html
+    assert '<li><span class="task">☐</span> <strong>open</strong></li>' in html
     assert "<li>[y] other</li>" in html
     assert ">[x] alone</p>" in html
 
@@ -151,3 +153,46 @@ def count_unrendered(reason: str) -> float:
 
 def test_single_line_breaks_stay() -> None:
     assert markdown.render("one\ntwo").count("<br>") == 1
+
+
+GITHUB_ATTACKS = {
+    "tags that never close": "<sub>",
+    "details that never close": "<details>\n",
+    "closed details": "<details>\n</details>\n",
+    "summaries": "<details><summary>",
+    "footnotes": "[^1]: a\n",
+    "openings of footnotes": "[^",
+    "callouts": "> [!NOTE]\n\n",
+}
+
+
+@pytest.mark.parametrize("piece", GITHUB_ATTACKS.values(), ids=GITHUB_ATTACKS)
+def test_hostile_github_markdown_costs_no_more_than_its_length(piece: str) -> None:
+    """W2.1: twice the text takes about twice the time"""
+
+    def seconds(characters: int) -> float:
+        text = piece * (characters // len(piece))
+        tries = []
+        for _ in range(3):
+            started = time.thread_time()
+            markdown.render(text)
+            tries.append(time.thread_time() - started)
+        return min(tries)
+
+    assert seconds(80_000) < 6 * seconds(20_000) + 0.1
+
+
+def test_only_tags_without_attributes_and_with_a_counterpart_are_tags() -> None:
+    """W2.1: everything else is shown as written"""
+    html = markdown.render('x<sub>2</sub> <kbd onclick="a()">b</kbd> <sup>c <details ontoggle=d> </i>')
+    assert "x<sub>2</sub>" in html
+    assert "<kbd" not in html
+    assert "<sup" not in html
+    assert "<details" not in html
+    assert "&lt;/i&gt;" in html
+
+
+def test_details_hold_markdown_and_stay_within_their_list() -> None:
+    html = markdown.render("- a\n  <details><summary>**b**</summary>\n\n  - c\n  </details>\n- d")
+    assert "<summary><strong>b</strong></summary>" in html
+    assert html.index("</details>") < html.index("<li>d")
