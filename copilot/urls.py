@@ -43,6 +43,9 @@ urlpatterns = [
     path("settings/memories/<uuid:memory_id>/edit/", account.edit_memory, name="memory_edit"),
     path("settings/memories/<uuid:memory_id>/forget/", account.forget_memory, name="memory_forget"),
     path("settings/schedules/", agents.manage_schedules, name="schedules"),
+    path("settings/schedules/<uuid:schedule_id>/", agents.edit_schedule, name="schedule"),
+    path("settings/schedules/<uuid:schedule_id>/run/", agents.run_schedule, name="schedule_run"),
+    path("settings/schedules/<uuid:schedule_id>/pause/", agents.pause_schedule, name="schedule_pause"),
     path(
         "settings/schedules/<uuid:schedule_id>/cancel/",
         agents.cancel_schedule,

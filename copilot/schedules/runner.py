@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from uuid import UUID
 
 import msgspec
 import structlog
@@ -52,6 +53,15 @@ def _claim_and_start(schedule: Schedule, now: datetime) -> bool:
             post_disabled_notice(schedule, None)
         return False
     return run is not None and _start_run(schedule, run)
+
+
+def run_schedule_now(owner_id: int, schedule_id: UUID) -> ScheduleRun:
+    """Start a run at once, also of a paused schedule. Refuse it while another one is in progress."""
+    schedule = schedules.get_schedule(owner_id, schedule_id)
+    run = schedules.create_manual_run(schedule)
+    _start_run(schedule, run)
+    run.refresh_from_db()
+    return run
 
 
 def _start_run(schedule: Schedule, run: ScheduleRun) -> bool:

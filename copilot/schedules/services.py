@@ -108,12 +108,42 @@ def cancel_schedule(owner_id: int, schedule_id: UUID) -> None:
         raise NotFound("There is no such task.")
 
 
+def update_schedule(owner_id: int, schedule_id: UUID, request: ScheduleRequest) -> Schedule:
+    """Change name, prompt and time. What runs, where it answers and its permissions stay as they are."""
+    prompt = validate_text(request.prompt).strip()
+    expression = cron.parse_cron(request.cron, request.timezone)
+    with transaction.atomic():
+        schedule = _lock_schedule(owner_id, schedule_id)
+        if not prompt and schedule.agent_id is None:
+            raise InvalidRequest("A task needs a prompt.", code="empty_message", field="prompt")
+        if schedule.agent_id is None:
+            schedule.prompt = prompt
+        schedule.name = _make_name(request.name, prompt or schedule.name)
+        schedule.cron, schedule.timezone = expression.line, request.timezone
+        if schedule.next_run is not None:
+            schedule.next_run = expression.next_after(datetime.now(UTC))
+        schedule.save(update_fields=["name", "prompt", "cron", "timezone", "next_run"])
+    return schedule
+
+
+def pause_schedule(owner_id: int, schedule_id: UUID) -> None:
+    """Stop starting runs until it is turned on again; a started run continues."""
+    rows = Schedule.objects.filter(pk=schedule_id, owner=owner_id, cancelled_at=None)
+    if not rows.update(next_run=None, disabled_reason=""):
+        raise NotFound("There is no such task.")
+
+
+def _lock_schedule(owner_id: int, schedule_id: UUID) -> Schedule:
+    schedule = list_schedules(owner_id).select_for_update().filter(pk=schedule_id).first()
+    if schedule is None:
+        raise NotFound("There is no such task.")
+    return schedule
+
+
 def enable_schedule(owner_id: int, schedule_id: UUID) -> Schedule:
     with transaction.atomic():
         _check_capacity(owner_id, excluding=schedule_id)
-        schedule = list_schedules(owner_id).select_for_update().filter(pk=schedule_id).first()
-        if schedule is None:
-            raise NotFound("There is no such task.")
+        schedule = _lock_schedule(owner_id, schedule_id)
         schedule.next_run = _parse_cron_of(schedule).next_after(datetime.now(UTC))
         schedule.failures, schedule.disabled_reason = 0, ""
         schedule.save(update_fields=["next_run", "failures", "disabled_reason"])
@@ -169,6 +199,10 @@ def get_last_runs(schedules: list[Schedule]) -> dict[UUID, ScheduleRun]:
     return {run.schedule_id: run for run in runs.distinct("schedule_id")}
 
 
+def list_runs(schedule: Schedule) -> QuerySet[ScheduleRun]:
+    return ScheduleRun.objects.filter(schedule=schedule).select_related("turn").order_by("-due_at", "-pk")
+
+
 def _parse_cron_of(schedule: Schedule) -> cron.CronExpression:
     return cron.parse_cron(schedule.cron, schedule.timezone)
 
@@ -189,6 +223,15 @@ def claim_run(schedule: Schedule, now: datetime) -> ScheduleRun | None:
         if not rows.update(next_run=_parse_cron_of(schedule).next_after(now)):
             return None
         return ScheduleRun.objects.create(schedule=schedule, due_at=schedule.next_run, outcome=RUN_STARTED)
+
+
+def create_manual_run(schedule: Schedule) -> ScheduleRun:
+    """Create a run that is due now, beside those of the schedule."""
+    with transaction.atomic():
+        _lock_schedule(schedule.owner_id, schedule.pk)
+        if ScheduleRun.objects.filter(schedule=schedule, outcome=RUN_STARTED).exists():
+            raise Conflict("The previous run is still in progress.", code="conflict")
+        return ScheduleRun.objects.create(schedule=schedule, due_at=datetime.now(UTC), outcome=RUN_STARTED)
 
 
 def list_runs_to_finish() -> list[ScheduleRun]:

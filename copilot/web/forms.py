@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import time
 from typing import cast
 from uuid import UUID
 
@@ -11,6 +12,7 @@ from django import forms
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.http import QueryDict
+from django.utils.dates import WEEKDAYS_ABBR
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -24,8 +26,8 @@ from copilot.agents import services as agents
 from copilot.chat.commands import clean_text
 from copilot.files import services as files
 from copilot.memories import services as memories
-from copilot.models import AgentVersion, McpServer, Share
-from copilot.schedules import cron
+from copilot.models import AgentVersion, McpServer, Schedule, Share
+from copilot.schedules import cron, patterns
 from copilot.schedules import services as schedules
 from copilot.sharing import services as sharing
 from copilot.tools import json_schema
@@ -90,7 +92,19 @@ class MessageForm(CopilotForm):
 # --- Schedules ---
 
 
+REPEAT_CHOICES = (
+    ("daily", gettext_lazy("Every day")),
+    ("weekdays", gettext_lazy("Every weekday")),
+    ("weekly", gettext_lazy("Every week on…")),
+    ("monthly", gettext_lazy("Every month")),
+    ("cron", gettext_lazy("Advanced (cron)")),
+)
+DEFAULT_TIME = time(8, 30)
+
+
 class ScheduleForm(CopilotForm):
+    """A task and when it runs. Without a choice of how often, the cron expression counts."""
+
     field_aliases = {"text": "prompt"}
 
     name = forms.CharField(
@@ -100,25 +114,89 @@ class ScheduleForm(CopilotForm):
         widget=forms.TextInput(attrs={"autocomplete": "off"}),
     )
     prompt = MultilineField(label=gettext_lazy("What to do"), widget=forms.Textarea(attrs={"rows": 4}))
+    repeat = forms.ChoiceField(
+        required=False, label=gettext_lazy("How often"), choices=REPEAT_CHOICES, initial="weekdays"
+    )
+    weekdays = forms.TypedMultipleChoiceField(
+        required=False,
+        coerce=int,
+        label=gettext_lazy("On"),
+        choices=[(number + 1, label) for number, label in WEEKDAYS_ABBR.items()],
+        widget=forms.CheckboxSelectMultiple,
+    )
+    month_day = forms.ChoiceField(
+        required=False,
+        label=gettext_lazy("Day of the month"),
+        choices=[
+            *((str(day), str(day)) for day in range(1, patterns.MAX_MONTH_DAY + 1)),
+            (patterns.LAST_DAY, gettext_lazy("Last day")),
+        ],
+    )
+    at = forms.TimeField(
+        required=False,
+        label=gettext_lazy("At"),
+        initial=DEFAULT_TIME,
+        widget=forms.TimeInput(attrs={"type": "time"}, format="%H:%M"),
+    )
     cron = forms.CharField(
+        required=False,
         max_length=100,
-        label=gettext_lazy("When"),
+        label=gettext_lazy("Cron expression"),
         widget=forms.TextInput(attrs={"placeholder": "30 8 * * 1-5", **PLAIN_TEXT}),
     )
     timezone = forms.CharField(
         max_length=MAX_TIME_ZONE_CHARACTERS,
         label=gettext_lazy("Time zone"),
-        widget=forms.TextInput(attrs=PLAIN_TEXT),
+        widget=forms.TextInput(attrs={"list": "zones", **PLAIN_TEXT}),
     )
 
-    def __init__(self, *args: object, **kwargs: object) -> None:
+    def __init__(self, *args: object, has_agent: bool = False, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
         self.fields["cron"].help_text = _(
             "Minute, hour, day, month and weekday; at most every %(minutes)d minutes."
         ) % {"minutes": cron.MIN_INTERVAL_MINUTES}
+        if has_agent:  # it works by the agent's instructions
+            del self.fields["prompt"]
+
+    @staticmethod
+    def build_initial(schedule: Schedule) -> dict[str, object]:
+        pattern = patterns.parse_pattern(schedule.cron)
+        return {
+            "name": schedule.name,
+            "prompt": schedule.prompt,
+            "repeat": pattern.repeat if pattern else "cron",
+            "weekdays": list(pattern.weekdays) if pattern else [],
+            "month_day": pattern.month_day if pattern else "1",
+            "at": pattern.at if pattern else DEFAULT_TIME,
+            "cron": schedule.cron,
+            "timezone": schedule.timezone,
+        }
+
+    def clean(self) -> None:
+        data = self.cleaned_data
+        repeat = data.get("repeat") or "cron"
+        if repeat == "cron":
+            if not data.get("cron") and "cron" not in self.errors:
+                self.add_error("cron", _("This field is required."))
+            return
+        if data.get("at") is None and "at" not in self.errors:
+            self.add_error("at", _("Choose a time."))
+        if repeat == "weekly" and not data.get("weekdays") and "weekdays" not in self.errors:
+            self.add_error("weekdays", _("Choose at least one day."))
 
     def build_request(self) -> schedules.ScheduleRequest:
-        return schedules.ScheduleRequest(**self.cleaned_data)
+        data = self.cleaned_data
+        line = data["cron"]
+        if data["repeat"] and data["repeat"] != "cron":
+            line = patterns.SchedulePattern(
+                repeat=data["repeat"],
+                at=data["at"],
+                weekdays=tuple(data["weekdays"]),
+                month_day=data["month_day"] or "1",
+            ).to_cron()
+        return schedules.ScheduleRequest(
+            name=data["name"], prompt=data.get("prompt", ""), cron=line, timezone=data["timezone"]
+        )
 
 
 # --- Settings ---

@@ -30,6 +30,7 @@ FOR_ALL = {
 FOR_ADA = {
     "empty": "/chat/",
     "archived": "/chat/archived/",
+    "trash": "/chat/trash/",
     "files": "/files/",
     "shared links": "/settings/shares/",
     "usage": "/billing/usage",

@@ -240,7 +240,6 @@ SMALL_ON_PURPOSE = {
     "billing/redirects.py",  # what browsers may be sent to: pages, REST and mails ask
     "config/beat_schedule.py",  # read by the settings, so it imports no app
     "config/bootstrap.py",  # a program
-    "config/core/demo_login.py",  # read by `make run` without Django
     "config/core/emails.py",  # every app sends mails
     "config/error_views.py",  # named by the URL configuration
     "config/tracing.py",  # imports OpenTelemetry only where traces are wanted

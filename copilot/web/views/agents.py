@@ -13,15 +13,17 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from config.core.errors import InvalidRequest
+from config.core.errors import InvalidRequest, RequestRefused
 from config.core.json_values import JSON
 from copilot.accounts import preferences
 from copilot.agents import services as agents
 from copilot.chat import admission, sessions
 from copilot.chat.commands import SendMessage
 from copilot.chat.permissions import UNRESTRICTED
-from copilot.models import AgentVersion, Session
+from copilot.models import AgentVersion, Schedule, ScheduleRun, Session
+from copilot.schedules import patterns, runner
 from copilot.schedules import services as schedules
+from copilot.web import i18n
 from copilot.web.forms import AgentForm, AgentRunForm, ScheduleForm
 from copilot.web.views.base import (
     ROWS_PER_PAGE,
@@ -148,7 +150,11 @@ def manage_schedules(request: HttpRequest) -> HttpResponse:
             schedules.create_schedule(owner_id, form.build_request(), UNRESTRICTED)
             messages.success(request, _("Task scheduled."))
             return redirect("schedules")
-    context = {"form": form, **_build_list_context(owner_id, parse_offset(request))}
+    context = {
+        "form": form,
+        "zones": preferences.list_time_zones(),
+        **_build_list_context(owner_id, parse_offset(request)),
+    }
     return render(request, "copilot/schedules.html", context, status=form.status)
 
 
@@ -158,10 +164,88 @@ def _build_list_context(owner_id: int, offset: int) -> dict[str, object]:
     runs = schedules.get_last_runs(rows)
     return {
         "tasks": [
-            {"row": row, "next_runs": schedules.list_next_runs(row), "last": runs.get(row.pk)} for row in rows
+            {
+                "row": row,
+                "when": _describe_schedule(row),
+                "next_runs": schedules.list_next_runs(row),
+                "last": _describe_run(runs.get(row.pk)),
+            }
+            for row in rows
         ],
         **build_page_links(offset, has_more=len(found) > ROWS_PER_PAGE),
     }
+
+
+def _describe_schedule(schedule: Schedule) -> str:
+    """Say when it runs; an expression that is too special for a sentence is shown as it is."""
+    pattern = patterns.parse_pattern(schedule.cron)
+    return pattern.describe() if pattern else schedule.cron
+
+
+RUN_OUTCOMES = {
+    ScheduleRun.Outcome.STARTED: gettext_lazy("Running"),
+    ScheduleRun.Outcome.SUCCEEDED: gettext_lazy("Succeeded"),
+    ScheduleRun.Outcome.FAILED: gettext_lazy("Failed"),
+    ScheduleRun.Outcome.CANCELLED: gettext_lazy("Stopped"),
+    ScheduleRun.Outcome.SKIPPED: gettext_lazy("Skipped"),
+    ScheduleRun.Outcome.REFUSED: gettext_lazy("Couldn't start"),
+}
+
+
+def _describe_run(run: ScheduleRun | None) -> dict[str, object] | None:
+    if run is None:
+        return None
+    return {"run": run, "outcome": RUN_OUTCOMES[ScheduleRun.Outcome(run.outcome)]}
+
+
+@login_required
+@never_cache
+@require_http_methods(["GET", "POST"])
+def edit_schedule(request: HttpRequest, schedule_id: UUID) -> HttpResponse:
+    """Show one task with its next and past runs, and save changes."""
+    owner_id = get_request_user(request).pk
+    with not_found_as_404():
+        schedule = schedules.get_schedule(owner_id, schedule_id)
+    form = ScheduleForm.from_request(
+        request, initial=ScheduleForm.build_initial(schedule), has_agent=schedule.agent_id is not None
+    )
+    if form.is_valid():
+        with not_found_as_404(), form.refusals_as_errors():
+            schedules.update_schedule(owner_id, schedule_id, form.build_request())
+            messages.success(request, _("Task saved."))
+            return redirect("schedule", schedule_id)
+    offset = parse_offset(request)
+    found = list(schedules.list_runs(schedule)[offset : offset + ROWS_PER_PAGE + 1])
+    context = {
+        "form": form,
+        "row": schedule,
+        "when": _describe_schedule(schedule),
+        "next_runs": schedules.list_next_runs(schedule),
+        "runs": [_describe_run(run) for run in found[:ROWS_PER_PAGE]],
+        "zones": preferences.list_time_zones(),
+        **build_page_links(offset, has_more=len(found) > ROWS_PER_PAGE),
+    }
+    return render(request, "copilot/schedule.html", context, status=form.status)
+
+
+@login_required
+@require_POST
+def run_schedule(request: HttpRequest, schedule_id: UUID) -> HttpResponse:
+    """Start a run now and show it in its task's history."""
+    try:
+        with not_found_as_404():
+            run = runner.run_schedule_now(get_request_user(request).pk, schedule_id)
+    except RequestRefused as problem:
+        messages.error(request, i18n.translate_refusal(problem))
+    else:
+        if run.outcome == ScheduleRun.Outcome.STARTED:
+            messages.success(request, _("Task started."))
+        else:
+            messages.error(request, _("The task couldn't start: %(reason)s") % {"reason": run.reason})
+    return redirect("schedule", schedule_id)
+
+
+pause_schedule = build_action_view(schedules.pause_schedule, gettext_lazy("Task paused."), then="schedules")
 
 
 cancel_schedule = build_action_view(

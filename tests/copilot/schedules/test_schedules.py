@@ -508,7 +508,7 @@ def test_the_page_makes_shows_and_cancels():
     form = {"name": "Plants", "prompt": "Water <b>them</b>", "cron": "0 8 * * *", "timezone": "UTC"}
     assert ada.post("/settings/schedules/", form).status_code == 302
     page = ada.get("/settings/schedules/").content.decode()
-    assert "0 8 * * *" in page
+    assert "Every day at 8:00 AM" in page
     refused = ada.post("/settings/schedules/", form | {"cron": "* * * * *"})
     assert refused.status_code == 400
     assert "15 minutes" in refused.content.decode()
