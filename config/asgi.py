@@ -15,6 +15,7 @@ from django.conf import settings  # noqa: E402
 from config import tracing  # noqa: E402
 from config.http.body_limits import BodyLimitMiddleware  # noqa: E402
 from config.http.handler import (  # noqa: E402
+    CorsMiddleware,
     RequestHeadersMiddleware,
     SingleHopASGIHandler,
     StaticFilesMiddleware,
@@ -25,6 +26,6 @@ from copilot.routing import websocket_router  # noqa: E402
 
 tracing.start_tracing("web")
 django_application = BodyLimitMiddleware(SingleHopASGIHandler(), get_upload_allowance)  # type: ignore[arg-type]  # Django's scope is a dict
-http_application = StaticFilesMiddleware(ThreadPoolMiddleware(django_application))
+http_application = CorsMiddleware(StaticFilesMiddleware(ThreadPoolMiddleware(django_application)))
 protocol_router = ProtocolTypeRouter({"http": http_application, "websocket": websocket_router})
 application = RequestHeadersMiddleware(protocol_router, proxies=settings.TRUSTED_PROXIES)

@@ -97,6 +97,14 @@ ALLOWED_HOSTS = _installation.read(
 CSRF_TRUSTED_ORIGINS = _installation.read(
     "CSRF_TRUSTED_ORIGINS", words, [SITE_URL], "Origins that may post forms.", shown_default="`SITE_URL`"
 )
+CORS_ALLOWED_ORIGINS = _installation.read(
+    "CORS_ALLOWED_ORIGINS",
+    words,
+    [],
+    "Origins whose pages may call `/v1` and `/api` with an API key, such as `https://app.example.com`; `*` for all. "
+    "Cookies of other origins are never accepted.",
+    shown_default="none",
+)
 DEBUG = _installation.read(
     "DEBUG", flag, False, "Shows settings and code on error pages; refused in production."
 )

@@ -183,6 +183,68 @@ def _add_request_id(scope: HTTPScope, send: ASGISendCallable) -> ASGISendCallabl
     return tell
 
 
+CORS_PATHS = ("/v1/", "/api/")
+CORS_MAX_AGE_SECONDS = 600
+CORS_EXPOSED_HEADERS = b"retry-after, x-request-id, x-vercel-ai-ui-message-stream"
+_HEADER_LIST_PATTERN = re.compile(rb"[A-Za-z0-9_, -]{0,1000}")
+
+
+class CorsMiddleware:
+    """ASGI middleware that lets pages of allowed origins call the APIs with a key, never with cookies."""
+
+    def __init__(self, application: ASGI3Application) -> None:
+        self._application = application
+
+    async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        assert scope["type"] == "http"
+        if not settings.CORS_ALLOWED_ORIGINS or not scope["path"].startswith(CORS_PATHS):
+            await self._application(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        allowed = _find_cors_headers(headers.get(b"origin", b""))
+        if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
+            await _answer_preflight(allowed, headers, send)
+            return
+
+        async def send_with_headers(event: ASGISendEvent) -> None:
+            if event["type"] == "http.response.start":
+                event["headers"] = [*event.get("headers", ()), *allowed]
+            await send(event)
+
+        await self._application(scope, receive, send_with_headers)
+
+
+def _find_cors_headers(origin: bytes) -> list[tuple[bytes, bytes]]:
+    """Return the headers for an allowed origin; others get none, and their browser refuses the answer."""
+    vary = (b"vary", b"Origin")
+    if "*" in settings.CORS_ALLOWED_ORIGINS:
+        granted = b"*"
+    elif origin.decode("latin1") in settings.CORS_ALLOWED_ORIGINS:
+        granted = origin
+    else:
+        return [vary]
+    return [
+        (b"access-control-allow-origin", granted),
+        (b"access-control-expose-headers", CORS_EXPOSED_HEADERS),
+        vary,
+    ]
+
+
+async def _answer_preflight(
+    allowed: list[tuple[bytes, bytes]], asked: Mapping[bytes, bytes], send: ASGISendCallable
+) -> None:
+    names = asked.get(b"access-control-request-headers", b"")
+    headers = [*allowed, (b"content-length", b"0")]
+    if len(allowed) > 1 and _HEADER_LIST_PATTERN.fullmatch(names):
+        headers += [
+            (b"access-control-allow-methods", b"GET, POST, PUT, PATCH, DELETE"),
+            (b"access-control-allow-headers", names),
+            (b"access-control-max-age", str(CORS_MAX_AGE_SECONDS).encode()),
+        ]
+    await send({"type": "http.response.start", "status": 204, "headers": headers, "trailers": False})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
 P = ParamSpec("P")
 R = TypeVar("R")
 

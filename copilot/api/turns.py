@@ -21,7 +21,7 @@ from config.core.api.views import document_operation, respond_json, respond_no_c
 from config.core.db import run_in_thread
 from config.core.errors import InvalidRequest, NotFound
 from copilot.api.base import AuthenticatedApiView, StreamApiView, format_instant_or_none
-from copilot.chat import approval_decisions, questions, tool_calls, turn_results
+from copilot.chat import approval_decisions, approvals, questions, serializers, tool_calls, turn_results
 from copilot.chat import selectors as chat_selectors
 from copilot.chat.commands import (
     MAX_DECISIONS,
@@ -30,7 +30,7 @@ from copilot.chat.commands import (
     parse_decisions,
     validate_run_id,
 )
-from copilot.models import Turn
+from copilot.models import Approval, Turn
 from copilot.realtime import events, payloads
 from copilot.realtime.connections import OpenConnection
 from copilot.realtime.event_log import LogEntry, check_cursor
@@ -144,6 +144,55 @@ class Decisions(RequestBody):
     decisions: Annotated[list[DecisionBody], Field(min_length=1, max_length=MAX_DECISIONS)]
 
 
+@dataclass(frozen=True, kw_only=True)
+class PendingApproval:
+    """A tool call that waits for a decision, and where it was made."""
+
+    approval: payloads.ApprovalPayload
+    session_id: str
+    session_title: str
+    requested_at: str
+    link: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PendingApprovals:
+    items: list[PendingApproval]
+    next_cursor: str | None
+
+
+class PendingApprovalsQuery(QueryParams):
+    cursor: UUID | None = None
+    limit: Annotated[int, Field(ge=1, le=MAX_DECISIONS)] = MAX_DECISIONS
+
+
+class PendingApprovalsView(AuthenticatedApiView):
+    @document_operation(
+        "List tool calls that wait for your decision, oldest first",
+        answers={200: PendingApprovals},
+        query=PendingApprovalsQuery,
+    )
+    def get(self, request: Request) -> HttpResponse:
+        query = parse_query(request, PendingApprovalsQuery)
+        found = approvals.list_pending_approvals(self.caller_id, after=query.cursor, limit=query.limit + 1)
+        items = [_serialize_pending(row) for row in found[: query.limit]]
+        more = len(found) > query.limit
+        return respond_json(
+            PendingApprovals(items=items, next_cursor=items[-1].approval.id if more else None)
+        )
+
+
+def _serialize_pending(row: Approval) -> PendingApproval:
+    [approval] = serializers.serialize_approvals([row])
+    return PendingApproval(
+        approval=approval,
+        session_id=str(row.session_id),
+        session_title=row.session.title,
+        requested_at=payloads.format_timestamp(row.created_at),
+        link=turn_results.build_session_url(row.session_id),
+    )
+
+
 class DecideView(AuthenticatedApiView):
     @document_operation(
         "Approve or reject a tool call; the first decision wins",
@@ -191,7 +240,7 @@ class AnswerView(AuthenticatedApiView):
         return respond_no_content()
 
 
-KEEP_ALIVE_SECONDS = 15.0  # proxies cut silent connections; the session is also checked this often
+KEEP_ALIVE_SECONDS = 8.0  # proxies cut silent connections; the session is also checked this often
 CLOSED_FRAME = b"event: closed\ndata: {}\n\n"
 RETRY_MILLISECONDS = 1000  # the delay before a browser's EventSource reconnects
 
@@ -259,13 +308,15 @@ async def _prepend_frame(first: bytes, frames: AsyncGenerator[bytes, None]) -> A
 
 async def _stream_frames(reader: StreamSubscriber, cursor: str | None) -> AsyncGenerator[bytes, None]:
     """Yield frames until the client leaves; start over with a snapshot when the cursor is lost."""
-    prefix = b"retry: %d\n\n" % RETRY_MILLISECONDS
+    prefix = (
+        b"retry: %d\n" % RETRY_MILLISECONDS
+    )  # part of the first event: alone it would confuse simple readers
     snapshot = await _build_snapshot_entry(reader) if cursor is None else None
     while True:
         try:
             start = snapshot.cursor if snapshot else cursor
             async with open_session_feed(reader.session_id, start, connection=reader.connection) as feed:
-                yield prefix + (encode_frame(snapshot) if snapshot else b"")
+                yield prefix + encode_frame(snapshot) if snapshot else b": connected\n\n"
                 async for frame in _stream_feed(feed, reader):
                     yield frame
                 return

@@ -13,7 +13,7 @@ from typing import Literal
 from uuid import UUID
 
 from django.db import connection, transaction
-from django.db.models import F
+from django.db.models import F, Q
 from django.db.models.functions import Greatest, Now
 
 from config.core.errors import Conflict, FenceLost, NotFound, TurnConflict
@@ -212,6 +212,17 @@ class ResumedTurn:
     session_id: UUID
     token: UUID
     fence: int
+
+
+def list_pending_approvals(user_id: int, *, after: UUID | None, limit: int) -> list[Approval]:
+    """Return the owner's open approvals, oldest first; an unknown `after` raises NotFound."""
+    rows = Approval.objects.visible_to(user_id).requested().filter(turn__status=turns.WAITING)
+    if after is not None:
+        last = Approval.objects.visible_to(user_id).filter(pk=after).first()
+        if last is None:
+            raise NotFound
+        rows = rows.filter(Q(created_at__gt=last.created_at) | Q(created_at=last.created_at, pk__gt=after))
+    return list(rows.select_related("session").order_by("created_at", "pk")[:limit])
 
 
 def get_owned_approvals(user_id: int, approval_ids: Collection[UUID]) -> dict[UUID, Approval]:

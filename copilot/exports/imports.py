@@ -512,7 +512,6 @@ def _store_files(
 # --- History from the API ----------------------------------------------------------------------------
 
 HISTORY_ORIGIN = "import"
-NO_FILE_NAMES = ImportedFileNames(stored={}, missing={})
 
 
 def import_history(
@@ -523,6 +522,7 @@ def import_history(
     instructions: str,
     listed: bool,
     session_id: UUID | None = None,
+    attachments: Mapping[str, AttachmentPayload] | None = None,
 ) -> UUID:
     """Create a session whose past is given by the caller, as rows of ended turns.
 
@@ -538,7 +538,8 @@ def import_history(
     else:
         session_id = sessions.create_unlisted_session(owner_id, instructions)
     if document.messages:
-        mapped = map_document(document, NO_FILE_NAMES)
+        names = ImportedFileNames(stored=attachments or {}, missing={})
+        mapped = map_document(document, names)
         with transaction.atomic():
             accepted = insert_imported_messages(session_id, mapped.rows, origin=HISTORY_ORIGIN)
             insert_imported_turns(session_id, mapped.turns, origin=HISTORY_ORIGIN, accepted=accepted)

@@ -258,6 +258,12 @@ def purge_due_files(limit: int = 100) -> int:
     return purged + sum(_purge_file(file) for file in outputs.order_by("created_at")[:limit])
 
 
+def discard_files(discarded: Sequence[WorkspaceFile]) -> None:
+    """Delete files for good that were stored for a request which is over."""
+    for file in discarded:
+        _purge_file(file)
+
+
 def _purge_file(file: WorkspaceFile) -> bool:
     """Mark the row before deleting the bytes, so that concurrent sweeps release the space once."""
     with transaction.atomic():

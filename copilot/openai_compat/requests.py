@@ -26,6 +26,7 @@ from copilot.tools.calls import is_nested_too_deep
 
 MAX_MESSAGES = 2_000
 TEXT_PART_TYPES = ("text", "input_text", "output_text")
+FILE_PART_TYPES = ("image_url", "input_image", "file", "input_file")
 
 MessageRole = Literal["system", "developer", "user", "assistant", "tool"]
 
@@ -38,6 +39,20 @@ class RequestToolCall:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RequestFile:
+    """An image or another file: at a URL, which may hold the data itself, or in the caller's workspace."""
+
+    url: str = field(default="", repr=False)
+    file_id: str = ""
+    name: str = ""
+    is_image: bool = False
+
+    @property
+    def is_remote(self) -> bool:
+        return self.url.lower().startswith(("http://", "https://"))
+
+
+@dataclass(frozen=True, kw_only=True)
 class RequestMessage:
     """One message of the request; `tool_call_id` names the call whose result a tool message holds."""
 
@@ -45,6 +60,7 @@ class RequestMessage:
     text: str
     calls: Sequence[RequestToolCall] = ()
     tool_call_id: str = ""
+    files: Sequence[RequestFile] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,11 +75,34 @@ class TurnRequest:
     history: list[RequestMessage] = field(default_factory=list)
     instructions: str = ""
     results: list[ClientToolResult] = field(default_factory=list)
+    files: list[RequestFile] = field(default_factory=list)  # sent with the text
+
+    def list_files(self) -> list[RequestFile]:
+        return [*(file for message in self.history for file in message.files), *self.files]
+
+
+class ImageUrl(LenientModel):
+    url: str
+
+
+class FileContent(LenientModel):
+    file_id: str | None = None
+    file_data: str | None = None
+    filename: str | None = None
 
 
 class ContentPart(LenientModel):
+    """A part of a message: text, an image or a file, in the form of either API."""
+
     type: str
     text: str | None = None
+    refusal: str | None = None
+    image_url: str | ImageUrl | None = None
+    file: FileContent | None = None
+    file_id: str | None = None
+    file_data: str | None = None
+    file_url: str | None = None
+    filename: str | None = None
 
 
 class ChatToolFunction(LenientModel):
@@ -174,13 +213,15 @@ def _convert_chat_message(message: ChatMessage) -> RequestMessage:
         text=_join_text_parts(message.content),
         calls=calls,
         tool_call_id=message.tool_call_id or "",
+        files=_collect_files(message.content, role=message.role),
     )
 
 
 def _convert_input_item(item: ResponseInputItem, load_item: LoadItem) -> RequestMessage:
     match item:
         case ResponseInputItem(type="message", role=str() as role):
-            return RequestMessage(role=role, text=_join_text_parts(item.content))
+            files = _collect_files(item.content, role=role)
+            return RequestMessage(role=role, text=_join_text_parts(item.content), files=files)
         case ResponseInputItem(type="function_call", call_id=str() as call_id, name=str() as name):
             arguments = parse_tool_arguments(item.arguments or "")
             call = RequestToolCall(call_id=call_id, tool=name, arguments=arguments)
@@ -196,13 +237,43 @@ def _convert_input_item(item: ResponseInputItem, load_item: LoadItem) -> Request
 def _join_text_parts(content: str | Sequence[ContentPart] | None) -> str:
     if content is None or isinstance(content, str):
         return content or ""
+    texts = []
     for part in content:
-        if part.type not in TEXT_PART_TYPES or part.text is None:
+        if part.type in TEXT_PART_TYPES and part.text is not None:
+            texts.append(part.text)
+        elif part.type == "refusal":
+            texts.append(part.refusal or "")
+        elif part.type not in FILE_PART_TYPES:
             raise InvalidRequest(
-                f"Content of type {part.type[:50]!r} is not supported. Send text.",
+                f"Content of type {part.type[:50]!r} is not supported. Send text, images or files.",
                 code="unsupported_content",
             )
-    return "\n".join(part.text or "" for part in content)
+    return "\n".join(texts)
+
+
+def _collect_files(content: str | Sequence[ContentPart] | None, *, role: MessageRole) -> list[RequestFile]:
+    if content is None or isinstance(content, str):
+        return []
+    found = [_convert_file_part(part) for part in content if part.type in FILE_PART_TYPES]
+    if found and role != "user":
+        raise InvalidRequest("Images and files belong to user messages.", code="unsupported_content")
+    return found
+
+
+def _convert_file_part(part: ContentPart) -> RequestFile:
+    nested = part.file or FileContent()
+    url = part.image_url.url if isinstance(part.image_url, ImageUrl) else part.image_url
+    file = RequestFile(
+        url=url or part.file_url or part.file_data or nested.file_data or "",
+        file_id=part.file_id or nested.file_id or "",
+        name=(part.filename or nested.filename or "")[:255],
+        is_image=part.type in ("image_url", "input_image"),
+    )
+    if not file.url and not file.file_id:
+        raise InvalidRequest(
+            f"Content of type {part.type!r} needs data, a URL or a file id.", code="invalid_file"
+        )
+    return file
 
 
 def parse_tool_arguments(text: str) -> dict[str, JSON]:
@@ -222,15 +293,22 @@ def build_turn_request(messages: Sequence[RequestMessage], *, param: str) -> Tur
         message.text for message in messages if message.role in ("system", "developer")
     )
     history = [message for message in messages if message.role not in ("system", "developer")]
-    latest: list[str] = []
+    latest: list[RequestMessage] = []
     while history and history[-1].role == "user":
-        latest.insert(0, history.pop().text)
+        latest.insert(0, history.pop())
     results = _list_last_results(history)
-    if not any(text.strip() for text in latest) and not (results and not latest):
+    says_something = any(message.text.strip() or message.files for message in latest)
+    if not says_something and not (results and not latest):
         raise InvalidRequest(
             "The last message must be a user message with text, or the result of a tool call.", param=param
         )
-    return TurnRequest(text="\n\n".join(latest), history=history, instructions=instructions, results=results)
+    return TurnRequest(
+        text="\n\n".join(message.text for message in latest),
+        history=history,
+        instructions=instructions,
+        results=results,
+        files=[file for message in latest for file in message.files],
+    )
 
 
 def _list_last_results(history: Sequence[RequestMessage]) -> list[ClientToolResult]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -41,8 +41,10 @@ from copilot.chat.permissions import UNRESTRICTED, intersect_permissions, permis
 from copilot.chat.turn_context import ApiRequest, InboundContext
 from copilot.chat.turn_results import TurnResult, wait_for_turn
 from copilot.exports.imports import import_history
-from copilot.models import Message
+from copilot.files import services as files
+from copilot.models import Message, WorkspaceFile
 from copilot.openai_compat.base import ApiCaller
+from copilot.openai_compat.files import StoredFiles, store_request_files
 from copilot.openai_compat.requests import RequestMessage, TurnRequest
 from copilot.realtime.event_log import LogEntry
 from copilot.realtime.events import ENDING_KINDS
@@ -85,6 +87,7 @@ class AcceptedTurn:
     started: bool
     kept: bool
     continues: bool = False  # with results of the caller's tools, in a turn that had begun before
+    files: Sequence[WorkspaceFile] = ()  # stored for it
     has_ended: bool = False  # as far as its caller has seen
 
     def get_outcome(self) -> TurnResult:
@@ -111,7 +114,7 @@ class AcceptedTurn:
 @asynccontextmanager
 async def run_turn(caller: ApiCaller, order: TurnOrder) -> AsyncIterator[AcceptedTurn]:
     """Run a turn, and clean up even if the caller disconnects at any await."""
-    start = asyncio.create_task(run_in_thread(_begin_turn, caller, order))
+    start = asyncio.create_task(_store_files_and_begin(caller, order))
     try:
         yield await asyncio.shield(start)
     finally:
@@ -119,6 +122,20 @@ async def run_turn(caller: ApiCaller, order: TurnOrder) -> AsyncIterator[Accepte
         _cleanup_tasks.add(cleanup)
         cleanup.add_done_callback(_cleanup_tasks.discard)
         await asyncio.shield(cleanup)
+
+
+async def _store_files_and_begin(caller: ApiCaller, order: TurnOrder) -> AcceptedTurn:
+    stored = await store_request_files(caller.user_id, order.request.list_files())
+    return await run_in_thread(_begin_with_files, caller, order, stored)
+
+
+def _begin_with_files(caller: ApiCaller, order: TurnOrder, stored: StoredFiles) -> AcceptedTurn:
+    with ExitStack() as undo:
+        undo.callback(files.discard_files, stored.new)
+        run = _begin_turn(caller, order, stored)
+        undo.pop_all()
+    run.files = stored.new
+    return run
 
 
 # Sessions whose answers end together are deleted by one statement.
@@ -132,23 +149,25 @@ async def _clean_up_when_started(start: asyncio.Task[AcceptedTurn]) -> None:
         return
     run = start.result()
     if run.has_ended:
+        if run.files:
+            await run_in_thread(files.discard_files, run.files)
         await _answered_sessions.write((run.caller.user_id, run.session_id))
     else:
         await run_in_thread(_clean_up_session, run)
 
 
-def _begin_turn(caller: ApiCaller, order: TurnOrder) -> AcceptedTurn:
+def _begin_turn(caller: ApiCaller, order: TurnOrder, stored: StoredFiles) -> AcceptedTurn:
     if order.session_id is not None and order.request.results and _waits_for_results(order.session_id):
-        if not order.request.text:
+        if not order.request.text and not order.request.files:
             return _continue_turn(caller, order, order.session_id)
         _submit_results(caller, order, order.session_id, run_id=None)
-    session_id, is_new = _find_or_create_session(caller.user_id, order)
+    session_id, is_new = _find_or_create_session(caller.user_id, order, stored)
     run_id = _make_run_id(order, session_id)
     with ExitStack() as rollback:
         if is_new:
             rollback.callback(sessions.delete_session, caller.user_id, session_id)
         accepted = _submit_command(
-            _build_send_command(caller, order, session_id, run_id), order.retry_message_id
+            _build_send_command(caller, order, session_id, run_id, stored), order.retry_message_id
         )
         rollback.pop_all()
     return AcceptedTurn(
@@ -200,7 +219,9 @@ def _submit_results(
     )
 
 
-def _build_send_command(caller: ApiCaller, order: TurnOrder, session_id: UUID, run_id: str) -> SendMessage:
+def _build_send_command(
+    caller: ApiCaller, order: TurnOrder, session_id: UUID, run_id: str, stored: StoredFiles
+) -> SendMessage:
     """Build the message, with `api` as its origin and without the tool that asks questions.
 
     The body of a request is bounded as a whole, so that its texts need no limit of their own.
@@ -212,6 +233,7 @@ def _build_send_command(caller: ApiCaller, order: TurnOrder, session_id: UUID, r
         session_id=session_id,
         user_id=caller.user_id,
         text=clean_text(order.request.text),
+        attachments=tuple(stored.attachments[file].file_id for file in order.request.files),
         tier=order.tier,
         mode=order.mode,
         run_id=run_id,
@@ -239,22 +261,29 @@ def _submit_command(
     )
 
 
-def _find_or_create_session(user_id: int, order: TurnOrder) -> tuple[UUID, bool]:
+def _find_or_create_session(user_id: int, order: TurnOrder, stored: StoredFiles) -> tuple[UUID, bool]:
     """Return the session to run in, and whether it was created for this."""
     if order.session_id is not None:
         return order.session_id, False
     at = format_timestamp(datetime.now(UTC))
-    history = build_history_document(order.request.history, at)
-    return import_history(user_id, history, at=at, instructions="", listed=order.kept), True
+    history = build_history_document(order.request.history, at, stored)
+    by_id = {view.file_id: view for view in stored.attachments.values()}
+    return import_history(
+        user_id, history, at=at, instructions="", listed=order.kept, attachments=by_id
+    ), True
 
 
-def build_history_document(history: list[RequestMessage], at: str) -> list[dict[str, JSON]]:
+def build_history_document(
+    history: list[RequestMessage], at: str, stored: StoredFiles | None = None
+) -> list[dict[str, JSON]]:
     """Convert messages to the form of the conversation document; empty ones are left out."""
-    return [
-        entry
-        for number, message in enumerate(history)
-        if (entry := _build_history_entry(message, number, at, history))
-    ]
+    entries = []
+    for number, message in enumerate(history):
+        if entry := _build_history_entry(message, number, at, history):
+            if stored is not None:
+                entry["attachments"] = [stored.attachments[file].file_id for file in message.files]
+            entries.append(entry)
+    return entries
 
 
 def _build_history_entry(
@@ -273,7 +302,7 @@ def _build_history_entry(
                 "duration_ms": 0,
             }
         )
-    elif message.text:
+    elif message.text or message.files:
         parts.append({"type": message.role, "text": message.text})
     for call in message.calls:
         parts.append(
@@ -303,6 +332,7 @@ def _clean_up_session(run: AcceptedTurn) -> None:
             sessions.list_session(run.caller.user_id, run.session_id)
         else:
             stop.delete_session_and_stop(run.caller.user_id, run.session_id)
+            files.discard_files(run.files)
     except NotFound:
         return  # removed meanwhile
 

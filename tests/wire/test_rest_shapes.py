@@ -134,8 +134,8 @@ async def test_waiting(waited):
 async def test_the_stream(waited):
     turn, token = waited
     async with opened(f"{V1}/sessions/{turn.session_id}/stream", token) as read:
-        assert await read.block() == b"retry: 1000"
-        id_line, event_line, data_line = (await read.block()).split(b"\n")
+        retry_line, id_line, event_line, data_line = (await read.block()).split(b"\n")
+        assert retry_line == b"retry: 1000"
         assert event_line == b"event: session.snapshot"
         cursor = id_line.removeprefix(b"id: ")
         assert data_line.startswith(b'data: {"cursor":"%b","at":"' % cursor)

@@ -196,4 +196,8 @@ async def _store_document(
     )
 
 
-TOOL = make_web_fetch_tool(lambda: http_client.PublicHttpClient(ports=settings.WEB_FETCH_PORTS))
+def get_http_client() -> http_client.PublicHttpClient:
+    return http_client.PublicHttpClient(ports=settings.WEB_FETCH_PORTS)
+
+
+TOOL = make_web_fetch_tool(get_http_client)

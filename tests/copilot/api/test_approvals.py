@@ -190,3 +190,24 @@ def test_only_the_owner_can_allow_it():
     refused = person(factories.bob()).patch(f"{V1}/sessions/{session.pk}", body, content_type=JSON)
     assert refused.content == NOT_FOUND
     assert Session.objects.get(pk=session.pk).auto_approve is False
+
+
+def test_open_approvals_are_listed_for_their_owner_alone():
+    """X7: oldest first, page by page, and gone once they are decided"""
+    session = factories.session()
+    first, second = asked(session, "read_file", "read_file")
+    client = program(factories.ada())
+    page = client.get(f"{V1}/approvals?limit=1").json()
+    assert [item["approval"]["id"] for item in page["items"]] == [str(first.pk)]
+    assert (page["items"][0]["session_id"], page["next_cursor"]) == (str(session.pk), str(first.pk))
+    rest = client.get(f"{V1}/approvals?cursor={page['next_cursor']}").json()
+    assert ([item["approval"]["id"] for item in rest["items"]], rest["next_cursor"]) == (
+        [str(second.pk)],
+        None,
+    )
+    decide(client, first)
+    assert [item["approval"]["id"] for item in client.get(f"{V1}/approvals").json()["items"]] == [
+        str(second.pk)
+    ]
+    assert program(factories.bob()).get(f"{V1}/approvals").json()["items"] == []
+    assert client.get(f"{V1}/approvals?cursor={uuid4()}").status_code == 404
