@@ -22,6 +22,7 @@ from config.core.db import run_in_thread
 from config.core.errors import InvalidRequest, NotFound, RequestRefused
 from config.core.json_values import JSON, parse_uuid
 from copilot.chat import selectors as chat_selectors
+from copilot.chat import stop
 from copilot.chat.notices import NOTICES
 from copilot.chat.turn_results import TurnResult, build_session_url
 from copilot.exports.imports import import_history
@@ -314,7 +315,21 @@ async def resume_stream(request: HttpRequest, caller: ApiCaller, name: str) -> H
     return await _render_ui_stream(_stream_frames(run, parts, replayed))
 
 
+async def stop_chat(request: HttpRequest, caller: ApiCaller, name: str) -> HttpResponseBase:
+    """Stop the running turn: a client that only closes its stream may want to resume it."""
+    await run_in_thread(_stop_session, caller, name)
+    return HttpResponse(status=204)
+
+
+def _stop_session(caller: ApiCaller, name: str) -> None:
+    session_id = _find_session(caller.user_id, name)
+    if session_id is None:
+        raise NotFound
+    stop.stop_session(caller.user_id, session_id)
+
+
 chat_view = build_view(POST=send_message, is_stream=True)
+chat_stop_view = build_view(POST=stop_chat)
 chat_stream_view = build_view(GET=resume_stream, is_stream=True)
 
 

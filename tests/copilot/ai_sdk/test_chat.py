@@ -132,3 +132,18 @@ def test_what_cannot_be_taken_is_refused_before_anything_streams(ada, client, ur
         assert client.post(url, json=body).status_code == 400, body
     assert client.post(url, json=said("x"), headers={"Authorization": "Bearer no"}).status_code == 401
     assert client.get(url).status_code == 405
+
+
+def test_a_chat_is_stopped_by_its_name_and_by_its_owner_alone(ada, client, url, model):
+    """X1.5: closing the stream alone leaves the turn to be resumed"""
+    model.will(ScriptedText("Once upon"), cue(1), ScriptedText(" a time."))
+    with client.stream("POST", url, json=said("Tell me a story.")) as response:
+        next(response.iter_lines())
+        model.reaches(1)
+    turn = Turn.objects.get()
+    assert status(turn.pk) == "running"
+    bob = {"Authorization": f"Bearer {api_keys.create_api_key(factories.bob()).token}"}
+    assert client.post(f"{url}/chat-1/stop", headers=bob).status_code == 404
+    assert client.post(f"{url}/chat-1/stop").status_code == 204
+    until(lambda: status(turn.pk) == "cancelled")
+    assert client.post(f"{url}/unknown/stop").status_code == 404
