@@ -145,7 +145,7 @@ def _read_line(state: StateBlock, number: int) -> str:
 
 
 def _split_details_body(lines: Iterable[str]) -> tuple[str, int]:
-    """Return what stands before the closing tag, and how many lines the block takes. Unclosed, it takes all."""
+    """Return the text before the closing tag, and how many lines the block takes. Unclosed, it takes all."""
     depth, fence, body = 1, "", list[str]()
     for number, line in enumerate(lines, start=1):
         mark = match[1] if (match := _FENCE.match(line)) else ""

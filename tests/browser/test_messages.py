@@ -146,7 +146,7 @@ GROW = """async (text) => {
   };
   return [shown([...text].map((_, i) => text.slice(0, i + 1))), shown([text])];
 }"""
-# Two pieces of HTML as the browser reads them; what stands between tags on lines of their own does not count.
+# Two pieces of HTML as the browser reads them; white space between tags does not count.
 SAME = """([one, other]) => [one, other].map((html) => {
   const box = document.createElement("div");
   box.innerHTML = html;
@@ -239,7 +239,7 @@ def test_a_picture_that_the_answer_shows_is_shown_once(live: tuple[Page, SocketS
     expect(page.locator("#panel")).to_be_hidden()
 
 
-def test_the_panel_goes_on_to_a_new_version_but_not_away_from_an_old_one(
+def test_the_panel_moves_to_a_new_version_but_not_away_from_an_old_one(
     live: tuple[Page, SocketServer],
 ) -> None:
     """W2.3: what one looks at is the newest"""

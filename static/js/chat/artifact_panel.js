@@ -69,7 +69,7 @@ export class ArtifactPanel {
     return this.isOpen && Boolean(this.shown?.lost) && this.shown.piece.key === id;
   }
 
-  /** Take over all files, oldest first. Somebody who looks at the newest version of a file goes on to the next. */
+  /** Take over all files, oldest first. The panel moves on from the newest version of a file to the next one. */
   update(pieces) {
     const followed = this.shown && this.#newestVersion()?.key === this.shown.piece.key;
     this.pieces = pieces;

@@ -121,7 +121,7 @@ marked.use({
     },
   ],
   tokenizer: {
-    html: () => undefined, // other HTML is text, and stands in a paragraph as on the server
+    html: () => undefined, // other HTML is text in a paragraph, as on the server
     tag(text) {
       const raw = this.rules.inline.tag.exec(text)?.[0];
       return raw && { type: "html", raw, text: raw, block: false, inLink: false, inRawBlock: false };
