@@ -145,6 +145,7 @@ def skip_dependents(results: Sequence[ProbeResult]) -> list[ProbeResult]:
     needs = {
         "migrations": {"postgres"},
         "postgres.writes": {"postgres"},
+        "postgres.pooler": {"postgres"},
         "workers": {"postgres", "postgres.writes", "redis"},
         "scheduler": {"postgres", "postgres.writes", "redis"},
         "reaper": {"redis", "workers", "postgres.writes"},

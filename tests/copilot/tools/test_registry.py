@@ -230,7 +230,7 @@ def test_nobody_is_asked_where_nobody_can_answer() -> None:
         for name, channel in CHANNELS_BY_ORIGIN.items()
         if "ask_user" in names(registry.list_offered_tools(UNRESTRICTED, channel))
     }
-    assert asks == {"web", "api", "goal"}
+    assert asks == {"web", "api", "goal", "follow_up"}
     deaf = Channel(async_delivery=True, interactive=False)  # as a place on a chat platform may be
     assert "ask_user" not in names(registry.list_offered_tools(UNRESTRICTED, deaf))
 

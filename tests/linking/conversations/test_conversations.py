@@ -183,7 +183,7 @@ def test_a_key_whose_holder_died_is_taken_over_as_such(transactional_db, monkeyp
     """A-L12.1: in flight for long means 409, abandoned for long means that somebody else may"""
     monkeypatch.setattr("linking.conversations.idempotency.CLAIM_WAIT_SECONDS", 0.0)
     claim()
-    with pytest.raises(Conflict, match="under way"):
+    with pytest.raises(Conflict, match="still running"):
         claim()
     with pytest.raises(Conflict, match="another request"):
         claim("other")
