@@ -527,7 +527,7 @@ def test_what_the_agent_makes_opens_the_panel_once(ada: Visitor) -> None:
     page.keyboard.press("Escape")
     expect(panel).to_be_hidden()
     send_message(page, "write a file")
-    expect(page.locator("#artifacts")).to_contain_text("2")
+    expect(page.locator("#artifacts")).to_contain_text("1")
     expect(page.locator(".made")).to_have_count(2)
     expect(panel).to_be_hidden()
     page.locator(".made button").first.click()
